@@ -43,15 +43,7 @@ class DraSide:
 
     Args:
         options: where the kubelet finds drivers; ``None`` if there is no DRA.
-        tasks: in which the front end runs.
-        allocations: who holds what.
-        files: the files of prepared claims.
-        services: what the device plugin lists.
-        pods: the kubelet's lists of pods.
-        metrics: counts what the front end does.
-        replan: makes the plan again.
         changed: called when the status has changed.
-        timing: deadlines of the backends.
     """
 
     def __init__(
@@ -124,12 +116,8 @@ class DraSide:
 
     def spawn(self) -> None:
         """Runs the front end, if there is one."""
-        if (front_end := self.front_end) is not None:
-            self._tasks.spawn("dra sockets", front_end.serve)
-            self._tasks.spawn("dra slices", front_end.publish)
-            self._tasks.spawn("dra moves", front_end.move)
-            self._tasks.spawn("dra claims", front_end.keep_files)
-            self._tasks.spawn("dra files", front_end.refresh_files)
+        if self.front_end is not None:
+            self.front_end.spawn(self._tasks)
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
@@ -143,7 +131,7 @@ class DraSide:
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes the slices; ``None`` if it will not."""
-        return self.front_end.next_change() if self.front_end else None
+        return self.front_end.inventory.next_change() if self.front_end else None
 
     @property
     def driver(self) -> str:
@@ -156,7 +144,7 @@ class DraSide:
             return None
         from devhost.dra.report import report
 
-        return report(self.front_end, self._allocations.claims, self._files)
+        return report(self.front_end)
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """What is wrong: each subject with the reason."""
