@@ -128,7 +128,6 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
         found.backend.terms.options,
         found.backend.runner.kind,
         found.entry,
-        found.entry.dra.claim_options,
         found.resource,
     )
     return Chosen(claimed, found, options)

@@ -67,13 +67,8 @@ class DraInventory:
     """Follows the plan.
 
     Args:
-        driver: the name of the driver.
-        node: the name of the Node.
-        sides: the devices that are moving.
-        files: the claims that are prepared.
         claims: which pods hold what, and what containers were given.
         clock: monotonic seconds.
-        wall: seconds since the epoch.
     """
 
     def __init__(
@@ -85,9 +80,8 @@ class DraInventory:
         claims: ClaimAllocations,
         *,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._moves = Moves(clock, wall)
+        self._moves = Moves(clock, time.time)
         self._driver = driver
         self._node = node
         self._sides = sides

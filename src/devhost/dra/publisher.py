@@ -169,16 +169,10 @@ class Publisher:
     """Keeps the ResourceSlices of one driver on one node.
 
     Args:
-        api: the API server.
-        driver: the driver's name.
-        node: the name of the Node.
         record: the devices that slices may hold.
         sides: learns before and after devices are in slices. It must know the record already.
         replan: called when devices have left their slices, so that they may move.
         changed: called when :attr:`status` has changed.
-        metrics: counts writes.
-        timing: how long it waits.
-        clock: the source of time.
     """
 
     def __init__(
@@ -574,13 +568,16 @@ class Publisher:
         await self._record.write(self._sides.record())
 
     async def _write_pool(self, resource: str, state: _State) -> None:
+        """Writes what differs; schedulers use the pool again after the last slice of its generation."""
+        # what must be there, and what is there: some of that is left over
         pool, count = state.pool, len(state.desired)
         desired = {pool.object_name(one.index): one for one in state.desired}
         present = {name: one for name, one in self._stored.items() if one and one.pool == pool.name}
         extra = [name for name in present if name not in desired]
         current = {name: one for name, one in present.items() if name in desired}
         if len(current) < count or not self._uid:
-            await self._read_node()
+            await self._read_node()  # a new slice needs its owner
+        # what to write: with the same generation what has changed, with a new one every slice
         changed = [
             name
             for name, one in desired.items()
@@ -592,9 +589,11 @@ class Publisher:
         missing = [name for name in desired if name not in current]
         if not (extra or order or missing):
             return
+        # first what is left over: its devices are gone, or are about to be in another slice
         for name in extra:
             await self._delete(name, present[name])
         known = len(self._dropped), set(state.rejected)
+        # then what exists, and last what is new: it completes the pool
         for name in order + missing:
             body = self._body(state, desired[name], generation, current.get(name))
             await self._write(resource, state, desired[name], name, body, current.get(name))
@@ -620,11 +619,14 @@ class Publisher:
         It is kept if one slice changes, and if the pool is not complete anyway: schedulers use it again
         after the last of its slices is written.
         """
+        # schedulers may have seen the highest one, although its slices may be gone
         highest = max([state.highest, *(one.generation for one in present.values())])
         newest = {name: one for name, one in present.items() if one.generation == highest}
+        # its slices can stay: each is wanted, and each counts as many as there must be
         sound = (
             newest and all(one.count == len(desired) for one in newest.values()) and newest.keys() <= desired
         )
+        # schedulers use the pool now: several changed slices would be seen one after another
         complete = len(newest) == len(desired)
         if not (sound and (not complete or len(changed) <= 1)):
             highest += 1

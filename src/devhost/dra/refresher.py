@@ -33,14 +33,7 @@ CHECK = 60.0
 
 
 class Refresher:
-    """Renders prepared claims again when their devices, or the nodes of these, have changed.
-
-    Args:
-        preparer: prepares the claims.
-        devices: finds their devices.
-        files: their files.
-        timing: deadlines of the backends.
-    """
+    """Renders prepared claims again when their devices, or the nodes of these, have changed."""
 
     def __init__(
         self, preparer: Preparer, devices: DraInventory, files: ClaimFiles, *, timing: Timing = NODE
@@ -151,7 +144,6 @@ class _Claim:
     """What the names of one claim give now.
 
     Args:
-        record: the claim.
         scanners: the backend of each of its devices.
         now: its devices as they are now.
         files: has what the names gave until now.

@@ -75,9 +75,6 @@ class DraServer:
     """Serves one driver until stopped.
 
     Args:
-        preparer: prepares claims.
-        health: the health of devices of claims.
-        driver: the name of the driver.
         plugins: the directory of service sockets, with the same path in the kubelet's view.
         registry: the directory that the kubelet watches.
         changed: called when the kubelet has reported whether it uses the driver.

@@ -69,13 +69,8 @@ class Upkeep:
     """Compares lists of pods with the files of claims.
 
     Args:
-        preparer: prepares the claims.
-        files: their files.
-        claims: which claim holds which device.
-        devices: finds the devices of claims.
         kubelet: the claims that the kubelet still has.
         timing: see :attr:`.Timing.release_gap`.
-        grace: see :data:`GRACE`.
         questions: see :data:`QUESTIONS`.
     """
 
@@ -88,7 +83,6 @@ class Upkeep:
         kubelet: KubeletClaims,
         *,
         timing: Timing = NODE,
-        grace: float = GRACE,
         questions: float = QUESTIONS,
     ) -> None:
         self.kept: Mapping[str, ClaimHolder] = {}
@@ -99,7 +93,6 @@ class Upkeep:
         self._devices = devices
         self._kubelet = kubelet
         self._timing = timing
-        self._grace = grace
         self._questions = questions
         self._unrecorded: dict[str, _Unrecorded] = {}
         self._missing_since: dict[str, float] = {}
@@ -211,7 +204,7 @@ class Upkeep:
                 one.missing_since = None
             elif one.missing_since is None:
                 one.missing_since = listing.began
-            elif listing.began - one.missing_since >= self._grace:
+            elif listing.began - one.missing_since >= GRACE:
                 del self._unrecorded[uid]
                 self._claims.released(uid)
 
@@ -219,7 +212,7 @@ class Upkeep:
         records = self._files.records
         missing = [uid for uid in records if uid not in named]
         self._missing_since = {uid: self._missing_since.get(uid, listing.began) for uid in missing}
-        due = [uid for uid in missing if listing.began - self._missing_since[uid] >= self._grace]
+        due = [uid for uid in missing if listing.began - self._missing_since[uid] >= GRACE]
         gone = await self._gone([records[uid] for uid in due], listing)
         in_use = await self._kubelet.uids() if gone else ()
         kept = {record.claim.uid: record.claim for record in gone if record.claim.uid in in_use}
