@@ -13,7 +13,7 @@ from devhost_testing.dra.api_objects import SLICES, Object
 from fake_clock import FakeClock
 
 from devhost.backend.model import HEALTHY, Device, Health
-from devhost.dra.credentials import Constant, Credentials
+from devhost.dra.credentials import Access, Credentials
 from devhost.dra.kube import KubeApi
 from devhost.dra.publisher import Publisher
 from devhost.dra.record import SliceRecord
@@ -146,7 +146,7 @@ class Node:
         await self.server.stop()
 
     def _start(self) -> None:
-        access = Constant(Credentials(self.server.url, None))
+        access = Access(lambda _: Credentials(self.server.url, None))
         self.api = CountedApi(
             self._in_flight, access, timeout=60.0, first_try=60.0, idle=600.0, sleep=self._slept
         )

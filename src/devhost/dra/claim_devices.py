@@ -81,9 +81,6 @@ def choose(
     """The devices of a claim, in the order of its allocation.
 
     Args:
-        claim: has results of this driver.
-        driver: its name.
-        resources: the devices now.
         running: whether containers use the claim already, so that health is no question.
 
     Raises:

@@ -29,7 +29,7 @@ from devhost.planning.settings import DraOptions, Settings
 from devhost.planning.sides import NODE as DRA_NODE
 from devhost.planning.sides import DraTiming, Listed, Sides
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.runtime.reconciler import FailureLog, Reconciler, Retry
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
@@ -99,7 +99,6 @@ class DraFrontEnd:
         metrics: Metrics,
         timing: Timing = NODE,
         pace: DraTiming = DRA_NODE,
-        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.driver = driver
         self.node = options.node
@@ -114,9 +113,8 @@ class DraFrontEnd:
         self._sides = sides
         self._replan = replan
         self._changed = changed
-        self._clock = clock
         self._api = KubeApi(access)
-        self.inventory = DraInventory(driver, options.node, sides, files, claims, clock=clock.time)
+        self.inventory = DraInventory(driver, options.node, sides, files, claims)
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
             self._api,
@@ -128,7 +126,6 @@ class DraFrontEnd:
             changed=self._api_changed,
             metrics=metrics,
             timing=pace,
-            clock=clock,
         )
         self._preparer = Preparer(
             driver, self._api, self.inventory, claims, files, timing=timing, ready=self._ready
@@ -143,13 +140,12 @@ class DraFrontEnd:
             replan,
             changed=self._api_changed,
             timing=pace,
-            clock=clock,
         )
         self.upkeep = Upkeep(
             self._preparer, files, claims, self.inventory, KubeletClaims(options.plugins_dir), timing=timing
         )
         self._refresher = Refresher(self._preparer, self.inventory, files, timing=timing)
-        self._refreshing = Reconciler(self._refresh, backoff=Backoff(1.0, 60.0), clock=clock)
+        self._refreshing = Reconciler(self._refresh, backoff=Backoff(1.0, 60.0))
         self._stuck: frozenset[Origin] = frozenset()
         self._metrics = metrics
         metrics.driver_added(driver)
@@ -160,9 +156,7 @@ class DraFrontEnd:
         self._lost = asyncio.Event()
         self._lost.set()
         failures = FailureLog(log, "DRA driver cannot be served", "DRA driver is served again", driver=driver)
-        self._sockets = Reconciler(
-            self._keep_serving, backoff=Backoff(1.0, 30.0), failures=failures, clock=clock
-        )
+        self._sockets = Reconciler(self._keep_serving, backoff=Backoff(1.0, 30.0), failures=failures)
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
@@ -263,7 +257,7 @@ class DraFrontEnd:
 
     async def _keep_files(self) -> None:
         """Keeps the files of claims in agreement with the kubelet's pods, until cancelled."""
-        loop = Reconciler(self._compare, first=None, clock=self._clock)
+        loop = Reconciler(self._compare, first=None)
 
         def listed() -> None:
             self._hold()
@@ -320,7 +314,6 @@ class DraFrontEnd:
             options.plugins_dir,
             options.plugins_registry,
             changed=self._changed,
-            clock=self._clock,
         )
 
     async def _keep_serving(self) -> float:

@@ -64,12 +64,7 @@ class _Absent(NamedTuple):
 
 
 class DraInventory:
-    """Follows the plan.
-
-    Args:
-        claims: which pods hold what, and what containers were given.
-        clock: monotonic seconds.
-    """
+    """Follows the plan."""
 
     def __init__(
         self,
@@ -78,10 +73,8 @@ class DraInventory:
         sides: Sides,
         files: ClaimFiles,
         claims: ClaimAllocations,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._moves = Moves(clock, time.time)
+        self._moves = Moves(time.monotonic, time.time)
         self._driver = driver
         self._node = node
         self._sides = sides
@@ -191,10 +184,9 @@ class DraInventory:
             "", pool, device, share, key, resource, replicas=replicas, exclusive=exclusive, slots=replicas
         )
 
-    def name(self, resource: str, key: Key) -> Name:
-        """The pool and the name of a device of a resource."""
-        pool = self._pool(resource, key[0])
-        return pool.name, pool.device_name(key[1])
+    def name(self, resource: str, key: Key) -> str:
+        """The name of a device in the pool of a resource."""
+        return self._pool(resource, key[0]).device_name(key[1])
 
     def pool(self, resource: str, backend: str) -> str:
         """The name of the pool of a resource."""

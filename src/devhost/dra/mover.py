@@ -13,9 +13,9 @@ from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
-from devhost.planning.sides import NODE, DraTiming, Listed, Sides
+from devhost.planning.sides import DraTiming, Listed, Sides
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 
 from .answers import Json
 from .claim_objects import API, whole
@@ -50,9 +50,8 @@ class Mover:
         listed: Callable[[], Mapping[str, Listed]],
         freed: Callable[[], None],
         *,
-        changed: Callable[[], None] = lambda: None,
-        timing: DraTiming = NODE,
-        clock: Clock = LOOP_CLOCK,
+        changed: Callable[[], None],
+        timing: DraTiming,
     ) -> None:
         self.failure = ""
         """Why it is not known whether moving devices are free; empty if it is."""
@@ -67,13 +66,10 @@ class Mover:
         self._blocking: dict[ClaimHolder, frozenset[Key]] = {}
         """The claims of the last list that had moving devices, each with these."""
         self._changed = changed
-        self._clock = clock
         failures = FailureLog(
             log, "cannot check whether moving devices are free", "moving devices can be checked again"
         )
-        self._loop = Reconciler(
-            self._pass, backoff=Backoff(1.0, 60.0), failures=failures, wakeable=False, clock=clock
-        )
+        self._loop = Reconciler(self._pass, backoff=Backoff(1.0, 60.0), failures=failures, wakeable=False)
 
     def wake(self) -> None:
         """A device may have begun to move."""
@@ -106,11 +102,11 @@ class Mover:
     async def _ask(self) -> bool:
         freed = False
         if self._sides.needs_node():
-            began = self._clock.time()
+            began = LOOP_CLOCK.time()
             node = await node_of(self._api, self._node)
             freed = self._sides.node_seen(began, _allocatable(node), self._listed())
         if self._sides.claims_due() == 0.0:
-            began = self._clock.time()
+            began = LOOP_CLOCK.time()
             if self._sides.needs_list() or not self._blocking:
                 await self._list()
             else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from devhost.backend.model import AnyHolder, ClaimHolder
+from devhost.backend.model import AnyHolder, ClaimHolder, sound_reason
 from devhost.planning import naming
-from devhost.planning.claims import Key
+from devhost.planning.claims import Key, Reason
 from devhost.telemetry.document import (
     ClaimedDeviceStatus,
     DraClaimStatus,
@@ -83,6 +83,14 @@ def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
             yield f"{resource} {one.device_id or one.attribute}", one.reason
 
 
+def unhealthy(front_end: DraFrontEnd) -> Iterator[tuple[str, str, Reason]]:
+    """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
+    for one in (*front_end.inventory.offered(), *front_end.inventory.unplugged()):
+        if not one.health.healthy:
+            held_by = one.bound.held_by if one.bound else ()
+            yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
+
+
 def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
     inventory = front_end.inventory
     offered: dict[str, list[DraDevice]] = {name: [] for name in inventory.entries()}
@@ -105,10 +113,9 @@ def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
 def _device(
     front_end: DraFrontEnd, holders: Mapping[Key, Sequence[ClaimHolder]], one: DraDevice
 ) -> DraDeviceStatus:
-    _, name = front_end.inventory.name(one.resource, one.key)
     return {
         "device": one.device.id,
-        "name": name,
+        "name": front_end.inventory.name(one.resource, one.key),
         "slice": front_end.publisher.slice(one.resource, one.device.id),
         "health": "Healthy" if one.shown.healthy else "Unhealthy",
         "reason": one.shown.reason or "",

@@ -138,10 +138,8 @@ class Pool:
     So one device that comes, goes or changes is a change of one slice.
 
     Args:
-        driver: the driver's name, a DNS subdomain of 63 characters at most.
-        node: the name of the Node.
+        driver: a DNS subdomain of 63 characters at most.
         resource: a valid extended resource name.
-        backend: the name of the backend that finds the devices.
     """
 
     def __init__(self, driver: str, node: str, resource: str, backend: str) -> None:
@@ -225,13 +223,7 @@ class Pool:
         return list(self._slices), left_out
 
     def spec(self, slice: DesiredSlice, generation: int, count: int) -> dict[str, Any]:
-        """The ``spec`` of a ResourceSlice.
-
-        Args:
-            slice: the slice.
-            generation: that of the pool.
-            count: the slices of the pool in this generation.
-        """
+        """The ``spec`` of a ResourceSlice in a pool of ``count`` slices of this generation."""
         spec: dict[str, Any] = {
             "driver": self.driver,
             "nodeName": self.node,

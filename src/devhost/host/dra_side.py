@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend.errors import EnvironmentFailure
-from devhost.backend.model import sound_reason
 from devhost.discovery.scanner import Scanner
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.planning.claims import Reason
@@ -160,14 +159,11 @@ class DraSide:
         return self.front_end.inventory.moves() if self.front_end else ()
 
     def unhealthy(self) -> Iterator[tuple[str, str, Reason]]:
-        """The unhealthy devices of resources with ``serve: dra``, and those that are gone while claims
-        hold them: resource, device and reason.
-        """
-        inventory = self.front_end.inventory if self.front_end else None
-        for one in (*inventory.offered(), *inventory.unplugged()) if inventory else ():
-            if not one.health.healthy:
-                held_by = one.bound.held_by if one.bound else ()
-                yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
+        """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
+        if self.front_end is not None:
+            from devhost.dra.report import unhealthy
+
+            yield from unhealthy(self.front_end)
 
     def missing(self) -> str:
         """Why pods cannot use the driver yet; empty if they can, or none is configured."""
