@@ -73,7 +73,7 @@ class Node:
 
     def prepare(self, device: Device = CARD) -> None:
         claim = ClaimHolder("team", "mine", "uid-1")
-        wanted = [ClaimedDevice(("toy", device.id), device, NAME, True, "card")]
+        wanted = [ClaimedDevice("card", "pool", device.id, "", ("toy", device.id), NAME)]
         with self.allocations.claims.reserved(claim, wanted):
             self.allocations.claims.prepared(claim, wanted)
 

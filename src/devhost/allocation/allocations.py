@@ -793,6 +793,10 @@ class Allocations:
         else:
             self._claims_changed()
 
+    def present(self, key: Key) -> Device:
+        """The device as the last plan found it; by its id alone if it did not."""
+        return self._found.get(key[0], {}).get(key[1]) or Device(key[1])
+
     def completed(self, found: Found) -> Found:
         """The devices with the nodes that containers got with them, as if the devices claimed these."""
         for key, nodes in self.given.unclaimed(self.held()):

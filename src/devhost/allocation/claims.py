@@ -46,22 +46,32 @@ class DeviceHeld(AllocationError):
 
 @frozen
 class ClaimedDevice:
-    """One device of a claim.
+    """One device of a claim, as the claim's file records it.
 
-    ``exclusive`` is whether the resource shares its devices with no other, ``request`` the claim's request,
-    ``share`` the share id of a device that several claims use. ``admin`` access neither checks nor holds.
-    ``replicas`` is how many parts of the device may be in use at once, ``slots`` how many of them this is.
+    ``request`` is the claim's request (with a subrequest: ``request/subrequest``), ``device`` the device's
+    name in its pool, ``share`` the share id of a device that several claims use, ``key`` the device of the
+    backend. The first of ``cdi_ids`` is unique to the device; there are none before the file is made.
+    ``admin`` access neither checks nor holds. ``exclusive`` is whether the resource shares its devices with
+    no other. ``replicas`` is how many parts of the device may be in use at once, ``slots`` how many of them
+    this is.
     """
 
-    key: Key
-    device: Device
-    resource: str
-    exclusive: bool
     request: str
-    share: str = ""
+    pool: str
+    device: str
+    share: str
+    key: Key
+    resource: str
+    cdi_ids: tuple[str, ...] = ()
     admin: bool = False
     replicas: int = 1
+    exclusive: bool = True
     slots: int = 1
+
+    @property
+    def base(self) -> str:
+        """The request without the subrequest."""
+        return self.request.partition("/")[0]
 
 
 class HeldDeviceStore(Protocol):
@@ -79,6 +89,7 @@ class Ledger(Protocol):
     def devices(self) -> HeldDeviceStore: ...
     @property
     def given(self) -> Given: ...
+    def present(self, key: Key) -> Device: ...
     def pod_claims(self) -> PodClaims: ...
     def pod_claims_of_tokens(self) -> PodClaims: ...
     @property
@@ -168,7 +179,7 @@ class ClaimAllocations:
         self._add(claim, holding)
         self._remove(former, before)
         gone = {one.resource for one in before} - {one.resource for one in holding}
-        binds = any(pod_claims(one.device) for one in holding)
+        binds = any(pod_claims(self._ledger.present(one.key)) for one in holding)
         self._ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
 
     def released(self, uid: str) -> None:
@@ -264,23 +275,24 @@ class ClaimAllocations:
     def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod]) -> None:
         ledger = self._ledger
         for one in wanted:
-            near = ClaimIndex(self.near(one.key, one.device, claim))
-            if pods and pod_claims(one.device):
-                others = ledger.devices.sharing(one.device) - {one.key}
+            device = ledger.present(one.key)
+            near = ClaimIndex(self.near(one.key, device, claim))
+            if pods and pod_claims(device):
+                others = ledger.devices.sharing(device) - {one.key}
                 held = chain.from_iterable(self._sharing(other, claim) for other in others)
                 for several in (ledger.pod_claims_of_tokens(), PodClaims(held, self._occupant)):
-                    if reason := several.objection(one.key, one.device, pods):
-                        raise _held(one.resource, one.device, reason)
+                    if reason := several.objection(one.key, device, pods):
+                        raise _held(one.resource, device, reason)
             found = first(
-                index.objection(one.key, one.device, one.resource, one.exclusive, Serve.DRA)
+                index.objection(one.key, device, one.resource, one.exclusive, Serve.DRA)
                 for index in (near, ledger.through_tokens, ledger.from_other_drivers)
             )
             if found is not None:
-                raise _held(one.resource, one.device, found.reason)
+                raise _held(one.resource, device, found.reason)
             free = one.replicas - self._in_use[one.key] + self._slots(one.key, claim)
             if (needed := _slots(one.key, wanted)) > free:
                 sharing = list(islice(self._sharing(one.key, claim), NAMED))
-                raise _held(one.resource, one.device, _without_share(one.replicas, free, needed, sharing))
+                raise _held(one.resource, device, _without_share(one.replicas, free, needed, sharing))
 
     def _occupant(self, holder: AnyHolder) -> Occupant:
         assert isinstance(holder, ClaimHolder)
@@ -303,7 +315,7 @@ class ClaimAllocations:
 
     def _add(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
         for one in devices:
-            self._ledger.devices.update(one.key, one.device)
+            self._ledger.devices.update(one.key, self._ledger.present(one.key))
             before = self._slots(one.key, claim)
             resources = self._of_key.setdefault(one.key, {})
             resources.setdefault(one.resource, {}).setdefault(claim, []).append(one)

@@ -246,6 +246,7 @@ class Provisioner:
 
     def _bind(self, physical: PhysicalFunction, entry: VirtualFunctions, made: Made | None) -> None:
         """Rebinds functions that devhost created; reports wrongly bound others."""
+        # which functions have another driver; those that devhost did not create are only reported
         wanted = entry.driver
         odd = self._wrongly_bound(physical.virtual, wanted, made.driver if made else "")
         if made is None:
@@ -255,11 +256,14 @@ class Provisioner:
                     f"{', '.join(odd[:3])}{' …' if len(odd) > 3 else ''} to {wanted}"
                 )
             return
+        # whether the wanted driver can be bound, before a function loses the one that it has
         if odd:
             self._check(wanted)
         # functions without a driver are not in use
         self._bind_all([address for address in odd if not self._bus.driver(address)], wanted, physical.label)
+        # the others may be: this ends here while a container holds one
         self._rebind(self._wrongly_bound(odd, wanted, made.driver), wanted, physical.label)
+        # last, because the record names the driver that functions are rebound from
         now = Made(entry.pf, made.count, wanted, made.mark or physical.mark)
         if now != made:
             self._record(physical, now)

@@ -30,8 +30,7 @@ from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import without_waiting
 from devhost.backend.frozen import frozen
-from devhost.backend.model import ClaimHolder, Device
-from devhost.planning.claims import Key
+from devhost.backend.model import ClaimHolder
 from devhost.runtime.log import get
 from devhost.runtime.worker import FILE_DEADLINE
 
@@ -78,48 +77,12 @@ def set_name(uid: str, request: str, number: int) -> str:
 
 
 @frozen
-class RecordedDevice:
-    """One device of a prepared claim.
-
-    ``request`` is the claim's request (with a subrequest: ``request/subrequest``), ``device`` the device's
-    name in its pool, ``key`` the device of the backend. The first of ``cdi_ids`` is unique to the device.
-    """
-
-    request: str
-    pool: str
-    device: str
-    share: str
-    key: Key
-    resource: str
-    cdi_ids: tuple[str, ...]
-    admin: bool = False
-    replicas: int = 1
-    exclusive: bool = True
-    slots: int = 1
-
-    def claimed(self, device: Device | None = None) -> ClaimedDevice:
-        """The device as a claim holds it; by its id alone if it was not found."""
-        found = device or Device(self.key[1])
-        return ClaimedDevice(
-            self.key,
-            found,
-            self.resource,
-            self.exclusive,
-            self.request,
-            self.share,
-            self.admin,
-            self.replicas,
-            self.slots,
-        )
-
-
-@frozen
 class ClaimRecord:
     """A prepared claim, and its devices in the order of the claim's allocation."""
 
     claim: ClaimHolder
     driver: str
-    devices: tuple[RecordedDevice, ...]
+    devices: tuple[ClaimedDevice, ...]
 
 
 def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str) -> dict[str, Any]:
@@ -136,7 +99,7 @@ def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str
     return spec.document(spec.claim_kind(record.driver), content)
 
 
-def _value(record: ClaimRecord, device: RecordedDevice, number: int, boot: str) -> str:
+def _value(record: ClaimRecord, device: ClaimedDevice, number: int, boot: str) -> str:
     claim = record.claim
     words = [
         device.request,
@@ -195,7 +158,7 @@ class _Parsed:
     claim: tuple[str, str]
     driver: str
     boot: str
-    device: RecordedDevice
+    device: ClaimedDevice
 
 
 def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
@@ -210,7 +173,7 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
     if not all((request, pool, device, namespace, claim, backend, identity, resource, given["driver"])):
         raise ValueError(variable)
     also = tuple(map(unquote, given["also"].split(","))) if "also" in given else ()
-    recorded = RecordedDevice(
+    recorded = ClaimedDevice(
         request,
         pool,
         device,
