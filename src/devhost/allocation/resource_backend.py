@@ -126,7 +126,7 @@ class ResourceBackend:
         Raises:
             BackendError: it failed, or did not return within ``deadline`` seconds.
         """
-        return await self.runner.serve(deadline, call, *args, **kwargs)
+        return await self.runner.call("serve", deadline, call, *args, **kwargs)
 
     async def prepare(self, deadline: float, devices: Sequence[Device], terms: Terms) -> None:
         """Calls ``prepare`` of a backend that has it and wants it for these terms.
@@ -136,7 +136,8 @@ class ResourceBackend:
         """
         if self.runner.prepares(terms.options):
             request = AllocateRequest(tuple(devices), terms.options, self.resource)
-            await self.runner.prepare(deadline, request, (self.terms.options, self._before))
+            former = (self.terms.options, self._before)
+            await self.call(deadline, self.runner.prepare, request, former)
 
     def ask(self, devices: Sequence[Device], terms: Terms = Terms()) -> Granted:
         """What a container would get with these devices on these terms now. Runs on the backend's thread.
@@ -174,7 +175,7 @@ class ResourceBackend:
             BackendError: it failed, or its answer is unusable.
         """
         documents: dict[str, Document] = {}
-        if not self.runner.informs:
+        if not self.runner.abilities.device_info:
             return documents
         request = self._request(devices, terms)
         for device in devices:

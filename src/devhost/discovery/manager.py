@@ -20,7 +20,7 @@ from devhost.telemetry.metrics import Metrics
 from .catalog import Catalog
 from .provisioning import Provisioning, State
 from .releases import LONGEST, Releases
-from .runner import BackendRunner, HeldClaims
+from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
 from .scanner import Scanner
 from .scanner import State as ScannerState
 from .timing import NODE, Timing
@@ -107,11 +107,11 @@ class BackendManager:
             scanner.health.released = self.releases.reason(name)
             self._tasks.spawn(f"scan {name}", scanner.run)
             self._tasks.spawn(f"watch {name}", scanner.watch)
-            if runner.probes:
+            if runner.abilities.probe:
                 self._tasks.spawn(f"probe {name}", scanner.probe)
             if runner.link_cache:
                 self._tasks.spawn(f"links {name}", runner.link_cache.run)
-            if runner.provisions:
+            if runner.abilities.provision:
                 self._provision(name, scanner)
 
     async def answered(self, within: float) -> None:
@@ -152,7 +152,8 @@ class BackendManager:
         await self._files.file("record the release", begin, name, seconds, modules)
         self._follow_release(name)
         log.warning("driver released on request", backend=name, until=self.releases.until(name))
-        await scanner.runner.release()
+        if (runner := scanner.runner).started:
+            await runner.call("discover", RELEASE_DEADLINE, runner.backend.release)
         return self.releases.until(name)
 
     async def resume(self, name: str, why: str = "on request") -> bool:
@@ -188,7 +189,7 @@ class BackendManager:
 
     def _releasing(self, name: str) -> Scanner:
         """The scanner of a backend that can release its driver."""
-        able = sorted(one for one, scanner in self.scanners.items() if scanner.runner.releases)
+        able = sorted(one for one, scanner in self.scanners.items() if scanner.runner.abilities.release)
         if name in able:
             return self.scanners[name]
         what = "keeps no driver in use" if name in self.scanners else "does not run"

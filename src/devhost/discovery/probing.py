@@ -126,8 +126,11 @@ class Probing:
             return True
         began = self._clock.time()
         failure: BackendError | None = None
+        runner = self._runner
+        verdicts: Mapping[str, Health] = {}
         try:
-            verdicts = await self._runner.probe(tuple(asked.values()))
+            if not runner.context.released:
+                verdicts = await runner.call("probe", None, runner.probe, tuple(asked.values()))
         except BackendError as error:
             failure = error
             if self._devices:

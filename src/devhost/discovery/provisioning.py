@@ -117,7 +117,7 @@ class Provisioning:
     async def _call(self, scanner: Scanner) -> BackendError | None:
         """Calls once; returns what was raised."""
         try:
-            await scanner.runner.provision(self._worker, self._timing.provision)
+            await scanner.runner.call(self._worker, self._timing.provision, scanner.runner.provision)
         except NotYet as error:
             self._show(State.WAITING, error.message)
             return error

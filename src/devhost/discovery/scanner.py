@@ -126,7 +126,7 @@ class Scanner:
                 # a new object does not mean that the backend works again: only an answer does
                 self._failing = replace(predecessor._failing)
                 self.condition = replace(predecessor.condition, last_scan=None)
-            if not runner.probes:
+            if not runner.abilities.probe:
                 self.health.apply_probe({})
         self._seen, self._seen_requested = self.devices, self.requested
         self._scans = Reconciler(
@@ -151,7 +151,7 @@ class Scanner:
             clock=clock,
         )
         self._probing: Probing | None = None
-        if runner.probes:
+        if runner.abilities.probe:
             before = predecessor._probing if predecessor else None
             self._probing = Probing(runner, self._probed, timing, before, clock)
 
@@ -262,11 +262,12 @@ class Scanner:
         began = self._clock.time()
         if full:
             events = [*(event for event in events if event != ANYTHING), ANYTHING]
-        requested = frozenset(self.runner.context.wanted)
+        runner = self.runner
+        requested = frozenset(runner.context.wanted)
         try:
-            seen = self._validated(await self.runner.discover(events))
+            seen = self._validated(await runner.call("discover", None, runner.discover, events))
             missing = self.health.missing_paths
-            restored = await self.runner.restored(missing) if missing else []
+            restored = await runner.call("discover", None, runner.restored, missing) if missing else []
         except BackendError as error:
             # The next scan must be a full one, since the events of this one were not handled.
             self._events, self._full = [ANYTHING], True
