@@ -27,7 +27,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 from .health import HealthTracker
-from .probing import FailureStreak, Probing
+from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
 from .timing import NODE, Timing
 from .validation import RefusedDevice, valid_devices
@@ -64,6 +64,13 @@ class Condition:
     """Seconds that the last scan took."""
     refused: tuple[RefusedDevice, ...] = ()
     missing_drivers: tuple[MissingDriver, ...] = ()
+
+    def inherited(self) -> Condition:
+        """The condition with which a successor begins, until it has scanned."""
+        if self.state is State.DEGRADED:
+            # a new object does not mean that the backend works again: only an answer does
+            return replace(self, last_scan=None)
+        return Condition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
 
 
 class Scanner:
@@ -111,22 +118,23 @@ class Scanner:
         self._event_at: float | None = None
         self._full = False
         self._resynced_at: float | None = None
-        self._failing = FailureStreak()
+        self._failing = NOT_FAILING
         self._degraded = Incident()
+        self._event_failures = FailureLog(
+            log, "event source failed", "event source is back", backend=runner.name
+        )
         self._stale_timer: Timer | None = None
-        event_source_failures: Incident | None = None
+        self._probing: Probing | None = None
+        if runner.abilities.probe:
+            before = predecessor._probing if predecessor else None
+            self._probing = Probing(runner, self._probed, timing, before, clock)
         if predecessor is not None:
             self.devices, self.requested = predecessor.devices, predecessor.requested
+            self.condition, self._failing = predecessor.condition.inherited(), predecessor._failing
             self.health, self._degraded = predecessor.health, predecessor._degraded
             self.event_source_error = predecessor.event_source_error
-            event_source_failures = predecessor._event_failures.incident
-            self.condition.refused = predecessor.condition.refused
-            self.condition.missing_drivers = predecessor.condition.missing_drivers
-            if predecessor.condition.state is State.DEGRADED:
-                # a new object does not mean that the backend works again: only an answer does
-                self._failing = replace(predecessor._failing)
-                self.condition = replace(predecessor.condition, last_scan=None)
-            if not runner.abilities.probe:
+            self._event_failures = predecessor._event_failures
+            if self._probing is None:
                 self.health.apply_probe({})
         self._seen, self._seen_requested = self.devices, self.requested
         self._scans = Reconciler(
@@ -136,13 +144,6 @@ class Scanner:
             wakeable=False,
             clock=clock,
         )
-        self._event_failures: FailureLog = FailureLog(
-            log,
-            "event source failed",
-            "event source is back",
-            incident=event_source_failures,
-            backend=runner.name,
-        )
         self._following = Reconciler(
             self._follow,
             backoff=Backoff(1.0, 60.0),
@@ -150,10 +151,6 @@ class Scanner:
             wakeable=False,
             clock=clock,
         )
-        self._probing: Probing | None = None
-        if runner.abilities.probe:
-            before = predecessor._probing if predecessor else None
-            self._probing = Probing(runner, self._probed, timing, before, clock)
 
     @property
     def listed(self) -> bool:
@@ -271,7 +268,7 @@ class Scanner:
         except BackendError as error:
             # The next scan must be a full one, since the events of this one were not handled.
             self._events, self._full = [ANYTHING], True
-            self._failing.add(error.message, began)
+            self._failing = self._failing.added(error.message, began)
             self._scanned.set()
             self._failed(error)
             return False
@@ -289,7 +286,7 @@ class Scanner:
             self._probing.update(seen)
             if self._failing.reason:
                 self._probing.request()
-        self._failing.end()
+        self._failing = NOT_FAILING
         self._scanned.set()
         missing_drivers = self.runner.missing_drivers
         changed = bool(restored) or missing_drivers != self.condition.missing_drivers
