@@ -31,15 +31,9 @@ log = get(__name__)
 class BackendManager:
     """Starts, stops and replaces backends.
 
-    Args:
-        root: the directory used as ``/``, below which devices are searched.
-        tasks: runs the loops of the backends.
-        found: called when devices, their health or the condition of a backend changed; see
-            :class:`Scanner`.
-        changed: called when the condition of a backend's provisioning changed.
-        held: returns the claims that containers use, for backends.
-        released: the file that records which backends have released their drivers; ``None`` for none.
-        scanned: called with the name of a backend after each of its successful scans.
+    Calls ``found`` as :class:`Scanner` does, ``changed`` when the condition of a backend's provisioning
+    changed, and ``scanned`` with the name of a backend after each of its successful scans. ``released`` is
+    the file that records which backends have released their drivers.
     """
 
     def __init__(

@@ -50,13 +50,9 @@ NOT_FAILING = FailureStreak()
 
 
 class Probing:
-    """Probes the devices of one backend.
+    """Probes the devices of one backend. Calls ``probed`` after each probe, with the error if it failed.
 
-    Args:
-        runner: the running backend.
-        probed: called after each probe, with the error if it failed.
-        predecessor: the earlier probes of the same devices; their verdicts are valid until the first result.
-        clock: the source of time.
+    The verdicts of ``predecessor``, which had the same devices, are valid until the first result.
     """
 
     def __init__(
@@ -78,10 +74,10 @@ class Probing:
         """Whether a probe has ended, successfully or not."""
         self._answered: bool = predecessor._answered if predecessor else False
         self._devices: Mapping[str, Device] = {}
-        self._asked: Mapping[
-            str, Device
-        ] = {}  # the devices of the running probe that were never absent since
-        self._judged: Mapping[str, Device] = {}  # the devices with a verdict, as they were probed
+        self._asked: Mapping[str, Device] = {}
+        """The devices of the running probe that were never absent since."""
+        self._judged: Mapping[str, Device] = {}
+        """The devices with a verdict, as they were probed."""
         self._probes = Reconciler(
             self._probe,
             backoff=Backoff(timing.between_probes, 30.0),

@@ -53,13 +53,7 @@ class Condition:
 
 
 class Provisioning:
-    """Calls one backend's ``provision``.
-
-    Args:
-        scanner: of the running backend; :meth:`follow` replaces it.
-        changed: called with the backend's name when the condition changed.
-        clock: the source of time.
-    """
+    """Calls one backend's ``provision``. Calls ``changed`` with its name when the condition changed."""
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from devhost.backend import Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
@@ -76,15 +77,10 @@ class Condition:
 class Scanner:
     """Keeps the devices of one backend up to date.
 
-    Args:
-        runner: the running backend.
-        metrics: counts scans and failures.
-        found: called in the loop whenever devices, their health or the condition changed. Its argument
-            is the monotonic time of the first event that caused it, ``None`` for a timer.
-        predecessor: the previous scanner of the same hardware. Its unchanged devices stay the same objects,
-            and a device or backend that was unhealthy stays unhealthy until there is a new answer.
-        clock: the source of time.
-        scanned: called after each successful scan, also if no device has changed.
+    Calls ``found`` whenever devices, their health or the condition changed, with the monotonic time of the
+    first event that caused it (``None`` for a timer), and ``scanned`` after each successful scan. Unchanged
+    devices of ``predecessor``, the previous scanner of the same hardware, stay the same objects, and a device
+    or backend that was unhealthy stays unhealthy until there is a new answer.
     """
 
     def __init__(
@@ -256,10 +252,9 @@ class Scanner:
         events, self._events = self._events, []
         event_at, self._event_at = self._event_at, None
         full, self._full = self._full or not self._seen, False
-        began = self._clock.time()
+        began, runner = self._clock.time(), self.runner
         if full:
             events = [*(event for event in events if event != ANYTHING), ANYTHING]
-        runner = self.runner
         requested = frozenset(runner.context.wanted)
         try:
             seen = self._validated(await runner.call("discover", None, runner.discover, events))
@@ -272,25 +267,27 @@ class Scanner:
             self._scanned.set()
             self._failed(error)
             return False
+        # record how long the scan took
         ended = self._clock.time()
         if full:
             self._resynced_at = ended
         self.condition.last_scan, self.condition.duration = time.time(), ended - began
-        self._metrics.discovered(self.runner.name, ended - began)
+        self._metrics.discovered(runner.name, ended - began)
+        # pass the devices on to the probes and links
         for device in restored:
             self.health.paths_restored(device)
         self._seen, self._seen_requested = seen, requested
-        if self.runner.link_cache:
-            self.runner.link_cache.update(seen)
+        if runner.link_cache:
+            runner.link_cache.update(seen)
         if self._probing:
             self._probing.update(seen)
             if self._failing.reason:
-                self._probing.request()
+                self._probing.request()  # the first success after a failure
         self._failing = NOT_FAILING
         self._scanned.set()
-        missing_drivers = self.runner.missing_drivers
-        changed = bool(restored) or missing_drivers != self.condition.missing_drivers
-        self.condition.missing_drivers = missing_drivers
+        # publish what has changed
+        changed = bool(restored) or runner.missing_drivers != self.condition.missing_drivers
+        self.condition.missing_drivers = runner.missing_drivers
         self._publish(event_at, changed=changed)
         self._after_scan()
         return True
@@ -335,11 +332,13 @@ class Scanner:
     def _judge(self) -> bool:
         """Updates the condition from the last failures; true if it changed."""
         condition, now = self.condition, self._clock.time()
+        # a backend is degraded while a scan or a probe fails; the scan's reason is shown first
         streaks = [self._failing] + ([self._probing.failing] if self._probing else [])
         streaks = [streak for streak in streaks if streak.reason]
         before = condition.state, condition.reason, self.health.stale
         state = State.DEGRADED if streaks else State.OK
         condition.reason = streaks[0].reason if streaks else ""
+        # once that has lasted, its devices are unhealthy; until then, a timer judges again
         stale = (streak.reason for streak in streaks if now - streak.since >= self._timing.stale_after)
         self.health.stale = next(stale, "")
         fresh = bool(streaks) and not self.health.stale
@@ -366,11 +365,10 @@ class Scanner:
         if self._stale_timer is not None:
             self._stale_timer.cancel()
         self._stale_timer = (
-            None if wait is None else self._clock.call_at(self._clock.time() + wait, self._stale_due)
+            None
+            if wait is None
+            else self._clock.call_at(self._clock.time() + wait, partial(self._publish, None))
         )
-
-    def _stale_due(self) -> None:
-        self._publish(None)
 
     def _validated(self, devices: Sequence[object]) -> Mapping[str, Device]:
         """The devices by id; invalid ones are omitted, recorded, and logged once."""
