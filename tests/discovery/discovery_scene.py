@@ -127,15 +127,15 @@ class Scene:
     @asynccontextmanager
     async def running(self, *, watch: bool = False) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(self.discovery.run())]
-        if self.source.abilities.probe:
-            tasks.append(asyncio.create_task(self.discovery.probe()))
+        if self.discovery.probing:
+            tasks.append(asyncio.create_task(self.discovery.probing.run()))
         if watch:
             tasks.append(asyncio.create_task(self.discovery.watch()))
         try:
             await asyncio.sleep(0.01)
             yield
             assert not tasks[0].done(), "the loop ended"
-            assert not (self.source.abilities.probe and tasks[1].done()), "the loop of probes ended"
+            assert not (self.discovery.probing and tasks[1].done()), "the loop of probes ended"
         finally:
             for task in tasks:
                 task.cancel()

@@ -101,8 +101,8 @@ class BackendManager:
             scanner.health.released = self.releases.reason(name)
             self._tasks.spawn(f"scan {name}", scanner.run)
             self._tasks.spawn(f"watch {name}", scanner.watch)
-            if runner.abilities.probe:
-                self._tasks.spawn(f"probe {name}", scanner.probe)
+            if scanner.probing:
+                self._tasks.spawn(f"probe {name}", scanner.probing.run)
             if runner.link_cache:
                 self._tasks.spawn(f"links {name}", runner.link_cache.run)
             if runner.abilities.provision:

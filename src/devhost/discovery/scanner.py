@@ -120,17 +120,18 @@ class Scanner:
             log, "event source failed", "event source is back", backend=runner.name
         )
         self._stale_timer: Timer | None = None
-        self._probing: Probing | None = None
+        self.probing: Probing | None = None
+        """Checks the health of devices; ``None`` for a backend without ``probe``."""
         if runner.abilities.probe:
-            before = predecessor._probing if predecessor else None
-            self._probing = Probing(runner, self._probed, timing, before, clock)
+            before = predecessor.probing if predecessor else None
+            self.probing = Probing(runner, self._probed, timing, before, clock)
         if predecessor is not None:
             self.devices, self.requested = predecessor.devices, predecessor.requested
             self.condition, self._failing = predecessor.condition.inherited(), predecessor._failing
             self.health, self._degraded = predecessor.health, predecessor._degraded
             self.event_source_error = predecessor.event_source_error
             self._event_failures = predecessor._event_failures
-            if self._probing is None:
+            if self.probing is None:
                 self.health.apply_probe({})
         self._seen, self._seen_requested = self.devices, self.requested
         self._scans = Reconciler(
@@ -173,8 +174,8 @@ class Scanner:
     def recheck(self) -> None:
         """Requests a scan and a probe, because the known state is in doubt."""
         self.request_scan()
-        if self._probing:
-            self._probing.request()
+        if self.probing:
+            self.probing.request()
 
     def report_missing(self, device: str, paths: Sequence[str]) -> None:
         """Makes a device unhealthy until these missing host paths exist again: a pod could not get it."""
@@ -185,7 +186,7 @@ class Scanner:
     async def run(self) -> None:
         """Scans now, at each event, and at the resync; never returns by itself."""
         self._full = True
-        if self._failing.reason or (self._probing and self._probing.failing.reason):
+        if self._failing.reason or (self.probing and self.probing.failing.reason):
             self._judge()  # the failures of the predecessor: the time until its devices are stale continues
         try:
             await self._scans.run()
@@ -204,11 +205,6 @@ class Scanner:
         return self._resynced_at + (
             self._timing.missing_resync if self.health.missing_paths else self._timing.resync
         )
-
-    async def probe(self) -> None:
-        """Probes concurrently with :meth:`run`; returns at once if the backend has no probe, else never."""
-        if self._probing:
-            await self._probing.run()
 
     async def watch(self) -> None:
         """Follows the backend's own event source, if it has one, and restarts it when it fails."""
@@ -279,10 +275,10 @@ class Scanner:
         self._seen, self._seen_requested = seen, requested
         if runner.link_cache:
             runner.link_cache.update(seen)
-        if self._probing:
-            self._probing.update(seen)
+        if self.probing:
+            self.probing.update(seen)
             if self._failing.reason:
-                self._probing.request()  # the first success after a failure
+                self.probing.request()  # the first success after a failure
         self._failing = NOT_FAILING
         self._scanned.set()
         # publish what has changed
@@ -291,10 +287,6 @@ class Scanner:
         self._publish(event_at, changed=changed)
         self._after_scan()
         return True
-
-    async def probe_once(self) -> bool:
-        """Probes the devices once; false if that failed, as for :meth:`scan_once`."""
-        return await self._probing.once() if self._probing else True
 
     def _probed(self, failure: BackendError | None) -> None:
         """Handles the end of a probe."""
@@ -315,8 +307,8 @@ class Scanner:
             self.devices, self.requested = self._seen, self._seen_requested
             self._listed = self.condition.last_scan is not None
             self.health.forget(self.devices)
-            if self._probing:
-                changed |= self.health.apply_probe(self._probing.unhealthy)
+            if self.probing:
+                changed |= self.health.apply_probe(self.probing.unhealthy)
         elif not self._failing.reason:
             return
         changed |= self._judge()
@@ -326,14 +318,14 @@ class Scanner:
 
     def _waits_for_probe(self) -> bool:
         """Whether the first list waits for the first probe."""
-        probing = self._probing
+        probing = self.probing
         return bool(probing and self._seen and not (self._listed or probing.tried))
 
     def _judge(self) -> bool:
         """Updates the condition from the last failures; true if it changed."""
         condition, now = self.condition, self._clock.time()
         # a backend is degraded while a scan or a probe fails; the scan's reason is shown first
-        streaks = [self._failing] + ([self._probing.failing] if self._probing else [])
+        streaks = [self._failing] + ([self.probing.failing] if self.probing else [])
         streaks = [streak for streak in streaks if streak.reason]
         before = condition.state, condition.reason, self.health.stale
         state = State.DEGRADED if streaks else State.OK
