@@ -157,11 +157,8 @@ class Place:
 def place_of(path: str, name: str, *, software: bool = False) -> Place:
     """The place of an RDMA device, or of a device of its classes such as ``uverbs0``.
 
-    Args:
-        path: the device's directory, ``/sys/devices/…/<class>/<device>``.
-        name: the RDMA device's own name.
-        software: whether it is a software device, wherever its directory is (some kernels put it below the
-            adapter whose interface it uses).
+    ``path`` is the device's directory, ``/sys/devices/…/<class>/<device>``, ``name`` that of the RDMA device.
+    Some kernels put a software device below the adapter whose interface it uses.
     """
     above = path.rpartition("/")[0].rpartition("/")[0]
     if software or above == VIRTUAL:

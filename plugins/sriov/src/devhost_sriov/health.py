@@ -28,11 +28,8 @@ _NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
 def verdict(function: Function, physical: Function | None, lack: str, *, ignore_ports: bool) -> Health:
     """The health of a function.
 
-    Args:
-        function: the function itself.
-        physical: its physical function; ``None`` for a physical function, or if that is gone.
-        lack: why a container cannot get it now; empty if it can.
-        ignore_ports: whether a function whose port has no carrier is healthy.
+    ``physical`` is its physical function; ``lack`` is why a container cannot get it now. A port without
+    carrier makes it unhealthy, unless ``ignore_ports``.
     """
     if function.kind is not Kind.PHYSICAL and physical is None:
         return unhealthy(f"its physical function {function.parent} is gone")

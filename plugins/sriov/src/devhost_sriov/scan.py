@@ -69,11 +69,12 @@ class FunctionReader:
         event.
         """
         sysfs = self._sysfs
+        # whether it is a function of this backend at all
         address = path.rpartition("/")[2]
         if not BDF.fullmatch(address):  # a damaged link on the bus
             return None
         parent = sysfs.target(f"{path}/physfn")
-        pci_class = self._sysfs.hexadecimal(f"{path}/class")
+        pci_class = sysfs.hexadecimal(f"{path}/class")
         driver = sysfs.target(f"{path}/driver")
         has_vfio_device = bool(driver) and sysfs.exists(f"{path}/vfio-dev")
         total = None
@@ -84,13 +85,12 @@ class FunctionReader:
             total = _positive(sysfs.integer(f"{path}/sriov_totalvfs"))
             if not (total or has_vfio_device or _is_offered(pci_class, driver)):
                 return None
-            if sysfs.exists(
-                f"{path}/sriov_vf_msix_count"
-            ):  # only virtual functions have this file, since 5.13
-                return None
-        vendor = self._sysfs.hexadecimal(f"{path}/vendor")
+            if sysfs.exists(f"{path}/sriov_vf_msix_count"):
+                return None  # only virtual functions have this file, since 5.13
+        vendor = sysfs.hexadecimal(f"{path}/vendor")
         if not vendor and not sysfs.exists(path):
             return None
+        # what it has besides its own files
         vdpa = self._vdpa_of(path)
         interfaces, representors = self._interfaces(path, vdpa, through_virtio=driver == VIRTIO)
         rdma_devices = self._rdma_devices(path)
@@ -100,12 +100,12 @@ class FunctionReader:
             path=path,
             address=address,
             vendor=vendor,
-            device=self._sysfs.hexadecimal(f"{path}/device"),
-            subsystem_vendor=self._sysfs.hexadecimal(f"{path}/subsystem_vendor"),
-            subsystem_device=self._sysfs.hexadecimal(f"{path}/subsystem_device"),
+            device=sysfs.hexadecimal(f"{path}/device"),
+            subsystem_vendor=sysfs.hexadecimal(f"{path}/subsystem_vendor"),
+            subsystem_device=sysfs.hexadecimal(f"{path}/subsystem_device"),
             pci_class=pci_class,
             driver=driver,
-            numa_node=self._sysfs.numa_node(path, self._numa),
+            numa_node=sysfs.numa_node(path, self._numa),
             iommu_group=sysfs.target(f"{path}/iommu_group"),
             parent=parent,
             vf_index=self._vf_index(path, address) if parent else None,
@@ -136,13 +136,13 @@ class FunctionReader:
             kind=Kind.SCALABLE,
             path=path,
             address=address,
-            vendor=self._sysfs.hexadecimal(f"{below}/vendor"),
-            device=self._sysfs.hexadecimal(f"{below}/device"),
-            subsystem_vendor=self._sysfs.hexadecimal(f"{below}/subsystem_vendor"),
-            subsystem_device=self._sysfs.hexadecimal(f"{below}/subsystem_device"),
-            pci_class=self._sysfs.hexadecimal(f"{below}/class"),
+            vendor=sysfs.hexadecimal(f"{below}/vendor"),
+            device=sysfs.hexadecimal(f"{below}/device"),
+            subsystem_vendor=sysfs.hexadecimal(f"{below}/subsystem_vendor"),
+            subsystem_device=sysfs.hexadecimal(f"{below}/subsystem_device"),
+            pci_class=sysfs.hexadecimal(f"{below}/class"),
             driver=sysfs.target(f"{path}/driver"),
-            numa_node=self._sysfs.numa_node(below, self._numa),
+            numa_node=sysfs.numa_node(below, self._numa),
             parent=address,
             sf_number=_positive(sysfs.integer(f"{path}/sfnum")),
             interfaces=interfaces,
@@ -338,16 +338,18 @@ class Scan:
         listed = self._sysfs.identities(PCI_BUS)
         scalable = self._sysfs.identities(AUXILIARY_BUS)
         listed |= {name: inode for name, inode in scalable.items() if SCALABLE.fullmatch(name)}
+        # every device on the buses: read again, or as before
         reader = FunctionReader(self._sysfs)
         known: dict[str, _Known] = {}
         for name, inode in listed.items():
             old = self._known.get(name)
             if old is not None and old.inode != inode:
-                old = None
+                old = None  # another device with the same name
             if old is not None and not everything and not self._is_stale(old):
                 known[name] = old
             else:
                 known[name] = self._read(reader, name, inode, old)
+        # representors without a parent device, which belong to functions of the same switch
         before, strays = self._known, self._strays
         if everything or self._strays_stale:
             self._strays_read = False
