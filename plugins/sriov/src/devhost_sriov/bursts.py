@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from devhost.backend import Event
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.sysfs import AUXILIARY_BUS, PCI_BUS, Sysfs
 
 from .health import lacks_carrier
-from .scan import AUXILIARY_BUS, PCI_BUS, FunctionReader
+from .scan import FunctionReader
 
 QUIET = 0.3
 """Seconds without a change after which a burst is over.

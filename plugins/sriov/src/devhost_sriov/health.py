@@ -14,12 +14,12 @@ from functools import partial
 
 from devhost.backend import HEALTHY, AllocationError, Event, Health, unhealthy
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs, function_path
 
 from . import allocation
 from .model import Function, Interface, Kind, Snapshot
 from .options import KUBEVIRT, PERMISSIONS, RDMA, VHOST_NET
-from .scan import MAX_PLACES, place_of
+from .scan import MAX_PLACES
 
 _NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
 """States of an enabled interface without carrier (RFC 2863, ``operstate``)."""
@@ -92,7 +92,7 @@ class Readiness:
 
         The latter need not be devices of this backend.
         """
-        if (place := place_of(event.sys_path)) and len(self._places) < MAX_PLACES:
+        if (place := function_path(event.sys_path)) and len(self._places) < MAX_PLACES:
             self._places.add(place)
         if event.subsystem == "pci" and len(self._touched) < MAX_PLACES:
             self._touched.add(event.sys_path)

@@ -15,7 +15,16 @@ from dataclasses import replace
 
 from devhost.backend import Event
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural
+from devhost.backend.sysfs import (
+    AUXILIARY_BUS,
+    BDF,
+    DEVICES,
+    PCI_BUS,
+    SCALABLE,
+    Sysfs,
+    function_path,
+    natural,
+)
 
 from .model import (
     REPRESENTOR,
@@ -268,8 +277,6 @@ def _word(text: str) -> str:
     return text if text.isprintable() and not any(map(str.isspace, text)) else ""
 
 
-PCI_BUS = "/sys/bus/pci/devices"
-AUXILIARY_BUS = "/sys/bus/auxiliary/devices"
 VIRTUAL_INTERFACES = f"{DEVICES}virtual/net"
 
 NETWORK = "/sys/class/net"
@@ -278,9 +285,6 @@ only that of one."""
 
 MAX_PLACES = 1024
 """Limit of places to remember between two scans; beyond it, everything is read again."""
-
-SCALABLE = re.compile(r"[\w-]+\.sf\.\d{1,9}")
-"""Name of a scalable function on the auxiliary bus: ``<module>.sf.<id>`` (drivers/base/auxiliary.c)."""
 
 
 @frozen
@@ -320,7 +324,7 @@ class Scan:
             self._everything = True
         else:
             self._quiet = False
-            place = place_of(path)
+            place = function_path(path)
             if place:
                 self._stale.add(place)
                 if place == path:
@@ -410,15 +414,6 @@ class Scan:
             names = self._sysfs.names(VIRTUAL_INTERFACES)
             found = (reader.representor(f"{VIRTUAL_INTERFACES}/{name}", name) for name in names)
             self._strays, self._strays_read = tuple(one for one in found if one is not None), True
-
-
-def place_of(path: str) -> str:
-    """The innermost function that contains ``path``; empty if there is none."""
-    parts = path.split("/")
-    for count in range(len(parts), 0, -1):
-        if BDF.fullmatch(parts[count - 1]) or SCALABLE.fullmatch(parts[count - 1]):
-            return "/".join(parts[:count])
-    return ""
 
 
 def _is_virtual(function: Function | None) -> bool:
