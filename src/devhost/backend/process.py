@@ -194,7 +194,6 @@ def run(
         name: the program's name in errors.
         limit: bytes that it may write to standard output.
         grace: seconds for it to end after it was killed.
-        kill: kills it.
         clock: monotonic seconds.
         stop: kills it early.
 
@@ -393,7 +392,6 @@ class LineProcess:
         name: the program's name in errors, and that of the thread.
         limit: bytes of its longest line; a program that writes a longer one is killed.
         grace: seconds for it to end after its input was closed, and after it was killed.
-        kill: kills it.
         clock: monotonic seconds.
 
     Raises:
@@ -639,7 +637,6 @@ class Worker:
         backoff: delays until the program is started again after a failure. Until then each request fails with
             the same reason.
         grace: seconds for it to end after its input was closed, and after it was killed.
-        kill: kills it.
         clock: monotonic seconds.
     """
 

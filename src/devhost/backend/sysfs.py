@@ -384,7 +384,6 @@ class PciFilter:
     have no driver until they are used. Used by one thread.
 
     Args:
-        sysfs: the device tree.
         concerns: whether the backend is interested in a function with these ids.
     """
 
