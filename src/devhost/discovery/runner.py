@@ -312,7 +312,8 @@ class BackendRunner:
 
     def watch(self) -> AsyncIterator[Event] | None:
         """The backend's own event source; ``None`` if it has none."""
-        return self.backend.watch() if self.abilities.watch else None
+        backend = self.backend
+        return backend.watch() if self.abilities.watch else None
 
     def close(self) -> None:
         """Ends the threads and closes the backend; waits for neither."""
