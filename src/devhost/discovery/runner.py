@@ -130,7 +130,7 @@ class Abilities:
 
 
 class BackendRunner:
-    """One running backend. Methods that return no awaitable may block: they run through :meth:`call`.
+    """One running backend. What calls it or looks at the host may block: run it through :meth:`call`.
 
     The first :meth:`discover` creates the backend object, on the same thread and with the same deadline: a
     constructor may load a vendor's library and hang like any other call. Until a runner has discovered
