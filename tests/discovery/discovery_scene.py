@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 
 from devhost.backend import Attribute, Backend, Event
 from devhost.backend.model import Device, Health
-from devhost.discovery.runner import BackendRunner, ServiceContext
+from devhost.discovery.runner import Abilities, BackendRunner, ServiceContext
 from devhost.discovery.scanner import Scanner, State
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.telemetry.metrics import Metrics
@@ -34,7 +34,7 @@ class FakeSource:
     missing_drivers = ()
 
     def __init__(self, *, probes: bool) -> None:
-        self.probes = probes
+        self.abilities = Abilities(probe=probes)
         self.context = ServiceContext("toy", Path("/"))
         self.devices: list[Any] = [Device("d0"), Device("d1")]
         self.error: Exception | None = None
@@ -57,6 +57,9 @@ class FakeSource:
     def probe_times(self) -> list[float]:
         """When it was probed."""
         return [at for at, _ in self.probed]
+
+    async def call(self, lane: str, deadline: float | None, call: Callable[..., Any], *args: object) -> Any:
+        return await call(*args)
 
     async def discover(self, events: Sequence[Event]) -> list[Any]:
         self.looks.append((now(), list(events)))
@@ -125,15 +128,15 @@ class Scene:
     @asynccontextmanager
     async def running(self, *, watch: bool = False) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(self.discovery.run())]
-        if self.source.probes:
-            tasks.append(asyncio.create_task(self.discovery.probe()))
+        if self.discovery.probing:
+            tasks.append(asyncio.create_task(self.discovery.probing.run()))
         if watch:
             tasks.append(asyncio.create_task(self.discovery.watch()))
         try:
             await asyncio.sleep(0.01)
             yield
             assert not tasks[0].done(), "the loop ended"
-            assert not (self.source.probes and tasks[1].done()), "the loop of probes ended"
+            assert not (self.discovery.probing and tasks[1].done()), "the loop of probes ended"
         finally:
             for task in tasks:
                 task.cancel()

@@ -297,7 +297,7 @@ class Scene:
 
     async def start(self) -> Scene:
         """Starts the backend."""
-        await self.runner.discover([])
+        self.runner.discover([])
         return self
 
     def close(self) -> None:

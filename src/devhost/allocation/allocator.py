@@ -291,7 +291,7 @@ class Allocator:
 
     def _shares(self, request: _Request) -> Mapping[str, Fraction]:
         """The share of each device, by id, that the tokens of a request give."""
-        if not self._backend.runner.takes_shares:
+        if not self._backend.runner.kind.takes_shares:
             return {}
         from fractions import Fraction
 

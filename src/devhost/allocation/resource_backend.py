@@ -117,13 +117,14 @@ class ResourceBackend:
 
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs one of the methods below on the backend's thread, for at most ``deadline`` seconds."""
-        return await self.runner.serve(deadline, call, *args, **kwargs)
+        return await self.runner.call("serve", deadline, call, *args, **kwargs)
 
     async def prepare(self, deadline: float, devices: Sequence[Device], terms: Terms) -> None:
         """Calls ``prepare`` of a backend that has it and wants it, for at most ``deadline`` seconds."""
         if self.runner.prepares(terms.options):
             request = AllocateRequest(tuple(devices), terms.options, self.resource)
-            await self.runner.prepare(deadline, request, (self.terms.options, self._before))
+            former = (self.terms.options, self._before)
+            await self.call(deadline, self.runner.prepare, request, former)
 
     def ask(self, devices: Sequence[Device], terms: Terms = Terms()) -> Granted:
         """What a container would get with these devices on these terms now. Runs on the backend's thread.
@@ -152,7 +153,7 @@ class ResourceBackend:
     def documents(self, devices: Sequence[Device], terms: Terms) -> dict[str, Document]:
         """The device-info of these devices, by id. Runs on the backend's thread."""
         documents: dict[str, Document] = {}
-        if not self.runner.informs:
+        if not self.runner.abilities.device_info:
             return documents
         request = self._request(devices, terms)
         for device in devices:

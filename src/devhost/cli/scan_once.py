@@ -114,7 +114,8 @@ async def scan_once(
 
 async def _ask(scanner: Scanner, *, links: bool) -> None:
     await scanner.scan_once()
-    await scanner.probe_once()
+    if scanner.probing:
+        await scanner.probing.once()
     if links and scanner.runner.link_cache:
         with suppress(BackendError):  # preferences do without them
             await scanner.runner.link_cache.refresh()

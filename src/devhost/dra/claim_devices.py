@@ -63,7 +63,7 @@ class Group:
     def terms(self) -> Terms:
         """The terms on which a container gets them."""
         terms = replace(self.backend.terms, options=self.members[0].options)
-        if not self.backend.runner.takes_shares:
+        if not self.backend.runner.kind.takes_shares:
             return terms
         from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 

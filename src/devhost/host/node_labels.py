@@ -223,7 +223,9 @@ class NodeLabels:
             self._resync_at = now + self._timing.labels_resync
             self._written.clear()
         named = {
-            name: scanner for name, scanner in self._scanners.items() if self._write and scanner.runner.labels
+            name: scanner
+            for name, scanner in self._scanners.items()
+            if self._write and scanner.runner.abilities.labels
         }
         for name in self._wanted - named.keys():
             self._metrics.end("labels", name)
@@ -253,12 +255,13 @@ class NodeLabels:
 
     async def _label(self, name: str, scanner: Scanner, offered: Offered) -> bool:
         """Writes the labels of one backend; false if that failed."""
-        place, devices = self._place, list(scanner.devices.values())
-        basis = (place, devices, offered, scanner.runner.context.entries)
+        place, devices, runner = self._place, list(scanner.devices.values()), scanner.runner
+        basis = (place, devices, offered, runner.context.entries)
         if self._written.get(name) == basis:
             return True
         try:
-            labels, wrong = sorted_out((await scanner.runner.label(devices, offered)).items())
+            found = await runner.call("links", None, runner.labels, devices, offered)
+            labels, wrong = sorted_out(found.items())
             changed = await self._files.run(f"write {place.path(name)}", place.write, name, labels)
         except (BackendError, EnvironmentFailure, ValueError) as error:
             self._metrics.add("label_failures_total", name)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from logging import Logger
 from pathlib import Path
-from typing import Protocol
 
 from devhost.backend import NotYet, claim
 from devhost.backend.errors import BackendError
@@ -93,21 +92,11 @@ class Ownership:
 UNKNOWN = "it is not yet known which containers hold functions"
 
 
-class Offered(Protocol):
-    """Returns whether a function is offered to pods."""
-
-    def __call__(self, address: str) -> bool:
-        """Whether the function was offered at the last scan."""
-
-
 class Provisioner:
     """Creates, binds and removes virtual functions. Used by one thread, except :attr:`leaving`.
 
-    Args:
-        wanted: the entries of the configuration.
-        held: the claims that containers hold; ``None`` while unknown (:meth:`Context.held`).
-        offered: whether a function was offered at the last scan.
-        log: logs every change of hardware.
+    ``held`` is :meth:`Context.held`; ``offered`` returns whether a function, by its address, was offered at
+    the last scan.
     """
 
     def __init__(
@@ -116,7 +105,7 @@ class Provisioner:
         ownership: Ownership,
         wanted: Sequence[VirtualFunctions],
         held: Callable[[], frozenset[str] | None],
-        offered: Offered,
+        offered: Callable[[str], bool],
         log: Logger,
     ) -> None:
         self.leaving: frozenset[str] = frozenset()

@@ -167,7 +167,7 @@ class CdiInjection:
         self._wanted = {name: device for name, device in devices.items() if verdict(device).healthy}
         self._unhealthy = devices.keys() - self._wanted.keys()
         self._share_of = {}
-        if self._backend.runner.takes_shares and offers:
+        if self._backend.runner.kind.takes_shares and offers:
             from fractions import Fraction
 
             self._share_of = {offer.device.id: Fraction(1, offer.replicas) for offer in offers}
