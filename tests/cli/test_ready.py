@@ -70,7 +70,10 @@ STATES: dict[str, tuple[Callable[[StatusDocument], None], list[str]]] = {
     "lost": (lambda one: resource(one, state="lost", lastError="refused"), [f"{NAME} is lost: refused"]),
     "waits": (lambda one: resource(one, state="waiting"), [f"{NAME} is waiting"]),
     "unread": (lambda one: resource(one, streams=0), [f"the kubelet does not read the list of {NAME}"]),
-    "all ill": (lambda one: resource(one, allocatable=0), [f"no device of {NAME} is healthy: node is gone"]),
+    "none is healthy": (
+        lambda one: resource(one, allocatable=0),
+        [f"no device of {NAME} is healthy: node is gone"],
+    ),
     "refused": (copied, ["refused, a copy is in use: devhost.yaml:3:1: unknown key"]),
     "offered by DRA": (offered, []),
     "DRA is unknown to the kubelet": (
@@ -78,7 +81,7 @@ STATES: dict[str, tuple[Callable[[StatusDocument], None], list[str]]] = {
         ["the DRA driver gpu.example.com is not registered: no socket"],
     ),
     "no slice": (lambda one: offered(one, one={"slice": ""}, error="403"), ["FT1 is not published: 403"]),
-    "ill and offered by DRA": (
+    "offered by DRA and not healthy": (
         lambda one: offered(one, one={"health": "Unhealthy", "reason": "XID 79"}),
         [f"no device of {NAME} is healthy: XID 79"],
     ),

@@ -50,7 +50,7 @@ def command(
         document = asyncio.run(_fetched(kubelet_dir, status_socket))
         wrong = unready(document, entries)
     except DevhostError as error:
-        code, said, wrong = UNKNOWN, f"unknown: {error}", []
+        code, said, wrong = UNKNOWN, printable(f"unknown: {error}"), []
     else:
         code, said = (NOT_READY, _line(wrong)) if wrong else (READY, "ready")
     if output == "json":

@@ -356,11 +356,10 @@ class Scanner:
         """Schedules the next update of the condition after this many seconds, in place of any earlier one."""
         if self._stale_timer is not None:
             self._stale_timer.cancel()
-        self._stale_timer = (
-            None
-            if wait is None
-            else self._clock.call_at(self._clock.time() + wait, partial(self._publish, None))
-        )
+        self._stale_timer = None
+        if wait is not None:
+            due = self._clock.time() + wait
+            self._stale_timer = self._clock.call_at(due, partial(self._publish, None))
 
     def _validated(self, devices: Sequence[object]) -> Mapping[str, Device]:
         """The devices by id; invalid ones are omitted, recorded, and logged once."""

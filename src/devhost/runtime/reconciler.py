@@ -84,8 +84,7 @@ class FailureLog:
     """Logs one kind of failure once for each reason, and its end once.
 
     The message ``failed`` also has the field ``reason``. ``level`` is that of this message; ``recovered``
-    always has the level ``info``. ``incident`` has the reasons that were logged; pass that of a predecessor
-    so that they are not repeated. ``fields`` are in both messages.
+    always has the level ``info``. ``fields`` are in both messages.
     """
 
     def __init__(
@@ -95,10 +94,9 @@ class FailureLog:
         recovered: str,
         *,
         level: Literal["warning", "error"] = "warning",
-        incident: Incident | None = None,
         **fields: object,
     ) -> None:
-        self.incident = Incident() if incident is None else incident
+        self._incident = Incident()
         self._log = log
         self._failed = failed
         self._recovered = recovered
@@ -107,14 +105,14 @@ class FailureLog:
 
     def failed(self, reason: str) -> bool:
         """Reports a failure with this reason; true if it was logged."""
-        if not self.incident.news(reason):
+        if not self._incident.news(reason):
             return False
         write = self._log.error if self._level == "error" else self._log.warning
         write(self._failed, **self._fields, reason=reason)
         return True
 
     def succeeded(self) -> None:
-        if self.incident.over():
+        if self._incident.over():
             self._log.info(self._recovered, **self._fields)
 
 

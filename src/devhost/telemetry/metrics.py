@@ -463,7 +463,7 @@ class Metrics:
         return owner is None or labels[0] in self._owners[owner]
 
     def name_holders(self, held: Callable[[], Iterable[Held]]) -> None:
-        """Adds the metric of which container holds which device, from each pair once, with names of pods."""
+        """Adds the metric of who holds which device, each pair once, with the names of pods."""
         self._held = held
 
     def name_entries(self, listed: Callable[[], Iterable[Entry]]) -> None:

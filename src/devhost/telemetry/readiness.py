@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterator, Sequence
 
 from devhost.backend.errors import UsageError
 
-from .document import DraPoolStatus, EntryStatus, ResourceStatus, StatusDocument
+from .document import (
+    DeviceStatus,
+    DraDeviceStatus,
+    DraPoolStatus,
+    EntryStatus,
+    ResourceStatus,
+    StatusDocument,
+)
 
 
 def unready(document: StatusDocument, names: Collection[str] = ()) -> Sequence[tuple[str, str]]:
@@ -66,26 +73,25 @@ def _state(
         return f"{name} is not served yet"
     if served is not None:
         if served["state"] != "registered":
-            return f"{name} is {served['state']}" + (
-                f": {served['lastError']}" if served["lastError"] else ""
-            )
+            return _because(f"{name} is {served['state']}", served["lastError"])
         if not served["streams"]:
             return f"the kubelet does not read the list of {name}"
-        ill = [one["reason"] for one in served["devices"] if one["health"] == "Unhealthy"]
-        return "" if served["allocatable"] else _ill(name, ill)
+        return "" if served["allocatable"] else _unhealthy(name, served["devices"])
     assert pool is not None
     dra = document["dra"]
     assert dra is not None  # it has the pool
     if dra["state"] != "registered":
-        return f"the DRA driver {dra['driver']} is not registered" + (
-            f": {dra['reason']}" if dra["reason"] else ""
-        )
-    missing = [one["device"] for one in pool["devices"] if not one["slice"]]
-    if missing:
-        return f"{missing[0]} is not published" + (f": {dra['error']}" if dra["error"] else "")
-    ill = [one["reason"] for one in pool["devices"] if one["health"] == "Unhealthy"]
-    return "" if len(ill) < len(pool["devices"]) else _ill(name, ill)
+        return _because(f"the DRA driver {dra['driver']} is not registered", dra["reason"])
+    if missing := [one["device"] for one in pool["devices"] if not one["slice"]]:
+        return _because(f"{missing[0]} is not published", dra["error"])
+    healthy = any(one["health"] == "Healthy" for one in pool["devices"])
+    return "" if healthy else _unhealthy(name, pool["devices"])
 
 
-def _ill(name: str, reasons: Sequence[str]) -> str:
-    return f"no device of {name} is healthy" + (f": {reasons[0]}" if reasons else "")
+def _unhealthy(name: str, devices: Sequence[DeviceStatus | DraDeviceStatus]) -> str:
+    reasons = [one["reason"] for one in devices if one["health"] == "Unhealthy"]
+    return _because(f"no device of {name} is healthy", *reasons[:1])
+
+
+def _because(what: str, reason: str = "") -> str:
+    return f"{what}: {reason}" if reason else what
