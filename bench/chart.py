@@ -64,4 +64,4 @@ def _decade(value: float, rounded: Callable[[float], int]) -> float:
 
 
 def _share(value: float, low: float, high: float) -> float:
-    return math.log(value / low) / math.log(high / low)
+    return math.log(value / low) / math.log(high / low) if high > low else 0.5

@@ -47,7 +47,7 @@ async def uevents() -> AsyncIterator[Result]:
     """Kernel uevents of zram devices; events of a backend if zram is not available."""
     if reason := why_not():
         async with serving(resources=1, devices=10 + PAIRS) as running:
-            samples = await events(running, 1, WARM_UP + PAIRS)
+            samples = await events(running, 1, 10 + PAIRS, WARM_UP + PAIRS)
         yield Result(measures.UEVENT, samples[2 * WARM_UP :], note=f"simulated events: {reason}")
         return
     async with workplace() as (directory, kubelet):
@@ -155,14 +155,19 @@ async def changes() -> AsyncIterator[Result]:
 
 async def _changes(line: Measure, *, resources: int, devices: int, pairs: int, fresh: bool = False) -> Result:
     async with serving(resources=resources, devices=devices, fresh=fresh) as running:
-        samples = await events(running, resources, 2 + pairs, REST)
+        samples = await events(running, resources, devices, 2 + pairs, REST)
     return Result(line, samples[4:])
 
 
-async def events(running: Running, resources: int, pairs: int, quiet: float = QUIET) -> tuple[float, ...]:
-    """Milliseconds until a list shows a change of health; a different device each time."""
+async def events(
+    running: Running, resources: int, devices: int, pairs: int, quiet: float = QUIET
+) -> tuple[float, ...]:
+    """Milliseconds until a list shows a change of health; a different device each time, if there are enough.
+
+    ``devices`` are those of each resource.
+    """
     kubelet, samples = running.kubelet, []
-    for number in range(pairs):
+    for number in (pair % (resources * devices) for pair in range(pairs)):
         name = resource(number % resources)
         for action in ("unhealthy", "healthy"):
             await kubelet.quiet(quiet)

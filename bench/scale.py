@@ -55,16 +55,16 @@ async def changes() -> AsyncIterator[Result]:
         (measures.EVENT_30000, None, 1, 30_000),
     ):
         async with serving(resources=resources, devices=devices) as running:
-            milliseconds, used = await _changes(running, resources)
+            milliseconds, used = await _changes(running, resources, devices)
         yield Result(line, milliseconds)
         if cost is not None:
             yield Result(cost, (used,))
 
 
-async def _changes(running: Running, resources: int) -> tuple[tuple[float, ...], float]:
+async def _changes(running: Running, resources: int, devices: int) -> tuple[tuple[float, ...], float]:
     """Milliseconds until a list shows each change, and milliseconds of CPU for each."""
     before = running.cpu_seconds()
-    samples = await events(running, resources, 2 + PAIRS, REST)
+    samples = await events(running, resources, devices, 2 + PAIRS, REST)
     await running.kubelet.quiet(REST)
     return samples[4:], (running.cpu_seconds() - before) / len(samples) * 1e3
 
@@ -187,7 +187,7 @@ async def _grown(title: str, sizes: Sequence[tuple[int, int, int]]) -> list[Seri
     )
     for size, resources, devices in sizes:
         async with serving(resources=resources, devices=devices) as running:
-            milliseconds, _ = await _changes(running, resources)
+            milliseconds, _ = await _changes(running, resources, devices)
             change.points.append((size, percentile(milliseconds, 50)))
             memory.points.append((size, running.resident()))
             allocate.points.append((size, percentile(await _allocated(running), 50)))
