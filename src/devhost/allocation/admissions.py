@@ -8,8 +8,7 @@ manager). Its list has what a pod got so far, so a pod that a list names may be 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 
 from devhost.backend.model import Holder
 from devhost.planning.claims import Pod, pod_of
@@ -33,18 +32,17 @@ class Admissions:
         self.number = 0
         """That of the newest Allocate."""
 
-    @contextmanager
-    def allocating(self) -> Iterator[None]:
-        """An Allocate is in progress."""
+    def begin(self) -> None:
+        """An Allocate is in progress, until :meth:`end`."""
         if not self._running and self._clock() - self._ended >= self._pause:
             self._first = self.number + 1
         self.number += 1
         self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-            self._ended = self._clock()
+
+    def end(self) -> None:
+        """An Allocate has been answered, and what it gave is recorded."""
+        self._running -= 1
+        self._ended = self._clock()
 
     def is_recent(self, number: int) -> bool:
         """Whether the admission of this Allocate may go on, if it was for the pod of the newest one."""

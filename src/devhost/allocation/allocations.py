@@ -447,7 +447,7 @@ class ResourceAllocations:
 
 
 class Reservation:
-    """Tokens of one Allocate, which count as held from :meth:`add` until :meth:`end`.
+    """Tokens of one Allocate, which count as held from :meth:`add` until :meth:`end`, which must be called.
 
     Otherwise a plan that is made meanwhile could give them to another resource. A request with many tokens
     adds them in pieces.
@@ -458,7 +458,8 @@ class Reservation:
         self._backend = backend
         self._mine: list[dict[str, tuple[Key, ...]]] = []
         self._given = True
-        self._admission = allocations.everything.admissions.allocating()
+        self._ended = False
+        allocations.everything.admissions.begin()
 
     def add(
         self, wanted: Mapping[str, Collection[Device]], unshared: Collection[str] = (), *, listed: bool = True
@@ -473,14 +474,12 @@ class Reservation:
         self._mine.append(self._allocations.reserve(self._backend, wanted, unshared, listed=listed))
 
     def __enter__(self) -> Self:
-        self._admission.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-        self._admission.__exit__(kind, error, trace)
 
     def drop(self) -> bool:
         """Ends the reservation of the tokens that were added last; whether others are left."""
@@ -491,11 +490,14 @@ class Reservation:
 
     def end(self) -> None:
         """Ends the reservation of all tokens. The plan is outdated if containers do not have them."""
+        if self._ended:
+            return
+        self._ended = True
         while self.drop():
             pass
         if not self._given:
-            self._given = True
             self._allocations.changed(replan=True)
+        self._allocations.everything.admissions.end()
 
 
 class Allocations:

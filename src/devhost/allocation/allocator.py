@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import AnyHolder, Device
@@ -73,6 +73,19 @@ class StartCheck(Protocol):
         """Refuses a container that would start without the devices for which it was given nodes."""
 
 
+Record = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Allocated(NamedTuple):
+    """What a container gets.
+
+    The tokens are reserved until ``record`` has run, which must follow: it counts the devices as held.
+    """
+
+    granted: Granted
+    record: Record
+
+
 class Allocator:
     """Answers the kubelet for one resource.
 
@@ -132,7 +145,7 @@ class Allocator:
         )
         return list(choice.tokens)
 
-    async def allocate(self, tokens: Sequence[str]) -> Granted:
+    async def allocate(self, tokens: Sequence[str]) -> Allocated:
         """Allocates devices to one container.
 
         For a token that represents several devices, the container gets those that can be used now; one is
@@ -157,15 +170,27 @@ class Allocator:
         if self._holders is not None:
             await self._holders.confirm(self.inventory.allocations, tokens)
         request = _Request()
-        with self.inventory.reserved() as reservation:
+        reservation = self.inventory.reserved()
+        try:
             await in_pieces(
                 tokens, lambda piece: self.inventory.reserve(reservation, self._wanted(piece, request))
             )
-            granted = await self._hand_out(request)
-            await in_pieces(tokens, lambda _: reservation.drop())
-            return granted
+            granted, record = await self._hand_out(request)
+        except BaseException:
+            reservation.end()
+            raise
 
-    async def _hand_out(self, request: _Request) -> Granted:
+        async def recorded() -> None:
+            try:
+                await record()
+                await in_pieces(tokens, lambda _: reservation.drop())
+            finally:
+                reservation.end()
+
+        return Allocated(granted, recorded)
+
+    async def _hand_out(self, request: _Request) -> tuple[Granted, Record]:
+        """The answer, and what is left to do after it."""
         began, wanted = time.monotonic(), request.wanted
         terms = lasting = self._backend.terms
         if shares := self._shares(request):
@@ -203,13 +228,14 @@ class Allocator:
                 id(some): tuple(device for device in some if device.id in given) for some in wanted.values()
             }
             got = {token: left[id(some)] for token, some in wanted.items()}
-        await in_pieces(tuple(got), lambda piece: self.inventory.allocated(piece, got, lasting))
-        self.inventory.report(got)
-        self._gave(got, numbers, granted, answer.unclaimed)
-        # for later requests: the answer to the container goes first
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._preferred.allocated, self.name, self.inventory, began, tuple(wanted))
-        return granted
+
+        async def record() -> None:
+            await in_pieces(tuple(got), lambda piece: self.inventory.allocated(piece, got, lasting))
+            self.inventory.report(got)
+            self._gave(got, numbers, granted, answer.unclaimed)
+            self._preferred.allocated(self.name, self.inventory, began, tuple(wanted))
+
+        return granted, record
 
     def given(self, tokens: Iterable[str]) -> list[str]:
         """Ids of the devices that the holder of these tokens got, each once."""

@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.allocation.allocator import Allocator, MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import Allocated, Allocator, MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.allocation.claims import DeviceHeld
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.allocation.reports import together
@@ -279,23 +279,32 @@ class PluginServer:
 
     async def _allocate(self, data: bytes, context: Any) -> pb.AllocateResponse:
         request = await self._decoded(pb.AllocateRequest, data, context, "Allocate")
-        loop, began = asyncio.get_running_loop(), time.perf_counter()
+        began = time.perf_counter()
         response = pb.AllocateResponse()
-        with together():
-            for container in request.container_requests:
-                tokens = list(container.devices_ids)
-                work = self._resource.allocate(tokens)
-                granted = await self._answer(context, work, _ALLOCATE, began)
-                response.container_responses.append(container_response(granted.edits, granted.left_out))
-                # logged after the answer is sent: the kubelet admits no other pod until it has it
-                loop.call_soon(self._log_allocated, tokens)
-        self._metrics.add("allocations_total", self._resource.name)
-        self._observe(_ALLOCATE, began)
+        answered: list[tuple[Sequence[str], Allocated]] = []
+        try:
+            with together():
+                for container in request.container_requests:
+                    tokens = list(container.devices_ids)
+                    allocated = await self._answer(context, self._resource.allocate(tokens), _ALLOCATE, began)
+                    answered.append((tokens, allocated))
+                    granted = allocated.granted
+                    response.container_responses.append(container_response(granted.edits, granted.left_out))
+        finally:
+            # recorded after the answer is sent: the kubelet admits no other pod until it has it
+            asyncio.get_running_loop().call_soon(self._start_recording, answered, began)
         return response
 
-    def _log_allocated(self, tokens: Sequence[str]) -> None:
-        given = self._resource.given(tokens)
-        log.info("allocated", resource=self._resource.name, devices=_named(tokens), given=_named(given))
+    def _start_recording(self, answered, began):
+        asyncio.get_running_loop().create_task(self._record(answered, began))
+
+    async def _record(self, answered, began) -> None:
+        for tokens, allocated in answered:
+            await allocated.record()
+            given = self._resource.given(tokens)
+            log.info("allocated", resource=self._resource.name, devices=_named(tokens), given=_named(given))
+        self._metrics.add("allocations_total", self._resource.name)
+        self._observe(_ALLOCATE, began)
 
     async def _prepare(self, data: bytes, context: Any) -> pb.PreStartContainerResponse:
         request = await self._decoded(pb.PreStartContainerRequest, data, context, "PreStartContainer")
