@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections import Counter
@@ -14,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from allocated import allocated
 from allocator_scene import NotingScanner, allocator_of
 
 from devhost.allocation.allocator import Granted, MissingPath, TooMany, UnhealthyDevice, UnknownDevice
@@ -78,7 +78,7 @@ class Rig:
 
     async def allocate(self, *tokens: str) -> Granted:
         self.source.discover([])
-        return await self.supply.allocate(tokens)
+        return await allocated(self.supply, tokens)
 
 
 @pytest.fixture
@@ -93,6 +93,19 @@ async def test_a_container_gets_the_edits_of_its_devices_and_the_tokens_count_as
     assert [token in rig.inventory.allocations for token in "abc"] == [True, False, True]
 
 
+async def test_from_the_answer_until_it_is_recorded_the_tokens_stay_reserved(rig: Rig) -> None:
+    rig.source.discover([])
+    answer = await rig.supply.allocate(["a"])
+    allocations = rig.inventory.allocations
+    assert allocations.holds("a")
+    assert "a" not in allocations
+    assert [held.device.id for held in allocations.held()] == ["a"]
+    await answer.record()
+    assert "a" in allocations
+    allocations.release(["a"])
+    assert not allocations.holds("a"), "no reservation is left"
+
+
 async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Rig) -> None:
     rig.answer = lambda devices: Edits((DeviceNode("/dev/a", shared=True),))
     calls = Counter[str]()
@@ -104,7 +117,6 @@ async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Ri
     sys.setprofile(note)
     try:
         await rig.allocate("a")
-        await asyncio.sleep(0)  # what follows the answer is not part of it
         calls.clear()
         await rig.supply.allocate(["a"])
     finally:
@@ -112,7 +124,7 @@ async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Ri
         threading.setprofile(None)
     loop = calls.pop(threading.current_thread().name)
     assert calls.keys() == {"card-serve"}
-    assert loop <= 195
+    assert loop <= 115
     assert calls["card-serve"] <= 110
 
 

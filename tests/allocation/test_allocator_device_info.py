@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from allocated import allocated
 from allocator_scene import NotingScanner, allocator_of, backend_of
 
 from devhost.allocation.allocations import Allocations
@@ -80,16 +81,16 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 async def test_two_resources_in_one_container_do_not_set_the_same_variable(desk: Desk) -> None:
     desk.kind.env = dict.fromkeys(("CARDS_{RESOURCE}", "CARDS"))
-    first = (await desk.supply("example.com/x").allocate(["a"])).edits.env
-    second = (await desk.supply("example.com/y-2").allocate(["b"])).edits.env
+    first = (await allocated(desk.supply("example.com/x"), ["a"])).edits.env
+    second = (await allocated(desk.supply("example.com/y-2"), ["b"])).edits.env
     assert first == {"CARDS_EXAMPLE_COM_X": "a", "CARDS": "a"}
     assert second == {"CARDS_EXAMPLE_COM_Y_2": "b", "CARDS": "b"}
 
 
 async def test_where_both_words_for_the_resource_are_the_same_there_is_one_variable(desk: Desk) -> None:
     desk.kind.env = dict.fromkeys(("CARDS_{RESOURCE}", "CARDS_{RESOURCE-}"))
-    assert (await desk.supply("a.b/c").allocate(["a"])).edits.env == {"CARDS_A_B_C": "a"}
-    assert (await desk.supply("a.b/c-d").allocate(["a"])).edits.env == {
+    assert (await allocated(desk.supply("a.b/c"), ["a"])).edits.env == {"CARDS_A_B_C": "a"}
+    assert (await allocated(desk.supply("a.b/c-d"), ["a"])).edits.env == {
         "CARDS_A_B_C_D": "a",
         "CARDS_A_B_C-D": "a",
     }
@@ -103,7 +104,7 @@ async def test_what_is_asked_for_cdi_bears_the_same_names(desk: Desk) -> None:
 async def test_another_brace_is_the_backends_fault(desk: Desk) -> None:
     desk.kind.env = dict.fromkeys(("CARDS_{resource}",))
     with pytest.raises(BackendError) as caught:
-        await desk.supply("a.b/c").allocate(["a"])
+        await allocated(desk.supply("a.b/c"), ["a"])
     assert str(caught.value) == (
         "backend card answered a brace that is neither {RESOURCE} nor {RESOURCE-} "
         "in the variable name 'CARDS_{resource}'"
@@ -112,7 +113,7 @@ async def test_another_brace_is_the_backends_fault(desk: Desk) -> None:
 
 async def test_network_plugins_get_a_file_for_each_device_by_its_token(desk: Desk) -> None:
     supply = desk.supply("example.com/net", Offer(Device("0000:3b:02.0")), Offer(Device("x"), 3))
-    await supply.allocate(["0000:3b:02.0", "x::1"])
+    await allocated(supply, ["0000:3b:02.0", "x::1"])
     assert desk.files() == {
         "example.com-net-0000:3b:02.0-device.json": document(Device("0000:3b:02.0")),
         "example.com-net-x::1-device.json": document(Device("x")),
@@ -122,7 +123,7 @@ async def test_network_plugins_get_a_file_for_each_device_by_its_token(desk: Des
 async def test_a_second_allocate_brings_a_lost_file_back(desk: Desk) -> None:
     supply = desk.supply("a.b/c")
     for _ in range(2):
-        await supply.allocate(["a"])
+        await allocated(supply, ["a"])
         (file,) = desk.files()
         (desk.directory / "dp" / file).unlink()
 
@@ -134,14 +135,14 @@ async def test_a_token_for_all_devices_has_no_file(desk: Desk) -> None:
 
 async def test_a_device_that_network_plugins_have_nothing_to_do_with_has_no_file(desk: Desk) -> None:
     desk.kind.tell = staticmethod(lambda device: document(device) if device.id == "b" else None)
-    await desk.supply("a.b/c").allocate(["a", "b"])
+    await allocated(desk.supply("a.b/c"), ["a", "b"])
     assert desk.files().keys() == {"a.b-c-b-device.json"}
 
 
 async def test_a_backend_is_not_asked_where_no_files_are_wanted(desk: Desk) -> None:
     desk.infos.move(None)
     desk.kind.tell = staticmethod(lambda device: 1 / 0)
-    await desk.supply("a.b/c").allocate(["a"])
+    await allocated(desk.supply("a.b/c"), ["a"])
     assert desk.files() == {}
 
 
@@ -158,7 +159,7 @@ async def test_an_unusable_document_fails_the_pod_as_an_error_of_the_backend(
     desk.kind.tell = staticmethod(tell)
     supply = desk.supply("a.b/c")
     with pytest.raises(BackendError) as caught:
-        await supply.allocate(["a"])
+        await allocated(supply, ["a"])
     assert str(caught.value).startswith(text)
     assert "a" not in supply.inventory.allocations
 
@@ -167,12 +168,12 @@ async def test_a_pod_whose_file_cannot_be_written_is_refused_and_holds_nothing(d
     (desk.directory / "dp").write_text("a file")
     supply = desk.supply("a.b/c")
     with pytest.raises(AllocationError, match=r"^a\.b/c: cannot write to"):
-        await supply.allocate(["a"])
+        await allocated(supply, ["a"])
     assert "a" not in supply.inventory.allocations
 
 
 async def test_pods_that_start_together_all_get_their_files(desk: Desk) -> None:
     offers = [Offer(Device(f"d{number}")) for number in range(20)]
     supply = desk.supply("a.b/c", *offers)
-    await asyncio.gather(*(supply.allocate([offer.device.id]) for offer in offers))
+    await asyncio.gather(*(allocated(supply, [offer.device.id]) for offer in offers))
     assert len(desk.files()) == 20

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from allocated import allocated
 from allocator_scene import NotingScanner
 
 from devhost.allocation.allocations import Allocations, Listing
@@ -135,7 +136,7 @@ async def test_a_device_that_leaves_the_list_during_allocate_keeps_its_name(scen
 async def test_a_name_goes_once_no_container_has_its_device(scene, until) -> None:
     scene.offer("null", "zero")
     await until(lambda: scene.listed() == {"null", "zero"})
-    await scene.allocator.allocate(["null"])
+    await allocated(scene.allocator, ["null"])
     scene.hear("null")
     scene.offer("zero")
     scene.now += GRACE
@@ -153,7 +154,7 @@ async def test_devices_that_are_known_one_by_one_are_asked_for_together_only(sce
     scene.offer("null", "zero")
     await until(lambda: scene.listed() == {"null", "zero"})
     scene.asked.clear()
-    answer = await scene.allocator.allocate(["null", "zero"])
+    answer = await allocated(scene.allocator, ["null", "zero"])
     assert scene.asked == [["null", "zero"]]
     assert len(answer.edits.cdi_devices) == 2
 
@@ -166,7 +167,7 @@ async def test_a_set_that_a_container_has_stays_however_many_others_are_made(
     async with running(Scene(tmp_path, 1, listing=True)) as scene:
         scene.offer(*devices)
         await until(lambda: scene.listed() == set(devices))
-        answer = await scene.allocator.allocate(["null", "zero"])
+        answer = await allocated(scene.allocator, ["null", "zero"])
         (name,) = (device.rpartition("=")[2] for device in answer.edits.cdi_devices)
         assert name not in devices
         if not restarted:
@@ -185,5 +186,5 @@ async def make_sets(scene: Scene) -> None:
     """Gives other containers other sets of devices, more than the specification keeps."""
     before = scene.named()
     for pair in (["full", "random"], ["random", "tty"], ["full", "tty"]):
-        await scene.allocator.allocate(pair)
+        await allocated(scene.allocator, pair)
         assert scene.named() - before

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from allocated import allocated
 from allocator_scene import NotingScanner
 from devhost_testing import runtime
 from hypothesis import given, settings
@@ -97,7 +98,7 @@ class Resource:
 
     async def answer(self, tokens: Sequence[str]):
         self.source.discover([])
-        granted = await self.allocator.allocate(tokens)
+        granted = await allocated(self.allocator, tokens)
         return container_response(granted.edits, granted.left_out)
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from allocated import allocated
 from allocator_scene import NotingScanner, allocator_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,7 +93,7 @@ class Rig:
 
     async def allocate(self, *tokens: str) -> str:
         self.source.discover([])
-        granted = await self.supply.allocate(tokens)
+        granted = await allocated(self.supply, tokens)
         assert [node.path for node in granted.edits.nodes] == [
             f"/dev/{name}" for name in granted.edits.env["CARDS"].split(",")
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from allocated import allocated
 from devhost_testing.kubelet import UnexpectedAdmissionError
 
 from devhost.allocation.allocator import UnhealthyDevice
@@ -146,13 +147,13 @@ async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet)
         await rig.until(lambda: rows(host)[token]["holder"])
         await kubelet.restart(forget=True)
         with pytest.raises(UnhealthyDevice, match="which the kubelet no longer knows"):
-            await host.services[TOY].allocator.allocate([token])
+            await allocated(host.services[TOY].allocator, [token])
         await kubelet.wait_for(lambda: listed(kubelet).get(stand_in(token)))
         with pytest.raises(UnhealthyDevice, match=f"it replaces {token}: held by a pod, which") as error:
-            await host.services[TOY].allocator.allocate([stand_in(token)])
+            await allocated(host.services[TOY].allocator, [stand_in(token)])
         assert [str(holder) for holder in error.value.held_by] == ["default/train/main"]
         kubelet.release("train")
-        granted = await host.services[TOY].allocator.allocate([stand_in(token)])
+        granted = await allocated(host.services[TOY].allocator, [stand_in(token)])
         assert granted.edits.env == {"DEVICES": token}
 
 
@@ -165,7 +166,7 @@ async def test_a_replacement_token_that_was_chosen_before_it_left_the_list_keeps
         token = await held_then_forgotten(rig, kubelet, host)
         kubelet.release("train")
         await kubelet.wait_for(lambda: listed(kubelet) == {token: True})
-        granted = await host.services[TOY].allocator.allocate([stand_in(token)])
+        granted = await allocated(host.services[TOY].allocator, [stand_in(token)])
         assert granted.edits.env == {"DEVICES": token}
         assert (
             rows(host)[token]["reason"]
@@ -174,4 +175,4 @@ async def test_a_replacement_token_that_was_chosen_before_it_left_the_list_keeps
         with pytest.raises(UnexpectedAdmissionError):
             await kubelet.admit("other", "main", TOY, 2)
         with pytest.raises(UnhealthyDevice):
-            await host.services[TOY].allocator.allocate([token])
+            await allocated(host.services[TOY].allocator, [token])

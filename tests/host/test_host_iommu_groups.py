@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from allocated import allocated
 from devhost_testing.kubelet import UnexpectedAdmissionError
 
 from devhost.allocation.allocator import UnhealthyDevice
@@ -79,7 +80,7 @@ async def test_a_second_pod_never_gets_a_function_of_a_group_in_use(cards, kubel
         with pytest.raises(UnexpectedAdmissionError):
             await kubelet.admit("second", "main", OTHER, 1)
         with pytest.raises(UnhealthyDevice, match=f"^{OTHER}: audio0 is unhealthy: {IN_USE}$") as refused:
-            await host.services[OTHER].allocator.allocate(["audio0"])
+            await allocated(host.services[OTHER].allocator, ["audio0"])
         assert refused.value.held_by == (VM,)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from allocated import allocated
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import AllocateRequest, Edits, option
@@ -69,8 +70,8 @@ async def test_only_resources_with_the_use_refuse_to_allocate_the_device(one_use
     async with one_use.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {PLAIN: 2, FAST: 1})
         with pytest.raises(UnhealthyDevice, match=f"d0 is unhealthy: {WHY}"):
-            await host.services[FAST].allocator.allocate(["d0"])
-        await host.services[PLAIN].allocator.allocate(["d0"])
+            await allocated(host.services[FAST].allocator, ["d0"])
+        await allocated(host.services[PLAIN].allocator, ["d0"])
 
 
 async def test_a_use_can_appear_and_disappear_while_devhost_runs(one_use: Any, kubelet: Any) -> None:

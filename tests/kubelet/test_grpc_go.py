@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "chart"))
 import programs
 from toy_resource import ToyResource
 
-from devhost.allocation.allocator import Granted
+from devhost.allocation.allocator import Allocated
 from devhost.kubelet.server import STREAMS, PluginServer
 from devhost.telemetry.metrics import Metrics
 
@@ -32,7 +32,7 @@ class Slow(ToyResource):
         self.now = self.most = 0
         self._full = asyncio.Event()
 
-    async def allocate(self, tokens: Sequence[str]) -> Granted:
+    async def allocate(self, tokens: Sequence[str]) -> Allocated:
         self.now += 1
         self.most = max(self.most, self.now)
         if self.now == STREAMS - 1:

@@ -9,15 +9,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
+import pytest
+
 sys.path.append(str(Path(__file__).parent))
 
 from devhost_testing.api import api_pb2_grpc
 from devhost_testing.kubelet import KubeletSimulator
 from toy_resource import ToyResource
 
-from devhost.allocation.allocator import Granted
+from devhost.allocation.allocator import Allocated, Granted
 from devhost.allocation.inventory import Entry, Snapshot
-from devhost.backend.model import HEALTHY, Health, unhealthy
+from devhost.backend.errors import AllocationError
+from devhost.backend.model import HEALTHY, Edits, Health, unhealthy
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources import PodResources
@@ -156,10 +160,56 @@ async def test_calls_above_the_limit_of_a_connection_wait_and_none_fails(tmp_pat
     assert all(len(one.container_responses) == 1 for one in answers)
 
 
+async def test_a_pod_has_its_answer_before_what_it_got_is_recorded(tmp_path: Path) -> None:
+    resource = Recording()
+    async with serving(resource, tmp_path, NODE) as server, channel(server.path) as connection:
+        stub = api_pb2_grpc.DevicePluginStub(connection)
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=["a"])])
+        assert len((await stub.Allocate(request, timeout=WAIT)).container_responses) == 1
+        await until(lambda: resource.begun == 1)
+        assert resource.recorded == []
+        resource.go_on.set()
+        await until(lambda: resource.recorded == [["a"]])
+
+
+async def test_what_a_container_got_is_recorded_if_another_one_of_its_request_is_refused(
+    tmp_path: Path,
+) -> None:
+    resource = Recording()
+    resource.go_on.set()
+    async with serving(resource, tmp_path, NODE) as server, channel(server.path) as connection:
+        stub = api_pb2_grpc.DevicePluginStub(connection)
+        containers = [pb.ContainerAllocateRequest(devices_ids=[token]) for token in ("a", "refused")]
+        with pytest.raises(grpc.aio.AioRpcError, match="not this one"):
+            await stub.Allocate(pb.AllocateRequest(container_requests=containers), timeout=WAIT)
+        await until(lambda: resource.recorded == [["a"]])
+
+
+class Recording(ToyResource):
+    """Records what it gave once the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+        self.begun = 0
+        self.recorded: list[Sequence[str]] = []
+
+    async def allocate(self, tokens: Sequence[str]) -> Allocated:
+        if "refused" in tokens:
+            raise AllocationError("not this one")
+
+        async def record() -> None:
+            self.begun += 1
+            await self.go_on.wait()
+            self.recorded.append(tokens)
+
+        return Allocated(Granted(Edits()), record)
+
+
 class Slow(ToyResource):
     """Many of its calls are in progress at once, as in a backend."""
 
-    async def allocate(self, tokens: Sequence[str]) -> Granted:
+    async def allocate(self, tokens: Sequence[str]) -> Allocated:
         await asyncio.sleep(0.05)
         return await super().allocate(tokens)
 
@@ -171,7 +221,7 @@ class Together(ToyResource):
         super().__init__()
         self._barrier = asyncio.Barrier(calls)
 
-    async def allocate(self, tokens: Sequence[str]) -> Granted:
+    async def allocate(self, tokens: Sequence[str]) -> Allocated:
         await self._barrier.wait()
         return await super().allocate(tokens)
 

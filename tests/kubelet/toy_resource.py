@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from devhost.allocation.allocator import Granted
+from devhost.allocation.allocator import Allocated, Granted
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.backend.model import HEALTHY, Edits
 
@@ -32,6 +32,10 @@ class ToyInventory:
         self.show()
 
 
+async def _nothing() -> None:
+    """Nothing has to be recorded."""
+
+
 class ToyResource:
     """Grants everything."""
 
@@ -48,8 +52,8 @@ class ToyResource:
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         return list(available)[:size]
 
-    async def allocate(self, tokens: Sequence[str]) -> Granted:
-        return Granted(Edits())
+    async def allocate(self, tokens: Sequence[str]) -> Allocated:
+        return Allocated(Granted(Edits()), _nothing)
 
     async def prepare(self, tokens: Sequence[str]) -> None:
         """There is nothing to prepare."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -29,7 +28,16 @@ from .timing import NODE, Timing
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 
-__all__ = ["Allocator", "Granted", "MissingPath", "Terms", "TooMany", "UnhealthyDevice", "UnknownDevice"]
+__all__ = [
+    "Allocated",
+    "Allocator",
+    "Granted",
+    "MissingPath",
+    "Terms",
+    "TooMany",
+    "UnhealthyDevice",
+    "UnknownDevice",
+]
 
 log = get(__name__)
 
@@ -73,17 +81,12 @@ class StartCheck(Protocol):
         """Refuses a container that would start without the devices for which it was given nodes."""
 
 
-Record = Callable[[], Coroutine[Any, Any, None]]
-
-
 class Allocated(NamedTuple):
-    """What a container gets.
-
-    The tokens are reserved until ``record`` has run, which must follow: it counts the devices as held.
-    """
+    """What one container gets, before it is recorded."""
 
     granted: Granted
-    record: Record
+    record: Callable[[], Coroutine[Any, Any, None]]
+    """Counts the devices as the container's; to be called once. The tokens are reserved until then."""
 
 
 class Allocator:
@@ -146,7 +149,7 @@ class Allocator:
         return list(choice.tokens)
 
     async def allocate(self, tokens: Sequence[str]) -> Allocated:
-        """Allocates devices to one container.
+        """Allocates devices to one container; they count as its own once the result is recorded.
 
         For a token that represents several devices, the container gets those that can be used now; one is
         enough.
@@ -175,22 +178,19 @@ class Allocator:
             await in_pieces(
                 tokens, lambda piece: self.inventory.reserve(reservation, self._wanted(piece, request))
             )
-            granted, record = await self._hand_out(request)
+            granted, hand_out = await self._hand_out(request)
         except BaseException:
             reservation.end()
             raise
 
-        async def recorded() -> None:
-            try:
-                await record()
+        async def record() -> None:
+            with reservation:
+                await hand_out()
                 await in_pieces(tokens, lambda _: reservation.drop())
-            finally:
-                reservation.end()
 
-        return Allocated(granted, recorded)
+        return Allocated(granted, record)
 
-    async def _hand_out(self, request: _Request) -> tuple[Granted, Record]:
-        """The answer, and what is left to do after it."""
+    async def _hand_out(self, request: _Request) -> Allocated:
         began, wanted = time.monotonic(), request.wanted
         terms = lasting = self._backend.terms
         if shares := self._shares(request):
@@ -235,7 +235,7 @@ class Allocator:
             self._gave(got, numbers, granted, answer.unclaimed)
             self._preferred.allocated(self.name, self.inventory, began, tuple(wanted))
 
-        return granted, record
+        return Allocated(granted, record)
 
     def given(self, tokens: Iterable[str]) -> list[str]:
         """Ids of the devices that the holder of these tokens got, each once."""

@@ -107,6 +107,7 @@ class PluginServer:
             self.path, {"v1beta1.DevicePlugin": self._methods()}, _options(timing), "--kubelet-dir"
         )
         self._undecodable: dict[str, Recurring] = {}
+        self._recording: set[asyncio.Task[None]] = set()
 
     @property
     def streams(self) -> int:
@@ -286,25 +287,28 @@ class PluginServer:
             with together():
                 for container in request.container_requests:
                     tokens = list(container.devices_ids)
-                    allocated = await self._answer(context, self._resource.allocate(tokens), _ALLOCATE, began)
+                    work = self._resource.allocate(tokens)
+                    allocated = await self._answer(context, work, _ALLOCATE, began)
                     answered.append((tokens, allocated))
                     granted = allocated.granted
                     response.container_responses.append(container_response(granted.edits, granted.left_out))
         finally:
-            # recorded after the answer is sent: the kubelet admits no other pod until it has it
-            asyncio.get_running_loop().call_soon(self._start_recording, answered, began)
+            # the answer is sent before: the kubelet admits no other pod until it has it
+            asyncio.get_running_loop().call_soon(self._start_recording, answered)
+        self._metrics.add("allocations_total", self._resource.name)
+        self._observe(_ALLOCATE, began)
         return response
 
-    def _start_recording(self, answered, began):
-        asyncio.get_running_loop().create_task(self._record(answered, began))
+    def _start_recording(self, answered: Sequence[tuple[Sequence[str], Allocated]]) -> None:
+        recording = asyncio.create_task(self._record(answered))
+        self._recording.add(recording)  # the loop keeps no task alive
+        recording.add_done_callback(self._recording.discard)
 
-    async def _record(self, answered, began) -> None:
+    async def _record(self, answered: Sequence[tuple[Sequence[str], Allocated]]) -> None:
         for tokens, allocated in answered:
             await allocated.record()
             given = self._resource.given(tokens)
             log.info("allocated", resource=self._resource.name, devices=_named(tokens), given=_named(given))
-        self._metrics.add("allocations_total", self._resource.name)
-        self._observe(_ALLOCATE, began)
 
     async def _prepare(self, data: bytes, context: Any) -> pb.PreStartContainerResponse:
         request = await self._decoded(pb.PreStartContainerRequest, data, context, "PreStartContainer")
