@@ -157,6 +157,7 @@ def test_an_error_never_empties_the_list_and_is_in_the_condition(virtual: Any) -
             assert scene.health("d0") == HEALTHY
             scene.source.error = None
             await asyncio.sleep(10)
+            condition = scene.discovery.condition
             assert (condition.state, condition.reason) == (State.OK, "")
 
     virtual(main())

@@ -93,7 +93,8 @@ async def test_problems_beyond_the_limit_are_counted(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: problems(host).counts["device"] == 1000)
-        host.scanners["toy"].condition.refused = tuple(RefusedDevice(f"x{n}", "no") for n in range(1000))
+        scanner, refused = host.scanners["toy"], tuple(RefusedDevice(f"x{n}", "no") for n in range(1000))
+        scanner.condition = replace(scanner.condition, refused=refused)
         found = problems(Six())
         assert len(found.shown) == MOST
         assert found.counts["refused"] == 6000

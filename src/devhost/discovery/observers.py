@@ -12,12 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendTimeout, one_line
+from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.observe import News
 from devhost.runtime.log import get
@@ -47,7 +48,7 @@ class State(StrEnum):
     PAUSED = "paused"
 
 
-@dataclass(slots=True)
+@frozen
 class Condition:
     """What is known about an observer; ``since`` is wall-clock seconds."""
 
@@ -183,7 +184,7 @@ class Observer:
             return None
 
         hook = batch.kind.hook
-        self.condition.calls += 1
+        self.condition = replace(self.condition, calls=self.condition.calls + 1)
         try:
             error = await self._worker.call(self._timing.observer, call)
         except NotCalled as refused:
@@ -210,7 +211,7 @@ class Observer:
         log.info("observer is back", observer=self.plugin.name, dropped=self.condition.dropped)
 
     def _failed(self, failure: ObserverFailure, hook: str, sort: str, reason: str) -> None:
-        self.condition.failures += 1
+        self.condition = replace(self.condition, failures=self.condition.failures + 1)
         self._failed_in_a_row += 1
         self._metrics.add("observer_failures_total", self.plugin.name, failure)
         if (hook, sort) not in self._logged:
@@ -240,15 +241,15 @@ class Observer:
                 "observer is too slow, news are dropped", observer=self.plugin.name, limit=self._limit
             )
         self._missed += dropped
-        self.condition.dropped += dropped
+        self.condition = replace(self.condition, dropped=self.condition.dropped + dropped)
         self._metrics.add("observer_dropped_total", self.plugin.name, by=dropped)
 
     def _set(self, state: State, reason: str) -> None:
         if state is not self.condition.state:
-            self.condition.since = time.time()
+            self.condition = replace(self.condition, since=time.time())
             self._metrics.set("observer_paused", self.plugin.name, to=state is State.PAUSED)
         if (state, reason) != (self.condition.state, self.condition.reason):
-            self.condition.state, self.condition.reason = state, reason
+            self.condition = replace(self.condition, state=state, reason=reason)
             self._changed()
 
 

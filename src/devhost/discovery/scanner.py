@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
 from devhost.backend import Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
+from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device
 from devhost.planning.differences import differences
@@ -53,7 +54,7 @@ class State(StrEnum):
     DEGRADED = "degraded"
 
 
-@dataclass(slots=True)
+@frozen
 class Condition:
     """The state of a backend with its details; ``since`` and ``last_scan`` are in wall-clock seconds."""
 
@@ -267,7 +268,7 @@ class Scanner:
         ended = self._clock.time()
         if full:
             self._resynced_at = ended
-        self.condition.last_scan, self.condition.duration = time.time(), ended - began
+        self.condition = replace(self.condition, last_scan=time.time(), duration=ended - began)
         self._metrics.observe("discovery_seconds", runner.name, seconds=ended - began)
         # pass the devices on to the probes and links
         for device in restored:
@@ -283,7 +284,7 @@ class Scanner:
         self._scanned.set()
         # publish what has changed
         changed = bool(restored) or runner.missing_drivers != self.condition.missing_drivers
-        self.condition.missing_drivers = runner.missing_drivers
+        self.condition = replace(self.condition, missing_drivers=runner.missing_drivers)
         self._publish(event_at, changed=changed)
         self._after_scan()
         return True
@@ -323,13 +324,13 @@ class Scanner:
 
     def _judge(self) -> bool:
         """Updates the condition from the last failures; true if it changed."""
-        condition, now = self.condition, self._clock.time()
+        now = self._clock.time()
         # a backend is degraded while a scan or a probe fails; the scan's reason is shown first
         streaks = [self._failing] + ([self.probing.failing] if self.probing else [])
         streaks = [streak for streak in streaks if streak.reason]
-        before = condition.state, condition.reason, self.health.stale
+        before = self.condition, self.health.stale
         state = State.DEGRADED if streaks else State.OK
-        condition.reason = streaks[0].reason if streaks else ""
+        reason = streaks[0].reason if streaks else ""
         # once that has lasted, its devices are unhealthy; until then, a timer judges again
         stale = (streak.reason for streak in streaks if now - streak.since >= self._timing.stale_after)
         self.health.stale = next(stale, "")
@@ -337,20 +338,22 @@ class Scanner:
         self._judge_in(
             min(streak.since for streak in streaks) + self._timing.stale_after - now if fresh else None
         )
-        if state is not condition.state:
+        since = self.condition.since
+        if state is not self.condition.state:
             if state is State.OK and self._degraded.over():
                 log.info("backend is back", backend=self.runner.name, devices=len(self.devices))
-            condition.state, condition.since = state, time.time()
+            since = time.time()
+        self.condition = replace(self.condition, state=state, reason=reason, since=since)
         if state is State.DEGRADED:
             another = bool(self._degraded)
-            if self._degraded.news(condition.reason):
-                fields = {"backend": self.runner.name, "reason": condition.reason}
+            if self._degraded.news(reason):
+                fields = {"backend": self.runner.name, "reason": reason}
                 if another:
                     log.error("backend is degraded for another reason", **fields)
                 else:
                     log.error("backend is degraded", **fields)
         self._metrics.set("backend_degraded", self.runner.name, to=state is State.DEGRADED)
-        return before != (condition.state, condition.reason, self.health.stale)
+        return before != (self.condition, self.health.stale)
 
     def _judge_in(self, wait: float | None) -> None:
         """Schedules the next update of the condition after this many seconds, in place of any earlier one."""
@@ -366,7 +369,7 @@ class Scanner:
         kind = self.runner.kind
         good, refused = valid_devices(devices, kind.attributes, self._seen, kind.claim_kinds)
         self._log_refused(self.condition.refused, refused)
-        self.condition.refused = refused
+        self.condition = replace(self.condition, refused=refused)
         return good
 
     def _log_refused(self, before: Sequence[RefusedDevice], now: Sequence[RefusedDevice]) -> None:

@@ -11,9 +11,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from devhost.allocation.allocations import Allocations, Listing, ResourceAllocations
+from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.planning.tokens import STAND_IN, stood_for
 from devhost.runtime.log import get
@@ -32,7 +33,7 @@ LULL = 0.1
 """Seconds from a wake to the call, so that pods that start together share one."""
 
 
-@dataclass(slots=True)
+@frozen
 class Condition:
     """Whether the kubelet answers; ``last`` and ``since`` are wall-clock seconds.
 
@@ -168,7 +169,7 @@ class PodResourcesPoller:
         self._schedule.answered(asked, listing.kubelet)
         self._failures = 0
         recovered = bool(self.condition.reason)
-        self.condition.reason, self.condition.silent, self.condition.last = "", False, time.time()
+        self.condition = replace(self.condition, reason="", silent=False, last=time.time())
         if recovered:
             self._silence.over()
             log.info("the kubelet reports the holders of devices", socket=str(self.source.socket))
@@ -185,9 +186,9 @@ class PodResourcesPoller:
         if self._failures < FAILURES:
             return
         if not self.condition.silent:
-            self.condition.silent, self.condition.since = True, time.time()
+            self.condition = replace(self.condition, silent=True, since=time.time())
         if self._silence.news(reason):
             log.warning("holders of devices are unknown", reason=reason)
         if reason != self.condition.reason:
-            self.condition.reason = reason
+            self.condition = replace(self.condition, reason=reason)
             self._changed()

@@ -21,7 +21,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -30,6 +30,7 @@ import grpc.aio
 
 from devhost.allocation.allocator import Allocator
 from devhost.backend.errors import DevhostError, exhausted
+from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
@@ -70,7 +71,7 @@ class State(StrEnum):
     DRAINING = "draining"
 
 
-@dataclass(slots=True)
+@frozen
 class Condition:
     """The state of one resource's registration; ``last`` and ``since`` are wall-clock seconds.
 
@@ -432,9 +433,8 @@ class Registration:
             raise DevhostError(self._refusal(error)) from error
         finally:
             late.cancel()
-        self.condition.registrations += 1
-        self.condition.last = time.time()
-        self.condition.error = ""
+        count = self.condition.registrations + 1
+        self.condition = replace(self.condition, registrations=count, last=time.time(), error="")
         self._loss.over()
         self._metrics.add("registrations_total", self._resource.name)
         self._set(State.REGISTERED)
@@ -547,7 +547,7 @@ class Registration:
         if self._stopping:
             return
         if not self._loss:
-            self.condition.since = time.time()
+            self.condition = replace(self.condition, since=time.time())
         if self._loss.news(message):
             if taken:
                 log.warning(
@@ -556,13 +556,13 @@ class Registration:
             else:
                 log.warning("not registered", resource=self._resource.name, reason=message)
         if self.condition.error != message:
-            self.condition.error = message
+            self.condition = replace(self.condition, error=message)
             self._changed()
 
     def _set(self, state: State) -> None:
         if self.condition.state is State.DRAINING or self.condition.state is state:
             return
-        self.condition.state = state
+        self.condition = replace(self.condition, state=state)
         self._changed()
 
     def _unanswered(self) -> str:
