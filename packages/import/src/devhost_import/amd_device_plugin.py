@@ -40,15 +40,14 @@ def convert(data: bytes, file_name: str) -> str:
             one.holder.take()
         else:
             options = one.options()
-            found.append((one.holder, _flags(options.flag)))
+            found.append((one.holder, _flags(options.get)))
             options.finish(*_OF_THE_PROCESS)
     policies = [one for one in source.objects if one.kind == "DeviceConfig"]
     specs = [(one, one.at("spec") or one) for one in policies]
     if values := source.values(*_CHARTS, recognized=_are_values):
         has_labeller |= values.is_true("labeller", "enabled")
         specs.append((values, values.at("deviceConfig", "spec") or values))
-        if pods := values.at("dp"):
-            pods.for_pods()
+        values.at("dp").for_pods()
         values.leave("settings of the chart, which are not converted.", *_OF_CHART)
     for holder, spec in specs:
         found.append((holder, _of_operator(spec)))
@@ -89,9 +88,9 @@ def _flags(given: Callable[[str], Value | None]) -> tuple[str, str]:
 
 
 def _of_operator(spec: Value) -> tuple[str, str]:
-    driver, arguments = spec.at("driver", "driverType"), spec.at("devicePlugin", "devicePluginArguments")
-    every = [*([("driver_type", driver)] if driver else ()), *(arguments.members() if arguments else ())]
-    given = {name: one for name, one in every if isinstance(one.node, Scalar)}
+    arguments = spec.at("devicePlugin", "devicePluginArguments").members()
+    every = [("driver_type", spec.at("driver", "driverType")), *arguments]
+    given = {name: one for name, one in every if one and isinstance(one.node, Scalar)}
     strategy, mode = _flags(given.get)
     unknown = given.keys() - {*_KNOWN, *_OF_THE_PROCESS}
     spec.source.note(*(f"-{name}: {UNKNOWN}" for name in given if name in unknown))
@@ -102,7 +101,7 @@ def _of_operator(spec: Value) -> tuple[str, str]:
 def _leave(spec: Value) -> None:
     spec.is_off("operator", "devicePlugin", "enableDevicePlugin")
     for part in (spec.at("devicePlugin"), spec.at("driver")):
-        if part and (left := [one for one in part.others() if one not in _READ]):
+        if left := [one for one in part.others() if one not in _READ]:
             spec.source.note(f"{part.place.path}: of the operator's own, not converted: {some(left)}.")
     spec.for_pods()
     if not isinstance(spec, Object):

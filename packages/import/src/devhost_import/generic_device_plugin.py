@@ -19,7 +19,7 @@ from devhost.config.reader import WRONG, Bounds, Form, Raw, read_dataclass
 from . import overlap
 from .gojson import PCI_ID, pci_id
 from .source import GUIDE, Object, Source, Value, node_at, some, text_at
-from .workload import Container, Options, file_of, the_container, version_of
+from .workload import Container, Options, file_of, tag_of, the_container, version_of
 from .writing import Entry, Written, document, given
 
 PEER = "generic-device-plugin"
@@ -140,7 +140,6 @@ class _Device:
 
 
 def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str:
-    """The text of an equivalent devhost.yaml. The default domain depends on the plugin's version."""
     source = Source(text, file_name, PEER)
     values, found = _read(source, key)
     known = domain or found
@@ -174,7 +173,7 @@ def _read(source: Source, key: str) -> _Found:
 
 
 def _each(value: Value, *keys: str) -> list[Value]:
-    return [inner for key in keys if (found := value.at(key)) for _, inner in found.members()]
+    return [inner for key in keys for _, inner in value.at(key).members()]
 
 
 def _app(values: Value) -> Value | None:
@@ -203,21 +202,20 @@ def _of_values(values: Value, key: str) -> _Found:
 def _of_container(container: Value, key: str, file: Value | None = None) -> _Found:
     """The devices in a container's flags, or in the file that they name; ``file`` is that of a chart."""
     if isinstance(container, Container):
-        options, version = container.options(("version",)), container.version
+        options, version = container.options(("version",)), tag_of(container.image)
     else:
         tag = text_at(container.node, "image", "tag").partition("@")[0]
         options, version = Options(container, ("version",)), version_of(tag)
     source, devices, domain = container.source, list[Value](), ""
-    for flag in options.flags:
-        if flag.name == "device":
+    for name, flag in options.flags:
+        if name == "device":
             devices.append(_device(flag))
-        elif flag.name in _OF_THE_PROCESS[1:]:
-            source.note(f"--{flag.name}: {_NOTES[flag.name]}")
-        elif flag.name not in ("config", "domain"):
-            hint = suggest(flag.name, ("device", "domain", *_OF_THE_PROCESS), "flags")
-            flag.report(f"the plugin has no flag --{flag.name}", hint)
-    given = options.flag("config")
-    path = given.text() if given else "/etc/generic-device-plugin/config.yaml"
+        elif name in _OF_THE_PROCESS[1:]:
+            source.note(f"--{name}: {_NOTES[name]}")
+        elif name not in ("config", "domain"):
+            hint = suggest(name, ("device", "domain", *_OF_THE_PROCESS), "flags")
+            flag.report(f"the plugin has no flag --{name}", hint)
+    path = options.text("config") or "/etc/generic-device-plugin/config.yaml"
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
@@ -229,8 +227,7 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
             container.fail(f"its devices are in the file {path}", hint)
         devices, domain = _bare(found)
     # the plugin's order of precedence: the flag, the variable, the file
-    given = options.flag("domain") or options.variable("DOMAIN")
-    domain = given.text() if given else domain
+    domain = options.text("domain", "DOMAIN") or domain
     options.finish("device", *_OF_THE_PROCESS)
     if not domain and (file or version):
         domain = DEFAULT_DOMAIN if not file and version >= (0, 2, 0) else FORMER_DOMAIN
@@ -250,7 +247,7 @@ def _has_devices(node: Node) -> bool:
 
 def _bare(value: Value) -> _Found:
     """The devices of a configuration file, or of the flag's argument."""
-    if (inner := value.at(MICROSHIFT)) is not None:
+    if inner := value.at(MICROSHIFT):
         if left := value.others(MICROSHIFT):
             value.source.note(f"{', '.join(left)}: other settings of MicroShift.")
         devices, domain = _file(inner)
@@ -271,12 +268,12 @@ def _file(value: Value) -> _Found:
         elif key not in ("device", "devices", "domain"):
             value.place.report(entry, f"unknown key {shown(key)}", "known keys: device, devices, domain")
     found = value.at("devices") or value.at("device")
-    if found is None:
+    if not found:
         hint = f"{PEER} lists them under devices; for other plugins see {GUIDE}"
         value.report("it has no devices", hint)
     elif not isinstance(found.take(), Items):
         found.report(f"must be a list of devices, not {found.node}")
-    return [*map(_device, found.each())] if found else [], value.text("domain")
+    return [*map(_device, found.each())], value.text("domain")
 
 
 def _device(value: Value) -> Value:

@@ -13,7 +13,7 @@ from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
 from devhost.config.document import Fields, Node
 from devhost.config.language import MAX_REPLICAS
-from devhost.config.reader import WRONG, Bounds, keys
+from devhost.config.reader import Bounds, keys
 
 from .source import Source
 from .workload import WORKLOADS, Options, file_of, the_container
@@ -64,7 +64,6 @@ class _Config:
 
 
 def convert(data: bytes, file_name: str, key: str = "") -> str:
-    """The text of an equivalent devhost.yaml. ``key`` is the ConfigMap's entry, else :data:`CONFIG_KEY`."""
     source = Source(data, file_name, "gke-device-plugin")
     every = source.of_kinds("", "ConfigMap", *WORKLOADS, hint=_HINT)
     program = "nvidia-gpu-device-plugin"
@@ -75,8 +74,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     if found := file_of(source, plugin, "", CONFIG_KEY, likely=_is_config, key=key) or bare:
         if found.is_mapping:
             found.expected(sorted(keys(_Config)), _is_config)
-        read = found.as_dataclass(_Config, source.note)
-        config = config if read is WRONG else read
+        config = found.as_dataclass(_Config, source.note) or config
     elif plugin:
         source.note(
             f"{CONFIG_KEY} is not in the input, so no partition size and no sharing is converted. If a node "
@@ -102,18 +100,18 @@ def _is_config(node: Node) -> bool:
 
 def _of_flags(options: Options) -> tuple[str, list[int] | None]:
     """The driver's directory, and the Xids to consider as well; ``None`` if the plugin considers none."""
-    watch, driver, path = map(options.flag, ("enable-health-monitoring", "host-path", "container-path"))
+    watch, path = options.get("enable-health-monitoring"), options.get("container-path")
     if path and path.text() != "/usr/local/nvidia":
         path.source.note(f"-container-path {path.text()}: devhost always uses /usr/local/nvidia.")
-    xids: list[int] = []
-    if given := options.variable("XID_CONFIG"):
+    driver, xids = options.text("host-path") or DRIVER, list[int]()
+    if given := options.get("XID_CONFIG"):
         for number in given.text().split(","):
             if number.strip().isdecimal():
                 xids.append(int(number))
             else:
                 given.report(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return driver.text() if driver else DRIVER, xids if watch and watch.is_true() else None
+    return driver, xids if watch and watch.is_true() else None
 
 
 def _entry(config: _Config) -> Entry:

@@ -21,15 +21,14 @@ Id = Annotated[str, Form(PCI_ID.pattern, "a PCI id", 'four hex digits, as in "15
 Text = Annotated[str, Form("(?s).+", "text that is not empty", "remove it")]
 Report = Callable[[str], None]
 Hints = Mapping[str, str]
-Ignored = Callable[[Mark, str, str], None]
-"""Called with the position and the path of a key that is ignored, and a hint."""
+Ignored = list[tuple[Mark, str, str]]  # position, path and a hint
 
 
 def pruned(
     node: Node, wanted: Any, place: Place, ignored: Ignored, elsewhere: Hints, only: Collection[str] = ()
 ) -> Node:
-    """The value with only those keys, at any depth, that the plugin reads into the type ``wanted``. Keys with
-    null are dropped.
+    """The value with only those keys, at any depth, that the plugin reads into the type ``wanted``; null is
+    as a missing key. The others are added to ``ignored``.
 
     ``elsewhere`` has hints for keys that occur in files although the plugin ignores them. Of the value itself
     it reads ``only`` these keys; all if empty.
@@ -52,7 +51,7 @@ def pruned(
             continue
         if known is None:
             hint = elsewhere.get(key) or suggest(key, [one for one, _ in names.values()], "keys")
-            ignored(entry.mark, place.key(key).path, hint)
+            ignored.append((entry.mark, place.key(key).path, hint))
         else:
             value = pruned(entry.value, known[1], place.key(key), ignored, elsewhere)
             found.entries[known[0]] = Entry(entry.mark, value)

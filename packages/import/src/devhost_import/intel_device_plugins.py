@@ -15,12 +15,12 @@ from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
 from devhost.config.document import Fields, parse
 from devhost.config.language import MAX_REPLICAS
-from devhost.config.reader import WRONG, Bounds, Form, keys
+from devhost.config.reader import Bounds, Form, keys
 
 from .gojson import PCI_ID, pci_id
 from .source import INTEL, OF_PODS, Object, Source, Value, text_at
 from .workload import Container, containers, tag_of, typed, version_of
-from .writing import Block, Entry, Written, document, given, several
+from .writing import Block, Entry, Written, document, given, replicas, several
 
 DEFAULT_SERVICES = "sym;asym"  # of a QAT device of generation 4, unless the file or the user names others
 _SERVICES = ("sym", "asym", "cy", "dc", "dcc", "decomp")
@@ -139,11 +139,6 @@ class _Given(NamedTuple):
 
 
 def convert(data: bytes, file_name: str, services: str = "") -> str:
-    """The text of an equivalent devhost.yaml.
-
-    A ConfigMap that the object names in the file sets the services of QAT devices of generation 4, else
-    ``services`` in the format of ``cfg_services``, else :data:`DEFAULT_SERVICES`.
-    """
     service = service_name(services) if services else ""
     source = Source(data, file_name, "intel-device-plugins")
     configured = dict(_configured(source.objects))
@@ -216,17 +211,17 @@ def _of_container(one: Container, name: str) -> _Given:
     spec: Value = one.source.document(Fields(one.node.mark), one.place)
     for key, (field, wanted) in keys(_Spec).items():
         flag = _FLAGS.get(key, field.name.lower().replace("_", "-"))
-        if key in _KINDS[name] and flag and (option := options.flag(flag)):
+        if key in _KINDS[name] and flag and (option := options.get(flag)):
             spec = spec.put((key,), typed(option.node, wanted))
     options.finish("kubeconfig", "master", "node-name", "prefix", named=_WITHOUT_PLACE)
-    return _Given(name, spec, one.holder, one.version)
+    return _Given(name, spec, one.holder, tag_of(one.image))
 
 
 def _of_chart(name: str, values: Object) -> _Given:
     release = version_of(text_at(values.node, "image", "tag")) or version_of(values.version)
     spec: Value = values
     values.omit("name", "nodeFeatureRule")
-    if (policy := values.at("allocationPolicy")) is not None:
+    if policy := values.at("allocationPolicy"):
         spec = spec.put(("preferredAllocationPolicy",), policy.take())
     spec = _completed(spec.without(*_NOT_IN_OBJECT), _DEFAULTS.get(name, {}), "is the chart's default.")
     return _Given(name, spec, values, release)
@@ -234,8 +229,7 @@ def _of_chart(name: str, values: Object) -> _Given:
 
 def _plugin_of(value: Value) -> str:
     """The plugin that a chart is for, by what only its values have; empty if they do not show it."""
-    selector = value.at("nodeSelector")
-    text = " ".join([text_at(value.node, "name"), *(selector.keys if selector else ())])
+    text = " ".join([text_at(value.node, "name"), *value.at("nodeSelector").keys])
     if len(named := set(_NAMED.findall(text))) == 1:
         return str(named.pop())
     owners = [[name for name, known in _KINDS.items() if key in known] for key in value.keys]
@@ -246,7 +240,7 @@ def _plugin_of(value: Value) -> str:
 
 def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Value:
     for key, text in defaults.items():
-        if spec.at(key) is None:
+        if not spec.at(key):
             spec = spec.put((key,), parse(text.encode(), spec.source.diagnostics))
             spec.source.note(*([f"{key}: {text} {remark}"] if remark else []))
     return spec
@@ -260,8 +254,7 @@ def _spec(one: _Given) -> _Spec | None:
     if value.is_true("resourceManager"):
         source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
     mine = value.without("resourceManager", *OF_PODS)
-    found = mine.as_dataclass(_Spec, source.note, only=known or ("-",))
-    spec: _Spec | None = None if found is WRONG else found
+    spec = mine.as_dataclass(_Spec, source.note, only=known or ("-",))
     if spec and one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
         hint = "set sharedDevNum to 2 or more, or remove it"
         value.report("requires sharedDevNum above 1", hint, "preferredAllocationPolicy")
@@ -272,7 +265,7 @@ def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -
     """The same with the defaults of this release of the plugin; of the latest one if it is not known."""
     for key, defaults in _BY_RELEASE.items():
         is_used = key in keys and (key != "monitoringMode" or spec.is_true("enableMonitoring"))
-        if is_used and spec.at(key) is None:
+        if is_used and not spec.at(key):
             (first, newest), *older = defaults.items()
             fits = (text for since, text in defaults.items() if release >= since)
             spec = _completed(spec, {key: next(fits) if release else newest})
@@ -305,19 +298,15 @@ def _entries(name: str, spec: _Spec, service: str, source: Source) -> Iterator[E
                 "init container with accel-config, or use a systemd unit."
             )
         for resource, block, number in _OF_UDEV[name]:
-            replicas = getattr(spec, number) if number else 1
-            yield Entry(f"{name}.intel.com/{resource}", "udev", [block], _shared(replicas))
-
-
-def _shared(replicas: int) -> dict[str, Written]:
-    return {"share": {"replicas": replicas}} if replicas > 1 else {}
+            shares = replicas(getattr(spec, number) if number else 1)
+            yield Entry(f"{name}.intel.com/{resource}", "udev", [block], shares)
 
 
 def _gpu(one: _Spec) -> Iterator[Entry]:
     where = {"vendor": "intel"} | given(deviceID=_ids(one.allow_IDs))
     where |= given(**{"not": given(deviceID=_ids(one.deny_IDs))})
     both: dict[str, Written] = {"exclusive": False} if one.enable_monitoring else {}
-    keys = {**_shared(one.shared_dev_num), **one.prefer, **both}
+    keys = {**replicas(one.shared_dev_num), **one.prefer, **both}
     yield Entry("gpu.intel.com/{driver}", "gpu", [where], keys)
     drivers = ("i915", "xe") if one.monitoring_mode == "split" else ("",)
     for driver in drivers if one.enable_monitoring else ():

@@ -14,7 +14,7 @@ from devhost.backend import option
 from devhost.config.diagnostics import Diagnostics, shown
 from devhost.config.document import Fields, Items, Node, Scalar
 from devhost.config.language import naming
-from devhost.config.reader import WRONG, Bounds, Form, Raw, camel
+from devhost.config.reader import Bounds, Form, Raw, camel
 
 from .gojson import PCI_ID, pci_id
 from .source import Object, Source, Value, some, text_at
@@ -110,7 +110,7 @@ def _name_others(value: Value, right: str) -> int:
     count, left = 0, list[str]()
     for key in value.keys:
         inner = value.at(key)
-        if inner is None or value.source.is_read(inner):
+        if not inner or value.source.is_read(inner):
             continue
         if key in map(camel, _KINDS) and (isinstance(inner.node, Items) or key != "usb"):
             count += 1
@@ -133,17 +133,17 @@ def _name_others(value: Value, right: str) -> int:
 
 def _devices(permitted: Value) -> Iterator[_Device]:
     read = permitted.as_dataclass(_Permitted, permitted.source.note)
-    for field, kind in _KINDS.items() if read is not WRONG else ():
+    for field, kind in _KINDS.items() if read else ():
         for one in permitted.parts(camel(field), getattr(read, field)):
             name, note = text_at(one.node, "resourceName"), one.source.note
             is_external = text_at(one.node, "externalResourceProvider") == "true"
             aside = replace(one.place, diagnostics=Diagnostics("")) if is_external else one.place
             device = replace(one, node=_spelled(one.node), place=aside).as_dataclass(kind, note)
-            if device is WRONG and not is_external:
+            if device is None and not is_external:
                 continue
             if kind is not _Mediated and (problem := naming.problem(name)):
                 one.report(f"{shown(name)} {problem}", key="resourceName")
-            elif device is WRONG:  # KubeVirt does not read its selector
+            elif device is None:  # KubeVirt does not read its selector
                 what = "another plugin serves it, and its selector is none"
                 note(f"{name}: {what}: import the configuration of that plugin.")
             elif device.disabled:

@@ -53,9 +53,8 @@ def configuration(
     left: list[str] = []
     options = plugin.options(("use-cdi",)) if plugin and not policies else None
     if policies:
-        spec = policies[0].at("spec") or policies[0]
+        spec = policies[0].at("spec")
         part, found = spec.at(section), spec.at(section, "config")
-        assert part is not None and found is not None
         if part.is_true("useCdi"):
             source.note(f"{part.place.path}.useCdi: {NAMED['use-cdi']}")
         part.for_pods()
@@ -66,8 +65,7 @@ def configuration(
     elif values is not None and any(node_at(values.node, name) for name in _IMPORTERS):
         found = _of_values(values, section, top)
     else:
-        file = options.flag("config-file") if options else None
-        path = file.text() if file else ""
+        path = options.text("config-file") if options else ""
         held = file_of(
             source, plugin, path, "config.json", likely=lambda node: node_at(node, top) is not None, key=key
         )
@@ -110,12 +108,12 @@ def _of_values(values: Value, section: str, top: str) -> Value:
     source, plugin = values.source, values.at(section)
     values.for_pods()
     values.leave(f"other {_OTHERS}", section)
-    resources = plugin.at("resources") if plugin else None
-    if plugin is not None and resources is None and plugin.is_true("deploy"):
+    resources = plugin.at("resources")
+    if not resources and plugin.is_true("deploy"):
         node = parse(_DEFAULTS[section], source.diagnostics)
         resources = source.document(node, plugin.place.key("resources"))
         source.note(f"{section}.resources are those of the chart's default.")
-    if plugin is None or resources is None:
+    if not resources:
         others = [name for key, name in _IMPORTERS.items() if node_at(values.node, key, "resources")]
         hint = f"devhost import {' and '.join(others)}" if others else "is it the right file?"
         values.fail(f"these values have no {section}.resources", hint)

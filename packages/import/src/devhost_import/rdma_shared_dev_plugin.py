@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.language import MAX_REPLICAS, MAX_RESOURCES, naming
-from devhost.config.reader import WRONG, Bounds, Form, Raw, keys
+from devhost.config.reader import Bounds, Form, Raw, keys
 
 from .gojson import Id, Text, odd_ids, pci_id
 from .network_operator import NAMED, configuration
@@ -81,14 +81,14 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
         options.finish("config-file", "version", named=NAMED)
     of_examples = {"kubeletRootDir": "use `devhost run --kubelet-dir` instead"}  # no version reads it
     read = found.as_dataclass(_File, source.note, of_examples)
-    if read is not WRONG and read.periodic_update_interval is not None:
+    if read and read.periodic_update_interval is not None:
         what = f"periodicUpdateInterval: {read.periodic_update_interval} is omitted"
         source.note(f"{what}: the kernel notifies devhost of changes.")
     resources: list[tuple[_Resource, list[str]]] = []
-    for value in found.parts("configList", () if read is WRONG else read.config_list):
+    for value in found.parts("configList", read.config_list if read else ()):
         remarks: list[str] = []
         resource = value.as_dataclass(_Resource, remarks.append)
-        if resource is WRONG:
+        if resource is None:
             continue
         # the names of the plugin's sockets have no prefix, so it refuses this as well
         if any(resource.resource_name == one.resource_name for one, _ in resources):

@@ -15,13 +15,13 @@ from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.document import Items, Node
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds
+from devhost.config.reader import Bounds
 
 from . import overlap, regular
 from .regular import Glob, Inexpressible, Invalid
 from .source import Source, Value, node_at, text_at
 from .workload import file_of, the_container
-from .writing import Block, Entry, Group, Written, document, given, several
+from .writing import Block, Entry, Group, Written, document, given, replicas, several
 
 PEER = "smarter-device-manager"
 DOMAIN = "smarter-devices"
@@ -80,7 +80,7 @@ def _configuration(source: Source, key: str) -> Value:
     path = CONFIG_KEY
     if plugin is not None:
         options = plugin.options()
-        path = file.text() if (file := options.flag("config")) else path
+        path = options.text("config") or path
         options.finish()
     if values is not None:
         values.for_pods()
@@ -88,7 +88,7 @@ def _configuration(source: Source, key: str) -> Value:
     usual = path.rpartition("/")[2]
     found = file_of(source, plugin, path, usual, CONFIG_KEY, likely=_is_config, key=key)
     found = found or next((one for one in source.bare if one is not values), None)
-    config = values.at("config") if values else None
+    config = values and values.at("config")
     if config and config.node != Items(config.node.mark, ()):
         found = config.document()  # of the project's chart a list, of the k8s-at-home chart text
     if found is None and (holder := values or plugin):
@@ -100,7 +100,7 @@ def _configuration(source: Source, key: str) -> Value:
 
 
 def _is_chart(values: Value) -> bool:
-    return values.at("config") is not None or PEER in text_at(values.node, "image", "repository")
+    return bool(values.at("config")) or PEER in text_at(values.node, "image", "repository")
 
 
 def _is_config(node: Node) -> bool:
@@ -112,7 +112,7 @@ def _rules(value: Value) -> Iterator[_Files | Entry]:
         value.fail(f"it must be a list of rules, not {value.node}", _HINT)
     for one in value.each():
         rule = one.as_dataclass(_Rule, one.source.note)
-        if rule is WRONG:
+        if rule is None:
             continue
         match = f"devicematch {shown(rule.devicematch)}"
         if rule.nummaxdevices == 0:
@@ -186,8 +186,7 @@ def _entry(files: _Files, number: int, is_shared: bool) -> Entry:
 
 
 def _udev(rule: _Rule, name: str, where: Sequence[Block], remarks: Sequence[str], *groups: Group) -> Entry:
-    share = given(share={"replicas": rule.nummaxdevices} if rule.nummaxdevices > 1 else "")
-    return Entry(f"{DOMAIN}/{name}", "udev", where, share, remarks, groups)
+    return Entry(f"{DOMAIN}/{name}", "udev", where, replicas(rule.nummaxdevices), remarks, groups)
 
 
 _JETSON: Group = {

@@ -15,13 +15,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, NoReturn, Self, TypeVar
+from typing import NoReturn, Self, TypeVar
 
 from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown
 from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, read_dataclass
 
-from .gojson import UNKNOWN_KEY, Hints, Report, pruned
+from .gojson import UNKNOWN_KEY, Hints, Ignored, Report, pruned
 
 HELM = "the output of helm get values"
 GUIDE = "docs/migration.md"  # the page for plugins and objects that cannot be imported
@@ -63,6 +63,7 @@ OF_PODS = frozenset({
     "tolerations", "updateStrategy", "version",
 })  # fmt: skip
 """Keys for the pods of a plugin, which many charts and objects have."""
+T = TypeVar("T")
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")  # of helm get values
 _ALL = re.compile(rb"(?sm)\A(NAME: .*?^MANIFEST:\r?\n)(.*?)(?:^NOTES:\r?\n.*)?\Z")  # of helm get all
 
@@ -76,15 +77,17 @@ class Value:
     node: Node
     place: Place
 
-    def at(self, *path: str) -> Value | None:
-        """The value below these keys; ``None`` if one of them is missing or null."""
-        node = node_at(self.node, *path)
-        if node is None or (isinstance(node, Scalar) and node.kind == "null"):
-            return None
+    def __bool__(self) -> bool:
+        return not (isinstance(self.node, Scalar) and self.node.kind == "null")
+
+    def at(self, *path: str) -> Value:
+        """The value below these keys; a false one if one of them is missing or null."""
+        node = node_at(self.node, *path) or Scalar(self.node.mark, "", "null")
         return Value(self.source, self.root, node, reduce(Place.key, path, self.place))
 
     def text(self, *path: str) -> str:
-        if (found := self.at(*path)) is None or not isinstance(found.node, Scalar):
+        found = self.at(*path)
+        if not found or not isinstance(found.node, Scalar):
             return ""
         found.take()
         return found.node.text.strip()
@@ -120,12 +123,12 @@ class Value:
         return [*_entries(self.node)]
 
     def members(self) -> list[tuple[str, Value]]:  # of a mapping, without those that are null
-        return [(key, value) for key in self.keys if (value := self.at(key)) is not None]
+        return [(key, value) for key in self.keys if (value := self.at(key))]
 
     def each(self, *path: str) -> Iterator[Value]:
-        if (found := self.at(*path)) is not None and isinstance(found.node, Items):
-            for _, item, place in _inside(found.node, found.place):
-                yield Value(self.source, self.root, item, place)
+        found = self.at(*path)
+        for _, item, place in _inside(found.node, found.place) if isinstance(found.node, Items) else ():
+            yield Value(self.source, self.root, item, place)
 
     def parts(self, key: str, nodes: Sequence[Node]) -> Iterator[Self]:
         """The members of the list below a key, which were read as ``nodes``."""
@@ -139,7 +142,7 @@ class Value:
 
     def omit(self, *names: str) -> list[str]:
         """Marks keys as read, and lists those with a value that was not read before."""
-        found = {name: value for name in names if (value := self.at(name)) is not None}
+        found = {name: value for name in names if (value := self.at(name))}
         unread = [name for name, value in found.items() if not self.source.is_read(value)]
         for value in found.values():
             value.take()
@@ -178,15 +181,16 @@ class Value:
         return self
 
     def as_dataclass(
-        self, cls: type, remark: Report, elsewhere: Hints | None = None, only: Collection[str] = ()
-    ) -> Any:
-        """The value as Go reads it into a struct (:func:`pruned`); ``WRONG`` if the reason is among the
+        self, cls: type[T], remark: Report, elsewhere: Hints | None = None, only: Collection[str] = ()
+    ) -> T | None:
+        """The value as Go reads it into a struct (:func:`pruned`); ``None`` if the reason is among the
         diagnostics, also about misspelt keys."""
-        ignored: list[tuple[Mark, str, str]] = []
-        node = pruned(self.take(), cls, self.place, lambda *one: ignored.append(one), elsewhere or {}, only)
-        found = read_dataclass(node, cls, self.place)
+        ignored: Ignored = []
+        node = pruned(self.take(), cls, self.place, ignored, elsewhere or {}, only)
+        read = read_dataclass(node, cls, self.place)
+        found: T | None = None if read is WRONG else read
         for mark, path, hint in ignored:
-            if found is WRONG and hint.startswith(MEANT):
+            if found is None and hint.startswith(MEANT):
                 self.place.diagnostics.add(mark, path, UNKNOWN_KEY, hint)
             else:
                 remark(one_line(f"{path}: {UNKNOWN_KEY} ({hint})"))
@@ -448,16 +452,14 @@ _VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"), ("c
 
 def _unwrapped(one: Object) -> Iterator[Object]:
     """The values of a chart in an object that installs it; another object itself."""
-    spec = one.at("spec")
-    if spec is not None and one.kind in ("HelmRelease", "HelmChart", "HelmChartConfig"):
-        yield _values(one, spec, spec)
-    elif spec is not None and one.kind in ("Application", "ApplicationSet"):
+    spec, parts = one.at("spec"), list[Value]()
+    if spec and one.kind in ("HelmRelease", "HelmChart", "HelmChartConfig"):
+        parts = [spec]
+    elif one.kind in ("Application", "ApplicationSet"):
         spec = spec.at("template", "spec") or spec
-        every = filter(None, (*spec.each("sources"), spec.at("source")))
+        every = (*spec.each("sources"), spec.at("source"))
         parts = [part for part in every if part.at("chart") or part.at("helm")]
-        yield from (_values(one, spec, part) for part in parts) if parts else (one,)
-    else:
-        yield one
+    yield from (_values(one, spec, part) for part in parts) if parts else (one,)
 
 
 def _values(one: Object, spec: Value, part: Value) -> Object:
@@ -474,8 +476,7 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     found = values.document() if values else Value(source, one.root, Fields(one.node.mark), holder.place)
     found.take()  # its keys are read in the document made below
     given = [(text_at(each.node, "name"), node_at(each.node, "value")) for each in holder.each("parameters")]
-    if (pairs := holder.at("set")) is not None:
-        given += [(key, node_at(pairs.node, key)) for key in pairs.keys]
+    given += [(key, node_at(holder.at("set").node, key)) for key in holder.at("set").keys]
     left = sorted({*(one.at("spec") or one).keys, *spec.keys, *part.keys, *holder.keys} - _OF_VALUES)
     one.take()
     for name, value in given:

@@ -17,7 +17,7 @@ from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.document import Items
 from devhost.config.language import MAX_RESOURCES, naming
-from devhost.config.reader import WRONG, Bounds, Form, Raw
+from devhost.config.reader import Bounds, Form, Raw
 
 from .gojson import Id, Text, odd_ids, pci_id
 from .network_operator import NAMED, configuration
@@ -143,18 +143,16 @@ class _Selectors:
 
 
 def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str:
-    """The text of an equivalent devhost.yaml. ``prefix`` has precedence over that of a DaemonSet."""
     peer = "sriov-network-device-plugin"
     source = Source(data, file_name, peer)
     found, options = configuration(source, "sriovDevicePlugin", "resourceList", peer, key)
     if options is not None:
-        flag = options.flag("resource-prefix")
-        prefix = prefix or (flag.text() if flag else "") or DEFAULT_PREFIX
+        prefix = prefix or options.text("resource-prefix") or DEFAULT_PREFIX
         options.finish("config-file", "log-dir", "log-level", named=NAMED)
     read = found.as_dataclass(_File, source.note)
     entries: list[Entry] = []
     names: set[str] = set()
-    for value in found.parts("resourceList", () if read is WRONG else read.resource_list):
+    for value in found.parts("resourceList", read.resource_list if read else ()):
         entries += _entries(value, prefix, names)
     return document(source, peer, _DIFFERS, entries)
 
@@ -163,7 +161,7 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
     remarks: list[str] = []
     former = dict.fromkeys(("isRdma", "needVhostNet"), "put it into selectors")  # only old versions read them
     resource = value.as_dataclass(_Resource, remarks.append, former)
-    if resource is WRONG:
+    if resource is None:
         return
     inner = replace(value, node=resource.selectors, place=value.place.key("selectors"))
     selectors = [*_selectors(inner, resource.device_type, remarks)]
@@ -198,9 +196,9 @@ def _selectors(listed: Value, kind: str, remarks: list[str]) -> Iterator[_Select
         listed.report("an empty list selects nothing", "write {} to select every function")
     for value in listed.each() if isinstance(listed.node, Items) else (listed,):
         selectors = value.as_dataclass(_Selectors, remarks.append, only=_READ[kind])
-        if kind == "auxNetDevice" and selectors is not WRONG and not selectors.aux_types:
+        if kind == "auxNetDevice" and selectors and not selectors.aux_types:
             value.report("an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
-        elif selectors is not WRONG:
+        elif selectors:
             remarks += selectors.remarks(value.place.path)
             yield selectors
 

@@ -91,6 +91,10 @@ def given(**values: Written) -> dict[str, Written]:
     return {key: value for key, value in values.items() if value}
 
 
+def replicas(number: int) -> dict[str, Written]:
+    return {"share": {"replicas": number}} if number > 1 else {}
+
+
 def several(values: Sequence[Written]) -> Written:
     return values[0] if len(values) == 1 else list(values)
 

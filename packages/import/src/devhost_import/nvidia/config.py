@@ -29,8 +29,6 @@ def _check_name(name: str, key: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """``flags.plugin``."""
-
     pass_device_specs: bool = False
     device_list_strategy: Strategy | tuple[Strategy, ...] = "envvar"
     device_ID_strategy: Literal["uuid", "index"] = "uuid"
@@ -46,9 +44,7 @@ class Plugin:
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureDiscovery:
-    """``flags.gfd``, for gpu-feature-discovery, the plugin's companion that labels nodes."""
-
+class FeatureDiscovery:  # the plugin's companion that labels nodes
     output_file: str = ""
     oneshot: Raw = option(None)
     no_timestamp: Raw = option(None)
@@ -58,8 +54,6 @@ class FeatureDiscovery:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """``flags``."""
-
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     fail_on_init_error: bool = True
     nvidia_driver_root: str = ""
@@ -76,8 +70,6 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One entry of ``resources.gpus`` or ``resources.mig``."""
-
     pattern: str = option(example='"*"')
     name: str = option(example="gpu")
 
@@ -109,8 +101,8 @@ class Shared:
         if is_wrong or isinstance(node, Fields):
             hint = "all is the default" if is_wrong else ""
             raise OptionError(f"must be all, a number or a list, not {node}", key="devices", hint=hint)
-        for n, one in enumerate(node.items if isinstance(node, Items) else ()):
-            if not (isinstance(one, Scalar) and _DEVICE.fullmatch(one.text)):
+        for n, one in enumerate(self.listed):
+            if not _DEVICE.fullmatch(one):
                 raise OptionError("is not an index, a MIG index or a UUID", key=f"devices[{n}]")
 
     @property
@@ -121,7 +113,7 @@ class Shared:
     @property
     def listed(self) -> list[str]:
         items = self.devices.items if isinstance(self.devices, Items) else ()
-        return [one.text for one in items if isinstance(one, Scalar)]
+        return [one.text if isinstance(one, Scalar) else "" for one in items]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +136,12 @@ class _Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Imex:
-    """``imex``."""
-
     channel_IDs: tuple[Annotated[int, Bounds(0, 0)], ...] = ()
     required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole file."""
-
     version: Literal["v1", ""] = "v1"
     flags: Flags = Flags()
     resources: _Resources = _Resources()

@@ -29,15 +29,9 @@ _APPLICATION = [13, 31, 43, 45, 68, 109]
 
 
 def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = False) -> str:
-    """The text of an equivalent devhost.yaml.
-
-    ``key`` is the configuration to read if there are several; if empty, the chart's default. ``as_written``
-    applies settings that the plugin reads but ignores.
-    """
     source = Source(data, file_name, "nvidia-device-plugin")
     found = settings(source, key)
-    config = found.config.as_dataclass(Config, source.note)
-    source.check()
+    config = found.config.as_dataclass(Config, source.note) or Config()  # else it is refused at the end
     options = _options(config, source) | _health(found.health)
     source.note(*_without_place(config))
     entries = list(Entries(config, source.note, as_written=as_written).all())

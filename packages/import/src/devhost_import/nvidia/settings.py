@@ -113,16 +113,15 @@ class Settings:
             variables = _VARIABLES.get(name, (usual,))
             flags = [one.lower().replace("_", "-") for one in variables]
             flags += [one.removeprefix("nvidia-") for one in flags if one.endswith("-root")]
-            for each in filter(None, (options.variable(*variables), options.flag(*flags))):
+            for each in filter(None, (options.get(*variables), options.get(*flags))):
                 self.set(name, each)
         for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
-            if option := options.variable(name):
-                self.health[name] = option.text()
+            self.health[name] = options.text(name)
         options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
 
     def discover_features(self, *, enabled: bool) -> None:
         """gpu-feature-discovery, which the chart starts or not, regardless of the file."""
-        mark, given = self.config.node.mark, self.config.at("flags", "gfd") is not None
+        mark, given = self.config.node.mark, bool(self.config.at("flags", "gfd"))
         if given != enabled:
             node = Fields(mark) if enabled else Scalar(mark, "", "null")
             self.config = self.config.put(("flags", "gfd"), node)
@@ -183,13 +182,12 @@ def _of_container(plugin: Container, key: str) -> Settings:
     every = containers(source)
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
-    is_named = options.flag("config-file") or options.variable("CONFIG_FILE")  # else the plugin reads no file
-    path = is_named.text() if is_named else ""
+    path = options.text("config-file", "CONFIG_FILE")  # without it the plugin reads no file
     wanted = key or plugin.entry(path)[1] or defaults.get("DEFAULT_CONFIG", "")
     found = None
-    if is_named and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
+    if path and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
         note(f"A node without a label uses no configuration: {CHOOSE}.")
-    elif is_named:
+    elif path:
         found = file_of(source, plugin, path, CONFIG_KEY, likely=_is_config, key=wanted)
         if found is None:
             plugin.lacks(path, wanted or CONFIG_KEY)
@@ -198,7 +196,7 @@ def _of_container(plugin: Container, key: str) -> Settings:
         plugin.fail(f"{plugin} reads no configuration file, so there is no {key}", "leave out --key")
     result = Settings(found or _empty(plugin))
     root = plugin.mounted("/driver-root")
-    if root and root != "/" and not options.variable("NVIDIA_DRIVER_ROOT"):
+    if root and root != "/" and not options.get("NVIDIA_DRIVER_ROOT"):
         result.set_text(nvidiaDriverRoot=root)
         note(f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node.")
     result.follow(options)
@@ -212,19 +210,19 @@ def _of_chart(values: Object, key: str) -> Settings:
     source, fallbacks = values.source, ["named", "single"]
     if values.holder == HELM and not values.keys:
         source.note("No values: for the GPU operator, which has other defaults, give its ClusterPolicy.")
-    if (strategies := values.at("config", "fallbackStrategies")) is not None:
+    if strategies := values.at("config", "fallbackStrategies"):
         fallbacks = [text_at(one.node) for one in strategies.each()]
         strategies.take()
     result = Settings(_chosen(values, ("config", "map"), fallbacks, key))
     for name, path in _IN_CHART.items():
-        if (value := values.at(*path)) is not None:
+        if value := values.at(*path):
             result.set(name, value)
     if features := values.text("cdi", "featureFlags"):
         source.note(f"cdi.featureFlags {features}: {_NO_CTK.format('feature flags')}")
     values.is_off("chart", "devicePlugin", "enabled")
     result.discover_features(enabled=values.is_true("gfd", "enabled"))
     for name in ("mps", "gfd", "devicePlugin"):
-        if (part := values.at(name)) and (names := {*part.others()} - {"enabled", "root"}):
+        if names := {*values.at(name).others()} - {"enabled", "root"}:
             source.note(f"{name}: settings of its pods are omitted: {some(sorted(names))}.")
     if kept := values.omit("nfd", "node-feature-discovery"):
         source.note(f"{', '.join(kept)}: Node Feature Discovery keeps its settings.")
@@ -250,7 +248,7 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
     if not spec.is_true("driver", "enabled", otherwise=True):
         driver = spec.text("hostPaths", "rootFS") or "/"
     has_cdi: bool | None = spec.is_true("cdi", "enabled", otherwise=True)
-    if not policy and spec.at("cdi", "enabled") is None:
+    if not policy and not spec.at("cdi", "enabled"):
         has_cdi = _has_cdi(version or spec.text("operator", "version"))
         if has_cdi is None:
             note("cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases.")
@@ -273,8 +271,7 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
             directory = spec.text("toolkit", "installDir") or "/usr/local/nvidia"
             result.set_text(nvidiaCTKPath=f"{directory}/toolkit/nvidia-cdi-hook")
     spec.is_off("operator", "devicePlugin", "enabled")
-    if plugin := spec.at("devicePlugin"):
-        result.follow(Options(plugin, _SWITCHES))
+    result.follow(Options(spec.at("devicePlugin"), _SWITCHES))
     # the driver's validator has the last word, by a file that the plugin's entrypoint reads
     result.set_text(nvidiaDriverRoot=driver)
     result.discover_features(enabled=spec.is_true("gfd", "enabled", otherwise=True))
@@ -284,10 +281,10 @@ def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") 
             "import KubeVirt's object."
         )
     for name in ("cdi", "gfd", "mig", "hostPaths", "devicePlugin"):
-        if part := spec.at(name):
-            part.for_pods()
-            if left := part.others("config", *(("args", "env", "mps") if name == "devicePlugin" else ())):
-                note(f"{name}: {some(left)}: omitted, without effect on what the plugin offers.")
+        spec.at(name).for_pods()
+        read = ("args", "config", "env", "mps") if name == "devicePlugin" else ("config",)
+        if left := spec.at(name).others(*read):
+            note(f"{name}: {some(left)}: omitted, without effect on what the plugin offers.")
     if kept := sorted({*spec.omit(*_OF_OPERATOR)} - {"mig", "hostPaths"}):
         note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
     _name_unknown(spec, _OF_OPERATOR | {"cdi", "devicePlugin", "gfd"}, _IN_OPERATOR)
@@ -302,11 +299,9 @@ def _chosen(
     values: Value, path: tuple[str, ...], fallbacks: Collection[str], key: str, policy: str = ""
 ) -> Value:
     """One of the named configurations, in the order in which the plugin's config-manager looks for one."""
-    source, section = values.source, values.at(*path[:-1])
-    default, name = (section.text("default"), section.text("name")) if section else ("", "")
-    place = (section.place if section else values.place.key("config")).key(path[-1])
-    configs = values.at(*path)
-    if section and name and not (configs and configs.keys):
+    source, section, configs = values.source, values.at(*path[:-1]), values.at(*path)
+    default, name, place = section.text("default"), section.text("name"), configs.place
+    if name and not configs.keys:
         maps = [one for one in source.objects if one.kind == "ConfigMap" and one.name == name]
         if not maps:
             which = f" --key {key or default}" if key or default else ""
@@ -317,13 +312,12 @@ def _chosen(
             what = f"{policy} names" if policy else "the configuration is in"
             section.fail(f"{what} the ConfigMap {name}, which is not in this file", hint)
         configs, place = maps[0].at("data"), maps[0].place.key("data")
-    if section:
-        section.omit("create")
-    names = configs.keys if configs else []
+    section.omit("create")
+    names = configs.keys
     by_rule = {"named": [name for name in names if name == "default"], "single": names}
     usable = (found[0] for rule, found in by_rule.items() if rule in fallbacks and len(found) == 1)
     wanted = key or default or next(usable, "")
-    if not configs or not names:
+    if not names:
         if key:
             values.fail(f"it has no {place.key(key).path}")
         return _empty(values)
@@ -332,7 +326,7 @@ def _chosen(
         source.note(f"A node without a label uses none of the configurations {some(names)}: {CHOOSE}.")
         return _empty(values)
     found = configs.at(wanted)
-    if found is None:
+    if not found:
         message = f"it has no {place.key(wanted).path}" if wanted else "no configuration is the default"
         place.diagnostics.fail(configs.node.mark, message, f"{CHOOSE}, which may be {some(names)}")
     _note_others(source, wanted, configs.others(wanted))
