@@ -135,7 +135,7 @@ def _read(name: str, spec: Value, holder: Value) -> _Found | None:
 
 def _rule(rule: str, remarks: list[str]) -> list[Block]:
     """The blocks of one rule, unless Akri refuses it or devhost has no equivalent."""
-    choices: dict[str, list[tuple[Block]]] = {}
+    choices: dict[str, list[Block]] = {}
     never: list[Block] = []
     mine: list[str] = []
     at, properties = 0, 0
@@ -151,17 +151,17 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         at, holds = term.end(), operator == "=="
         properties += name == "ENV" and holds
         attribute, found = _condition(name, key or "", value, holds, mine)
-        if any(one.is_bounded for one in found):
+        if any(one.is_wider for one in found):
             if not holds:
                 raise Inexpressible("!= cannot be expressed for it")
-            mine.append(f"{name} {value}: {regular.BOUNDED}")
+            mine.append(f"{name} {value}: {regular.WIDER}")
         blocks = [one.block(attribute, "/sys" if attribute == "sysPath" else "") for one in found]
         if not holds:
             never += blocks
         elif attribute in choices:
             raise Inexpressible(f"two terms are about {attribute}")
         elif blocks:
-            choices[attribute] = [(block,) for block in blocks]
+            choices[attribute] = blocks
         else:
             raise Inexpressible("it never matches")
     if not choices and not never:

@@ -1,17 +1,16 @@
 """Converts regular expressions of Go and Rust to the globs of ``where``.
 
-A glob has ``*``, ``?`` and ``[…]`` and matches the whole value. An expression without an exact equivalent is
+A glob has ``*``, ``?`` and ``[…]`` and matches the whole value. An expression that no globs replace is
 refused with the reason.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice, product
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
 from typing import TypeVar
 
 from devhost.config.diagnostics import shown
@@ -20,10 +19,9 @@ from .writing import Block, given
 
 MOST = 64  # globs for one expression
 LONGEST = 256  # characters that a repetition with a number is written out to
-LONGEST_RUN = 4  # repetitions of a class if * or + is not at the end of the expression
-BOUNDED = f"devhost matches a repetition that is not at the end up to {LONGEST_RUN} times."
+WIDER = "A repetition that is not at the end may be any text for devhost: check what it selects."
 
-_START, _END, _REST = "\x02", "\x03", "?*"  # anchors are characters that no name has
+_START, _END, _ANY = "\x02", "\x03", "?*"  # anchors are characters that no name has
 _PART = r"(?:\[!?\]?[^]]*\]|[^]\[])"
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\t\n\f\r "}
 _PARTS = {
@@ -31,19 +29,17 @@ _PARTS = {
     **{rf"\{name}": f"[{body}]" for name, body in _CLASSES.items()},
     **{rf"\{name.upper()}": f"[!{body}]" for name, body in _CLASSES.items()},
 }
-_TIMES = {"*": (0, -1), "+": (1, -1), "?": (0, 1)}
-# a part of an expression, or the start or end of a group, and how often it is repeated
-_TOKEN = re.compile(
-    r"(?s)(\((?:\?(?::|P?<\w+>))?|\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.)((?:[*+?]|\{\d+(?:,\d*)?\})?)\??"
-)
+_TIMES = {"": (1, 1), "*": (0, -1), "+": (1, -1), "?": (0, 1)}
+_TOKEN = re.compile(r"(?s)(\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.)((?:[*+?]|\{\d+(?:,\d*)?\})?)\??")
+_GROUP = re.compile(r"\((\?P?<\w+>|\?:)?([^()]*)\)(\?\??)?")  # without another one inside
+# what is no group and no alternative: escaped, in a class, or where a repetition would come to be
+_CHARACTER = re.compile(r"\\[()|]|\[\^?\]?(?:\\.|[^]\\])*?[()|]|[(|]\{")
 
 T = TypeVar("T")
-# parts in order: a glob for one character, the same with * for any number of them, or an anchor
-_Sequence = tuple[str, ...]
 
 
 class Inexpressible(ValueError):
-    """The expression is valid, but no globs are equivalent."""
+    """The expression is valid, but no globs replace it."""
 
 
 class Invalid(ValueError):
@@ -52,11 +48,11 @@ class Invalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """Matches what ``never`` does not match. ``is_bounded``: longer repetitions do not match."""
+    """Matches what ``never`` does not match. ``is_wider``: more than the expression matches."""
 
     text: str
     never: str = ""
-    is_bounded: bool = False
+    is_wider: bool = False
 
     def block(self, attribute: str, start: str = "") -> Block:
         never = {attribute: start + self.never} if self.never else {}
@@ -71,32 +67,43 @@ def globs(expression: str, *, whole: bool = False) -> list[Glob]:
             re.compile(re.sub(r"\(\?P?<\w+>", "(", expression.replace(r"\z", "$")))
         except (re.error, OverflowError, RecursionError) as error:
             raise Invalid(f"{shown(expression)} is not a regular expression: {error}") from None
+    if _CHARACTER.search(expression):
+        raise Inexpressible("it has a bracket or | as a character")
     found: list[Glob] = []
-    for one in map("".join, _alternatives(iter(_TOKEN.findall(expression)))[0]):
-        before = "" if whole or one.startswith(_START) else _REST
-        after = "" if whole or one.endswith(_END) else _REST
-        found += islice(_globs(before + one.lstrip(_START).rstrip(_END) + after), MOST + 1)
-        if len(found) > MOST:
-            raise Inexpressible(f"it needs more than {MOST} globs")
-    return [*dict.fromkeys(found)]
+    for plain in _few(_alternatives(expression)):
+        parts = [_repeated(_part(token), times) for token, times in _TOKEN.findall(plain)]
+        for one in map("".join, in_order(*parts)):
+            before = "" if whole or one.startswith(_START) else _ANY
+            after = "" if whole or one.endswith(_END) else _ANY
+            found += _glob(before + one.lstrip(_START).rstrip(_END) + after)
+    return _few(dict.fromkeys(found))
 
 
-def _alternatives(tokens: Iterator[tuple[str, str]]) -> tuple[list[_Sequence], str]:
-    """The alternatives up to the end of a group, and how often the group is repeated."""
-    before: list[_Sequence] = []
-    found: list[_Sequence] = [()]
-    for token, times in tokens:
-        if token == ")":
-            return [*before, *found], times
-        if token == "|":
-            before, found = [*before, *found], [()]
-        elif token[0] != "(":
-            found = in_order(found, _repeated([(_part(token),)], times))
-        elif times:
+def in_order(*parts: Sequence[T]) -> list[tuple[T, ...]]:
+    """One alternative of each part, in every combination, of which there may be :data:`MOST`."""
+    return _few(product(*parts))
+
+
+def _few(every: Iterable[T]) -> list[T]:
+    if len(found := [*islice(every, MOST + 1)]) > MOST:
+        raise Inexpressible(f"it needs more than {MOST} globs")
+    return found
+
+
+def _alternatives(expression: str) -> Iterator[str]:
+    """The expressions without groups and alternatives that together match the same."""
+    waiting = [expression]
+    while waiting:
+        one = waiting.pop()
+        if (group := _GROUP.search(one)) is None:
+            yield from one.split("|")
+            continue
+        if group[2].startswith("?"):
             raise Inexpressible("it has a flag such as (?i)")
-        else:
-            found = in_order(found, _repeated(*_alternatives(tokens)))
-    return [*before, *found], ""
+        if one[group.end() :].startswith(("*", "+", "{")):
+            raise Inexpressible("it repeats a group")
+        inside = [*([""] if group[3] else []), *group[2].split("|")]
+        waiting += [f"{one[: group.start()]}{each}{one[group.end() :]}" for each in reversed(inside)]
 
 
 def _part(token: str) -> str:
@@ -113,43 +120,23 @@ def _part(token: str) -> str:
     return f"[{token[-1]}]" if token[-1] in "*?[]" else token[-1]
 
 
-def _repeated(some: list[_Sequence], times: str) -> list[_Sequence]:
-    if not times:
-        return some
+def _repeated(part: str, times: str) -> list[str]:
     least, comma, most = times[1:-1].partition(",")
     low, high = _TIMES.get(times) or (int(least), int(most or -1) if comma else int(least))
-    if max(low, high) * max(map(len, some)) > LONGEST:
+    if max(low, high) > LONGEST:
         raise Inexpressible("it repeats something too often")
-    if high >= 0:
-        return [one for count in range(low, high + 1) for one in in_order(*[some] * count)]
-    one = "".join(some[0])
-    if len(some) > 1 or len(some[0]) != 1 or one.endswith("*") or one in (_START, _END):
-        raise Inexpressible("it repeats a group any number of times")
-    return in_order(*[some] * low, [(f"{one}*",)])
+    return [part * count for count in range(low, high + 1)] if high >= 0 else [f"{part * low}{part}*"]
 
 
-def in_order(*parts: Sequence[tuple[T, ...]]) -> list[tuple[T, ...]]:
-    """One alternative of each part, in every combination, of which there may be :data:`MOST`."""
-    if math.prod(map(len, parts)) > MOST:
-        raise Inexpressible(f"it needs more than {MOST} globs")
-    return [tuple(chain.from_iterable(one)) for one in product(*parts)]
-
-
-def _globs(text: str) -> Iterator[Glob]:
-    """The globs of a sequence; none if it still has an anchor, where it never matches."""
+def _glob(text: str) -> Iterator[Glob]:
+    """The glob of parts in order; none if an anchor is inside, where it never matches."""
     if _START in text or _END in text:
         return
-    text = re.sub(rf"(?s)({_PART}\*)*\?\*({_PART}\*)*", _REST, text)  # .* includes what is repeated beside it
-    every = re.finditer(rf"(?s)({_PART})(\*?)", text)
-    repeated = next((one for one in every if one[2] and one[0] != _REST), None)
-    if repeated is None:
-        yield Glob(text.replace(_REST, "*"))
-        return
-    before, one, after = text[: repeated.start()], repeated[1], text[repeated.end() :]
-    if not after and _REST not in before:
-        others = f"[{one[2:]}" if one[:2] == "[!" else f"[!{one.strip('[]') or ']'}]"
-        yield Glob(f"{before}*", f"{before}*{others}*")
-        return
-    for count in range(LONGEST_RUN + 1):
-        for found in _globs(before + one * count + after):
-            yield replace(found, is_bounded=True)
+    text = re.sub(rf"(?s)({_PART}\*)*\?\*({_PART}\*)*", _ANY, text)  # .* includes what is repeated beside it
+    parts = re.findall(rf"(?s){_PART}\*?", text)
+    repeated = [one[:-1] for one in parts if one[-1] == "*" and one != _ANY]
+    wide, never = re.sub(r"\*+", "*", re.sub(rf"(?s){_PART}\*", "*", text)), ""
+    if repeated and parts[-1] == f"{repeated[-1]}*" and _ANY not in parts:
+        part = repeated.pop()
+        never = wide + (f"[{part[2:]}" if part[:2] == "[!" else f"[!{part.strip('[]') or ']'}]") + "*"
+    yield Glob(wide, never, is_wider=repeated != [])

@@ -152,8 +152,8 @@ def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:
             remarks.append("The plugin names files in subdirectories differently: omitted.")
             inside = f"{before}*/*".lstrip("/")
             alike = [replace(one, never=one.never or ("*" in one.text and inside) or "") for one in alike]
-        if any(one.is_bounded for one in alike):
-            remarks.append(regular.BOUNDED)
+        if any(one.is_wider for one in alike):
+            remarks.append(regular.WIDER)
         yield _Files(rule, name, alike, remarks)
     if not globs:
         yield Entry(remarks=[f"{remark} never matches, neither for the plugin nor for devhost: omitted."])
