@@ -5,10 +5,9 @@ ROCm/k8s-device-plugin).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from devhost.config.diagnostics import shown
-from devhost.config.document import Scalar
 
 from .source import UNKNOWN, Object, Source, Value, node_at, some, text_at
 from .workload import LOGGING, WORKLOADS, Container, containers
@@ -40,7 +39,7 @@ def convert(data: bytes, file_name: str) -> str:
             one.holder.take()
         else:
             options = one.options()
-            found.append((one.holder, _flags(options.get)))
+            found.append((one.holder, _flags(*map(options.get, _KNOWN))))
             options.finish(*_OF_THE_PROCESS)
     policies = [one for one in source.objects if one.kind == "DeviceConfig"]
     specs = [(one, one.at("spec") or one) for one in policies]
@@ -78,24 +77,22 @@ def _are_values(value: Value) -> bool:
     return bool(node_at(value.node, "deviceConfig", "spec")) or {"dp", "labeller"} <= {*value.keys}
 
 
-def _flags(given: Callable[[str], Value | None]) -> tuple[str, str]:
+def _flags(*given: Value) -> tuple[str, str]:
     """The values of :data:`_KNOWN`."""
-    for name, known in _KNOWN.items():
-        if (one := given(name)) and one.text() not in known:
+    for one, known in zip(given, _KNOWN.values(), strict=True):
+        if one and one.text() not in known:
             one.report(f"must be one of {', '.join(known)}, not {shown(one.text())}")
-    strategy, mode = (one.text() if (one := given(name)) else "" for name in _KNOWN)
+    strategy, mode = (one.text() for one in given)
     return strategy, mode
 
 
 def _of_operator(spec: Value) -> tuple[str, str]:
-    arguments = spec.at("devicePlugin", "devicePluginArguments").members()
-    every = [("driver_type", spec.at("driver", "driverType")), *arguments]
-    given = {name: one for name, one in every if one and isinstance(one.node, Scalar)}
-    strategy, mode = _flags(given.get)
-    unknown = given.keys() - {*_KNOWN, *_OF_THE_PROCESS}
-    spec.source.note(*(f"-{name}: {UNKNOWN}" for name in given if name in unknown))
-    by_default = "mixed" if mode.endswith("passthrough") else ""
-    return strategy or by_default, mode
+    given = spec.at("devicePlugin", "devicePluginArguments")
+    driver = given.at("driver_type") or spec.at("driver", "driverType")
+    strategy, mode = _flags(given.at("resource_naming_strategy"), driver)
+    unknown = [name for name, _ in given.members() if name not in (*_KNOWN, *_OF_THE_PROCESS)]
+    spec.source.note(*(f"-{name}: {UNKNOWN}" for name in unknown))
+    return strategy or ("mixed" if mode.endswith("passthrough") else ""), mode
 
 
 def _leave(spec: Value) -> None:

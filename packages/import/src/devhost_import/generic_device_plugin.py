@@ -215,7 +215,7 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
         elif name not in ("config", "domain"):
             hint = suggest(name, ("device", "domain", *_OF_THE_PROCESS), "flags")
             flag.report(f"the plugin has no flag --{name}", hint)
-    path = options.text("config") or "/etc/generic-device-plugin/config.yaml"
+    path = options.get("config").text() or "/etc/generic-device-plugin/config.yaml"
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
@@ -227,7 +227,7 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
             container.fail(f"its devices are in the file {path}", hint)
         devices, domain = _bare(found)
     # the plugin's order of precedence: the flag, the variable, the file
-    domain = options.text("domain", "DOMAIN") or domain
+    domain = options.get("domain", "DOMAIN").text() or domain
     options.finish("device", *_OF_THE_PROCESS)
     if not domain and (file or version):
         domain = DEFAULT_DOMAIN if not file and version >= (0, 2, 0) else FORMER_DOMAIN

@@ -101,17 +101,17 @@ def _is_config(node: Node) -> bool:
 def _of_flags(options: Options) -> tuple[str, list[int] | None]:
     """The driver's directory, and the Xids to consider as well; ``None`` if the plugin considers none."""
     watch, path = options.get("enable-health-monitoring"), options.get("container-path")
+    driver, variable = options.get("host-path").text() or DRIVER, options.get("XID_CONFIG")
     if path and path.text() != "/usr/local/nvidia":
         path.source.note(f"-container-path {path.text()}: devhost always uses /usr/local/nvidia.")
-    driver, xids = options.text("host-path") or DRIVER, list[int]()
-    if given := options.get("XID_CONFIG"):
-        for number in given.text().split(","):
-            if number.strip().isdecimal():
-                xids.append(int(number))
-            else:
-                given.report(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
+    xids: list[int] = []
+    for number in variable.text().split(",") if variable else ():
+        if number.strip().isdecimal():
+            xids.append(int(number))
+        else:
+            variable.report(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return driver, xids if watch and watch.is_true() else None
+    return driver, xids if watch.is_true() else None
 
 
 def _entry(config: _Config) -> Entry:

@@ -65,7 +65,7 @@ def configuration(
     elif values is not None and any(node_at(values.node, name) for name in _IMPORTERS):
         found = _of_values(values, section, top)
     else:
-        path = options.text("config-file") if options else ""
+        path = options.get("config-file").text() if options else ""
         held = file_of(
             source, plugin, path, "config.json", likely=lambda node: node_at(node, top) is not None, key=key
         )

@@ -80,7 +80,7 @@ def _configuration(source: Source, key: str) -> Value:
     path = CONFIG_KEY
     if plugin is not None:
         options = plugin.options()
-        path = options.text("config") or path
+        path = options.get("config").text() or path
         options.finish()
     if values is not None:
         values.for_pods()

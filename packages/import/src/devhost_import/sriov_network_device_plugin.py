@@ -147,7 +147,7 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     source = Source(data, file_name, peer)
     found, options = configuration(source, "sriovDevicePlugin", "resourceList", peer, key)
     if options is not None:
-        prefix = prefix or options.text("resource-prefix") or DEFAULT_PREFIX
+        prefix = prefix or options.get("resource-prefix").text() or DEFAULT_PREFIX
         options.finish("config-file", "log-dir", "log-level", named=NAMED)
     read = found.as_dataclass(_File, source.note)
     entries: list[Entry] = []

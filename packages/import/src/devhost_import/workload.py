@@ -40,6 +40,7 @@ class Options:
     ``switches`` are flags that never use the next argument as their value; without one, the text is true."""
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
+        self._value = value
         self._variables: dict[str, Value] = {}
         self._switches = switches
         self._used: set[str] = set()
@@ -61,13 +62,10 @@ class Options:
 
         return Scalar(word.mark, _VARIABLE.sub(value, text_at(word)), "str")
 
-    def get(self, *names: str) -> Value | None:
+    def get(self, *names: str) -> Value:
         """The first of these flags and variables that is given; of a flag given twice, the last one."""
         self._used.update(names)
-        return next((self._given[name] for name in names if name in self._given), None)
-
-    def text(self, *names: str) -> str:
-        return found.text() if (found := self.get(*names)) else ""
+        return next((self._given[name] for name in names if name in self._given), self._value.at(""))
 
     def finish(self, *omitted: str, named: Mapping[str, str] = MappingProxyType({})) -> None:
         """Adds a remark on each flag and variable that was not read, except those of the log and those

@@ -116,7 +116,7 @@ class Settings:
             for each in filter(None, (options.get(*variables), options.get(*flags))):
                 self.set(name, each)
         for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
-            self.health[name] = options.text(name)
+            self.health[name] = options.get(name).text()
         options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
 
     def discover_features(self, *, enabled: bool) -> None:
@@ -182,7 +182,7 @@ def _of_container(plugin: Container, key: str) -> Settings:
     every = containers(source)
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
-    path = options.text("config-file", "CONFIG_FILE")  # without it the plugin reads no file
+    path = options.get("config-file", "CONFIG_FILE").text()  # without it the plugin reads no file
     wanted = key or plugin.entry(path)[1] or defaults.get("DEFAULT_CONFIG", "")
     found = None
     if path and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
