@@ -50,8 +50,7 @@ _Found = tuple[Entry, Sequence[Block], dict[str, Written]]
 """The entry of a Configuration, the blocks of its rules, and the member of its group that has them."""
 
 
-def convert(data: bytes, file_name: str) -> str:
-    source = Source(data, file_name, "akri")
+def convert(source: Source) -> str:
     found = [one for each in [*_configurations(source)] if (one := _read(*each))]
     for n in overlap.shared_blocks([blocks for _, blocks, _ in found]):
         found[n][2]["shared"] = True

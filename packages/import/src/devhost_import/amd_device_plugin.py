@@ -28,8 +28,7 @@ _OF_CHART = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
 _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
 
 
-def convert(data: bytes, file_name: str) -> str:
-    source = Source(data, file_name, "amd-device-plugin")
+def convert(source: Source) -> str:
     found: list[tuple[Value, tuple[str, str]]] = []
     has_labeller = False
     for one in filter(_is_amd, containers(source)):

@@ -26,7 +26,7 @@ from . import (
     sriov_network_device_plugin,
 )
 from .nvidia import device_plugin as nvidia
-from .source import GUIDE, INTEL
+from .source import GUIDE, INTEL, Source
 
 
 class _Importers(Group):
@@ -71,7 +71,8 @@ def _add(
         else:
             data, label = read_file(Path(file), Diagnostics(file)), file
         try:
-            click.echo(convert(data, label, **options), nl=False)
+            source = Source(data, label, name, options.pop("key", ""))
+            click.echo(convert(source, **options), nl=False)
         except ValueError as error:  # of an option
             raise click.BadParameter(str(error), param_hint="--services") from None
 

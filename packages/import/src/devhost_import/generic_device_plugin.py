@@ -139,9 +139,8 @@ class _Device:
     groups: Annotated[tuple[_Group, ...], Bounds(1, 1000)] = option()
 
 
-def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str:
-    source = Source(text, file_name, PEER)
-    values, found = _read(source, key)
+def convert(source: Source, domain: str) -> str:
+    values, found = _read(source)
     known = domain or found
     devices = [*_devices(values, known or DEFAULT_DOMAIN)]
     source.check()
@@ -158,16 +157,16 @@ def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str
     return document(source, PEER, differs, [_resource(device, known, shared) for device in devices])
 
 
-def _read(source: Source, key: str) -> _Found:
+def _read(source: Source) -> _Found:
     def runs(one: Container) -> bool:
         return PEER in one.image or any(re.match("--?device(=|$)", word) for word in one.words)
 
     if (plugin := the_container(source, runs, PEER)) is not None:
-        return _of_container(plugin, key)
+        return _of_container(plugin)
     values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
     if values is not None:
-        return _of_values(values, key)
-    found = next(iter(source.bare), None) or _config_map(source, None, "config.yaml", key)
+        return _of_values(values)
+    found = next(iter(source.bare), None) or _config_map(source, None, "config.yaml")
     what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
     return _bare(found or source.refuse(f"give {what}; for other plugins see {GUIDE}"))
 
@@ -184,7 +183,7 @@ def _app(values: Value) -> Value | None:
     return next(found, None) or (values if values.at("config", "data") else None)
 
 
-def _of_values(values: Value, key: str) -> _Found:
+def _of_values(values: Value) -> _Found:
     hint = "give its DaemonSet and ConfigMap, as printed by kubectl"
     container = _app(values) or values.fail(f"no container in these values runs {PEER}", hint)
     if container is not values:
@@ -196,10 +195,10 @@ def _of_values(values: Value, key: str) -> _Found:
     left = some(values.others("command", "args", "env", "config", "configMaps", "configmap"))
     what = "Of the values only arguments, variables and the ConfigMap of the plugin are converted"
     values.source.note(f"{what}, not {left}." if left else f"{what}.")
-    return _of_container(container, key, file)
+    return _of_container(container, file)
 
 
-def _of_container(container: Value, key: str, file: Value | None = None) -> _Found:
+def _of_container(container: Value, file: Value | None = None) -> _Found:
     """The devices in a container's flags, or in the file that they name; ``file`` is that of a chart."""
     if isinstance(container, Container):
         options, version = container.options(("version",)), tag_of(container.image)
@@ -219,7 +218,7 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
-        found = _config_map(source, container, path, key)
+        found = _config_map(source, container, path)
         if found is None:
             if isinstance(container, Container) and container.config_maps:
                 container.lacks(path, path.rpartition("/")[2])
@@ -236,9 +235,9 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     return devices, domain
 
 
-def _config_map(source: Source, container: Value | None, path: str, key: str) -> Value | None:
+def _config_map(source: Source, container: Value | None, path: str) -> Value | None:
     usual = (path.rpartition("/")[2], "config.yaml", "config.yml")
-    return file_of(source, container, path, *usual, likely=_has_devices, key=key)
+    return file_of(source, container, path, *usual, likely=_has_devices)
 
 
 def _has_devices(node: Node) -> bool:

@@ -63,15 +63,14 @@ class _Config:
     Health_critical_xid: tuple[int, ...] = ()
 
 
-def convert(data: bytes, file_name: str, key: str = "") -> str:
-    source = Source(data, file_name, "gke-device-plugin")
+def convert(source: Source) -> str:
     every = source.of_kinds("", "ConfigMap", *WORKLOADS, hint=_HINT)
     program = "nvidia-gpu-device-plugin"
     plugin = the_container(source, lambda one: one.starts(program), "the GKE GPU device plugin")
     driver, xids = _of_flags(plugin.options(_SWITCHES)) if plugin else (DRIVER, [])
     bare = source.one_of(source.bare)
     config = _Config()
-    if found := file_of(source, plugin, "", CONFIG_KEY, likely=_is_config, key=key) or bare:
+    if found := file_of(source, plugin, "", CONFIG_KEY, likely=_is_config) or bare:
         if found.is_mapping:
             found.expected(sorted(keys(_Config)), _is_config)
         config = found.as_dataclass(_Config, source.note) or config

@@ -138,9 +138,8 @@ class _Given(NamedTuple):
     release: tuple[int, ...]
 
 
-def convert(data: bytes, file_name: str, services: str = "") -> str:
+def convert(source: Source, services: str) -> str:
     service = service_name(services) if services else ""
-    source = Source(data, file_name, "intel-device-plugins")
     configured = dict(_configured(source.objects))
     found = list(_found(source))
     if not found:

@@ -80,8 +80,7 @@ _KINDS: Mapping[str, type[_Device]] = {  # a HyperConverged object has usbHostDe
 }  # fmt: skip
 
 
-def convert(data: bytes, file_name: str) -> str:
-    source = Source(data, file_name, "kubevirt")
+def convert(source: Source) -> str:
     hint = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
     found = source.of_kinds("", *_OF_KINDS, hint=hint)
     devices: list[_Device] = []

@@ -35,13 +35,11 @@ _FORMER = {  # by the mode of k8s-rdma-sriov-dev-plugin
 }
 
 
-def configuration(
-    source: Source, section: str, top: str, program: str, key: str
-) -> tuple[Value, Options | None]:
+def configuration(source: Source, section: str, top: str, program: str) -> tuple[Value, Options | None]:
     """The plugin's document, and the flags that start the plugin if the input has them.
 
     ``section`` is the plugin's in objects and values of the operator, ``top`` the key of the list in its
-    file, ``program`` a word in its image or command, ``key`` the entry of a ConfigMap that the user chose.
+    file, ``program`` a word in its image or command.
     """
     plugin = the_container(source, lambda one: one.starts(program) or one.starts("-resource-prefix"), program)
     policies = [one for one in source.objects if one.kind in _POLICIES and one.at("spec", section, "config")]
@@ -67,7 +65,7 @@ def configuration(
     else:
         path = options.get("config-file").text() if options else ""
         held = file_of(
-            source, plugin, path, "config.json", likely=lambda node: node_at(node, top) is not None, key=key
+            source, plugin, path, "config.json", likely=lambda node: node_at(node, top) is not None
         )
         found = held or _refuse(source, section, plugin, path)
         if left := source.others():

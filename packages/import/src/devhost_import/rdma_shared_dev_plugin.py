@@ -74,9 +74,8 @@ class _File:
     periodic_update_interval: Annotated[int, Bounds(0, 2**31 - 1)] | None = None
 
 
-def convert(data: bytes, file_name: str, key: str = "") -> str:
-    source = Source(data, file_name, "rdma-shared-dev-plugin")
-    found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared", key)
+def convert(source: Source) -> str:
+    found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared")
     if options is not None:
         options.finish("config-file", "version", named=NAMED)
     of_examples = {"kubeletRootDir": "use `devhost run --kubelet-dir` instead"}  # no version reads it

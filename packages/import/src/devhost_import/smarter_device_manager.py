@@ -58,9 +58,8 @@ class _Files:
     is_plain: bool = True  # none of them is a directory or a link
 
 
-def convert(data: bytes, file_name: str, key: str = "") -> str:
-    source = Source(data, file_name, PEER)
-    read = [*_rules(_configuration(source, key))]
+def convert(source: Source) -> str:
+    read = [*_rules(_configuration(source))]
     files = [(n, one) for n, one in enumerate(read) if isinstance(one, _Files)]
     paths = [(n, f"/dev/{glob.text}", one.is_plain) for n, one in files for glob in one.globs]
 
@@ -74,7 +73,7 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
     return document(source, PEER, differs, entries)
 
 
-def _configuration(source: Source, key: str) -> Value:
+def _configuration(source: Source) -> Value:
     plugin = the_container(source, lambda one: one.starts(PEER), PEER)
     values = source.values(PEER, recognized=_is_chart)
     path = CONFIG_KEY
@@ -86,7 +85,7 @@ def _configuration(source: Source, key: str) -> Value:
         values.for_pods()
         values.leave("settings of the chart, which are not converted.", "config")
     usual = path.rpartition("/")[2]
-    found = file_of(source, plugin, path, usual, CONFIG_KEY, likely=_is_config, key=key)
+    found = file_of(source, plugin, path, usual, CONFIG_KEY, likely=_is_config)
     found = found or next((one for one in source.bare if one is not values), None)
     config = values and values.at("config")
     if config and config.node != Items(config.node.mark, ()):

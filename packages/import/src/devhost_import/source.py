@@ -4,9 +4,9 @@ It is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``h
 object that installs the chart), a custom resource, or the flags and variables of a workload
 (:mod:`.workload`); alone, in several documents, or in a List of ``kubectl get``.
 
-An importer is a function ``convert(data, file_name, …)``, which gives the text of an equivalent devhost.yaml.
-It raises ``ConfigError``, as the methods here do, if the input does not configure the plugin or the plugin
-would refuse it. A key that no importer reads is named in the result (:meth:`Source.remarks`).
+An importer is a function ``convert(source, …)``, which gives the text of an equivalent devhost.yaml. It
+raises ``ConfigError``, as the methods here do, if the input does not configure the plugin or the plugin would
+refuse it. A key that no importer reads is named in the result (:meth:`Source.remarks`).
 """
 
 from __future__ import annotations
@@ -234,10 +234,14 @@ class Object(Value):
 
 
 class Source:
-    """An input for the importer ``peer``: its objects, what of them was read, diagnostics and remarks."""
+    """An input for the importer ``peer``: its objects, what of them was read, diagnostics and remarks.
 
-    def __init__(self, data: bytes, file_name: str, peer: str) -> None:
+    ``key`` is the configuration that the user chose.
+    """
+
+    def __init__(self, data: bytes, file_name: str, peer: str, key: str = "") -> None:
         self.peer = peer
+        self.key = key
         self.diagnostics = Diagnostics(file_name)
         self.collected = [self.diagnostics]
         self.pods: dict[str, None] = {}

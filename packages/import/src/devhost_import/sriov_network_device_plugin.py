@@ -142,10 +142,8 @@ class _Selectors:
                     yield f"{path}: {shown(text)} selects nothing: its range is empty"
 
 
-def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str:
-    peer = "sriov-network-device-plugin"
-    source = Source(data, file_name, peer)
-    found, options = configuration(source, "sriovDevicePlugin", "resourceList", peer, key)
+def convert(source: Source, prefix: str) -> str:
+    found, options = configuration(source, "sriovDevicePlugin", "resourceList", source.peer)
     if options is not None:
         prefix = prefix or options.get("resource-prefix").text() or DEFAULT_PREFIX
         options.finish("config-file", "log-dir", "log-level", named=NAMED)
@@ -154,7 +152,7 @@ def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str
     names: set[str] = set()
     for value in found.parts("resourceList", read.resource_list if read else ()):
         entries += _entries(value, prefix, names)
-    return document(source, peer, _DIFFERS, entries)
+    return document(source, source.peer, _DIFFERS, entries)
 
 
 def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:

@@ -237,13 +237,14 @@ def file_of(
     path: str,
     *keys: str,
     likely: Callable[[Node], bool],
-    key: str = "",
+    default: str = "",
 ) -> Value | None:
     """The plugin's file in an entry of a ConfigMap; ``None`` if there is none.
 
     ``path`` is that of the file in the plugin's container. ``keys`` are usual names of the entry, the
-    preferred one first, ``key`` is the user's choice. ``likely`` recognizes entries with other names; those
-    of a ConfigMap that a container does not mount count only if they are likely.
+    preferred one first, ``default`` is the one without a choice of the user and a file in the container.
+    ``likely`` recognizes entries with other names; those of a ConfigMap that a container does not mount count
+    only if they are likely.
     """
     name, entry, space, names = "", "", "", list[str]()
     if isinstance(plugin, Container):
@@ -256,12 +257,12 @@ def file_of(
         if not (names and space and one.namespace) or one.namespace == space
     ]
     held = [(one, dict(one.at("data").members())) for one in maps]
-    wanted, is_named = key or entry, plugin is None or names != []
+    wanted, is_named = source.key or entry or default, plugin is None or names != []
     found = [(one, inside, _fitting(inside, keys, likely, wanted)) for one, inside in held]
     if is_named and not wanted and [len(inside) for _, inside in held] == [1]:
         found = [(one, inside, [*inside]) for one, inside in held]
     fitting = [each for each in found if each[2]]
-    if not maps or not (fitting or is_named or key):
+    if not maps or not (fitting or is_named or source.key or default):
         return None
     source.one_of([one for one, _, _ in fitting])
     chosen, inside, fits = (fitting or found)[0]

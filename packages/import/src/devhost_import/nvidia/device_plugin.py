@@ -28,9 +28,8 @@ _APPLICATION = [13, 31, 43, 45, 68, 109]
 ``internal/rm/health.go``)."""
 
 
-def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = False) -> str:
-    source = Source(data, file_name, "nvidia-device-plugin")
-    found = settings(source, key)
+def convert(source: Source, *, as_written: bool) -> str:
+    found = settings(source)
     config = found.config.as_dataclass(Config, source.note) or Config()  # else it is refused at the end
     options = _options(config, source) | _health(found.health)
     source.note(*_without_place(config))

@@ -132,22 +132,22 @@ class Settings:
             )
 
 
-def settings(source: Source, key: str) -> Settings:
-    """The settings in an input; of several configurations those named ``key``, or the default."""
+def settings(source: Source) -> Settings:
+    """The settings in an input; of several configurations those that the user chose, or the default."""
     policy = source.one_of([one for one in source.objects if one.kind == "ClusterPolicy"])
     if policy is not None:
-        return _of_operator(policy.at("spec") or policy, key, policy=str(policy))
+        return _of_operator(policy.at("spec") or policy, policy=str(policy))
     if plugin := the_container(source, _runs_it, "the NVIDIA device plugin"):
-        return _of_container(plugin, key)
+        return _of_container(plugin)
     values = source.values("nvidia-device-plugin", "gpu-operator", recognized=_are_values)
     if values is not None:
         given = {*values.keys} - {"nfd", "node-feature-discovery"}  # both charts have these
         mine = [node_at(values.node, "devicePlugin", name) for name in ("args", "config", "env")]
         is_operator = bool(given & _OF_OPERATOR) or mine != [None] * 3
         if values.chart == "gpu-operator" or (is_operator and not values.chart):
-            return _of_operator(values, key, version=values.version if values.chart else "")
-        return _of_chart(values, key)
-    found = file_of(source, None, "", CONFIG_KEY, likely=_is_config, key=key) or source.one_of(source.bare)
+            return _of_operator(values, version=values.version if values.chart else "")
+        return _of_chart(values)
+    found = file_of(source, None, "", CONFIG_KEY, likely=_is_config) or source.one_of(source.bare)
     if found is None:
         source.refuse(_HINT)
     _note_others(source, source.chosen, source.others())
@@ -177,23 +177,23 @@ def _runs_it(one: Container) -> bool:
     return one.starts("k8s-device-plugin", "nvidia") and not is_helper
 
 
-def _of_container(plugin: Container, key: str) -> Settings:
+def _of_container(plugin: Container) -> Settings:
     source, note, options = plugin.source, plugin.source.note, plugin.options(_SWITCHES)
     every = containers(source)
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
     path = options.get("config-file", "CONFIG_FILE").text()  # without it the plugin reads no file
-    wanted = key or plugin.entry(path)[1] or defaults.get("DEFAULT_CONFIG", "")
+    wanted = source.key or plugin.entry(path)[1] or defaults.get("DEFAULT_CONFIG", "")
     found = None
     if path and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
         note(f"A node without a label uses no configuration: {CHOOSE}.")
     elif path:
-        found = file_of(source, plugin, path, CONFIG_KEY, likely=_is_config, key=wanted)
+        found = file_of(source, plugin, path, CONFIG_KEY, likely=_is_config, default=wanted)
         if found is None:
             plugin.lacks(path, wanted or CONFIG_KEY)
         _note_others(source, source.chosen, source.others())
-    elif key:
-        plugin.fail(f"{plugin} reads no configuration file, so there is no {key}", "leave out --key")
+    elif source.key:
+        plugin.fail(f"{plugin} reads no configuration file, so there is no {source.key}", "leave out --key")
     result = Settings(found or _empty(plugin))
     root = plugin.mounted("/driver-root")
     if root and root != "/" and not options.get("NVIDIA_DRIVER_ROOT"):
@@ -205,7 +205,7 @@ def _of_container(plugin: Container, key: str) -> Settings:
     return result
 
 
-def _of_chart(values: Object, key: str) -> Settings:
+def _of_chart(values: Object) -> Settings:
     """The settings of the plugin's own chart, which makes variables of them."""
     source, fallbacks = values.source, ["named", "single"]
     if values.holder == HELM and not values.keys:
@@ -213,7 +213,7 @@ def _of_chart(values: Object, key: str) -> Settings:
     if strategies := values.at("config", "fallbackStrategies"):
         fallbacks = [text_at(one.node) for one in strategies.each()]
         strategies.take()
-    result = Settings(_chosen(values, ("config", "map"), fallbacks, key))
+    result = Settings(_chosen(values, ("config", "map"), fallbacks))
     for name, path in _IN_CHART.items():
         if value := values.at(*path):
             result.set(name, value)
@@ -238,12 +238,12 @@ def _has_cdi(version: str) -> bool | None:
     return (int(found[2]), int(found[3] or 0)) >= _CDI_SINCE
 
 
-def _of_operator(spec: Value, key: str, *, policy: str = "", version: str = "") -> Settings:
+def _of_operator(spec: Value, *, policy: str = "", version: str = "") -> Settings:
     """What the GPU operator sets for the plugin, and then ``devicePlugin``. ``policy`` names the object; it
     is empty for values of the chart, which have other defaults."""
     note = spec.source.note
     # the operator lets its config-manager fall back to no configuration
-    result = Settings(_chosen(spec, ("devicePlugin", "config", "data"), ["empty"], key, policy))
+    result = Settings(_chosen(spec, ("devicePlugin", "config", "data"), ["empty"], policy))
     driver = spec.text("hostPaths", "driverInstallDir") or "/run/nvidia/driver"
     if not spec.is_true("driver", "enabled", otherwise=True):
         driver = spec.text("hostPaths", "rootFS") or "/"
@@ -295,11 +295,10 @@ def _empty(value: Value) -> Value:
     return value.source.document(Fields(value.node.mark), value.place)
 
 
-def _chosen(
-    values: Value, path: tuple[str, ...], fallbacks: Collection[str], key: str, policy: str = ""
-) -> Value:
+def _chosen(values: Value, path: tuple[str, ...], fallbacks: Collection[str], policy: str = "") -> Value:
     """One of the named configurations, in the order in which the plugin's config-manager looks for one."""
-    source, section, configs = values.source, values.at(*path[:-1]), values.at(*path)
+    source, key = values.source, values.source.key
+    section, configs = values.at(*path[:-1]), values.at(*path)
     default, name, place = section.text("default"), section.text("name"), configs.place
     if name and not configs.keys:
         maps = [one for one in source.objects if one.kind == "ConfigMap" and one.name == name]
