@@ -12,13 +12,13 @@ from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
-from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.document import Fields, Items, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import WRONG, Bounds, Form, Raw, read_dataclass
 
 from . import overlap
 from .gojson import PCI_ID, pci_id
-from .source import GUIDE, Object, Source, Value, node_at, some, text_at
+from .source import GUIDE, Object, Source, Value, some, text_at
 from .workload import Container, Options, file_of, tag_of, the_container, version_of
 from .writing import Entry, Written, document, given
 
@@ -237,11 +237,7 @@ def _of_container(container: Value, file: Value | None = None) -> _Found:
 
 def _config_map(source: Source, container: Value | None, path: str) -> Value | None:
     usual = (path.rpartition("/")[2], "config.yaml", "config.yml")
-    return file_of(source, container, path, *usual, likely=_has_devices)
-
-
-def _has_devices(node: Node) -> bool:
-    return node_at(node, "devices") is not None or node_at(node, "device") is not None
+    return file_of(source, container, path, *usual, marks=["device", "devices"])
 
 
 def _bare(value: Value) -> _Found:

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
-from devhost.config.document import Fields, Node
 from devhost.config.language import MAX_REPLICAS
 from devhost.config.reader import Bounds, keys
 
@@ -70,9 +69,9 @@ def convert(source: Source) -> str:
     driver, xids = _of_flags(plugin.options(_SWITCHES)) if plugin else (DRIVER, [])
     bare = source.one_of(source.bare)
     config = _Config()
-    if found := file_of(source, plugin, "", CONFIG_KEY, likely=_is_config) or bare:
+    if found := file_of(source, plugin, "", CONFIG_KEY, marks=keys(_Config)) or bare:
         if found.is_mapping:
-            found.expected(sorted(keys(_Config)), _is_config)
+            found.expected(keys(_Config))
         config = found.as_dataclass(_Config, source.note) or config
     elif plugin:
         source.note(
@@ -90,11 +89,6 @@ def convert(source: Source) -> str:
         options |= {"healthChecks": ["xid"], "ignoreXids": "all", "heedXids": heeded}
     backends = {"gpu": options}
     return document(source, "the GKE GPU device plugin", _DIFFERS, [_entry(config)], backends=backends)
-
-
-def _is_config(node: Node) -> bool:
-    names = {key.lower() for key in keys(_Config)}
-    return isinstance(node, Fields) and any(key.lower() in names for key in node.entries)
 
 
 def _of_flags(options: Options) -> tuple[str, list[int] | None]:

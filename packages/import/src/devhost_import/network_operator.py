@@ -64,9 +64,7 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
         found = _of_values(values, section, top)
     else:
         path = options.get("config-file").text() if options else ""
-        held = file_of(
-            source, plugin, path, "config.json", likely=lambda node: node_at(node, top) is not None
-        )
+        held = file_of(source, plugin, path, "config.json", marks=[top])
         found = held or _refuse(source, section, plugin, path)
         if left := source.others():
             source.note(f"This is the entry {source.chosen}; for the others ({some(left)}) use --key.")

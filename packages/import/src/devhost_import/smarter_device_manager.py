@@ -13,13 +13,13 @@ from typing import Annotated
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
-from devhost.config.document import Items, Node
+from devhost.config.document import Items
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds
 
 from . import overlap, regular
 from .regular import Glob, Inexpressible, Invalid
-from .source import Source, Value, node_at, text_at
+from .source import Source, Value, text_at
 from .workload import file_of, the_container
 from .writing import Block, Entry, Group, Written, document, given, replicas, several
 
@@ -85,7 +85,7 @@ def _configuration(source: Source) -> Value:
         values.for_pods()
         values.leave("settings of the chart, which are not converted.", "config")
     usual = path.rpartition("/")[2]
-    found = file_of(source, plugin, path, usual, CONFIG_KEY, likely=_is_config)
+    found = file_of(source, plugin, path, usual, CONFIG_KEY, marks=["devicematch"])
     found = found or next((one for one in source.bare if one is not values), None)
     config = values and values.at("config")
     if config and config.node != Items(config.node.mark, ()):
@@ -100,10 +100,6 @@ def _configuration(source: Source) -> Value:
 
 def _is_chart(values: Value) -> bool:
     return bool(values.at("config")) or PEER in text_at(values.node, "image", "repository")
-
-
-def _is_config(node: Node) -> bool:
-    return isinstance(node, Items) and any(node_at(one, "devicematch") for one in node.items)
 
 
 def _rules(value: Value) -> Iterator[_Files | Entry]:

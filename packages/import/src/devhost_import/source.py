@@ -173,10 +173,10 @@ class Value:
         self.source.collected.append(inner)
         return self.source.document(parsed(node, inner), Place(inner))
 
-    def expected(self, known: Sequence[str], likely: Callable[[Node], bool]) -> Value:
+    def expected(self, known: Collection[str], marks: Collection[str] = ()) -> Value:
         """The value itself, which must be a mapping that is empty or has keys of the plugin's file."""
-        if not self.is_mapping or (self.keys and not likely(self.node)):
-            hint = f"known keys: {', '.join(known)}; for other plugins see {GUIDE}"
+        if not self.is_mapping or (self.keys and not has_key(self.node, marks or known)):
+            hint = f"known keys: {', '.join(sorted(known))}; for other plugins see {GUIDE}"
             self.fail(f"it has no key of the configuration of {self.source.peer}", hint)
         return self
 
@@ -412,6 +412,15 @@ def node_at(node: Node, *path: str) -> Node | None:
 def text_at(node: Node, *path: str) -> str:
     found = node_at(node, *path)
     return found.text if isinstance(found, Scalar) and found.kind != "null" else ""
+
+
+def has_key(node: Node, keys: Collection[str]) -> bool:
+    """Whether a mapping, or one in a list, has one of these keys in any case; ``a.b`` is b below a."""
+    if isinstance(node, Items):
+        return any(has_key(one, keys) for one in node.items)
+    found = {key: _entries(entry.value) for key, entry in _entries(node).items()}
+    paths = [*found, *(f"{key}.{inner}" for key, below in found.items() for inner in below)]
+    return not {key.lower() for key in keys}.isdisjoint(map(str.lower, paths))
 
 
 def _entries(node: Node | None) -> dict[str, Entry]:

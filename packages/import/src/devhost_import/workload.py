@@ -17,7 +17,7 @@ from devhost.config.document import Items, Node, Scalar
 from devhost.config.reader import members
 
 from .gojson import without_annotation
-from .source import CHOOSE, TRUE, UNKNOWN, Object, Source, Value, node_at, parsed, some, text_at
+from .source import CHOOSE, TRUE, UNKNOWN, Object, Source, Value, has_key, node_at, parsed, some, text_at
 
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # kinds that start a plugin
 _IN_EACH_NAMESPACE = "kube-root-ca.crt"  # a ConfigMap of Kubernetes
@@ -235,30 +235,30 @@ def file_of(
     source: Source,
     plugin: Value | None,
     path: str,
-    *keys: str,
-    likely: Callable[[Node], bool],
+    *names: str,
+    marks: Collection[str],
     default: str = "",
 ) -> Value | None:
     """The plugin's file in an entry of a ConfigMap; ``None`` if there is none.
 
-    ``path`` is that of the file in the plugin's container. ``keys`` are usual names of the entry, the
-    preferred one first, ``default`` is the one without a choice of the user and a file in the container.
-    ``likely`` recognizes entries with other names; those of a ConfigMap that a container does not mount count
-    only if they are likely.
+    ``path`` is that of the file in the plugin's container. ``names`` are usual ones of the entry, the
+    preferred one first, ``default`` is the one without a choice of the user and a file in the container. An
+    entry with another name counts if its text has one of the keys ``marks``, and in a ConfigMap that a
+    container mounts.
     """
-    name, entry, space, names = "", "", "", list[str]()
+    name, entry, space, mounted = "", "", "", list[str]()
     if isinstance(plugin, Container):
         name, entry = plugin.entry(path)
-        space, names = plugin.holder.namespace, [name] if name else plugin.config_maps
+        space, mounted = plugin.holder.namespace, [name] if name else plugin.config_maps
     maps = [
         one
         for one in source.objects
-        if one.kind == "ConfigMap" and (one.name in names if names else one.name != _IN_EACH_NAMESPACE)
-        if not (names and space and one.namespace) or one.namespace == space
+        if one.kind == "ConfigMap" and (one.name in mounted if mounted else one.name != _IN_EACH_NAMESPACE)
+        if not (mounted and space and one.namespace) or one.namespace == space
     ]
     held = [(one, dict(one.at("data").members())) for one in maps]
-    wanted, is_named = source.key or entry or default, plugin is None or names != []
-    found = [(one, inside, _fitting(inside, keys, likely, wanted)) for one, inside in held]
+    wanted, is_named = source.key or entry or default, plugin is None or mounted != []
+    found = [(one, inside, _fitting(inside, names, marks, wanted)) for one, inside in held]
     if is_named and not wanted and [len(inside) for _, inside in held] == [1]:
         found = [(one, inside, [*inside]) for one, inside in held]
     fitting = [each for each in found if each[2]]
@@ -267,13 +267,13 @@ def file_of(
     source.one_of([one for one, _, _ in fitting])
     chosen, inside, fits = (fitting or found)[0]
     if len(fits) != 1:
-        message = f"it has no {chosen.place.key('data').key(wanted or keys[0]).path}"
+        message = f"it has no {chosen.place.key('data').key(wanted or names[0]).path}"
         hint = f"{CHOOSE}, which may be {some(fits or [*inside])}" if inside else "is it the right object?"
         if fits:
             message = f"several entries of {chosen} may be the configuration"
         elif len(maps) > 1:
             which = some([f"{one.namespace}/{one.name}".strip("/") for one in maps])
-            message = f"none of {which} has the entry {wanted or keys[0]}"
+            message = f"none of {which} has the entry {wanted or names[0]}"
             hint = "give only the ConfigMap of the plugin, and name its entry with --key"
         chosen.fail(message, hint, (node_at(chosen.node, "data") or chosen.node).mark)
     source.chosen, source.entries = fits[0], chosen.at("data")
@@ -283,16 +283,15 @@ def file_of(
 
 
 def _fitting(
-    inside: Mapping[str, Value], keys: Sequence[str], likely: Callable[[Node], bool], wanted: str
+    inside: Mapping[str, Value], names: Sequence[str], marks: Collection[str], wanted: str
 ) -> list[str]:
-    """The wanted entry; else the one with the first of these names, or those that are likely."""
-    hits: list[str] = []
-    for name, value in inside.items():
+    """The wanted entry; else the one with the first of these names, or those with one of the marks."""
+    found = [name for name in ((wanted,) if wanted else names) if name in inside][:1]
+    for name, value in inside.items() if not found and not wanted else ():
         with suppress(ConfigError):
-            if isinstance(value.node, Scalar) and likely(parsed(value.node, Diagnostics(""))):
-                hits.append(name)
-    named = [name for name in ((wanted,) if wanted else keys) if name in inside]
-    return named[:1] or ([] if wanted else hits)
+            if isinstance(value.node, Scalar) and has_key(parsed(value.node, Diagnostics("")), marks):
+                found.append(name)
+    return found
 
 
 def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[tuple[str, Value]]:

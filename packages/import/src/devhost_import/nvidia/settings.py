@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from devhost.config.diagnostics import suggest
-from devhost.config.document import Fields, Node, Scalar
+from devhost.config.document import Fields, Scalar
 from devhost.config.reader import WRONG, keys, read
 from devhost_import.gojson import UNKNOWN_KEY
 from devhost_import.source import CHOOSE, GUIDE, HELM, Object, Source, Value, node_at, some, text_at
@@ -22,6 +22,8 @@ from .config import Config, Flags, Imex, Plugin
 
 # the configuration in a ConfigMap that the plugin's chart uses for a node without a label
 CONFIG_KEY = "default"
+# keys of the file; a chart has resources as well
+_MARKS = ("flags", "imex", "resources.gpus", "resources.mig", "sharing", "version")
 
 # the place and the type of each key of the file that variables and flags set as well
 _SETTINGS = {
@@ -147,22 +149,11 @@ def settings(source: Source) -> Settings:
         if values.chart == "gpu-operator" or (is_operator and not values.chart):
             return _of_operator(values, version=values.version if values.chart else "")
         return _of_chart(values)
-    found = file_of(source, None, "", CONFIG_KEY, likely=_is_config) or source.one_of(source.bare)
+    found = file_of(source, None, "", CONFIG_KEY, marks=_MARKS) or source.one_of(source.bare)
     if found is None:
         source.refuse(_HINT)
     _note_others(source, source.chosen, source.others())
-    return Settings(found.expected(sorted(keys(Config)), _is_config))
-
-
-def _is_config(node: Node) -> bool:
-    """Whether the plugin reads any of the keys. ``resources`` of a chart is not the key of the plugin."""
-    names = {name.lower() for name in keys(Config)}
-    for name, entry in node.entries.items() if isinstance(node, Fields) else ():
-        inner = {one.lower() for one in entry.value.entries} if isinstance(entry.value, Fields) else set()
-        foreign = name.lower() == "resources" and inner and not inner & {"gpus", "mig"}
-        if name.lower() in names and not foreign:
-            return True
-    return False
+    return Settings(found.expected(keys(Config), _MARKS))
 
 
 def _are_values(value: Value) -> bool:
@@ -188,7 +179,7 @@ def _of_container(plugin: Container) -> Settings:
     if path and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
         note(f"A node without a label uses no configuration: {CHOOSE}.")
     elif path:
-        found = file_of(source, plugin, path, CONFIG_KEY, likely=_is_config, default=wanted)
+        found = file_of(source, plugin, path, CONFIG_KEY, marks=_MARKS, default=wanted)
         if found is None:
             plugin.lacks(path, wanted or CONFIG_KEY)
         _note_others(source, source.chosen, source.others())
@@ -329,7 +320,7 @@ def _chosen(values: Value, path: tuple[str, ...], fallbacks: Collection[str], po
         message = f"it has no {place.key(wanted).path}" if wanted else "no configuration is the default"
         place.diagnostics.fail(configs.node.mark, message, f"{CHOOSE}, which may be {some(names)}")
     _note_others(source, wanted, configs.others(wanted))
-    return found.document().expected(sorted(keys(Config)), _is_config)
+    return found.document().expected(keys(Config), _MARKS)
 
 
 def _note_others(source: Source, chosen: str, left: Sequence[str]) -> None:
