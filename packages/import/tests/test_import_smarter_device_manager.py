@@ -169,6 +169,21 @@ def test_a_name_has_the_plugins_character_for_others() -> None:
     assert set(converted(PEER, rule(by_path))) == {"smarter-devices/serial_by-path_pci-0000_00_14_0-port0"}
 
 
+@pytest.mark.parametrize(
+    ("expression", "is_exact"),
+    [
+        ("^ttyUSB[0-9]*$", True),
+        ("^serial/by-id/.*$", True),
+        ("^serial/by-id/usb-[0-9]*$", False),
+        ("^serial/by-id/usb-[0-9]+-port0$", False),
+        ("^nvme[0-9]+n[0-9]+$", False),
+    ],
+)
+def test_a_selection_that_may_be_wider_has_a_remark(expression: str, is_exact: bool) -> None:
+    remark = "devhost accepts any text for the repetition: check what it selects."
+    assert (remark in said(run(PEER, rule(expression)).stdout)) is not is_exact
+
+
 def test_names_without_links_stay_exclusive() -> None:
     text = run(PEER, rule("^ttyUSB[0-9]*$") + rule("^tty.*$") + rule("^gpiomem$") + rule("^snd$")).stdout
     assert "shared: true" not in text

@@ -19,7 +19,7 @@ from .writing import Block, given
 
 MOST = 64  # globs for one expression
 LONGEST = 256  # characters that a repetition with a number is written out to
-WIDER = "A repetition that is not at the end may be any text for devhost: check what it selects."
+WIDER = "devhost accepts any text for the repetition: check what it selects."
 
 _START, _END, _ANY = "\x02", "\x03", "?*"  # anchors are characters that no name has
 _PART = r"(?:\[!?\]?[^]]*\]|[^]\[])"

@@ -134,7 +134,8 @@ def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:
             yield _of_path(rule, one, one.text, [remark])
         elif "/by-" in before:
             why = "The plugin makes a resource of each of these links, devhost one of all: change the pods."
-            yield _of_path(rule, one, _VARIES.split(one.text)[0].rstrip("/._-"), [remark, why])
+            wider = [regular.WIDER] if one.never or one.is_wider else []
+            yield _of_path(rule, one, _VARIES.split(one.text)[0].rstrip("/._-"), [remark, why, *wider])
         else:
             is_by_path = _VARIES.search(before) or before.startswith(_OTHER_NAMES)
             varying.setdefault("" if is_by_path else f"{before}/", []).append(one)
