@@ -294,9 +294,9 @@ def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
             continue
         full = f"{domain}/{device.name}"
         if problem := naming.problem(full):
-            value.report(f"{shown(full)} {problem}", key="name")
+            value.at("name").report(f"{shown(full)} {problem}")
         elif device.name in seen:
-            value.report(f"{shown(device.name)} occurs twice", "give each device a unique name", "name")
+            value.at("name").report(f"{shown(device.name)} occurs twice", "give each device a unique name")
         seen.add(device.name)
         yield device
 

@@ -256,7 +256,7 @@ def _spec(one: _Given) -> _Spec | None:
     spec = mine.as_dataclass(_Spec, source.note, only=known or ("-",))
     if spec and one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
         hint = "set sharedDevNum to 2 or more, or remove it"
-        value.report("requires sharedDevNum above 1", hint, "preferredAllocationPolicy")
+        value.at("preferredAllocationPolicy").report("requires sharedDevNum above 1", hint)
     return spec
 
 

@@ -141,7 +141,7 @@ def _devices(permitted: Value) -> Iterator[_Device]:
             if device is None and not is_external:
                 continue
             if kind is not _Mediated and (problem := naming.problem(name)):
-                one.report(f"{shown(name)} {problem}", key="resourceName")
+                one.at("resourceName").report(f"{shown(name)} {problem}")
             elif device is None:  # KubeVirt does not read its selector
                 what = "another plugin serves it, and its selector is none"
                 note(f"{name}: {what}: import the configuration of that plugin.")

@@ -71,9 +71,9 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:
         found.fail(f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}", _FORMER[mode])
-    if isinstance(listed := node_at(found.node, top), Scalar) and listed.kind == "null":
+    if node_at(found.node, top) and not found.at(top):
         message = f"{found.place.key(top).path} is null: this node has no resources"
-        found.fail(message, CHOOSE if left else "give the file of another node", listed.mark)
+        found.at(top).fail(message, CHOOSE if left else "give the file of another node")
     return found, options
 
 

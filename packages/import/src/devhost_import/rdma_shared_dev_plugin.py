@@ -91,7 +91,7 @@ def convert(source: Source) -> str:
             continue
         # the names of the plugin's sockets have no prefix, so it refuses this as well
         if any(resource.resource_name == one.resource_name for one, _ in resources):
-            value.report(f"{shown(resource.resource_name)} occurs twice", key="resourceName")
+            value.at("resourceName").report(f"{shown(resource.resource_name)} occurs twice")
         ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
         remarks += odd_ids(ids, value.place.key("selectors").path)
         resources.append((resource, remarks))

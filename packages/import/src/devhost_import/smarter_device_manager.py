@@ -121,7 +121,7 @@ def _rules(value: Value) -> Iterator[_Files | Entry]:
                 why = f"{match} cannot be converted, because {error}: omitted."
                 yield Entry(remarks=[why, "Add entries for the files that you need, with devNode."])
             except Invalid as error:
-                one.report(str(error), "the plugin does not start with it", "devicematch")
+                one.at("devicematch").report(str(error), "the plugin does not start with it")
 
 
 def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:

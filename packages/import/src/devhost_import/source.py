@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NoReturn, Self, TypeVar
 
-from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown
+from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Place, one_line, shown
 from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, read_dataclass
 
@@ -81,7 +81,7 @@ class Value:
         return not (isinstance(self.node, Scalar) and self.node.kind == "null")
 
     def at(self, *path: str) -> Value:
-        """The value below these keys; a false one if one of them is missing or null."""
+        """The value below these keys; a false one with its place if one of them is missing or null."""
         node = node_at(self.node, *path) or Scalar(self.node.mark, "", "null")
         return Value(self.source, self.root, node, reduce(Place.key, path, self.place))
 
@@ -96,14 +96,13 @@ class Value:
         text = self.text(*path).lower()
         return text in TRUE if text else otherwise
 
-    def fail(self, message: str, hint: str = "", mark: Mark | None = None) -> NoReturn:
-        """Refuses the input because of this value, or of something at ``mark``."""
-        self.place.diagnostics.fail(mark or self.node.mark, message, hint)
+    def fail(self, message: str, hint: str = "") -> NoReturn:
+        """Refuses the input because of this value."""
+        self.place.diagnostics.fail(self.node.mark, message, hint)
 
-    def report(self, message: str, hint: str = "", key: str = "") -> None:
-        """Adds a diagnostic about the value, or about that of one of its keys."""
-        place = self.place.key(key) if key else self.place
-        place.report((node_at(self.node, key) if key else None) or self.node, message, hint)
+    def report(self, message: str, hint: str = "") -> None:
+        """Adds a diagnostic about the value."""
+        self.place.report(self.node, message, hint)
 
     def is_off(self, who: str, *path: str) -> None:
         """Adds a remark if the key of a chart or an operator that starts the plugin is false."""
@@ -317,7 +316,7 @@ class Source:
             what = "it is not a Kubernetes object"
         if (reader := _IMPORTERS.get(first.kind, self.peer)) != self.peer:
             hint = f"`devhost import {reader}` reads it"
-        first.fail(what, hint, (node_at(first.node, "kind") or first.node).mark)
+        first.at("kind").fail(what, hint)
 
     def one_of(self, found: Sequence[V], program: str = "", made: Sequence[object] = ()) -> V | None:
         """The only one of several configurations of one plugin, if any; those that set, or ``made``, the same

@@ -168,7 +168,7 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
         value.source.note(_ASSUMED)
     name = f"{domain or DEFAULT_PREFIX}/{resource.resource_name}"
     if problem := naming.problem(name) or ("occurs twice" if name in names else ""):
-        value.report(f"{shown(name)} {problem}", key="resourceName")
+        value.at("resourceName").report(f"{shown(name)} {problem}")
     names.add(name)
     where = [block for one in selectors for block in one.where(resource.device_type)]
     if not where:

@@ -275,7 +275,7 @@ def file_of(
             which = some([f"{one.namespace}/{one.name}".strip("/") for one in maps])
             message = f"none of {which} has the entry {wanted or names[0]}"
             hint = "give only the ConfigMap of the plugin, and name its entry with --key"
-        chosen.fail(message, hint, (node_at(chosen.node, "data") or chosen.node).mark)
+        chosen.at("data").fail(message, hint)
     source.chosen, source.entries = fits[0], chosen.at("data")
     if entry:
         source.others()  # which the plugin does not read
