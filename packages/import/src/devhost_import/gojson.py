@@ -36,6 +36,8 @@ def pruned(
     wanted = without_annotation(wanted)
     if wanted == Raw:
         return node
+    if isinstance(node, Scalar) and node.kind == "int" and ":" in node.text:  # Go has no numbers of base 60
+        return dataclasses.replace(node, kind="str")
     if isinstance(node, Items):
         inner = next((one for one in typing.get_args(wanted) if one is not Ellipsis), None)
         items = (pruned(one, inner, place.item(n), ignored, elsewhere) for n, one in enumerate(node.items))

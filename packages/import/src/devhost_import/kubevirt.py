@@ -12,7 +12,7 @@ from typing import Annotated
 
 from devhost.backend import option
 from devhost.config.diagnostics import Diagnostics, shown
-from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.document import Items
 from devhost.config.language import naming
 from devhost.config.reader import Bounds, Form, Raw, camel
 
@@ -137,7 +137,9 @@ def _devices(permitted: Value) -> Iterator[_Device]:
             name, note = text_at(one.node, "resourceName"), one.source.note
             is_external = text_at(one.node, "externalResourceProvider") == "true"
             aside = replace(one.place, diagnostics=Diagnostics("")) if is_external else one.place
-            device = replace(one, node=_spelled(one.node), place=aside).as_dataclass(kind, note)
+            if selector := one.at("pciDeviceSelector"):  # of a HyperConverged object
+                one = one.without("pciDeviceSelector").put(("pciVendorSelector",), selector.node)
+            device = replace(one, place=aside).as_dataclass(kind, note)
             if device is None and not is_external:
                 continue
             if kind is not _Mediated and (problem := naming.problem(name)):
@@ -149,18 +151,6 @@ def _devices(permitted: Value) -> Iterator[_Device]:
                 note(f"{name} is disabled: omitted.")
             else:
                 yield device
-
-
-def _spelled(node: Node) -> Node:
-    """The mapping with KubeVirt's spelling of a key of a HyperConverged object, whose value is text."""
-    if not isinstance(node, Fields):
-        return node
-    wanted = "pciVendorSelector"
-    found = {wanted if key == "pciDeviceSelector" else key: entry for key, entry in node.entries.items()}
-    given = found.get(wanted)
-    if given and isinstance(given.value, Scalar) and given.value.kind != "null":  # 1002:15 is a number
-        found[wanted] = given._replace(value=replace(given.value, kind="str"))
-    return Fields(node.mark, found)
 
 
 def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
