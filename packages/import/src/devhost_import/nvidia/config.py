@@ -29,6 +29,8 @@ def _check_name(name: str, key: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
+    """``flags.plugin``."""
+
     pass_device_specs: bool = False
     device_list_strategy: Strategy | tuple[Strategy, ...] = "envvar"
     device_ID_strategy: Literal["uuid", "index"] = "uuid"
@@ -44,7 +46,9 @@ class Plugin:
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureDiscovery:  # the plugin's companion that labels nodes
+class FeatureDiscovery:
+    """``flags.gfd``, for gpu-feature-discovery, the plugin's companion that labels nodes."""
+
     output_file: str = ""
     oneshot: Raw = option(None)
     no_timestamp: Raw = option(None)
@@ -54,6 +58,8 @@ class FeatureDiscovery:  # the plugin's companion that labels nodes
 
 @dataclass(frozen=True, slots=True)
 class Flags:
+    """``flags``."""
+
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     fail_on_init_error: bool = True
     nvidia_driver_root: str = ""
@@ -70,6 +76,8 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
+    """One entry of ``resources.gpus`` or ``resources.mig``."""
+
     pattern: str = option(example='"*"')
     name: str = option(example="gpu")
 
@@ -136,12 +144,16 @@ class _Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Imex:
+    """``imex``."""
+
     channel_IDs: tuple[Annotated[int, Bounds(0, 0)], ...] = ()
     required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
+    """The whole file."""
+
     version: Literal["v1", ""] = "v1"
     flags: Flags = Flags()
     resources: _Resources = _Resources()
