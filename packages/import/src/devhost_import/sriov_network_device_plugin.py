@@ -145,7 +145,8 @@ class _Selectors:
 def convert(source: Source, prefix: str) -> str:
     found, options = configuration(source, "sriovDevicePlugin", "resourceList", source.peer)
     if options is not None:
-        prefix = prefix or options.get("resource-prefix").text() or DEFAULT_PREFIX
+        flag = options.get("resource-prefix")
+        prefix = prefix or flag.text() or DEFAULT_PREFIX
         options.finish("config-file", "log-dir", "log-level", named=NAMED)
     read = found.as_dataclass(_File, source.note)
     entries: list[Entry] = []
