@@ -15,7 +15,13 @@ SOURCE = ROOT / "src" / "devhost"
 
 CDI = "With `inject: cdi`"
 
-WAYS = {"From a uevent to a list": 15, "Allocate": 9, CDI: 4, "From an edit of the YAML to the services": 10}
+WAYS = {
+    "From a uevent to a list": 15,
+    "Allocate": 9,
+    CDI: 4,
+    "From a claim to its container": 9,
+    "From an edit of the YAML to the services": 10,
+}
 """The headings of the lists, and the most modules that a list may name."""
 
 PLACE = r"`(?P<file{n}>[\w/]+\.py)` `(?P<name{n}>[\w.]+)`"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from work import Work
 
-from devhost.allocation.allocations import Allocations, Listing
+from devhost.allocation.allocations import Allocations, Listing, Reservation
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
@@ -205,8 +205,8 @@ def test_a_plan_looks_at_no_resource_of_which_no_container_has_anything() -> Non
         rig.ledger.of(OLD).allocated("card", {"a": [Device("a")]})
         for number in range(resources):
             unused = rig.ledger.of(f"example.com/unused-{number}")
-            with unused.reserved("card", {"b": [Device("b")]}):
-                pass
+            with Reservation(unused, "card") as reservation:
+                reservation.add({"b": [Device("b")]})
         settings = Settings()
         rig.ledger.observe(rig.found, settings)
         with work.counted():
@@ -220,7 +220,8 @@ def test_a_plan_looks_at_no_resource_of_which_no_container_has_anything() -> Non
 def test_an_allocate_that_fails_releases_its_devices_and_remakes_the_plan() -> None:
     rig = Rig()
     allocations = rig.ledger.of(OLD)
-    with pytest.raises(ValueError, match="no"), allocations.reserved("card", {"a": [Device("a")]}):
+    with pytest.raises(ValueError, match="no"), Reservation(allocations, "card") as reservation:
+        reservation.add({"a": [Device("a")]})
         raise ValueError("no")
     assert not rig.ledger.held() and rig.replans == 1
 

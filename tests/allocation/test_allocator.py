@@ -77,7 +77,7 @@ class Rig:
         self.supply = allocator_of("example.com/card", self.inventory, self.scanner)
 
     async def allocate(self, *tokens: str) -> Granted:
-        await self.source.discover([])
+        self.source.discover([])
         return await self.supply.allocate(tokens)
 
 
@@ -300,7 +300,7 @@ async def test_a_preference_is_one_of_the_available_tokens(rig: Rig) -> None:
 
 
 async def test_a_container_may_restart_on_a_device_that_became_unhealthy(rig: Rig) -> None:
-    await rig.source.discover([])
+    rig.source.discover([])
     await rig.supply.prepare(["sick"])
     with pytest.raises(UnknownDevice):
         await rig.supply.prepare(["nobody"])

@@ -72,7 +72,7 @@ class Desk:
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     made = Desk(tmp_path)
-    await made.source.discover([])
+    made.source.discover([])
     yield made
     made.source.close()
     made.infos.close()

@@ -101,7 +101,7 @@ class Scene:
 
 @asynccontextmanager
 async def running(scene: Scene) -> AsyncIterator[Scene]:
-    await scene.runner.discover([])
+    scene.runner.discover([])
     task = asyncio.create_task(scene.injection.run())
     yield scene
     scene.injection.stop()

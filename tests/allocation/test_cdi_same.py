@@ -96,7 +96,7 @@ class Resource:
         self.inventory.update(units(of, self.offers), lambda device: HEALTHY, Reason)
 
     async def answer(self, tokens: Sequence[str]):
-        await self.source.discover([])
+        self.source.discover([])
         granted = await self.allocator.allocate(tokens)
         return container_response(granted.edits, granted.left_out)
 
@@ -108,7 +108,7 @@ async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[st
         injection = CdiInjection(named.backend, named.inventory, directory, lambda: None)
         named.allocator = Allocator(named.inventory, named.backend, named.entry, injection)
         running = asyncio.create_task(injection.run())
-        await named.source.discover([])
+        named.source.discover([])
         injection.want(named.offers, lambda device: HEALTHY)
         try:
             try:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from work import Work
 
-from devhost.allocation.allocations import Allocations
+from devhost.allocation.allocations import Allocations, Reservation
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device
@@ -45,7 +45,8 @@ class Node:
 
     def allocate(self, device: Device = CARD, resource: str = NAME) -> None:
         held = self.allocations.of(resource)
-        with held.reserved("toy", {device.id: [device]}, [device.id]):
+        with Reservation(held, "toy") as reservation:
+            reservation.add({device.id: [device]}, [device.id])
             held.allocated("toy", {device.id: [device]}, [device.id])
 
 
@@ -53,7 +54,7 @@ def claimed(
     device: Device = CARD, request: str = "card", *, replicas: int = 1, share: str = "", slots: int = 1
 ) -> ClaimedDevice:
     return ClaimedDevice(
-        ("toy", device.id), device, NAME, True, request, share, replicas=replicas, slots=slots
+        request, "pool", device.id, share, ("toy", device.id), NAME, replicas=replicas, slots=slots
     )
 
 
@@ -122,13 +123,15 @@ def test_hardware_that_a_held_device_gains_is_refused_to_a_claim() -> None:
 def test_the_work_for_a_claim_does_not_depend_on_how_many_others_there_are(part_of: frozenset[str]) -> None:
     lines = []
     for count in (100, 400):
-        node = Node()
-        for number in range(count):
-            card = Device(f"card{number}", claims=frozenset({f"pci:{number}"}), part_of=part_of)
+        *cards, last = (
+            Device(f"card{number}", claims=frozenset({f"pci:{number}"}), part_of=part_of)
+            for number in range(count + 1)
+        )
+        node = Node(*cards, last)
+        for number, card in enumerate(cards):
             node.prepare(ClaimHolder("ns", f"claim-{number}", f"uid-{number}"), claimed(card))
         work = Work()
         with work.counted():
-            last = Device("last", claims=frozenset({"pci:last"}), part_of=part_of)
             node.prepare(TWO, claimed(last))
             node.allocations.claims.released(TWO.uid)
         lines.append(work.lines)
@@ -215,7 +218,7 @@ def test_a_release_asks_for_a_plan_and_a_prepare_of_what_the_plan_offers_does_no
 def test_a_claim_of_an_earlier_run_asks_for_a_plan_and_its_hardware_is_found_with_the_device() -> None:
     node = Node(CARD, PART)
     before = node.plans
-    node.allocations.claims.prepared(ONE, [claimed(Device("card0"))])
+    node.allocations.claims.prepared(ONE, [claimed()])
     assert node.plans == before + 1
     plan = node.plan(Serve.PLUGIN, "example.com/other")
     assert {(one.device, one.kind) for one in plan.refusals} == {

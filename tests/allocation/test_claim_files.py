@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, RecordedDevice, document, parsed
+from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, document, parsed
 from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.spec import dumps
+from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import ClaimHolder
 
@@ -24,7 +25,7 @@ DRIVER = "devhost.example.com"
 KIND = f"{DRIVER}/claim"
 
 
-def device(number: int = 0, **more: object) -> RecordedDevice:
+def device(number: int = 0, **more: object) -> ClaimedDevice:
     values: dict[str, object] = {
         "request": "gpu",
         "pool": "node-1/card",
@@ -34,10 +35,10 @@ def device(number: int = 0, **more: object) -> RecordedDevice:
         "resource": "example.com/card",
         "cdi_ids": (f"{KIND}={UID}-gpu-{number}",),
     }
-    return RecordedDevice(**(values | more))  # type: ignore[arg-type]
+    return ClaimedDevice(**(values | more))  # type: ignore[arg-type]
 
 
-def record(*devices: RecordedDevice) -> ClaimRecord:
+def record(*devices: ClaimedDevice) -> ClaimRecord:
     return ClaimRecord(ClaimHolder("team", "claim", UID), DRIVER, devices or (device(),))
 
 

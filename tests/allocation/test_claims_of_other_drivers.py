@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.allocation.allocations import Allocations
+from devhost.allocation.allocations import Allocations, Reservation
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
 from devhost.allocation.timing import NODE
@@ -67,12 +67,13 @@ class Node:
 
     def allocate(self, device: Device = CARD) -> None:
         held = self.allocations.of(NAME)
-        with held.reserved("toy", {device.id: [device]}, [device.id]):
+        with Reservation(held, "toy") as reservation:
+            reservation.add({device.id: [device]}, [device.id])
             held.allocated("toy", {device.id: [device]}, [device.id])
 
     def prepare(self, device: Device = CARD) -> None:
         claim = ClaimHolder("team", "mine", "uid-1")
-        wanted = [ClaimedDevice(("toy", device.id), device, NAME, True, "card")]
+        wanted = [ClaimedDevice("card", "pool", device.id, "", ("toy", device.id), NAME)]
         with self.allocations.claims.reserved(claim, wanted):
             self.allocations.claims.prepared(claim, wanted)
 

@@ -23,6 +23,7 @@ def root(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("c10:229" if path.endswith("fuse") else "")
     (tmp_path / "dev/link").symlink_to("fuse")
+    (tmp_path / "dev/nothing").symlink_to("null")
     uevent = tmp_path / "sys/dev/char/10:229/uevent"
     uevent.parent.mkdir(parents=True)
     uevent.write_text("MAJOR=10\nMINOR=229\nDEVNAME=fuse\n")
@@ -35,11 +36,14 @@ def given(root: Path, *parts: DeviceNode | Mount, device: Device = PLAIN) -> set
     return set(unclaimed(Edits(nodes, mounts), [device], prefix_of(root)))
 
 
-def test_no_other_name_of_a_claimed_node_is_looked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_name_of_a_claimed_or_common_node_is_looked_for(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claimed, resolved = Device("d", claims=frozenset({FUSE})), list[str]()
     monkeypatch.setattr(os.path, "realpath", resolved.append)
     edits = Edits((DeviceNode("/dev/fuse"),))
     assert not unclaimed(edits, [claimed], str(root))
+    assert not unclaimed(Edits(tuple(map(DeviceNode, EVERYWHERE))), [PLAIN], str(root))
     assert not resolved
 
 
@@ -60,6 +64,7 @@ def test_claimed_parts_and_the_same_number_do_not_count(root: Path) -> None:
 def test_what_is_common_is_nobodys(root: Path) -> None:
     assert not given(root, DeviceNode("/dev/fuse", shared=True))
     assert not given(root, *map(DeviceNode, EVERYWHERE), Mount("/dev/null", "/etc/masked"))
+    assert not given(root, DeviceNode("/dev/nothing"))
     assert not given(root, Mount("/dev", "/dev"), Mount("/dev/dir", "/x"), Mount("/dev/shm/file", "/x"))
     assert not given(root, Mount("/usr/lib/x.so", "/x"), Mount("/dev/none", "/x"))
 

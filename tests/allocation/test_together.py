@@ -91,7 +91,7 @@ class Rig:
         return {name: e.health.reason or "" for name, e in self.inventory.snapshot.entries.items()}
 
     async def allocate(self, *tokens: str) -> str:
-        await self.source.discover([])
+        self.source.discover([])
         granted = await self.supply.allocate(tokens)
         assert [node.path for node in granted.edits.nodes] == [
             f"/dev/{name}" for name in granted.edits.env["CARDS"].split(",")

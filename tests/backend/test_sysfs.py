@@ -11,6 +11,7 @@ from devhost_testing.trees import Tree
 from devhost.backend.sysfs import (
     SYSFS_LIMIT,
     Sysfs,
+    function_path,
     is_live,
     natural,
     pci_path,
@@ -192,6 +193,13 @@ def test_a_pci_function_is_found_from_any_device_below_it(sysfs):
 def test_the_path_of_a_pci_function_ends_at_the_last_address():
     assert pci_path(f"/sys/devices/{CARD}/mlx5_core.sf.4/infiniband/mlx5_2") == f"/sys/devices/{CARD}"
     assert pci_path("/sys/devices/virtual/infiniband/rxe0") == ""
+
+
+def test_the_innermost_function_that_has_a_device_is_a_pci_or_a_scalable_one():
+    card = f"/sys/devices/{CARD}"
+    assert function_path(f"{card}/net/eth0") == function_path(card) == card
+    assert function_path(f"{card}/mlx5_core.sf.4/infiniband/mlx5_2") == f"{card}/mlx5_core.sf.4"
+    assert function_path("/sys/devices/virtual/infiniband/rxe0") == ""
     assert pcie_path(f"/sys/devices/{CARD}/net/ib0") == ("0000:3a:00.0", "0000:3b:00.0")
     assert pcie_path("/sys/devices/pci10000:e0/10000:e0:06.0/10000:e1:00.0") == (
         "10000:e0:06.0",

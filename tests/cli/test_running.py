@@ -172,6 +172,33 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("runtime")
+async def test_a_running_host_is_ready_until_an_entry_lacks_something(toys: Any, tmp_path: Path) -> None:
+    async def asked(*arguments: str) -> tuple[int, str]:
+        done = await asyncio.to_thread(toys.call, *arguments)
+        return done.returncode, done.stdout
+
+    async with running(toys, tmp_path):
+        async with asyncio.timeout(60):
+            while await asked("ready") != (0, "ready\n"):
+                pass
+        code, shown = await asked("status", "--exit-code")
+        assert (code, "No problems" in shown or "example.com/toy" in shown) == (0, True)
+        assert await asked("ready", "--entry", "example.com/toy") == (0, "ready\n")
+        code, shown = await asked("ready", "--entry", "x")
+        assert (code, shown) == (2, "unknown: no entry is called x (the configuration has example.com/toy)\n")
+
+        toys.write("name: example.com/toy, backend: toy, expect: 3")
+        async with asyncio.timeout(60):
+            while (await asked("ready"))[0] == 0:
+                pass
+        code, shown = await asked("ready")
+        assert code == 1 and shown.startswith("not ready: example.com/toy: 2 of 3 devices")
+        assert (await asked("status", "--exit-code"))[0] == 1
+        code, shown = await asked("ready", "-o", "json")
+        assert (code, json.loads(shown)["ready"]) == (1, False)
+
+
+@pytest.mark.usefixtures("runtime")
 async def test_holders_and_health_of_a_running_host_are_shown(toys: Any, tmp_path: Path) -> None:
     (toys.root / "dev").mkdir()
     node = toys.root / "dev" / "null"

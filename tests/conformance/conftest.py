@@ -18,7 +18,6 @@ from devhost.backend.backoff import Backoff
 from devhost.backend.model import Device
 from devhost.host.host import Host
 
-sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
 sys.path.append(str(Path(__file__).parent))  # for what the test modules share
 
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, cast
 
 from devhost.backend import Attribute, Backend, Event
 from devhost.backend.model import Device, Health
-from devhost.discovery.runner import BackendRunner, ServiceContext
+from devhost.discovery.runner import Abilities, BackendRunner, ServiceContext
 from devhost.discovery.scanner import Scanner, State
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
-from devhost.telemetry.metrics import BackendFailure, Metrics
+from devhost.telemetry.metrics import Metrics
 
 LIMIT = 10_000
 """The number of scans after which a test fails because of an endless loop."""
@@ -34,7 +34,7 @@ class FakeSource:
     missing_drivers = ()
 
     def __init__(self, *, probes: bool) -> None:
-        self.probes = probes
+        self.abilities = Abilities(probe=probes)
         self.context = ServiceContext("toy", Path("/"))
         self.devices: list[Any] = [Device("d0"), Device("d1")]
         self.error: Exception | None = None
@@ -57,6 +57,9 @@ class FakeSource:
     def probe_times(self) -> list[float]:
         """When it was probed."""
         return [at for at, _ in self.probed]
+
+    async def call(self, lane: str, deadline: float | None, call: Callable[..., Any], *args: object) -> Any:
+        return await call(*args)
 
     async def discover(self, events: Sequence[Event]) -> list[Any]:
         self.looks.append((now(), list(events)))
@@ -86,10 +89,11 @@ class FakeSource:
 class Counts(Metrics):
     def __init__(self) -> None:
         super().__init__()
-        self.failures: list[BackendFailure] = []
+        self.failures: list[str] = []
 
-    def backend_failed(self, backend: str, kind: BackendFailure) -> None:
-        self.failures.append(kind)
+    def add(self, metric: str, *labels: str, by: float = 1.0) -> None:
+        if metric == "backend_failures_total":
+            self.failures.append(labels[1])
 
 
 def now() -> float:
@@ -124,15 +128,15 @@ class Scene:
     @asynccontextmanager
     async def running(self, *, watch: bool = False) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(self.discovery.run())]
-        if self.source.probes:
-            tasks.append(asyncio.create_task(self.discovery.probe()))
+        if self.discovery.probing:
+            tasks.append(asyncio.create_task(self.discovery.probing.run()))
         if watch:
             tasks.append(asyncio.create_task(self.discovery.watch()))
         try:
             await asyncio.sleep(0.01)
             yield
             assert not tasks[0].done(), "the loop ended"
-            assert not (self.source.probes and tasks[1].done()), "the loop of probes ended"
+            assert not (self.discovery.probing and tasks[1].done()), "the loop of probes ended"
         finally:
             for task in tasks:
                 task.cancel()

@@ -58,17 +58,15 @@ class Ear:
 
 class Counts(Metrics):
     def __init__(self) -> None:
-        super().__init__()
         self.told: list[tuple[object, ...]] = []
+        super().__init__()
 
-    def observer_failed(self, observer: str, kind: ObserverFailure) -> None:
-        self.told.append((observer, kind))
+    def add(self, metric: str, *labels: str, by: float = 1.0) -> None:
+        self.told.append((*labels, by) if metric == "observer_dropped_total" else labels)
 
-    def observer_dropped(self, observer: str, news: int) -> None:
-        self.told.append((observer, news))
-
-    def observer_paused(self, observer: str, paused: bool) -> None:
-        self.told.append((observer, paused))
+    def set(self, metric: str, *labels: str, to: float) -> None:
+        if metric == "observer_paused":
+            self.told.append((*labels, to))
 
 
 def appeared(*devices: str) -> Batch:

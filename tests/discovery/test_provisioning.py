@@ -39,15 +39,15 @@ class Toy:
     def request_scan(self) -> None:
         self.looks += 1
 
-    async def provision(self, lane: WorkerThread, deadline: float) -> None:
+    async def call(self, lane: WorkerThread, deadline: float, call: Callable[[], None]) -> None:
         self.calls.append(asyncio.get_running_loop().time())
         if self.hang:
-            await lane.call(deadline, self._hang)
+            await lane.call(deadline, call)
         answer = self.answers.pop(0) if self.answers else None
         if answer:
             raise answer
 
-    def _hang(self) -> None:
+    def provision(self) -> None:
         assert self.hang
         self.running += 1
         self.hang.wait(60)
@@ -216,11 +216,11 @@ async def test_a_backend_that_has_not_started_is_not_a_failure(tmp_path: Any) ->
             return []
 
     source, lane = BackendRunner(Maker, NoOptions(), tmp_path), WorkerThread("maker-provision")
-    assert source.provisions
+    assert source.abilities.provision
     with pytest.raises(NotYet, match="has not started"):
-        await source.provision(lane, 5)
-    await source.discover([])
+        await source.call(lane, 5, source.provision)
+    source.discover([])
     with pytest.raises(NotYet, match="the hardware is away"):
-        await source.provision(lane, 5)
+        await source.call(lane, 5, source.provision)
     source.close()
     lane.close()

@@ -112,10 +112,10 @@ async def test_any_exception_of_a_backend_becomes_a_backend_error_of_one_line(
 ) -> None:
     broken = source(**{"__init__" if where == "init" else where: raising(error)})
     with pytest.raises(BackendError) as caught:
-        await broken.discover([Event()])
-        await broken.probe([Device("d0")])
-        await broken.prepare(60.0, AllocateRequest(DEVICES))
-        await broken.serve(60.0, broken.allocate, AllocateRequest(DEVICES))
+        await broken.call("discover", None, broken.discover, [Event()])
+        await broken.call("probe", None, broken.probe, [Device("d0")])
+        await broken.call("serve", 60.0, broken.prepare, AllocateRequest(DEVICES))
+        await broken.call("serve", 60.0, broken.allocate, AllocateRequest(DEVICES))
     assert str(caught.value) == text
     assert isinstance(caught.value, AllocationError) == isinstance(error, AllocationError)
 
@@ -126,23 +126,25 @@ async def test_a_generator_that_fails_half_way_does_not_shorten_the_list(source:
         raise OSError("unplugged while we looked")
 
     with pytest.raises(BackendError, match="unplugged while we looked"):
-        await source(discover=discover).discover([])
+        broken = source(discover=discover)
+        await broken.call("discover", None, broken.discover, [])
 
 
 @pytest.mark.parametrize("answer", [None, 7, Device("d0")])
 async def test_a_result_that_is_not_a_list_is_a_failure(source: Any, answer: object) -> None:
     with pytest.raises(BackendError, match="backend card failed: TypeError"):
-        await source(discover=lambda self: answer).discover([])
+        broken = source(discover=lambda self: answer)
+        await broken.call("discover", None, broken.discover, [])
 
 
 @pytest.mark.parametrize("answer", [None, [], "fine", {"d0": False}, {"d0": None}])
 async def test_a_probe_with_an_invalid_result_is_a_failure(source: Any, answer: object) -> None:
     broken = source(probe=lambda self, devices: answer)
-    await broken.discover([])
+    broken.discover([])
     with pytest.raises(
         BackendError, match=r"^probe\(\) of backend card did not return a mapping of ids to Health"
     ):
-        await broken.probe([])
+        await broken.call("probe", None, broken.probe, [])
 
 
 async def test_a_failed_start_is_retried_with_the_next_scan(source: Any) -> None:
@@ -156,39 +158,39 @@ async def test_a_failed_start_is_retried_with_the_next_scan(source: Any) -> None
     late = source(__init__=init)
     for _ in range(2):
         with pytest.raises(BackendError, match="library not there yet"):
-            await late.discover([])
+            await late.call("discover", None, late.discover, [])
         with pytest.raises(BackendError, match="backend card has not started"):
             _ = late.backend
-    assert await late.discover([]) == [Device("d0")]
-    await late.discover([])
+    assert await late.call("discover", None, late.discover, []) == [Device("d0")]
+    late.discover([])
     assert len(starts) == 3
 
 
 async def test_a_hanging_scan_does_not_delay_a_pod(source: Any, hang: threading.Event) -> None:
     slow = source()
-    await slow.discover([])
+    slow.discover([])
     type(slow.backend).discover_deadline = 1.0
     type(slow.backend).discover = lambda self: hang.wait()
     with pytest.raises(
         BackendTimeout, match=r"^backend card did not answer within 1 s when looking for devices$"
     ):
-        await slow.discover([])
-    assert await slow.serve(60.0, slow.backend.allocate, []) == Edits()
+        await slow.call("discover", None, slow.discover, [])
+    assert await slow.call("serve", 60.0, slow.backend.allocate, []) == Edits()
     assert slow.hung == 1
 
 
 async def test_a_hanging_probe_delays_neither_a_scan_nor_a_pod(source: Any, hang: threading.Event) -> None:
     slow = source(probe=lambda self, devices: hang.wait())
-    await slow.discover([])
+    slow.discover([])
     type(slow.backend).discover_deadline = 1.0
     with pytest.raises(
         BackendTimeout, match=r"^backend card did not answer within 1 s when probing devices$"
     ):
-        await slow.probe([Device("d0")])
+        await slow.call("probe", None, slow.probe, [Device("d0")])
     assert (slow.hung, slow.hung_threads) == (1, {"card-probe"})
     type(slow.backend).discover_deadline = 60.0
-    assert await slow.discover([]) == [Device("d0")]
-    assert await slow.serve(60.0, slow.backend.allocate, []) == Edits()
+    assert await slow.call("discover", None, slow.discover, []) == [Device("d0")]
+    assert await slow.call("serve", 60.0, slow.backend.allocate, []) == Edits()
 
 
 async def test_scans_probes_and_pods_have_separate_threads_once_they_are_needed(
@@ -199,28 +201,27 @@ async def test_scans_probes_and_pods_have_separate_threads_once_they_are_needed(
 
     one = source(probe=lambda self, devices: {})
     await until(lambda: not threads())
-    await one.discover([])
+    await one.call("discover", None, one.discover, [])
     assert threads() == ["card-discover"]
-    await one.probe([Device("d0")])
+    await one.call("probe", None, one.probe, [Device("d0")])
     assert threads() == ["card-discover", "card-probe"]
-    await one.serve(60.0, one.backend.allocate, [])
+    await one.call("serve", 60.0, one.backend.allocate, [])
     assert threads() == ["card-discover", "card-probe", "card-serve"]
     one.close()
     await until(lambda: not threads())
     plain = source()
-    await plain.discover([])
-    assert await plain.probe([Device("d0")]) == {}
+    await plain.call("discover", None, plain.discover, [])
     assert threads() == ["card-discover"]
 
 
 async def test_a_hanging_call_for_a_pod_does_not_delay_a_scan(source: Any, hang: threading.Event) -> None:
     slow = source(prepare=lambda self, request: hang.wait())
-    await slow.discover([])
+    slow.discover([])
     with pytest.raises(
         BackendTimeout, match=r"^backend card did not answer within 0\.05 s when serving a container$"
     ):
-        await slow.prepare(0.05, AllocateRequest(DEVICES))
-    assert await slow.discover([]) == [Device("d0")]
+        await slow.call("serve", 0.05, slow.prepare, AllocateRequest(DEVICES))
+    assert await slow.call("discover", None, slow.discover, []) == [Device("d0")]
 
 
 async def test_optional_methods_are_called_if_they_are_defined(source: Any) -> None:
@@ -233,10 +234,10 @@ async def test_optional_methods_are_called_if_they_are_defined(source: Any) -> N
         return {device.id: unhealthy("down") for device in devices}
 
     plain = source()
-    await plain.discover([Event("tty")])
-    assert (await plain.probe([Device("d0")]), plain.watch()) == ({}, None)
-    assert (plain.probes, plain.prepares()) == (False, False)
-    await plain.prepare(1.0, AllocateRequest(DEVICES))
+    plain.discover([Event("tty")])
+    assert (await plain.call("probe", None, plain.probe, [Device("d0")]), plain.watch()) == ({}, None)
+    assert (plain.abilities.probe, plain.prepares()) == (False, False)
+    await plain.call("serve", 60.0, plain.prepare, AllocateRequest(DEVICES))
 
     rich = source(
         watch=watch,
@@ -244,18 +245,18 @@ async def test_optional_methods_are_called_if_they_are_defined(source: Any) -> N
         prepare=lambda self, request: heard.append(list(request.devices)),
         notice=lambda self, event: heard.append(event),
     )
-    await rich.discover([Event("tty"), Event("usb")])
-    await rich.prepare(60.0, AllocateRequest(DEVICES))
+    rich.discover([Event("tty"), Event("usb")])
+    await rich.call("serve", 60.0, rich.prepare, AllocateRequest(DEVICES))
     assert heard == [Event("tty"), Event("usb"), [Device("d0")]]
-    assert rich.probes
+    assert rich.abilities.probe
     assert rich.prepares()
-    assert await rich.probe([Device("d0")]) == {"d0": unhealthy("down")}
+    assert await rich.call("probe", None, rich.probe, [Device("d0")]) == {"d0": unhealthy("down")}
     assert [event async for event in rich.watch()] == [Event("netlink")]
 
 
 async def test_a_backend_gets_its_options_its_root_and_what_is_wanted(source: Any, tmp_path: Path) -> None:
     one = source()
-    await one.discover([])
+    one.discover([])
     context = one.backend.context
     assert (one.backend.options, context.root, context.wanted) == (NoOptions(), tmp_path, {"model"})
     assert context.log.name == "devhost.backend.card"
@@ -269,7 +270,7 @@ async def test_paths_are_checked_below_the_root(source: Any, tmp_path: Path) -> 
     assert one.exists("/dev/a")
     assert not one.exists("/dev/null")
     assert not one.exists("/dev/\0")
-    assert await one.restored({"x": ["/dev/a"], "y": ["/dev/a", "/dev/b"], "z": []}) == ["x", "z"]
+    assert one.restored({"x": ["/dev/a"], "y": ["/dev/a", "/dev/b"], "z": []}) == ["x", "z"]
 
 
 @dataclass(frozen=True)
@@ -335,7 +336,7 @@ async def test_a_backend_is_closed_after_its_last_scan(
         closed.set()
 
     one = source(discover=discover, close=close)
-    task = asyncio.create_task(one.discover(()))
+    task = asyncio.create_task(one.call("discover", None, one.discover, ()))
     await asyncio.to_thread(looking.wait, 60)
     one.close()
     task.cancel()
@@ -349,7 +350,7 @@ async def test_closing_a_backend_ends_the_thread_of_its_event_source(source: Any
 
     await until(lambda: not threads())
     one = source()
-    await one.discover(())
+    await one.call("discover", None, one.discover, ())
     released = threading.Event()
     waiting = asyncio.create_task(one.context.run_blocking(released.wait))
     await until(threads)
@@ -368,7 +369,7 @@ async def test_a_backend_whose_close_fails_is_only_logged(
         raise OSError("it is stuck")
 
     one = source(close=close)
-    await one.discover(())
+    await one.call("discover", None, one.discover, ())
     one.close()
     while "closing a backend failed" not in caplog.messages:
         await asyncio.sleep(0.01)
@@ -378,11 +379,11 @@ async def test_pods_are_served_by_the_last_backend_that_has_discovered_devices(
     source: Callable[..., BackendRunner], tmp_path: Path
 ) -> None:
     first = source()
-    await first.discover(())
+    first.discover(())
     second = BackendRunner(first.kind, NoOptions(), tmp_path, predecessor=first)
     third = BackendRunner(first.kind, NoOptions(), tmp_path, predecessor=second)
     assert second.serving is third.serving is first.backend
-    await third.discover(())
+    third.discover(())
     assert third.serving is third.backend is not first.backend
     second.close()
     third.close()

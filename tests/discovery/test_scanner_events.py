@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from devhost.backend import Event
+from devhost.discovery.runner import Abilities
 from devhost.discovery.scanner import ANYTHING, Scanner
 from devhost.telemetry.metrics import Metrics
 
@@ -25,5 +26,7 @@ from devhost.telemetry.metrics import Metrics
 def test_only_events_of_its_subsystems_concern_a_backend(
     subsystems: tuple[str, ...], event: Event, concerned: bool
 ) -> None:
-    source: Any = SimpleNamespace(name="toy", kind=SimpleNamespace(subsystems=subsystems), probes=False)
+    source: Any = SimpleNamespace(
+        name="toy", kind=SimpleNamespace(subsystems=subsystems), abilities=Abilities()
+    )
     assert Scanner(cast("Any", source), Metrics(), lambda at: None).concerns(event) is concerned

@@ -56,6 +56,19 @@ def test_hot_plug_is_noticed_while_a_probe_hangs(virtual: Any) -> None:
     virtual(main())
 
 
+def test_a_backend_that_has_released_its_driver_is_not_probed(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene()
+        async with scene.running():
+            before = len(scene.source.probed)
+            scene.source.context.released = True
+            scene.discovery.recheck()
+            await asyncio.sleep(10)
+            assert len(scene.source.probed) == before
+
+    virtual(main())
+
+
 def test_the_duration_of_a_probe_does_not_delay_the_next_scan(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()
@@ -114,8 +127,7 @@ def test_a_backend_without_a_probe_is_never_probed_and_nothing_waits_for_it(virt
             scene.discovery.recheck()
             await asyncio.sleep(3 * NODE.resync)
             assert not scene.source.probed
-            await scene.discovery.probe()
-            assert await scene.discovery.probe_once()
+            assert scene.discovery.probing is None
 
     virtual(main())
 

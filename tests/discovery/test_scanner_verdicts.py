@@ -269,17 +269,17 @@ def test_a_single_scan_and_probe_work_without_loops(virtual: Any) -> None:
         scene = Scene()
         scene.source.verdicts = {"d1": DOWN}
         assert await scene.discovery.scan_once()
-        assert await scene.discovery.probe_once()
+        assert scene.discovery.probing and await scene.discovery.probing.once()
         assert (scene.health("d1"), scene.state()) == (DOWN, State.OK)
         failing = Scene()
         failing.source.probe_error = BackendError("no")
         assert await failing.discovery.scan_once()
-        assert not await failing.discovery.probe_once()
+        assert failing.discovery.probing and not await failing.discovery.probing.once()
         assert (sorted(failing.discovery.devices), failing.state()) == (["d0", "d1"], State.DEGRADED)
         blind = Scene()
         blind.source.error = BackendError("no")
         assert not await blind.discovery.scan_once()
-        assert await blind.discovery.probe_once()
+        assert blind.discovery.probing and await blind.discovery.probing.once()
         assert not blind.source.probed
 
     virtual(main())

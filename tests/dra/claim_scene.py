@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +14,15 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Given
 from devhost.allocation.resource_backend import ResourceBackend
+from devhost.allocation.timing import Timing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, ClaimHolder, Health
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.dra.claim_devices import DraDevice
+from devhost.dra.inventory import DraDevice
 from devhost.dra.kube import ApiError, Unreachable
 from devhost.dra.prepare import Preparer
-from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.planning.claims import Key, Pod
 from devhost.planning.settings import DraTerms, ResourceSettings, Serve, Share
 from devhost.telemetry.metrics import Metrics
@@ -31,6 +31,8 @@ DRIVER = "devhost.example.com"
 RESOURCE = "example.com/card"
 POOL = "node-1/example-com-card"
 KIND = f"{DRIVER}/claim"
+PATIENT = Timing(allocate=1e6, prepare=1e6)
+"""No deadline that a busy machine, or a clock that jumps, could miss."""
 
 
 def uid(number: int) -> str:
@@ -99,8 +101,8 @@ class FakeApi:
         self.gate.set()
         self.slow: set[str] = set()
         self.gets: list[str] = []
-        self.pause = 0.0
-        """Seconds that each answer takes."""
+        self.answering: Callable[[], Awaitable[None]] | None = None
+        """Is awaited before each answer."""
         self.most = 0
         """The most requests at a time."""
         self._now = 0
@@ -109,8 +111,8 @@ class FakeApi:
         self._now += 1
         self.most = max(self.most, self._now)
         try:
-            if self.pause:
-                await asyncio.sleep(self.pause)
+            if self.answering is not None:
+                await self.answering()
             return await self._get(path)
         finally:
             self._now -= 1
@@ -150,11 +152,12 @@ class Ledger:
         for one in wanted:
             if one.admin:
                 continue
-            if one.device.id in self.tokens:
-                raise DeviceHeld(f"{one.device.id} is held: a pod holds it through {one.resource}")
-            others = [holder for holder in self.holders(one.device.id) if holder.uid != claim.uid]
+            card = one.key[1]
+            if card in self.tokens:
+                raise DeviceHeld(f"{card} is held: a pod holds it through {one.resource}")
+            others = [holder for holder in self.holders(card) if holder.uid != claim.uid]
             if len(others) >= one.replicas:
-                raise DeviceHeld(f"{one.device.id} is held by {others[0]}", others)
+                raise DeviceHeld(f"{card} is held by {others[0]}", others)
         self.reserving.add(claim.uid)
         try:
             yield
@@ -185,15 +188,13 @@ class Ledger:
             holder
             for holder, devices in self.claims.values()
             for one in devices
-            if one.device.id == device and not one.admin
+            if one.key[1] == device and not one.admin
         ]
 
     @property
     def held(self) -> list[str]:
         """The ids of the devices that claims hold."""
-        return sorted(
-            one.device.id for _, devices in self.claims.values() for one in devices if not one.admin
-        )
+        return sorted(one.key[1] for _, devices in self.claims.values() for one in devices if not one.admin)
 
 
 class NotingScanner(Scanner):
@@ -224,7 +225,7 @@ class Resources:
     def claimed(self, pool: str, device: str, share: str) -> ClaimedDevice | None:
         if (found := self.find(pool, device)) is None:
             return None
-        return ClaimedDevice(found.key, found.device, found.resource, True, "", share)
+        return ClaimedDevice("", pool, device, share, found.key, found.resource)
 
     def missing(self, pool: str, device: str) -> str:
         return self.reasons.get(device, "")
@@ -265,7 +266,7 @@ class Scene:
         self.place = place
         self.api = FakeApi()
         self.ledger = Ledger()
-        self.files = ClaimFiles(place / "cdi", boot_id=boot(place))
+        self.files = ClaimFiles(place / "cdi", deadline=PATIENT.allocate, boot_id=boot(place))
         self.entry = ResourceSettings(
             0,
             RESOURCE,
@@ -296,7 +297,7 @@ class Scene:
 
     async def start(self) -> Scene:
         """Starts the backend."""
-        await self.runner.discover([])
+        self.runner.discover([])
         return self
 
     def close(self) -> None:
@@ -316,7 +317,7 @@ class Scene:
         *results: Mapping[str, Any],
         config: Sequence[Mapping[str, Any]] = (),
         name: str = "",
-    ) -> ClaimRef:
+    ) -> ClaimHolder:
         """A claim with an allocation; not allocated without results."""
         name = name or f"claim-{number}"
         status: dict[str, Any] = {}
@@ -326,27 +327,27 @@ class Scene:
             "metadata": {"namespace": "team", "name": name, "uid": uid(number)},
             "status": status,
         }
-        return ClaimRef("team", uid(number), name)
+        return ClaimHolder("team", name, uid(number))
 
-    async def prepare(self, *refs: ClaimRef) -> list[Sequence[PreparedDevice] | str]:
+    async def prepare(self, *refs: ClaimHolder) -> list[Sequence[ClaimedDevice] | str]:
         """The answers for these claims, in order."""
         answers = await self.preparer.prepare(refs)
         assert list(answers) == [ref.uid for ref in refs]
         return [answers[ref.uid] for ref in refs]
 
-    async def devices(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+    async def devices(self, ref: ClaimHolder) -> Sequence[ClaimedDevice]:
         """The devices of a claim that can be prepared."""
         (answer,) = await self.prepare(ref)
         assert not isinstance(answer, str), answer
         return answer
 
-    async def error(self, ref: ClaimRef) -> str:
+    async def error(self, ref: ClaimHolder) -> str:
         """Why a claim cannot be prepared."""
         (answer,) = await self.prepare(ref)
         assert isinstance(answer, str)
         return answer
 
-    async def unprepare(self, *refs: ClaimRef) -> list[str]:
+    async def unprepare(self, *refs: ClaimHolder) -> list[str]:
         answers = await self.preparer.unprepare(refs)
         return [answers[ref.uid] for ref in refs]
 
@@ -356,13 +357,13 @@ class Scene:
         directory = self.place / "cdi"
         return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
 
-    def spec(self, ref: ClaimRef) -> dict[str, Any]:
+    def spec(self, ref: ClaimHolder) -> dict[str, Any]:
         """The specification of a claim."""
         found = json.loads(self.files.path(ref.uid).read_text())
         assert isinstance(found, dict)
         return found
 
-    def container(self, ref: ClaimRef, devices: Sequence[PreparedDevice]) -> dict[str, str]:
+    def container(self, ref: ClaimHolder, devices: Sequence[ClaimedDevice]) -> dict[str, str]:
         """The variables that a container with these devices has of the claim."""
         spec = self.spec(ref)
         by_name = {f"{spec['kind']}={one['name']}": one["containerEdits"] for one in spec["devices"]}

@@ -13,7 +13,7 @@ from devhost_testing.dra.api_objects import SLICES, Object
 from fake_clock import FakeClock
 
 from devhost.backend.model import HEALTHY, Device, Health
-from devhost.dra.credentials import Constant, Credentials
+from devhost.dra.credentials import Access, Credentials
 from devhost.dra.kube import KubeApi
 from devhost.dra.publisher import Publisher
 from devhost.dra.record import SliceRecord
@@ -54,11 +54,18 @@ class InFlight:
 
 
 class CountedApi(KubeApi):
-    """Counts the calls that wait for an answer, and the watches that wait to be accepted."""
+    """Counts the calls that wait for an answer, and the watches that wait to be accepted.
+
+    Attributes:
+        watches: how many watches are open.
+        received: how many changes came over them.
+    """
 
     def __init__(self, in_flight: InFlight, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_flight = in_flight
+        self.watches = 0
+        self.received = 0
 
     async def get(self, path: str) -> Object:
         with self._in_flight():
@@ -81,11 +88,17 @@ class CountedApi(KubeApi):
 
             def accepted() -> None:
                 waiting.close()
+                waiting.callback(self._ended)
+                self.watches += 1
                 opened()
 
             async with aclosing(super().watch(*args, opened=accepted, **options)) as changes:
                 async for change in changes:
+                    self.received += 1
                     yield change
+
+    def _ended(self) -> None:
+        self.watches, self.received = 0, 0
 
     async def create(self, path: str, body: Object) -> Object:
         with self._in_flight():
@@ -133,7 +146,7 @@ class Node:
         await self.server.stop()
 
     def _start(self) -> None:
-        access = Constant(Credentials(self.server.url, None))
+        access = Access(lambda _: Credentials(self.server.url, None))
         self.api = CountedApi(
             self._in_flight, access, timeout=60.0, first_try=60.0, idle=600.0, sleep=self._slept
         )
@@ -201,7 +214,13 @@ class Node:
         return len(self.server.requests), len(self.server.writes), self.server.watches
 
     def _busy(self) -> bool:
-        return self._in_flight.calls > 0
+        """Whether a call waits for its answer, or what one side did to a watch has not reached the other."""
+        came = self.api.watches, self.api.received
+        return (
+            self._in_flight.calls > 0
+            or self.server.sending
+            or came != (self.server.watches, self.server.sent)
+        )
 
     def slices(self) -> list[Object]:
         return self.server.stored(SLICES)

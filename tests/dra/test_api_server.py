@@ -11,7 +11,7 @@ import pytest
 from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import CLASSES, NODES, RESOURCE_API, SLICES, claims
 
-from devhost.dra.credentials import Constant, Credentials
+from devhost.dra.credentials import Access, Credentials
 from devhost.dra.kube import ApiError, KubeApi
 
 
@@ -23,7 +23,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[KubeApi]:
-    client = KubeApi(Constant(Credentials(server.url, None)), timeout=20.0)
+    client = KubeApi(Access(lambda _: Credentials(server.url, None)), timeout=20.0)
     yield client
     client.close()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from devhost.backend import NoOptions, OptionError, option
 from devhost.dra.answers import Malformed
 from devhost.dra.claim_objects import ClaimError, OpaqueConfig, options_for, read_claim, whole
-from devhost.planning.settings import ResourceSettings, Share
+from devhost.planning.settings import DraTerms, ResourceSettings, Share
 
 ENTRY = ResourceSettings(0, RESOURCE, "cards")
 
@@ -35,7 +35,8 @@ def given_options(
     allowed: Any = ("mode",),
     request: str = "gpu",
 ) -> Any:
-    return options_for(request, opaque(*found), options, backend, entry, allowed, RESOURCE)
+    entry = replace(entry, dra=DraTerms(claim_options=allowed))
+    return options_for(request, opaque(*found), options, backend, entry, RESOURCE)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_a_result_is_read_with_everything_that_matters():
         ),
         DRIVER,
     ).results[0]
-    assert (found.request, found.base, found.device) == ("gpu/big", "gpu", "a")
+    assert (found.request, found.device) == ("gpu/big", "a")
     assert found.admin and found.share == "s-1" and found.consumed == {f"{DRIVER}/slots": "1"}
     assert found.tolerates("k", "NoExecute") and not found.tolerates("k", "NoSchedule")
 

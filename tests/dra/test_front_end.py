@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.front_end import DraFrontEnd
+from devhost.dra.health import RESEND
 from devhost.host.dra_side import access
 from devhost.host.problems import problems
 from devhost.host.status import status
-from devhost.planning.sides import Listed, Sides
+from devhost.planning.sides import Sides
 from devhost.runtime.tasks import BUG
 from devhost.telemetry.metrics import Metrics
 
@@ -85,6 +86,39 @@ async def test_an_unhealthy_device_has_a_taint_until_it_is_healthy(node: DraNode
         await node.node.until(lambda: tainted() == ["c0"])
         claim = node.allocate("one", node.name_of("c0"))
         assert "unhealthy: it is hot" in (await node.prepare(claim))[claim.uid].error
+
+
+async def test_a_device_that_is_unplugged_while_a_claim_holds_it_is_gone_and_does_not_move(
+    node: DraNode,
+) -> None:
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim, late = (node.allocate(name, node.name_of("c0")) for name in ("used", "late"))
+        assert not (await node.prepare(claim))[claim.uid].error
+        node.cards("c1")
+        node.node.look("cards")
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c1"}})
+        await node.node.until(lambda: [one.key[1] for one in node.moving()] == ["c0"])
+        document = status(node.node.host)
+        dra = document["dra"]
+        assert dra is not None and dra["moving"] == dra["moves"] == []
+        reason = "the device is gone, and a claim holds it"
+        holder = {"namespace": "default", "pod": "", "container": "", "claim": "used"}
+        shown = {one["device"]: (one["reason"], one["claims"]) for one in dra["pools"][0]["devices"]}
+        assert shown == {"c0": (reason, [holder]), "c1": ("", [])}
+        (problem,) = [one for one in document["problems"] if one["kind"] == "device"]
+        assert (problem["subject"], problem["reason"]) == (f"{RESOURCE} c0", reason)
+        assert problem["heldBy"] == [holder]
+    async with node.node.served():
+        await node.synced()
+        pool = dra["pools"][0]["pool"]
+        error = f"device {pool}/c0 is not available: the device is gone"
+        assert (await node.prepare(late))[late.uid].error == error
+        node.cards("c0", "c1")
+        node.node.look("cards")
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        await node.node.until(lambda: not any(kind == "device" for kind, _, _ in wrong(node)))
 
 
 async def test_the_claims_of_one_pod_get_all_functions_of_an_iommu_group_and_others_none(
@@ -548,7 +582,7 @@ async def test_the_first_prepare_waits_for_the_first_list(place: Path) -> None:
             sides=sides,
             claims=allocations.claims,
             files=ClaimFiles(place / "cdi"),
-            lists=NoLists(),
+            listed=dict,
             pods=pods,
             replan=lambda: None,
             changed=lambda: None,
@@ -568,11 +602,6 @@ async def test_the_first_prepare_waits_for_the_first_list(place: Path) -> None:
             await serving
 
 
-class NoLists:
-    def listed(self) -> Mapping[str, Listed]:
-        return {}
-
-
 async def test_the_kubelet_gets_the_health_of_a_device_right_after_prepare(node: DraNode) -> None:
     """It shows the health of a new pod's devices as unknown until then."""
     node.configure(CLAIMED)
@@ -582,7 +611,8 @@ async def test_the_kubelet_gets_the_health_of_a_device_right_after_prepare(node:
         pool, device = node.name_of("c0")
         asked = node.allocate("one", (pool, device))
         await kubelet.prepare(DRIVER, Claim("default", "one", asked.uid, ("req",)))
-        await kubelet.until(lambda: (pool, device) in kubelet.health(DRIVER), timeout=3)
+        # the next complete message would have it anyway
+        await kubelet.until(lambda: (pool, device) in kubelet.health(DRIVER), timeout=RESEND / 2)
 
 
 async def test_moving_back_lists_the_claims_of_the_cluster_once(node: DraNode) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from devhost_testing.dra import AccessFiles
 
-from devhost.dra.credentials import Access, Constant, Credentials, from_files
+from devhost.dra.credentials import Access, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Unreachable
 
 TLS = Path(__file__).parent / "tls"
@@ -42,7 +42,7 @@ class Server:
     running: set[asyncio.Task[None]] = field(default_factory=set)
 
     def client(self, access: Access | Credentials, timeout: float = 20.0) -> KubeApi:
-        known = Constant(access) if isinstance(access, Credentials) else access
+        known = Access(lambda _: access) if isinstance(access, Credentials) else access
         self.clients.append(KubeApi(known, timeout=timeout))
         return self.clients[-1]
 
@@ -316,10 +316,10 @@ import asyncio
 assert asyncio.sslproto.ssl is None
 import ssl
 import sys
-from devhost.dra.credentials import Constant, Credentials
+from devhost.dra.credentials import Access, Credentials
 from devhost.dra.kube import KubeApi
 trust = ssl.create_default_context(cafile=sys.argv[2])
-print(asyncio.run(KubeApi(Constant(Credentials(sys.argv[1], trust))).get("/x")))
+print(asyncio.run(KubeApi(Access(lambda _: Credentials(sys.argv[1], trust))).get("/x")))
 """
 
 

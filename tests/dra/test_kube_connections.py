@@ -14,7 +14,7 @@ import pytest
 from devhost_testing.dra import AccessFiles, ApiServer
 from devhost_testing.dra.api_objects import NODES, SLICES
 
-from devhost.dra.credentials import Constant, Credentials, from_files
+from devhost.dra.credentials import Access, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Unreachable
 
 TLS = Path(__file__).parent / "tls"
@@ -46,7 +46,7 @@ def files(tmp_path: Path) -> AccessFiles:
 
 
 def client(server: ApiServer, **options: Any) -> KubeApi:
-    return KubeApi(Constant(Credentials(server.url, None)), **{"timeout": 20.0, **options})
+    return KubeApi(Access(lambda _: Credentials(server.url, None)), **{"timeout": 20.0, **options})
 
 
 def sockets(port: int) -> Iterator[socket.socket]:

@@ -13,7 +13,7 @@ import pytest
 from devhost_testing.dra import AccessFiles, ApiServer
 from devhost_testing.dra.api_objects import NODES, SLICES
 
-from devhost.dra.credentials import Access, Constant, Credentials, from_files
+from devhost.dra.credentials import Access, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Unreachable
 
 TLS = Path(__file__).parent / "tls"
@@ -39,7 +39,7 @@ async def connect() -> AsyncIterator[Connect]:
 
     def new(server: ApiServer, credentials: Access | Credentials | None = None, **options: Any) -> KubeApi:
         known = credentials or Credentials(server.url, None)
-        access = Constant(known) if isinstance(known, Credentials) else known
+        access = Access(lambda _: known) if isinstance(known, Credentials) else known
         made = KubeApi(access, **{"timeout": 20.0, **options})
         clients.append(made)
         return made

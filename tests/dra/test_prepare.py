@@ -17,6 +17,7 @@ import pytest
 from claim_scene import (
     DRIVER,
     KIND,
+    PATIENT,
     POOL,
     RESOURCE,
     CardOptions,
@@ -33,9 +34,8 @@ from devhost_testing import runtime
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend import claim, option
-from devhost.backend.model import Edits, unhealthy
+from devhost.backend.model import ClaimHolder, Edits, unhealthy
 from devhost.dra.kube import ApiError
-from devhost.dra.prepared import ClaimRef
 
 SCHEMA = Path(__file__).parents[1] / "allocation" / "cdi.schema.json"
 
@@ -64,7 +64,7 @@ async def scenes(tmp_path: Path) -> AsyncIterator[Any]:
 async def test_a_prepared_claim_has_its_file_before_the_answer(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     (device,) = await scene.devices(ref)
-    assert device.requests == ("gpu",) and (device.pool, device.device) == (POOL, "a")
+    assert device.base == "gpu" and (device.pool, device.device) == (POOL, "a")
     assert device.cdi_ids == (f"{KIND}={uid(1)}-gpu-0",)
     assert scene.left == [f"devhost-dra_{uid(1)}.json"]
     assert scene.container(ref, [device]) == {"CARD_A_MODE": "safe"}
@@ -137,8 +137,8 @@ async def test_an_error_of_one_claim_is_not_one_of_the_others(scene: Scene) -> N
 async def test_each_reason_why_there_is_nothing_to_prepare_has_its_own_text(scene: Scene) -> None:
     scene.claim(2, result("gpu", "a"), name="again")
     texts = [
-        await scene.error(ClaimRef("team", uid(1), "none")),
-        await scene.error(ClaimRef("team", uid(1), "again")),
+        await scene.error(ClaimHolder("team", "none", uid(1))),
+        await scene.error(ClaimHolder("team", "again", uid(1))),
         await scene.error(scene.claim(3)),
         await scene.error(scene.claim(4, result("gpu", "a", "other.example.com"))),
     ]
@@ -166,7 +166,7 @@ async def test_devices_and_options_of_other_drivers_are_ignored(scene: Scene) ->
 @pytest.mark.conformance(77)
 async def test_a_device_of_a_subrequest_is_named_by_its_request(scene: Scene) -> None:
     (device,) = await scene.devices(scene.claim(1, result("gpu/big", "a")))
-    assert device.requests == ("gpu",) and device.cdi_ids == (f"{KIND}={uid(1)}-gpu-0",)
+    assert device.base == "gpu" and device.cdi_ids == (f"{KIND}={uid(1)}-gpu-0",)
 
 
 @pytest.mark.conformance(78)
@@ -383,7 +383,7 @@ async def test_releasing_is_done_for_an_unknown_claim_and_again(scene: Scene) ->
     assert await scene.unprepare(ref) == [""]
     await scene.devices(ref)
     assert await scene.unprepare(ref) == [""] and await scene.unprepare(ref) == [""]
-    assert await scene.unprepare(ClaimRef("team", "../../etc/passwd", "odd")) == [""]
+    assert await scene.unprepare(ClaimHolder("team", "odd", "../../etc/passwd")) == [""]
     assert scene.left == [] and scene.ledger.held == []
 
 
@@ -406,15 +406,24 @@ async def test_an_unreachable_api_server_is_an_error_and_leaves_nothing(scene: S
 
 @pytest.mark.parametrize("silent", [False, True])
 async def test_fifty_claims_of_one_call_use_few_connections_and_fail_together(
-    scenes: Any, silent: bool
+    scenes: Any, silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting for a turn is not silence of the API server, and silence is not waited for once for each."""
-    scene = await scenes(api_deadline=0.2 if silent else 2.0)
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + ahead)
+
+    async def ten_seconds_pass() -> None:
+        nonlocal ahead
+        await asyncio.sleep(0)  # the requests beside it begin
+        ahead += 10.0
+
+    scene = await scenes(api_deadline=0.2 if silent else 100.0, deadline=1e6, timing=PATIENT)
     refs = [scene.claim(number, result("look", "a", adminAccess=True)) for number in range(1, 51)]
     if silent:
         scene.api.gate.clear()
     else:
-        scene.api.pause = 0.2  # so that all together take longer than the deadline
+        scene.api.answering = ten_seconds_pass  # all together take longer than the deadline
     answers = await scene.prepare(*refs)
     assert scene.api.most == 4
     assert len(scene.api.gets) == (4 if silent else 50)
@@ -550,13 +559,12 @@ async def test_a_claim_stays_held_if_its_file_cannot_be_removed(scene: Scene) ->
 async def test_a_restart_between_prepare_and_release_changes_nothing(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"), result("gpu", "b", adminAccess=True))
     answer = await scene.devices(ref)
-    before = scene.ledger.claims
     scene.files.close()
     scene.files = ClaimFiles(scene.place / "cdi", boot_id=scene.place / "boot_id")
     scene.ledger.claims = {}
     for record in await scene.files.read_all():
-        scene.ledger.prepared(record.claim, [device.claimed() for device in record.devices])
-    assert scene.ledger.claims == before
+        scene.ledger.prepared(record.claim, record.devices)
+    assert scene.ledger.held == ["a"]
     scene.preparer = scene.started_again()
     scene.api.down = True
     assert await scene.devices(ref) == answer

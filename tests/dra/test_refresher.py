@@ -12,11 +12,12 @@ import pytest
 from claim_scene import DRIVER, Cards, Scene, Together, WithCdi, boot, config, result
 from devhost_testing import runtime
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.claims import ClaimedDevice
 from devhost.backend import Device
+from devhost.backend.model import ClaimHolder
 from devhost.discovery.scanner import Scanner
-from devhost.dra.claim_devices import DraDevice
-from devhost.dra.prepared import ClaimRef, PreparedDevice
+from devhost.dra.inventory import DraDevice
 from devhost.dra.refresher import Refresher
 from devhost.runtime.reconciler import Retry
 
@@ -43,10 +44,10 @@ class Node:
         scene.scanner.devices = {name: one.device for name, one in scene.resources.offered.items()}
         self.refresher = Refresher(scene.preparer, self, scene.files)
 
-    def scanner(self, one: RecordedDevice) -> Scanner | None:
+    def scanner(self, one: ClaimedDevice) -> Scanner | None:
         return self.scene.scanner if self.listed else None
 
-    def present(self, one: RecordedDevice) -> DraDevice | None:
+    def present(self, one: ClaimedDevice) -> DraDevice | None:
         device = self.scene.scanner.devices.get(one.key[1])
         if device is None or not self.configured:
             return None
@@ -73,19 +74,19 @@ class Node:
             return False
         return True
 
-    def container(self, devices: Sequence[PreparedDevice]) -> runtime.Container:
+    def container(self, devices: Sequence[ClaimedDevice]) -> runtime.Container:
         """What a container that starts now gets."""
         kind = f"{DRIVER}/claim="
         names = [name for one in devices for name in one.cdi_ids if name.startswith(kind)]
         return runtime.by_cdi(self.scene.place / "cdi", names)
 
-    def refusal(self, devices: Sequence[PreparedDevice]) -> str:
+    def refusal(self, devices: Sequence[ClaimedDevice]) -> str:
         """Why a container does not start."""
         with pytest.raises(runtime.Refused) as error:
             self.container(devices)
         return str(error.value)
 
-    def record(self, ref: ClaimRef) -> Any:
+    def record(self, ref: ClaimHolder) -> Any:
         return self.scene.files.records[ref.uid]
 
 
@@ -140,12 +141,29 @@ async def test_a_claim_whose_device_is_gone_gives_nothing_until_it_is_back(
     assert node.refusal(devices) == (
         'failed to stat CDI host device "/dev/null/devhost: a is gone": not a directory'
     )
-    nics = [one for one in devices if one.requests == ("nic",)]
+    nics = [one for one in devices if one.base == "nic"]
     assert node.container(nics).numbers  # a container with the other request starts
     files = ClaimFiles(node.scene.place / "cdi", boot_id=boot(node.scene.place))
     assert [record.claim.uid for record in await files.read_all()] == [ref.uid]
     files.close()
     node.scene.scanner.devices = every
+    assert await node.refresh()
+    assert node.container(devices) == before
+
+
+async def test_a_device_that_came_back_is_given_again_once_the_api_server_answers(node: Node) -> None:
+    """It was gone, and the terms of its claim unknown, when devhost started."""
+    ref = node.scene.claim(1, result("gpu", "a"))
+    devices = await node.scene.devices(ref)
+    before = node.container(devices)
+    await come_back(node, restarted=True)
+    node.scene.api.down = True
+    every = node.scene.scanner.devices
+    node.finds(b="/dev/null")
+    assert not await node.refresh()
+    assert "a is gone" in node.refusal(devices)
+    node.scene.scanner.devices = every
+    node.scene.api.down = False
     assert await node.refresh()
     assert node.container(devices) == before
 

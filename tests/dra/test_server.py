@@ -21,10 +21,11 @@ from devhost_testing.api import (
     registration_pb2_grpc,
 )
 
+from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.model import ClaimHolder
 from devhost.dra.api import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2, registration_pb2
 from devhost.dra.health import DeviceHealth
-from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.server import DraServer, registration_socket, service_socket
 
 DRIVER = "devhost.example.com"
@@ -33,11 +34,12 @@ DRIVER = "devhost.example.com"
 class Claims:
     """Prepares one device for each claim, except for claims with the name ``bad``."""
 
-    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
-        device = PreparedDevice(("req/sub", "req/other"), "pool", "card-0", ("vendor.com/claim=x",), "share")
+    async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
+        key, names = ("cards", "c0"), ("vendor.com/claim=x",)
+        device = ClaimedDevice("req/sub", "pool", "card-0", "share", key, "example.com/card", names)
         return {claim.uid: "it is held" if claim.name == "bad" else [device] for claim in claims}
 
-    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
+    async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
         return {claim.uid: "" for claim in claims}
 
 

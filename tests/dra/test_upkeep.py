@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +12,13 @@ from claim_scene import DRIVER, KIND, POOL, Scene, config, result, uid
 from devhost_testing.dra import DraState
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.kubelet_claims import MAX_BYTES, KubeletClaims
-from devhost.backend.model import unhealthy
+from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
+from devhost.backend.model import ClaimHolder, unhealthy
 from devhost.dra.kube import ApiError
 from devhost.dra.prepare import READS
-from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.upkeep import GRACE, Upkeep
-
-
-@dataclass(frozen=True)
-class Device:
-    cdi_names: tuple[str, ...]
-    driver: str = DRIVER
-    pool: str = POOL
-    device: str = ""
-    share: str = ""
-
-
-@dataclass(frozen=True)
-class Claim:
-    devices: tuple[Device, ...]
-
-
-@dataclass(frozen=True)
-class Listing:
-    began: float
-    pods: int = 1
-    claims: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
 
 
 class Node:
@@ -48,7 +27,7 @@ class Node:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.now = 1000.0
-        self.claims: dict[tuple[str, str], Claim] = {}
+        self.claims: dict[tuple[str, str], ClaimUse] = {}
         self.start_again()
 
     def start_again(self) -> None:
@@ -63,21 +42,28 @@ class Node:
             scene.preparer, scene.files, scene.ledger, scene.resources, kubelet, questions=0.2
         )
 
-    def runs(self, ref: ClaimRef, *names: str, driver: str = DRIVER, device: str = "") -> None:
+    def runs(self, ref: ClaimHolder, *names: str, driver: str = DRIVER, device: str = "") -> None:
         """A pod uses a claim with these CDI names, of a device."""
-        self.claims[ref.namespace, ref.name] = Claim((Device(names, driver, device=device),))
+        self._uses(ref, ClaimUseDevice(driver, POOL, device, cdi_names=names))
 
-    async def prepared(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
+    def _uses(self, ref: ClaimHolder, *devices: ClaimUseDevice) -> None:
+        self.claims[ref.namespace, ref.name] = ClaimUse((), devices)
+
+    async def prepared(self, ref: ClaimHolder) -> tuple[ClaimedDevice, ...]:
         """Prepares a claim, which a pod then uses."""
         devices = tuple(await self.scene.devices(ref))
-        used = tuple(Device(one.cdi_ids, pool=one.pool, device=one.device) for one in devices)
-        self.claims[ref.namespace, ref.name] = Claim(used)
+        used = (ClaimUseDevice(DRIVER, one.pool, one.device, cdi_names=one.cdi_ids) for one in devices)
+        self._uses(ref, *used)
         return devices
 
     async def lists(self, after: float = 15.0, pods: int = 1) -> None:
         """Time passes, and the kubelet lists its pods."""
         self.now += after
-        await self.upkeep.follow(Listing(self.now, pods, dict(self.claims)))
+        await self.upkeep.follow(self.listing(self.now, pods))
+
+    def listing(self, began: float, pods: int = 1) -> Listing:
+        """A list of the pods as they are now."""
+        return Listing((1,), began, pods, {}, claims=dict(self.claims))
 
 
 @pytest.fixture
@@ -148,7 +134,7 @@ async def test_a_claim_released_after_a_list_began_is_not_rebuilt_from_it(node: 
     began = node.now + 15
     node.now = began + 1
     assert await scene.unprepare(ref) == [""]
-    await node.upkeep.follow(Listing(began, 1, dict(node.claims)))
+    await node.upkeep.follow(node.listing(began))
     assert scene.left == [] and scene.ledger.held == []
 
 
@@ -193,7 +179,8 @@ async def test_claims_of_other_drivers_and_odd_names_are_ignored(node: Node) -> 
     scene = node.scene
     ref = scene.claim(1, result("gpu", "a"))
     node.runs(ref, f"other.example.com/claim={uid(1)}-gpu-0", driver="other.example.com")
-    node.claims["team", "odd"] = Claim((Device(("", f"{KIND}=", f"{KIND}=../..-0", f"x={uid(1)}-a-0")),))
+    odd = ClaimHolder("team", "odd", uid(1))
+    node.runs(odd, "", f"{KIND}=", f"{KIND}=../..-0", f"x={uid(1)}-a-0")
     for _ in range(3):
         await node.lists()
     assert scene.left == [] and scene.api.gets == []

@@ -26,7 +26,6 @@ from devhost.host.host import Host
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import Timing as KubeletTiming
 
-sys.path.append(str(Path(__file__).parents[1] / "telemetry"))  # for scraped_series
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
 

@@ -9,9 +9,10 @@ from itertools import combinations
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet.faults import Gate, Point
+from scraped_series import value
 
 from devhost.backend import Device
-from devhost.telemetry.metrics import Metrics
+from devhost.telemetry.metrics import Guess, Metrics
 
 GPU, HCA = "example.com/gpu", "example.com/hca"
 
@@ -98,16 +99,18 @@ async def test_devices_of_a_pod_that_has_just_ended_are_free_before_the_kubelets
 
 
 async def test_the_kubelets_list_shows_whether_a_guess_was_right(machine, kubelet):
-    outcomes = []
     metrics = Metrics()
-    metrics.affinity_guessed = outcomes.append
+
+    def guesses():
+        return {result: value(metrics, "devhost_affinity_guesses_total", result=result) for result in Guess}
+
     async with machine.running(metrics=metrics):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
         with admitting(kubelet):
             for name in (GPU, HCA):
                 await kubelet.admit("pod", "main", name, 1)
-        await machine.until(lambda: outcomes)
-    assert outcomes == ["right"]
+        await machine.until(lambda: any(guesses().values()))
+    assert guesses() == {"right": 1, "wrong": None, "unknown": None}
 
 
 async def test_links_reported_by_a_backend_decide_between_equal_switches(machine, kubelet):

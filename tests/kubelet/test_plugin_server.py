@@ -180,11 +180,12 @@ class Gauge(Metrics):
     """Keeps the values that are set as the number of streams."""
 
     def __init__(self) -> None:
+        self.seen: list[float] = []
         super().__init__()
-        self.seen: list[int] = []
 
-    def streams(self, resource: str, count: int) -> None:
-        self.seen.append(count)
+    def set(self, metric: str, *labels: str, to: float) -> None:
+        if metric == "streams":
+            self.seen.append(to)
 
 
 async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Path) -> None:

@@ -38,8 +38,9 @@ class Times(Metrics):
         self.clock = clock
         self.failures: list[float] = []
 
-    def registration_failed(self, resource: str) -> None:
-        self.failures.append(self.clock.now)
+    def add(self, metric: str, *labels: str, by: float = 1.0) -> None:
+        if metric == "registration_failures_total":
+            self.failures.append(self.clock.now)
 
 
 class Answers(PodResources):

@@ -12,6 +12,8 @@ from devhost.backend.model import HEALTHY, Edits
 class ToyInventory:
     """Makes a revision of each :meth:`show`."""
 
+    backend = "toy"
+
     def __init__(self) -> None:
         self.snapshot = Snapshot()
         self._subscribers: set[Callable[[], None]] = set()

@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from scraped_series import move
 
-from devhost.telemetry.metrics import (
-    TABLE,
-    BackendFailure,
-    CallFailure,
-    Guess,
-    Metrics,
-    ObserverFailure,
-)
+from devhost.telemetry.metrics import TABLE, Metrics
 
 README = Path(__file__).resolve().parents[2] / "deploy" / "monitoring" / "README.md"
 
@@ -33,23 +27,7 @@ TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 def series() -> dict[str, set[str]]:
     """The labels of every possible series of devhost, by name."""
     metrics = Metrics()
-    metrics.resource_added("r", "b")
-    metrics.devices("r", 1, {"is gone": 1})
-    metrics.backend_added("b")
-    metrics.list_sent("r", 0.1)
-    metrics.preferred("r", 0.1)
-    metrics.allocated("r", 0.1)
-    metrics.allocation_failed("r", CallFailure.ERROR, 0.1)
-    metrics.affinity_guessed(Guess.RIGHT)
-    metrics.discovered("b", 0.1)
-    metrics.backend_failed("b", BackendFailure.ERROR)
-    metrics.provisioning("b", {"ok": True, "failed": False})
-    metrics.labels_wanted("b")
-    metrics.labels_written("b", 1, True)
-    metrics.observer_added("o")
-    metrics.observer_failed("o", ObserverFailure.ERROR)
-    metrics.planned({"name": 1})
-    metrics.config_loaded(1)
+    move(metrics)
     metrics.name_holders(lambda: [("r", "d", ("n", "p", "c"))])
     metrics.name_entries(lambda: [("resources[0]", "r", "b", False, 1)])
     metrics.name_problems(

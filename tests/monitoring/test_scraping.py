@@ -42,7 +42,7 @@ def guide() -> list[dict[str, object]]:
 def metrics() -> Metrics:
     """The metrics of a devhost with two held devices, one of them with an unknown holder."""
     metrics = Metrics()
-    metrics.resource_added("example.com/r", "udev")
+    metrics.begin("resource", "example.com/r")
     held = [
         ("example.com/r", "one", ("team", "train", "main")),
         ("example.com/r", "two", ("", "", "")),

@@ -186,14 +186,6 @@ def test_a_message_may_contain_a_percent_sign(stderr: Lines) -> None:
     assert stderr()[0].endswith("at 50 % of %s")
 
 
-def test_bound_fields_are_on_every_line_and_overridden_by_those_of_the_call(stderr: Lines) -> None:
-    log.configure("text")
-    bound = log.get("devhost.x").bind(resource="a/b", n=1)
-    bound.info("one", n=2)
-    bound.error("two")
-    assert [line.split(" ", 3)[3] for line in stderr()] == ["one resource=a/b n=2", "two resource=a/b n=1"]
-
-
 def test_configuring_twice_writes_each_line_once(stderr: Lines) -> None:
     log.configure("text")
     log.configure("json")

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import ast
 import asyncio
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from scraped_series import samples, value
+from scraped_series import move, samples, value
 
 from devhost.discovery.provisioning import State
 from devhost.planning.plan import RefusalKind
@@ -22,6 +24,7 @@ from devhost.telemetry.metrics import (
     Guess,
     Metrics,
     ObserverFailure,
+    device_samples,
 )
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -34,11 +37,13 @@ def _value(metrics: Metrics, name: str, **labels: str) -> float | None:
 @pytest.fixture
 def metrics() -> Metrics:
     made = Metrics()
-    made.resource_added("a/b", "udev", prepares=True)
-    made.backend_added("udev")
-    made.provisioning("udev", {"waiting": False, "ok": False})
-    made.labels_wanted("udev")
-    made.observer_added("audit")
+    made.begin("resource", "a/b")
+    made.begin("prepared", "a/b")
+    made.show("devices", "a/b", device_samples("udev", 0, {}))
+    made.begin("backend", "udev")
+    made.show("provisioning", "udev", {("waiting",): 0, ("ok",): 0})
+    made.begin("labels", "udev")
+    made.begin("observer", "audit")
     return made
 
 
@@ -65,10 +70,11 @@ def test_what_is_known_without_an_event_exists_at_zero_from_the_start(metrics: M
 
 def test_a_reason_a_kind_and_a_histogram_have_series_from_their_first_value(metrics: Metrics) -> None:
     """Most of them never occur, and each would be a series of every resource."""
-    metrics.allocation_failed("a/b", CallFailure.MISSING, 0.001)
-    metrics.backend_failed("udev", BackendFailure.TIMEOUT)
-    metrics.observer_failed("audit", ObserverFailure.ERROR)
-    metrics.affinity_guessed(Guess.RIGHT)
+    metrics.add("allocation_failures_total", "a/b", CallFailure.MISSING)
+    metrics.observe("allocate_seconds", "a/b", seconds=0.001)
+    metrics.add("backend_failures_total", "udev", BackendFailure.TIMEOUT)
+    metrics.add("observer_failures_total", "audit", ObserverFailure.ERROR)
+    metrics.add("affinity_guesses_total", Guess.RIGHT)
     first = ("allocation_failures_total", "backend_failures_total", "observer_failures_total")
     assert [
         (sample.name, sample.value)
@@ -88,159 +94,134 @@ HOST = 100
 def test_a_resource_has_few_series(state: str, most: int) -> None:
     """So 200 resources have at most 5,000 series when all are in use."""
     metrics = Metrics()
-    metrics.backend_added("udev")
+    metrics.begin("backend", "udev")
     metrics.name_entries(
         lambda: [(f"resources[{n}]", f"example.com/{n}", "udev", False, 8) for n in range(RESOURCES)]
     )
     for number in range(RESOURCES):
         name = f"example.com/{number}"
-        metrics.resource_added(name, "udev", prepares=state == "every failure")
-        metrics.devices(name, 8, {})
-        metrics.registered(name)
-        metrics.streams(name, 1)
-        metrics.list_sent(name, since_event=None)
+        metrics.begin("resource", name)
+        metrics.show("devices", name, device_samples("udev", 8, {}))
         if state != "new":
-            metrics.list_sent(name, since_event=0.004)
-            metrics.preferred(name, 0.001)
-            metrics.allocated(name, 0.002)
+            metrics.observe("event_to_list_seconds", name, seconds=0.004)
+            metrics.observe("allocate_seconds", name, seconds=0.002)
         if state == "every failure":
-            metrics.prepared(name, 0.1)
+            metrics.begin("prepared", name)
+            metrics.observe("prepare_seconds", name, seconds=0.1)
             for reason in CallFailure:
-                metrics.allocation_failed(name, reason, 0.001)
-                metrics.preparation_failed(name, reason, 0.001)
+                metrics.add("allocation_failures_total", name, reason)
+                metrics.add("prepare_failures_total", name, reason)
     count = sum(1 for _ in samples(metrics))
     assert RESOURCES * most < count <= RESOURCES * most + HOST
     assert state == "every failure" or count <= 5000
 
 
-def test_every_event_moves_its_series(metrics: Metrics) -> None:
-    metrics.devices("a/b", healthy=3, unhealthy={"": 1, "port 1 is down": 2})
-    metrics.registered("a/b")
-    metrics.registration_failed("a/b")
-    metrics.streams("a/b", 2)
-    metrics.streams("a/b", 1)
-    metrics.list_sent("a/b", since_event=None)
-    metrics.list_sent("a/b", since_event=0.004)
-    metrics.allocated("a/b", 0.002)
-    metrics.allocation_failed("a/b", CallFailure.MISSING, 0.001)
-    metrics.prepared("a/b", 2.0)
-    metrics.preparation_failed("a/b", CallFailure.REFUSED, 3.0)
-    metrics.preferred("a/b", 0.001)
-    metrics.discovered("udev", 0.02)
-    metrics.provisioning("udev", {"waiting": False, "ok": True})
-    metrics.labels_written("udev", 9, written=True)
-    metrics.labels_written("udev", 7, written=False)
-    metrics.labels_failed("udev")
-    metrics.backend_failed("udev", BackendFailure.TIMEOUT)
-    metrics.backend_degraded("udev", True)
-    metrics.observer_failed("audit", ObserverFailure.ERROR)
-    metrics.observer_dropped("audit", 7)
-    metrics.observer_paused("audit", True)
-    metrics.affinity_guessed(Guess.WRONG)
-    metrics.preference_unproven()
-    metrics.config_loaded(1)
-    metrics.config_rejected()
-    expected = {
-        "devices": ({"resource": "a/b", "backend": "udev", "health": "Healthy", "reason": ""}, 3),
-        "registrations_total": ({"resource": "a/b"}, 1),
-        "registration_failures_total": ({"resource": "a/b"}, 1),
-        "streams": ({"resource": "a/b"}, 1),
-        "lists_total": ({"resource": "a/b"}, 2),
-        "event_to_list_seconds_count": ({"resource": "a/b"}, 1),
-        "allocations_total": ({"resource": "a/b"}, 1),
-        "allocation_failures_total": ({"resource": "a/b", "reason": "missing"}, 1),
-        "allocate_seconds_count": ({"resource": "a/b"}, 2),
-        "prepare_seconds_sum": ({"resource": "a/b"}, 5.0),
-        "prepare_failures_total": ({"resource": "a/b", "reason": "refused"}, 1),
-        "prefer_seconds_count": ({"backend": "udev"}, 1),
-        "discovery_seconds_sum": ({"backend": "udev"}, 0.02),
-        "backend_failures_total": ({"backend": "udev", "kind": "timeout"}, 1),
-        "backend_degraded": ({"backend": "udev"}, 1),
-        "provisioning": ({"backend": "udev", "state": "ok"}, 1),
-        "labels": ({"backend": "udev"}, 7),
-        "label_files_total": ({"backend": "udev"}, 1),
-        "label_failures_total": ({"backend": "udev"}, 1),
-        "observer_failures_total": ({"observer": "audit", "kind": "error"}, 1),
-        "observer_dropped_total": ({"observer": "audit"}, 7),
-        "observer_paused": ({"observer": "audit"}, 1),
-        "affinity_guesses_total": ({"result": "wrong"}, 1),
-        "preferences_unproven_total": ({}, 1),
-        "config_generation": ({}, 1),
-        "config_last_reload_success": ({}, 0),
-    }
-    found = {name: _value(metrics, name, **labels) for name, (labels, _) in expected.items()}
-    assert found == {name: value for name, (_, value) in expected.items()}
-    ill = {"resource": "a/b", "backend": "udev", "health": "Unhealthy"}
-    assert _value(metrics, "devices", **ill, reason="") == 1
-    assert _value(metrics, "devices", **ill, reason="port 1 is down") == 2
-    assert (_value(metrics, "config_last_reload_timestamp_seconds") or 0) > 1.7e9
+def test_every_series_has_the_value_that_it_was_given(metrics: Metrics) -> None:
+    moved = move(metrics)
+    kinds = {one.name: one for one in TABLE}
+    for name, labels in moved.items():
+        one = kinds[name]
+        shown = dict(zip(one.labels, labels, strict=True))
+        if one.kind == "histogram":
+            assert _value(metrics, f"{name}_count", **shown) == 1
+            assert _value(metrics, f"{name}_sum", **shown) == 3
+        else:
+            assert _value(metrics, name, **shown) == (1 if one.kind == "counter" else 2)
+    metrics.add("observer_dropped_total", "observer", by=7)
+    assert _value(metrics, "observer_dropped_total", observer="observer") == 8
+
+
+USED = {"add": "counter", "set": "gauge", "show": "gauge", "observe": "histogram"}
+"""The methods that name a metric, and the kind for which each is."""
+
+
+def test_the_code_names_every_metric_as_the_table_has_it() -> None:
+    """A wrong name would raise when it is first counted, perhaps only after a rare failure."""
+    table = {one.name: one for one in TABLE}
+    named, used = set[str](), set[tuple[str, str, int]]()
+    for file in sorted((DOC.parents[1] / "src" / "devhost").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Constant) and node.value in table:
+                named.add(node.value)
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            about = ast.unparse(node.func.value)
+            if node.func.attr in USED and about.endswith("metrics") and file.name != "metrics.py":
+                first, *labels = node.args
+                if isinstance(first, ast.Constant):
+                    given = len(labels[:1] if node.func.attr == "show" else labels)
+                    used.add((node.func.attr, first.value, given))
+    for method, metric, labels_given in used:
+        one = table[metric]
+        assert one.kind == USED[method], metric
+        assert labels_given == (1 if method == "show" else len(one.labels)), metric
+    assert named == table.keys()
+    assert len(used) > len(table) / 2
 
 
 async def test_the_series_of_a_removed_resource_end(metrics: Metrics) -> None:
-    metrics.allocated("a/b", 0.1)
-    metrics.resource_removed("a/b")
-    metrics.resource_removed("a/b")
-    metrics.backend_removed("udev")
-    metrics.backend_removed("udev")
-    metrics.labels_unwanted("udev")
-    metrics.labels_unwanted("udev")
+    metrics.observe("allocate_seconds", "a/b", seconds=0.1)
+    for _ in range(2):
+        _remove(metrics)
     text = await metrics.render()
     assert b'"a/b"' not in text and b'"udev"' not in text
 
 
+def _remove(metrics: Metrics) -> None:
+    metrics.end("resource", "a/b")
+    metrics.end("prepared", "a/b")
+    metrics.end("backend", "udev")
+    metrics.end("labels", "udev")
+
+
 async def test_only_a_prepared_resource_has_series_for_prepare(metrics: Metrics) -> None:
-    metrics.resource_added("c/d", "udev")
-    metrics.prepared("c/d", 1.0)
-    metrics.preparation_failed("c/d", CallFailure.REFUSED, 1.0)
+    metrics.begin("resource", "c/d")
+    metrics.observe("prepare_seconds", "c/d", seconds=1.0)
+    metrics.add("prepare_failures_total", "c/d", CallFailure.REFUSED)
     assert _value(metrics, "prepare_seconds_count", resource="c/d") is None
-    metrics.resource_added("c/d", "udev", prepares=True)
-    metrics.prepared("c/d", 1.0)
+    metrics.begin("prepared", "c/d")
+    metrics.observe("prepare_seconds", "c/d", seconds=1.0)
     assert _value(metrics, "prepare_seconds_count", resource="c/d") == 1
-    metrics.resource_removed("c/d")
-    assert b'"c/d"' not in await metrics.render()
+    metrics.end("prepared", "c/d")
+    assert _value(metrics, "prepare_seconds_count", resource="c/d") is None
+    assert _value(metrics, "lists_total", resource="c/d") == 0
 
 
 async def test_a_late_event_does_not_restore_a_removed_resource(metrics: Metrics) -> None:
-    metrics.resource_removed("a/b")
-    metrics.backend_removed("udev")
-    metrics.labels_unwanted("udev")
-    metrics.provisioning("udev", {"ok": True})
-    metrics.labels_written("udev", 1, written=True)
-    metrics.labels_failed("udev")
-    metrics.list_sent("a/b", 0.1)
-    metrics.allocation_failed("a/b", CallFailure.ERROR, 0.1)
-    metrics.preferred("a/b", 0.1)
-    metrics.backend_failed("udev", BackendFailure.ERROR)
-    metrics.streams("a/b", 1)
-    metrics.prepared("a/b", 0.1)
-    metrics.preparation_failed("a/b", CallFailure.REFUSED, 0.1)
-    metrics.devices("a/b", 1, {"x": 1})
-    metrics.discovered("udev", 1)
+    _remove(metrics)
+    metrics.show("provisioning", "udev", {("ok",): 1})
+    metrics.set("labels", "udev", to=1)
+    metrics.observe("event_to_list_seconds", "a/b", seconds=0.1)
+    metrics.add("allocation_failures_total", "a/b", CallFailure.ERROR)
+    metrics.show("devices", "a/b", device_samples("udev", 1, {"x": 1}))
     text = await metrics.render()
     assert b'"a/b"' not in text and b'"udev"' not in text
 
 
 async def test_the_series_of_a_removed_observer_end(metrics: Metrics) -> None:
-    metrics.observer_removed("audit")
-    metrics.observer_removed("audit")
-    metrics.observer_failed("audit", ObserverFailure.TIMEOUT)
-    metrics.observer_dropped("audit", 1)
-    metrics.observer_paused("audit", True)
+    for _ in range(2):
+        metrics.end("observer", "audit")
+    metrics.add("observer_failures_total", "audit", ObserverFailure.TIMEOUT)
+    metrics.set("observer_paused", "audit", to=True)
     assert b'"audit"' not in await metrics.render()
 
 
 def test_adding_a_known_resource_again_keeps_its_counters(metrics: Metrics) -> None:
-    metrics.allocated("a/b", 0.1)
-    metrics.resource_added("a/b", "udev", prepares=True)
+    metrics.add("allocations_total", "a/b")
+    metrics.begin("resource", "a/b")
     assert _value(metrics, "allocations_total", resource="a/b") == 1
 
 
 def test_a_resource_that_changes_its_backend_leaves_no_series_of_the_old_one(
     metrics: Metrics,
 ) -> None:
-    metrics.devices("a/b", 2, {"x": 1})
-    metrics.resource_added("a/b", "gpu")
+    _devices(metrics, 2, {"x": 1})
+    metrics.show("devices", "a/b", device_samples("gpu", 0, {}))
     assert _reasons(metrics) == {("gpu", "Healthy", ""): 0, ("gpu", "Unhealthy", ""): 0}
+
+
+def _devices(metrics: Metrics, healthy: int, unhealthy: Mapping[str, int]) -> None:
+    metrics.show("devices", "a/b", device_samples("udev", healthy, unhealthy))
 
 
 def _reasons(metrics: Metrics) -> dict[tuple[str, str, str], float]:
@@ -253,16 +234,16 @@ def _reasons(metrics: Metrics) -> dict[tuple[str, str, str], float]:
 
 def test_a_reason_of_unhealthy_devices_is_a_series_only_while_it_applies(metrics: Metrics) -> None:
     well = {("udev", "Healthy", ""): 3.0, ("udev", "Unhealthy", ""): 0.0}
-    metrics.devices("a/b", 3, {"port 1 is down": 2})
+    _devices(metrics, 3, {"port 1 is down": 2})
     assert _reasons(metrics) == {**well, ("udev", "Unhealthy", "port 1 is down"): 2}
-    metrics.devices("a/b", 3, {"port 2 is down": 1})
+    _devices(metrics, 3, {"port 2 is down": 1})
     assert _reasons(metrics) == {**well, ("udev", "Unhealthy", "port 2 is down"): 1}
-    metrics.devices("a/b", 3, {})
+    _devices(metrics, 3, {})
     assert _reasons(metrics) == well
 
 
 def test_the_most_common_reasons_have_series_and_the_rest_is_counted(metrics: Metrics) -> None:
-    metrics.devices("a/b", 0, {f"reason {n:03}": 1 for n in range(500)} | {"the common one": 9})
+    _devices(metrics, 0, {f"reason {n:03}": 1 for n in range(500)} | {"the common one": 9})
     found = _reasons(metrics)
     assert len(found) == 2 + MOST_REASONS + 1
     assert found["udev", "Unhealthy", "the common one"] == 9
@@ -275,13 +256,13 @@ def test_reasons_are_the_same_with_and_without_pod_metrics() -> None:
     reason = "a pod has it as a, from before it was shared in this way"
     for asked in (False, True):
         metrics = Metrics()
-        metrics.resource_added("a/b", "udev")
+        metrics.begin("resource", "a/b")
         if asked:
             metrics.name_holders(lambda: ())
         metrics.name_problems(
             lambda: ({"device": 1}, [("device", "a/b d0", reason)]), lambda: [("a/b", reason)]
         )
-        metrics.devices("a/b", 0, {reason: 1})
+        _devices(metrics, 0, {reason: 1})
         text = asyncio.run(metrics.render()).decode()
         assert text.count(f'reason="{reason}"') == 3
 
@@ -327,16 +308,9 @@ def test_each_entry_of_the_file_has_a_series_that_ends_with_it(metrics: Metrics)
     assert text.count("devhost_entry_devices{") == 1
 
 
-def test_a_resolved_refusal_is_set_to_zero(metrics: Metrics) -> None:
-    metrics.planned({"claimed": 2, "name": 1})
-    metrics.planned({"name": 3})
-    assert _value(metrics, "plan_refusals", reason="claimed") == 0
-    assert _value(metrics, "plan_refusals", reason="name") == 3
-
-
 def test_two_hosts_in_one_process_count_separately() -> None:
     first, second = Metrics(), Metrics()
-    first.config_loaded(5)
+    first.set("config_generation", to=5)
     assert _value(second, "config_generation") == 0
 
 
@@ -387,8 +361,9 @@ async def test_a_scrape_lets_other_work_run_and_is_valid_for_prometheus(
     metrics: Metrics,
 ) -> None:
     for number in range(RESOURCES):
-        metrics.resource_added(f"a/{number}", "udev")
-    metrics.allocated("a/b", 0.001)
+        metrics.begin("resource", f"a/{number}")
+        metrics.show("devices", f"a/{number}", device_samples("udev", 0, {}))
+    metrics.observe("allocate_seconds", "a/b", seconds=0.001)
     turns = 0
 
     async def other_work() -> None:

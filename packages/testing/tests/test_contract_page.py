@@ -72,7 +72,7 @@ import signal
 import sys
 from pathlib import Path
 
-from devhost.dra.prepared import PreparedDevice
+from devhost.allocation.claims import ClaimedDevice
 from devhost.dra.server import DraServer
 
 
@@ -81,7 +81,8 @@ class Driver:
         return {{one.uid: [self.device(one.uid)] for one in claims}}
 
     def device(self, uid):
-        return PreparedDevice(("gpu",), "p", "gpu-0", (f"gpu.example.com/claim={{uid}}",))
+        names = (f"gpu.example.com/claim={{uid}}",)
+        return ClaimedDevice("gpu", "p", "gpu-0", "", ("gpu", "0"), "example.com/gpu", names)
 
     async def unprepare(self, claims):
         return {{one.uid: "" for one in claims}}

@@ -14,10 +14,11 @@ import pytest
 from devhost_testing.api import dra_v1_pb2_grpc, health_v1_pb2_grpc, registration_pb2_grpc
 from devhost_testing.dra import Claim, DeviceState, DraKubelet, Prepared, Refused, Violation
 
+from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import DevhostError
+from devhost.backend.model import ClaimHolder
 from devhost.dra.api import dra_v1_pb2, health_v1_pb2, registration_pb2
 from devhost.dra.health import DeviceHealth
-from devhost.dra.prepared import ClaimRef, PreparedDevice
 from devhost.dra.server import DraServer, service_socket
 
 DRIVER = "gpu.example.com"
@@ -32,15 +33,16 @@ class Claims:
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
 
-    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
+    async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
         self.calls.append([claim.uid for claim in claims])
         return {claim.uid: "it is held" if claim.name == "bad" else [self._device(claim)] for claim in claims}
 
-    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
+    async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
         return {claim.uid: "it is busy" if claim.name == "bad" else "" for claim in claims}
 
-    def _device(self, claim: ClaimRef) -> PreparedDevice:
-        return PreparedDevice(("gpu/big",), "pool", "card-0", (f"{NAME}={claim.uid}",))
+    def _device(self, claim: ClaimHolder) -> ClaimedDevice:
+        key, names = ("cards", "c0"), (f"{NAME}={claim.uid}",)
+        return ClaimedDevice("gpu/big", "pool", "card-0", "", key, "example.com/card", names)
 
 
 class OneDevice:

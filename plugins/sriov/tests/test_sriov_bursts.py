@@ -84,7 +84,7 @@ class Node:
 async def node(tmp_path: Path, functions: int) -> AsyncIterator[Node]:
     """A node in service, whose first list is there."""
     made = Node(machines.igb(tmp_path / "node", functions))
-    tasks = [asyncio.create_task(made.discovery.run()), asyncio.create_task(made.discovery.probe())]
+    tasks = [asyncio.create_task(made.discovery.run()), asyncio.create_task(made.discovery.probing.run())]
     await made.shows(lambda devices: len(devices) == functions + 1)
     yield made
     for task in tasks:

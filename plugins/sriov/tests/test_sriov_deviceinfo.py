@@ -126,7 +126,7 @@ async def test_a_missing_node_is_named_and_nothing_is_allocated(
 ) -> None:
     machine(tmp_path)
     source = BackendRunner(Sriov, SriovOptions(), tmp_path, {"*"})
-    devices = {device.id: device for device in await source.discover([])}
+    devices = {device.id: device for device in source.discover([])}
     scanner = Scanner(source, Metrics(), lambda caused_at: None)
     backend = ResourceBackend("a.b/c", scanner, ResourceSettings(0, "a.b/c", "sriov"))
     terms = Terms(SriovUse(rdma="infiniband" in node))

@@ -21,10 +21,7 @@ class Admissions:
     """Numbers the Allocates of all resources, and knows where an admission is certainly over.
 
     It is over when a later Allocate was for another pod, or none has followed for :attr:`.Timing.admission`.
-
-    Args:
-        clock: monotonic seconds.
-        timing: how long an admission may pause.
+    ``clock`` gives monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float], timing: Timing) -> None:
@@ -59,9 +56,8 @@ class Admissions:
     def ends(self, allocated: Iterable[tuple[Holder | None, int]]) -> Callable[[Pod], float]:
         """From when a pod gets nothing more, in monotonic seconds.
 
-        Args:
-            allocated: the holder of each token, ``None`` while it is not known, and the number of its
-                Allocate; 0 if an earlier run of devhost answered it.
+        ``allocated`` has the holder of each token, ``None`` while it is not known, and the number of its
+        Allocate; 0 if an earlier run of devhost answered it.
         """
         last: dict[Pod, int] = {}
         for holder, number in allocated:

@@ -7,8 +7,7 @@ everything has been released. The plan reads them, so that no other container ge
 configuration changes.
 
 After a start of devhost only the kubelet knows who holds what, and it knows resources and tokens, but not
-devices.
-A token is made from its device's id, so the device is found by it:
+devices. A token is made from its device's id, so the device is found by it:
 
 * of a configured resource, among the devices of its backend;
 * an id that an earlier version of the backend gave (``Device.former_ids``) counts for every device that may
@@ -27,7 +26,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import TracebackType
@@ -91,7 +90,6 @@ class HeldDevices:
         return self._joined[key]
 
     def get(self, key: Key) -> Device | None:
-        """The device, if a container has it."""
         return self._joined.get(key)
 
     def __iter__(self) -> Iterator[Key]:
@@ -116,10 +114,8 @@ class HeldDevices:
     def settle(self, given: Mapping[Key, frozenset[str]], fixed: Mapping[Key, frozenset[str]]) -> bool:
         """Takes what containers were given as claims of their devices; true if these have other claims then.
 
-        Args:
-            given: further claims of devices.
-            fixed: the claims on nodes that containers of a device were given, if they have no others. What
-                the device has had meanwhile is nothing to them.
+        ``given`` are further claims of devices. ``fixed`` are the claims on nodes that containers of a device
+        were given, if they have no others: what the device has had meanwhile is nothing to them.
         """
         changed = False
         for key in given.keys() | fixed.keys():
@@ -185,13 +181,7 @@ class Group:
 
 
 class ResourceAllocations:
-    """What containers have of one resource.
-
-    Args:
-        resource: its name.
-        everything: the allocations of all resources, which it is a part of.
-        serve: its side.
-    """
+    """What containers have of one resource."""
 
     def __init__(self, resource: str, everything: Allocations, serve: Serve = Serve.PLUGIN) -> None:
         self.resource = resource
@@ -202,10 +192,10 @@ class ResourceAllocations:
         """Grows with each change of what is held."""
         self.terms: dict[str, Any] = {}
         """The terms on which this run of devhost allocated tokens, the latest last."""
-        self._everything = everything
+        self.everything = everything
+        """The allocations of all resources, which these are a part of."""
         self._devices = everything.devices
         self.leases = Leases(everything.clock, everything.timing)
-        """The tokens that containers have."""
         self._devices_of: dict[str, tuple[Key, ...]] = {}
         self._reserved: dict[str, list[tuple[Key, ...]]] = {}
         self._inferred: set[str] = set()
@@ -220,18 +210,13 @@ class ResourceAllocations:
         """Every token that a container has, or is about to get."""
         return self.leases.tokens() | self._reserved.keys()
 
-    @property
-    def known(self) -> bool:
-        """Whether the kubelet has named what containers have."""
-        return self._everything.known
-
     def holds(self, token: str) -> bool:
         """Whether a container has this token, or is about to get it."""
         return token in self.leases or token in self._reserved
 
     def is_unused(self) -> bool:
         """Whether it is known that no container has anything of the resource."""
-        return self.known and not self.is_held()
+        return self.everything.known and not self.is_held()
 
     def is_held(self) -> bool:
         """Whether a container has anything of the resource, or is about to get it."""
@@ -292,28 +277,16 @@ class ResourceAllocations:
                     self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.serve
                 )
 
-    def allocating(self) -> AbstractContextManager[None]:
-        """An Allocate is in progress, see :class:`.Admissions`."""
-        return self._everything.admissions.allocating()
-
-    def held_anywhere(self) -> Sequence[Held]:
-        """What containers and claims hold of all resources."""
-        return self._everything.held()
-
     def pod_claims(self) -> PodClaims:
         """What binds pods, of all resources, and the pods that have it."""
-        return self._everything.pod_claims()
+        return self.everything.pod_claims()
 
     def recent(self) -> Iterator[tuple[Key, int]]:
         """The devices of Allocates whose admission may go on, each with the number of its Allocate."""
         for token, lease in self.leases.held.items():
-            if self._everything.admissions.is_recent(lease.number):
+            if self.everything.admissions.is_recent(lease.number):
                 for key in self._devices_of.get(token, ()):
                     yield key, lease.number
-
-    def recent_anywhere(self) -> Mapping[str, int]:
-        """What binds a pod that may still get more, see :meth:`.Allocations.recent_pod_claims`."""
-        return self._everything.recent_pod_claims()
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that is held; one may come more than once. May be called from any thread."""
@@ -321,19 +294,6 @@ class ResourceAllocations:
         for several in tuple(self._reserved.values()):
             distinct.update((id(devices), devices) for devices in tuple(several))
         return chain.from_iterable(distinct.values())
-
-    def reserved(
-        self,
-        backend: str,
-        wanted: Mapping[str, Collection[Device]],
-        unshared: Collection[str] = (),
-        *,
-        listed: bool = True,
-    ) -> Reservation:
-        """Counts tokens, each with its devices, as held until the reservation ends."""
-        reservation = Reservation(self, backend)
-        reservation.add(wanted, unshared, listed=listed)
-        return reservation
 
     def reserve(
         self,
@@ -345,7 +305,7 @@ class ResourceAllocations:
     ) -> dict[str, tuple[Key, ...]]:
         """See :meth:`Reservation.add`."""
         distinct = {id(devices): devices for devices in wanted.values()}.values()
-        self._everything.claims.refuse_held(
+        self.everything.claims.refuse_held(
             backend, self.resource, self.exclusive, list(chain.from_iterable(distinct))
         )
         mine = self._update(backend, wanted)
@@ -368,14 +328,6 @@ class ResourceAllocations:
         self.changed(replan=False)
         return all(set(keys) <= set(got) for keys, got in distinct)
 
-    def give(self, devices: Mapping[Key, Device], nodes: frozenset[str]) -> None:
-        """Counts nodes that devices do not claim, see :meth:`Allocations.give`.
-
-        Raises:
-            DeviceHeld: another container or claim has one of the nodes.
-        """
-        self._everything.give(self.resource, devices, nodes)
-
     def allocated(
         self,
         backend: str,
@@ -385,11 +337,10 @@ class ResourceAllocations:
     ) -> None:
         """A container gets these tokens, with these devices. The containers that held them no longer do.
 
-        Args:
-            unshared: those of the tokens whose devices are allocated only once.
-            terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
+        ``unshared`` are those of the tokens whose devices are allocated only once. ``terms`` is a
+        :class:`devhost.allocation.resource_backend.Terms`.
         """
-        self.leases.allocated(given, self._everything.admissions.number)
+        self.leases.allocated(given, self.everything.admissions.number)
         self._devices_of |= self._update(backend, given)
         for token in given:
             self.terms.pop(token, None)
@@ -399,27 +350,22 @@ class ResourceAllocations:
                 self._unshared[token] = token in unshared
         self._inferred.difference_update(given)
         self.changed(replan=False)
-        self._everything.due_changed()
+        self.everything.due_changed()
 
     @property
     def everything_given(self) -> Given:
         """What containers were given, of all resources."""
-        return self._everything.given
+        return self.everything.given
 
     def differing(self) -> Iterator[tuple[str, Reason]]:
         """The tokens whose containers have something else than their device now."""
-        return self._everything.given.withheld(self.resource)
+        return self.everything.given.withheld(self.resource)
 
     def recalls(self, listing: Listing) -> bool:
-        """Whether the kubelet names a holder that an earlier kubelet named, see :meth:`.Leases.recalls`."""
         return self.leases.recalls(listing, self.resource)
 
     def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
-        """Takes a list of the kubelet: whether a holder has changed, and which tokens were released.
-
-        Args:
-            recalls: whether this kubelet has shown that it read its checkpoint.
-        """
+        """Takes a list of the kubelet: whether a holder has changed, and which tokens were released."""
         before, forgotten = self.leases.tokens(), self.leases.forgotten()
         changed = self.leases.apply(listing, self.resource, recalls=recalls)
         if not changed:
@@ -476,15 +422,10 @@ class ResourceAllocations:
         """Takes the tokens that are still listed only because a container holds them."""
         if vanished != self._vanished:
             self._vanished = vanished
-            self._everything.due_changed()
+            self.everything.due_changed()
 
     def due(self, last: float, *, awaited: bool = False) -> float | None:
-        """When the next list of who holds what is wanted, see :meth:`.Leases.due`.
-
-        Args:
-            last: when the last list began.
-            awaited: whether another resource waits for what is held here.
-        """
+        """When the next list is wanted, sooner if another resource has ``awaited`` what is held here."""
         return self.leases.due(last, self.leases.tokens() if awaited else self._vanished)
 
     def _update(self, backend: str, given: Mapping[str, Iterable[Device]]) -> dict[str, tuple[Key, ...]]:
@@ -502,7 +443,7 @@ class ResourceAllocations:
         """What is held has changed; with ``replan`` the plan may be outdated."""
         self._groups = None
         self.revision += 1
-        self._everything.changed_by(self, replan=replan)
+        self.everything.changed_by(self, replan=replan)
 
 
 class Reservation:
@@ -510,10 +451,6 @@ class Reservation:
 
     Otherwise a plan that is made meanwhile could give them to another resource. A request with many tokens
     adds them in pieces.
-
-    Args:
-        allocations: of the resource.
-        backend: of its devices.
     """
 
     def __init__(self, allocations: ResourceAllocations, backend: str) -> None:
@@ -521,20 +458,17 @@ class Reservation:
         self._backend = backend
         self._mine: list[dict[str, tuple[Key, ...]]] = []
         self._given = True
-        self._admission = allocations.allocating()
+        self._admission = allocations.everything.admissions.allocating()
 
     def add(
         self, wanted: Mapping[str, Collection[Device]], unshared: Collection[str] = (), *, listed: bool = True
     ) -> None:
         """Counts further tokens, each with its devices, as held.
 
-        Args:
-            unshared: those of the tokens whose devices are allocated only once.
-            listed: whether all of the tokens are in the list, so that it stays as it is.
-
-        Raises:
-            DeviceHeld: a ResourceClaim holds one of the devices, or a container has it from another DRA
-                driver, or they hold hardware that conflicts with it.
+        ``unshared`` are those of the tokens whose devices are allocated only once. ``listed`` is whether all
+        of the tokens are in the list, so that it stays as it is. Raises ``DeviceHeld`` if a ResourceClaim
+        holds one of the devices, or a container has it from another DRA driver, or they hold hardware that
+        conflicts with it.
         """
         self._mine.append(self._allocations.reserve(self._backend, wanted, unshared, listed=listed))
 
@@ -567,11 +501,8 @@ class Reservation:
 class Allocations:
     """What containers have, of all resources.
 
-    Args:
-        clock: monotonic seconds. changed: called when the plan is outdated because the allocations have
-        changed; not after an Allocate of
-            what the plan offered.
-        timing: when lists are wanted, and when a release is believed.
+    ``clock`` gives monotonic seconds. ``changed`` is called when the plan is outdated because the allocations
+    have changed; not after an Allocate of what the plan offered.
     """
 
     def __init__(
@@ -586,9 +517,7 @@ class Allocations:
         self._unclaimed = UnclaimedNodes()
         self.admissions = Admissions(clock, timing)
         self.claims = ClaimAllocations(self)
-        """What ResourceClaims hold."""
         self.given = Given()
-        """What containers were given."""
         self._drivers = OtherDrivers(self._follow_driver)
         self.awaited = False
         """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""
@@ -610,21 +539,16 @@ class Allocations:
         self._irrelevant: dict[str, tuple[Mapping[str, Device], ...]] = {}
         """Resources of the newest list that have nothing to do with these devices of all backends."""
         self._first: float | None = None
-        self._known = False
+        self.known = False
+        """Whether the kubelet has listed who holds what since the start.
+
+        A list without any pod does not count at first: a kubelet that knows no pods yet answers so."""
         self._found: Found = {}
         self._known_of: dict[str, Known] = {}
         self._settings = Settings()
         self._observed = False
         self._deferring = False
         self._stale = False
-
-    @property
-    def known(self) -> bool:
-        """Whether the kubelet has listed who holds what since the start.
-
-        A list without any pod does not count at first: a kubelet that knows no pods yet answers so.
-        """
-        return self._known
 
     def of(self, resource: str) -> ResourceAllocations:
         """The allocations of a resource; empty if nothing was ever held through it."""
@@ -758,7 +682,7 @@ class Allocations:
                 self._apply_to(found, self._listing)
         if found.holds(token):
             return True
-        return False if self._known else None
+        return False if self.known else None
 
     def entries(self, resource: str) -> list[ResourceSettings]:
         """The entries of the configuration from which the resource may come."""
@@ -770,11 +694,8 @@ class Allocations:
         return found
 
     def resources(self) -> frozenset[str] | None:
-        """Names of all resources of which a container has something, also of those not followed.
-
-        ``None`` while not :attr:`known`.
-        """
-        if not self._known or self._listing is None:
+        """All resources, also not followed ones, of which a container has something; ``None`` if unknown."""
+        if not self.known or self._listing is None:
             return None
         return frozenset(self._listing.holders).union(self._in_use)
 
@@ -784,7 +705,7 @@ class Allocations:
         A device appears as ``device:<backend>/<id>``, also one that the kubelet names and no backend has
         found yet. ``None`` while it is not :attr:`known` who holds what. May be called from any thread.
         """
-        if not self._known or not self._observed or self._listing is None:
+        if not self.known or not self._observed or self._listing is None:
             return None
         claims: set[str] = set()
         for key in self._held_keys():
@@ -812,12 +733,14 @@ class Allocations:
 
     def apply(self, listing: Listing) -> bool:
         """Takes a list of the kubelet; true when a holder has changed."""
+        # what the list is worth: whether the kubelet knows its pods, and has read its checkpoint
         if self._first is None:
             self._first = listing.began
-        self._known = self._known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
+        self.known = self.known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
         self._listing, self._units, self._irrelevant = listing, {}, {}
         if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
             self._recalling = listing.kubelet
+        # what is held changes as a whole, before anything is reported
         freed: dict[str, tuple[str, ...]] = {}
         any_changed = False
         with self._deferred():
@@ -826,6 +749,7 @@ class Allocations:
                 any_changed = any_changed or changed
             any_changed = self._drivers.apply(listing) or any_changed
             self._resolve()
+        # the released tokens are reported first, then one plan for all changes
         for resource, tokens in freed.items():
             if tokens:
                 for released in tuple(self._released):
@@ -846,15 +770,9 @@ class Allocations:
     ) -> None:
         """Counts nodes that a container is about to get with devices that do not claim them.
 
-        Args:
-            resource: of the devices.
-            devices: those that the container gets together.
-            nodes: the claims of the nodes.
-            claim: what gets them, if not a container.
-            running: whether it has them already, so that nothing can be refused.
-
-        Raises:
-            DeviceHeld: another container or claim has one of the nodes.
+        ``nodes`` are claims. ``claim`` is what gets them, if not a container. With ``running`` it has them
+        already, so that nothing can be refused. Raises ``DeviceHeld`` if another container or claim has one
+        of the nodes.
         """
         for key in devices:
             self._unclaimed.add(key, nodes)
@@ -875,6 +793,10 @@ class Allocations:
         else:
             self._claims_changed()
 
+    def present(self, key: Key) -> Device:
+        """The device as the last plan found it; by its id alone if it did not."""
+        return self._found.get(key[0], {}).get(key[1]) or Device(key[1])
+
     def completed(self, found: Found) -> Found:
         """The devices with the nodes that containers got with them, as if the devices claimed these."""
         for key, nodes in self.given.unclaimed(self.held()):
@@ -882,12 +804,7 @@ class Allocations:
         return self._unclaimed.completed(found)
 
     def observe(self, found: Found, settings: Settings) -> None:
-        """Takes the present devices and settings. Must be called before a plan is made.
-
-        Args:
-            found: every device of every backend, see :meth:`completed`.
-            settings: the whole configuration.
-        """
+        """Takes the present devices (see :meth:`completed`) and settings. Must be called before each plan."""
         self._found, self._observed = found, True
         if settings is not self._settings:
             self._settings = settings
@@ -904,8 +821,7 @@ class Allocations:
     def compare(self, found: Found | None = None) -> bool:
         """Compares what containers were given with the devices that exist; true if other things are held now.
 
-        Args:
-            found: every device of every backend, if not those of the last plan.
+        ``found`` are all devices, if not those of the last plan.
         """
         found = self._found if found is None else found
         for allocations in self.in_use():
@@ -927,11 +843,7 @@ class Allocations:
         return self.given.absent((resource, token), holder, key)
 
     def learn(self, plan: Plan) -> bool:
-        """Takes from the plan the devices of resources of which a container holds all devices.
-
-        Returns:
-            Whether containers hold more devices than the plan assumes, so that it has to be made again.
-        """
+        """Takes from a plan the devices of tokens for all devices; true if it has to be made again."""
         with self._deferred():
             for allocations in self.in_use():
                 resource = plan.resources.get(allocations.resource)
@@ -947,11 +859,7 @@ class Allocations:
         return stale
 
     def due(self, last: float) -> float | None:
-        """When the next list is wanted, in monotonic seconds; ``None`` while there is nothing to learn.
-
-        Args:
-            last: when the last list began.
-        """
+        """When the next list is wanted, see :meth:`.Leases.due`."""
         wishes = [found.due(last, awaited=self.awaited) for found in self._resources.values()]
         wishes += self._drivers.due(last, awaited=self.awaited)
         if self.claims.count:
@@ -982,9 +890,7 @@ class Allocations:
     def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
         """The claims hold other devices.
 
-        Args:
-            released: the resources of devices that are free now.
-            replan: whether the plan may be outdated.
+        ``released`` are the resources of devices that are free now. With ``replan`` the plan may be outdated.
         """
         self._held = None
         for resource in released:
@@ -995,7 +901,6 @@ class Allocations:
             self._claims_changed()
 
     def _update_devices(self) -> None:
-        """Brings what is known of held devices up to date."""
         if self._held is None:
             self.devices.keep(set(self._held_keys()))
         for key in self.devices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,7 @@ from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .given import owned
 from .injection import DirectInjection, Injection, Rendered
-from .inventory import Entry, Given, Inventory, Member, Snapshot
+from .inventory import Entry, Given, Inventory, Member
 from .pieces import in_pieces
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
@@ -62,8 +62,7 @@ class HolderCheck(Protocol):
     ) -> None:
         """Asks again if the kubelet may have forgotten who holds some tokens of a resource.
 
-        Args:
-            offered: whether it only offers them (GetPreferredAllocation).
+        ``offered`` is whether it only offers them (GetPreferredAllocation).
         """
 
 
@@ -71,26 +70,14 @@ class StartCheck(Protocol):
     """Knows what containers were given."""
 
     async def check(self, resource: str, tokens: Sequence[str]) -> None:
-        """Checks that a container that starts gets the devices for which it was given nodes.
-
-        Raises:
-            AllocationError: it would not.
-        """
+        """Refuses a container that would start without the devices for which it was given nodes."""
 
 
 class Allocator:
     """Answers the kubelet for one resource.
 
-    Args:
-        inventory: its devices.
-        backend: provides what a container needs.
-        entry: the entry of the configuration.
-        injection: how a container gets what it needs.
-        device_info: writes files for network plugins, if any.
-        preferred: chooses devices with all resources in mind.
-        holders: asks the kubelet who holds what; without it, nothing is asked.
-        starts: checks what a container gets that starts, for entries with ``checkStarts``.
-        timing: deadlines of the backend's answers.
+    Without ``holders``, the kubelet is not asked who holds what. ``starts`` is for entries with
+    ``checkStarts``.
     """
 
     def __init__(
@@ -120,15 +107,6 @@ class Allocator:
     def prepares(self) -> bool:
         """Whether PreStartContainer has anything to do."""
         return self._backend.prepares or self._entry.check_starts
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The newest list."""
-        return self.inventory.snapshot
-
-    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``changed`` after each new revision of the list; call the result to end that."""
-        return self.inventory.subscribe(changed)
 
     def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:
         """Uses this scanner and entry from now on; containers keep the terms of their devices."""
@@ -240,11 +218,7 @@ class Allocator:
         return list(dict.fromkeys(device for keys in distinct for _, device in keys))
 
     async def nodes(self, device: Device) -> frozenset[str]:
-        """The paths of the nodes that a container would get with a device now.
-
-        Raises:
-            BackendError: the backend failed or hung, or refuses the device.
-        """
+        """The paths of the nodes that a container would get with a device now. Raises ``BackendError``."""
 
         def ask() -> frozenset[str]:
             return frozenset(self._backend.numbers(self._backend.ask((device,), terms)))
@@ -294,14 +268,7 @@ class Allocator:
         return answer, rendered, documents, self._backend.numbers(answer.granted)
 
     def _check_given(self, tokens: Iterable[str], numbers: Mapping[str, str]) -> None:
-        """Refuses nodes that another container was given for another device.
-
-        Args:
-            numbers: the number of each node.
-
-        Raises:
-            AllocationError: there is one.
-        """
+        """Refuses nodes that another container was given for another device."""
         given = self.inventory.allocations.everything_given
         if path := given.in_use({(self.name, token) for token in tokens}, numbers.items()):
             raise AllocationError(
@@ -324,7 +291,7 @@ class Allocator:
 
     def _shares(self, request: _Request) -> Mapping[str, Fraction]:
         """The share of each device, by id, that the tokens of a request give."""
-        if not self._backend.runner.takes_shares:
+        if not self._backend.runner.kind.takes_shares:
             return {}
         from fractions import Fraction
 
@@ -337,11 +304,7 @@ class Allocator:
         return found
 
     def _check_known(self, tokens: Sequence[str]) -> None:
-        """Refuses a request that is wrong in itself.
-
-        Raises:
-            UnknownDevice: there are no tokens, or one is unknown or repeated.
-        """
+        """Refuses a request without tokens, or with one that is unknown or repeated."""
         if not tokens:
             raise UnknownDevice(f"{self.name}: the request names no device")
         if len(set(tokens)) != len(tokens):
@@ -360,11 +323,7 @@ class Allocator:
         return entries
 
     def _wanted(self, tokens: Sequence[str], request: _Request) -> Given:
-        """The healthy devices of some tokens of a request, which it takes note of.
-
-        Raises:
-            UnhealthyDevice: a token has none, or must not be allocated.
-        """
+        """The healthy devices of some tokens of a request, which it takes note of."""
         found: dict[str, Sequence[Device]] = {}
         for entry in self._entries(tokens):
             self._check(entry)
@@ -372,11 +331,7 @@ class Allocator:
         return found
 
     def _bound_elsewhere(self, entry: Entry) -> frozenset[str]:
-        """The ids of the devices of a token that only other pods may have.
-
-        Raises:
-            UnhealthyDevice: these are all of its healthy devices.
-        """
+        """The ids of the devices of a token that only other pods may have. Refuses it if these are all."""
         if not self.inventory.allocations.pod_claims():
             return frozenset()
         healthy = [member.device for member in entry.members if member.health.healthy]
@@ -388,7 +343,6 @@ class Allocator:
         return frozenset(bound)
 
     def _check(self, entry: Entry) -> None:
-        """Refuses a token that is unhealthy."""
         if not entry.health.healthy:
             raise UnhealthyDevice(
                 f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}", entry.held_by

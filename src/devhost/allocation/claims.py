@@ -46,65 +46,57 @@ class DeviceHeld(AllocationError):
 
 @frozen
 class ClaimedDevice:
-    """One device of a claim.
+    """One device of a claim, as the claim's file records it.
 
-    ``exclusive`` is whether the resource shares its devices with no other, ``request`` the claim's request,
-    ``share`` the share id of a device that several claims use. ``admin`` access neither checks nor holds.
-    ``replicas`` is how many parts of the device may be in use at once, ``slots`` how many of them this is.
+    ``request`` is the claim's request (with a subrequest: ``request/subrequest``), ``device`` the device's
+    name in its pool, ``share`` the share id of a device that several claims use, ``key`` the device of the
+    backend. The first of ``cdi_ids`` is unique to the device; there are none before the file is made.
+    ``admin`` access neither checks nor holds. ``exclusive`` is whether the resource shares its devices with
+    no other. ``replicas`` is how many parts of the device may be in use at once, ``slots`` how many of them
+    this is.
     """
 
-    key: Key
-    device: Device
-    resource: str
-    exclusive: bool
     request: str
-    share: str = ""
+    pool: str
+    device: str
+    share: str
+    key: Key
+    resource: str
+    cdi_ids: tuple[str, ...] = ()
     admin: bool = False
     replicas: int = 1
+    exclusive: bool = True
     slots: int = 1
+
+    @property
+    def base(self) -> str:
+        """The request without the subrequest."""
+        return self.request.partition("/")[0]
 
 
 class HeldDeviceStore(Protocol):
     """The devices that are held: :class:`devhost.allocation.allocations.HeldDevices`."""
 
-    def __getitem__(self, key: Key) -> Device:
-        """The device, with every claim that it has had while it is held."""
-
-    def update(self, key: Key, device: Device) -> bool:
-        """Takes the present state of a device."""
-
-    def sharing(self, device: Device) -> set[Key]:
-        """The held devices that conflict with this one, which may be one of them, or that bind its pod."""
+    def __getitem__(self, key: Key) -> Device: ...
+    def update(self, key: Key, device: Device) -> bool: ...
+    def sharing(self, device: Device) -> set[Key]: ...
 
 
 class Ledger(Protocol):
     """All allocations: :class:`devhost.allocation.allocations.Allocations`."""
 
     @property
-    def devices(self) -> HeldDeviceStore:
-        """The devices that are held."""
-
+    def devices(self) -> HeldDeviceStore: ...
     @property
-    def given(self) -> Given:
-        """What containers were given."""
-
-    def pod_claims(self) -> PodClaims:
-        """What binds pods, and the pods that have it."""
-
-    def pod_claims_of_tokens(self) -> PodClaims:
-        """The same without what ResourceClaims hold."""
-
+    def given(self) -> Given: ...
+    def present(self, key: Key) -> Device: ...
+    def pod_claims(self) -> PodClaims: ...
+    def pod_claims_of_tokens(self) -> PodClaims: ...
     @property
-    def through_tokens(self) -> ClaimIndex:
-        """Every device that is held through a token."""
-
+    def through_tokens(self) -> ClaimIndex: ...
     @property
-    def from_other_drivers(self) -> ClaimIndex:
-        """Every device that a container has from another DRA driver."""
-
-    def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
-        """Which containers use a claim, by the newest list of the kubelet."""
-
+    def from_other_drivers(self) -> ClaimIndex: ...
+    def claim_use(self, namespace: str, name: str) -> ClaimUse | None: ...
     def give(
         self,
         resource: str,
@@ -113,25 +105,14 @@ class Ledger(Protocol):
         claim: ClaimHolder | None = None,
         *,
         running: bool = False,
-    ) -> None:
-        """Counts nodes that a container is about to get with devices that do not claim them."""
-
-    def claims_changed(self, released: Collection[str], *, replan: bool) -> None:
-        """The claims hold other devices.
-
-        Args:
-            released: the resources of devices that are free now.
-            replan: whether the plan may be outdated.
-        """
+    ) -> None: ...
+    def claims_changed(self, released: Collection[str], *, replan: bool) -> None: ...
 
 
 class ClaimAllocations:
     """What prepared ResourceClaims hold.
 
     A claim holds its devices from Prepare until Unprepare, whether pods use them or not.
-
-    Args:
-        ledger: all allocations, which these are a part of.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -151,13 +132,8 @@ class ClaimAllocations:
         """Checks that a claim may have these devices, and keeps them for it until the context ends.
 
         Between the check and the reservation nothing else runs in the event loop. What the claim holds
-        already, it may have again.
-
-        Args:
-            pods: the pods that the claim is reserved for, if they are known.
-
-        Raises:
-            DeviceHeld: a container or another claim holds one, or hardware that conflicts with it.
+        already, it may have again. ``pods`` are those that the claim is reserved for, if they are known.
+        Raises ``DeviceHeld`` if a container or another claim holds one, or hardware that conflicts with it.
         """
         holding = tuple(one for one in wanted if not one.admin)
         self._check(claim, holding, frozenset(pods) or self.pods(claim))
@@ -189,11 +165,8 @@ class ClaimAllocations:
     ) -> None:
         """Counts nodes that a claim is about to get with devices that do not claim them.
 
-        Args:
-            running: whether containers use the claim already, so that it has them anyway.
-
-        Raises:
-            DeviceHeld: a container or another claim has one of the nodes.
+        With ``running``, containers use the claim already, so that it has them anyway. Raises ``DeviceHeld``
+        if a container or another claim has one of the nodes.
         """
         self._ledger.give(resource, devices, nodes, claim, running=running)
 
@@ -206,7 +179,7 @@ class ClaimAllocations:
         self._add(claim, holding)
         self._remove(former, before)
         gone = {one.resource for one in before} - {one.resource for one in holding}
-        binds = any(pod_claims(one.device) for one in holding)
+        binds = any(pod_claims(self._ledger.present(one.key)) for one in holding)
         self._ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
 
     def released(self, uid: str) -> None:
@@ -223,7 +196,6 @@ class ClaimAllocations:
 
     @property
     def count(self) -> int:
-        """How many claims are prepared."""
         return len(self._prepared)
 
     def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
@@ -276,9 +248,8 @@ class ClaimAllocations:
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
 
-        Raises:
-            DeviceHeld: a claim holds one of them, or a container has it from another driver, or they hold
-                hardware that conflicts with it.
+        Raises ``DeviceHeld`` if a claim holds one of them, or a container has it from another driver, or they
+        hold hardware that conflicts with it.
         """
         others = self._ledger.from_other_drivers
         for device in devices if self._of_key or others else ():
@@ -293,10 +264,8 @@ class ClaimAllocations:
     def near(self, key: Key, device: Device, without: ClaimHolder | None = None) -> Iterator[Held]:
         """What claims hold of a device, and of the hardware that it has in common with others.
 
-        One claim represents all that have a device through one resource.
-
-        Args:
-            without: a claim that does not count.
+        One claim represents all that have a device through one resource. ``without`` is a claim that does not
+        count.
         """
         for other in sorted({key} | self._ledger.devices.sharing(device)):
             for claims in self._of_key.get(other, {}).values():
@@ -306,23 +275,24 @@ class ClaimAllocations:
     def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod]) -> None:
         ledger = self._ledger
         for one in wanted:
-            near = ClaimIndex(self.near(one.key, one.device, claim))
-            if pods and pod_claims(one.device):
-                others = ledger.devices.sharing(one.device) - {one.key}
+            device = ledger.present(one.key)
+            near = ClaimIndex(self.near(one.key, device, claim))
+            if pods and pod_claims(device):
+                others = ledger.devices.sharing(device) - {one.key}
                 held = chain.from_iterable(self._sharing(other, claim) for other in others)
                 for several in (ledger.pod_claims_of_tokens(), PodClaims(held, self._occupant)):
-                    if reason := several.objection(one.key, one.device, pods):
-                        raise _held(one.resource, one.device, reason)
+                    if reason := several.objection(one.key, device, pods):
+                        raise _held(one.resource, device, reason)
             found = first(
-                index.objection(one.key, one.device, one.resource, one.exclusive, Serve.DRA)
+                index.objection(one.key, device, one.resource, one.exclusive, Serve.DRA)
                 for index in (near, ledger.through_tokens, ledger.from_other_drivers)
             )
             if found is not None:
-                raise _held(one.resource, one.device, found.reason)
+                raise _held(one.resource, device, found.reason)
             free = one.replicas - self._in_use[one.key] + self._slots(one.key, claim)
             if (needed := _slots(one.key, wanted)) > free:
                 sharing = list(islice(self._sharing(one.key, claim), NAMED))
-                raise _held(one.resource, one.device, _without_share(one.replicas, free, needed, sharing))
+                raise _held(one.resource, device, _without_share(one.replicas, free, needed, sharing))
 
     def _occupant(self, holder: AnyHolder) -> Occupant:
         assert isinstance(holder, ClaimHolder)
@@ -336,7 +306,6 @@ class ClaimAllocations:
                     yield self._as_held(claim, devices[0])
 
     def _holders(self, key: Key) -> set[ClaimHolder]:
-        """The claims that have a device."""
         return set().union(*self._of_key.get(key, {}).values())
 
     def _slots(self, key: Key, claim: ClaimHolder) -> int:
@@ -346,7 +315,7 @@ class ClaimAllocations:
 
     def _add(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
         for one in devices:
-            self._ledger.devices.update(one.key, one.device)
+            self._ledger.devices.update(one.key, self._ledger.present(one.key))
             before = self._slots(one.key, claim)
             resources = self._of_key.setdefault(one.key, {})
             resources.setdefault(one.resource, {}).setdefault(claim, []).append(one)

@@ -79,8 +79,7 @@ def flaw(document: object) -> str:
 def file_name(resource: str, token: str) -> str:
     """The name of the file for one token of a resource.
 
-    Raises:
-        AllocationError: the token has a slash, which the specification does not replace.
+    Raises ``AllocationError`` if the token has a slash, which the specification does not replace.
     """
     if "/" in token:
         raise AllocationError(f"{token} has a slash in its id, so there can be no device-info file for it")
@@ -97,7 +96,6 @@ class Written:
 
 
 Index = dict[str, Written]
-"""Own files by name."""
 
 
 class DeviceInfoDirectory(OwnedDirectory):
@@ -115,7 +113,6 @@ class DeviceInfoDirectory(OwnedDirectory):
         self._lock = threading.RLock()  # a call that was given up may still be at work
 
     def own(self) -> Index:
-        """The own files by name."""
         with self._lock:
             self.remove_unfinished()
             return dict(self._own())
@@ -124,14 +121,8 @@ class DeviceInfoDirectory(OwnedDirectory):
         """Makes the files of some tokens hold their documents; all of them, or those as before.
 
         A file that another program wrote is replaced: the kubelet has just given this device of this resource
-        to a pod of ours, so the file describes an earlier pod.
-
-        Returns:
-            The names of files of other programs that were replaced.
-
-        Raises:
-            AllocationError: a token has no legal file name.
-            OSError: the directory cannot be written.
+        to a pod of ours, so the file describes an earlier pod. Returns the names of files of other programs
+        that were replaced. Raises ``AllocationError`` if a token has no legal file name.
         """
         wanted = {file_name(resource, token): (token, _dump(one)) for token, one in documents.items()}
         with self._lock:
@@ -155,11 +146,7 @@ class DeviceInfoDirectory(OwnedDirectory):
             return replaced
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes own files; one that another program has replaced since is only forgotten.
-
-        Raises:
-            OSError: the directory cannot be written.
-        """
+        """Removes own files; one that another program has replaced since is only forgotten."""
         with self._lock:
             index = self._own()
             for name in names:
@@ -193,14 +180,8 @@ class DeviceInfoDirectory(OwnedDirectory):
 class DeviceInfoFiles:
     """Writes the files of pods that start and removes those of pods that are gone.
 
-    Args:
-        directory: where new files go; ``None`` for nowhere. Files in an earlier one are still removed.
-        allocations: who holds what.
-        tag: see :func:`.owned_files.owner`.
-        kind: how the files of one directory are written.
-        deadline: seconds one file operation may take.
-        backoff: delays after a file could not be removed.
-        clock: monotonic time.
+    New files go to ``directory``, ``None`` for nowhere; files in an earlier one are still removed. For
+    ``tag`` see :func:`.owned_files.owner`. One file operation may take ``deadline`` seconds.
     """
 
     def __init__(
@@ -228,7 +209,6 @@ class DeviceInfoFiles:
 
     @property
     def wanted(self) -> bool:
-        """Whether files are written at all."""
         return self._files.current is not None
 
     def move(self, directory: Path | None) -> None:
@@ -239,10 +219,8 @@ class DeviceInfoFiles:
     async def write(self, resource: str, documents: Mapping[str, Document]) -> None:
         """Writes the documents of the devices of a container that starts, by token.
 
-        The tokens have to count as held until it has returned.
-
-        Raises:
-            AllocationError: a file cannot be written; none of them is then.
+        The tokens have to count as held until it has returned. Raises ``AllocationError`` if a file cannot be
+        written; none of them is then.
         """
         place = self._files.current
         if place is None or not documents:
@@ -261,16 +239,11 @@ class DeviceInfoFiles:
         await self._loop.run()
 
     async def remove_stale(self) -> float | None:
-        """Removes the files that no container needs; gives the seconds after which to look again.
-
-        Raises:
-            EnvironmentFailure: a directory cannot be read or written.
-        """
+        """Removes the files that no container needs; gives the seconds after which to look again."""
         decided = [await self._remove_stale_in(place) for place in self._files.directories]
         return None if all(decided) else UNDECIDED
 
     def close(self) -> None:
-        """Lets the thread end; waits for nothing, and removes nothing: the pods keep running."""
         self._files.close()
 
     def _released(self, resource: str, tokens: tuple[str, ...]) -> None:

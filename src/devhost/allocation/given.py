@@ -99,7 +99,6 @@ class Stray(NamedTuple):
 
 
 def node_paths(device: Device) -> frozenset[str]:
-    """The paths of the nodes that a device occupies."""
     return frozenset(claim.removeprefix(_NODE) for claim in device.claims if claim.startswith(_NODE))
 
 
@@ -109,11 +108,7 @@ def may_be_node(mounted: str) -> bool:
 
 
 def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -> tuple[Node, ...]:
-    """The nodes that one of the devices claims; if none of them claims any, all nodes.
-
-    Args:
-        numbers: the number of each node that a container gets, by its path.
-    """
+    """The nodes, by path with their numbers, that one of the devices claims; if none claims any, all."""
     mine = {device.id: node_paths(device) for device in devices}
     if any(mine.values()):
         owner = {path: (backend, name) for name, some in mine.items() for path in some}
@@ -125,8 +120,7 @@ def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -
 class Given:
     """The gifts of all containers and claims, and how they differ from what is there.
 
-    Args:
-        changed: called when there is a new gift.
+    ``changed`` is called when there is a new gift.
     """
 
     changed: Callable[[], None] = lambda: None
@@ -184,29 +178,34 @@ class Given:
         The numbers of a strayed node are those of another device.
         """
         strayed = {(stray.key, stray.node.path) for stray in self.strays}
-        filled: dict[int, Gift] = {}
 
         def full(gift: Gift) -> Gift:
-            done = filled.get(id(gift))
-            if done is None:
-                nodes = tuple(
-                    node._replace(number=number)
-                    if not node.number
-                    and node.key is not None
-                    and (node.key, node.path) not in strayed
-                    and (number := self.numbers.get(node.path))
-                    else node
-                    for node in gift.nodes
-                )
-                done = filled[id(gift)] = gift if nodes == gift.nodes else replace(gift, nodes=nodes)
-            return done
+            nodes = tuple(
+                node._replace(number=number)
+                if not node.number
+                and node.key is not None
+                and (node.key, node.path) not in strayed
+                and (number := self.numbers.get(node.path))
+                else node
+                for node in gift.nodes
+            )
+            return gift if nodes == gift.nodes else replace(gift, nodes=nodes)
 
-        tokens = {token: full(gift) for token, gift in self.tokens.items()}
-        claims = {uid: full(gift) for uid, gift in self.claims.items()}
-        changed = any(tokens[token] is not gift for token, gift in self.tokens.items())
-        changed = changed or any(claims[uid] is not gift for uid, gift in self.claims.items())
-        self.tokens, self.claims = tokens, claims
-        return changed
+        return self._each(full)
+
+    def _each(self, changed: Callable[[Gift], Gift]) -> bool:
+        """Replaces each gift, once for all that have it; true if one is another one now."""
+        made: dict[int, Gift] = {}
+
+        def now(gift: Gift) -> Gift:
+            if id(gift) not in made:
+                made[id(gift)] = changed(gift)
+            return made[id(gift)]
+
+        before = (*self.tokens.values(), *self.claims.values())
+        self.tokens = {token: now(gift) for token, gift in self.tokens.items()}
+        self.claims = {uid: now(gift) for uid, gift in self.claims.items()}
+        return any(made[id(gift)] is not gift for gift in before)
 
     def of_token(self, token: Token, holder: Holder | None) -> Gift | None:
         """The gift of a token that a container holds; ``None`` if it is not known."""
@@ -222,8 +221,7 @@ class Given:
     def absent(self, token: Token, holder: Holder | None, key: Key | None) -> Mapping[Key, Device]:
         """The devices for which a container was given nodes, with these nodes as their only claims.
 
-        Args:
-            key: the device of a node that has none; ``None`` if that is not known.
+        ``key`` is the device of a node that has none; ``None`` if that is not known.
         """
         claims: dict[Key, set[str]] = {}
         gift = self.of_token(token, holder)
@@ -271,8 +269,7 @@ class Given:
     def compare(self, held: Iterable[Held], found: Found) -> Mapping[Key, frozenset[str]]:
         """Compares the gifts with the devices that exist now.
 
-        Returns:
-            Further claims of held devices: what they were given and others have now.
+        Returns further claims of held devices: what they were given and others have now.
         """
         if not (self.tokens or self.claims or self.checkpointed):
             self.differences, self.strays = {}, ()
@@ -347,16 +344,12 @@ class Given:
 
     def _adopt(self, there: _There) -> None:
         """Finds the devices of nodes that gifts have without one, as far as they still have these nodes."""
-        adopted: dict[int, Gift] = {}
 
         def known(gift: Gift) -> Gift:
-            if id(gift) not in adopted:
-                nodes = tuple(node._replace(key=there.owner_in(gift, node)) for node in gift.nodes)
-                adopted[id(gift)] = gift if nodes == gift.nodes else there.replaced(gift, nodes)
-            return adopted[id(gift)]
+            nodes = tuple(node._replace(key=there.owner_in(gift, node)) for node in gift.nodes)
+            return gift if nodes == gift.nodes else there.replaced(gift, nodes)
 
-        self.tokens = {token: known(gift) for token, gift in self.tokens.items()}
-        self.claims = {uid: known(gift) for uid, gift in self.claims.items()}
+        self._each(known)
 
     def reason(self, resource: str, key: Key) -> Reason | None:
         """Why a container of a resource has something else than its device; ``None`` if it has not."""
@@ -373,9 +366,7 @@ class Given:
     def in_use(self, tokens: Collection[Token], nodes: Iterable[tuple[str, str]]) -> str:
         """Which of some nodes another container was given for another device; empty if none.
 
-        Args:
-            tokens: the tokens that are allocated again.
-            nodes: paths and numbers.
+        ``tokens`` are those that are allocated again, ``nodes`` paths and numbers.
         """
         others = [stray for stray in self.strays if (stray.resource, stray.token) not in tokens]
         if not others:
@@ -386,12 +377,7 @@ class Given:
 
 
 class _There:
-    """What exists now.
-
-    Args:
-        given: what is known besides the devices.
-        found: every device of every backend.
-    """
+    """What exists now."""
 
     def __init__(self, given: Given, found: Found) -> None:
         self._given = given
@@ -418,7 +404,6 @@ class _There:
         return some[0] if len(some) == 1 else None
 
     def _claims(self, key: Key, path: str) -> bool:
-        """Whether a device claims a node."""
         device = self._found.get(key[0], {}).get(key[1])
         return device is not None and _NODE + path in device.claims
 
@@ -430,7 +415,6 @@ class _There:
         return node_paths(device) or self._given.asked.get(key)
 
     def exists(self, key: Key) -> bool:
-        """Whether there is such a device."""
         return key[1] in self._found.get(key[0], {})
 
     def owner(self, path: str, key: Key, *, same_backend: bool = False) -> Key | None:

@@ -29,7 +29,7 @@ MAX_BYTES = 8 << 20
 """A larger file is neither written nor read. 100 000 tokens need about 5 MB."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Differs after each boot (``random(4)``)."""
+"""Differs after each boot (``random(4)``); the same in every container of the machine."""
 
 _VERSION = 1
 
@@ -49,10 +49,8 @@ class Recorded:
 class GivenRecord:
     """The record for one kubelet. Every method may block.
 
-    Args:
-        directory: for the state of devhost; made when first needed. ``None`` for no record.
-        kubelet: the kubelet's device plugin directory.
-        boot_id: a file with the id of this boot.
+    ``directory`` is for the state of devhost, and made when first needed; ``None`` for no record. ``kubelet``
+    is the kubelet's device plugin directory, ``boot_id`` a file with the id of this boot.
     """
 
     def __init__(self, directory: Path | None, kubelet: Path, boot_id: Path = BOOT_ID) -> None:
@@ -66,10 +64,8 @@ class GivenRecord:
         """The gifts in the file; none if there is no file.
 
         Containers start again after a boot. So of an earlier boot no number counts, and of answers that a
-        runtime looks up at each start nothing does.
-
-        Raises:
-            Unusable: it is damaged, too large, of another version or kubelet, or others can change it.
+        runtime looks up at each start nothing does. Raises ``Unusable`` if it is damaged, too large, of
+        another version or kubelet, or others can change it.
         """
         if self.file is None:
             return Recorded()
@@ -97,12 +93,7 @@ class GivenRecord:
         raise Unusable(f"{self.file} is of another version of devhost, or of another kubelet")
 
     def write(self, given: Mapping[Token, Gift], claims: Mapping[str, Gift]) -> None:
-        """Makes the file hold these gifts, atomically.
-
-        Raises:
-            Unusable: it would be too large.
-            OSError: it cannot be written.
-        """
+        """Makes the file hold these gifts, atomically. Raises ``Unusable`` or ``OSError``."""
         if self.file is None:
             return
         data = self._text(given, claims)

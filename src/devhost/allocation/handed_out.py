@@ -6,8 +6,8 @@ that every container has, and those in a directory that is mounted: they may cha
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
+from os.path import realpath
 
 from devhost.backend import claim
 from devhost.backend.model import Device, Edits
@@ -27,26 +27,26 @@ def unclaimed(
 ) -> frozenset[str]:
     """The claims of nodes that these devices neither claim nor are part of. May block.
 
-    Args:
-        edits: what a container gets with the devices.
-        prefix: of the paths, see :func:`~devhost.backend.sysfs.prefix_of`.
-        left_out: host paths of optional parts that do not exist.
+    For ``prefix`` see :func:`~devhost.backend.sysfs.prefix_of`. ``left_out`` are host paths of optional parts
+    that do not exist.
     """
     known = {one for device in devices for one in (*device.claims, *device.part_of)}
     found = {text for text in _claims(edits, prefix, left_out, known) if text not in known}
     if not found:
         return frozenset()
     nodes = (one.removeprefix("node:") for one in known if one.startswith("node:"))
-    numbers = {number for node in nodes if (number := node_number(_real(prefix + node)))}
-    return frozenset(text for text in found if _number(prefix, text) not in numbers)
+    numbers = {number for node in nodes if (number := node_number(realpath(prefix + node)))}
+    own = {text: node_number(realpath(prefix + text.removeprefix("node:"))) for text in found}
+    return frozenset(text for text in found if own[text] not in numbers)
 
 
 def _claims(edits: Edits, prefix: str, left_out: Collection[str], known: Collection[str]) -> Iterator[str]:
     paths = [node.path for node in edits.nodes if not node.shared]
     paths += [mount.host_path for mount in edits.mounts if is_node(prefix, mount.host_path)]
     for path in paths:
-        if path in left_out or f"node:{path}" in known:
-            continue  # what is claimed by the name in the answer, as usual, needs no other name
+        # what is claimed by the name in the answer, as usual, needs no other name
+        if path in left_out or path in EVERYWHERE or f"node:{path}" in known:
+            continue
         node = _canonical(prefix, path)
         if node not in EVERYWHERE:
             try:
@@ -55,13 +55,9 @@ def _claims(edits: Edits, prefix: str, left_out: Collection[str], known: Collect
                 continue  # a path that nothing can claim
 
 
-def _number(prefix: str, text: str) -> str:
-    return node_number(_real(prefix + text.removeprefix("node:")))
-
-
 def _canonical(prefix: str, path: str) -> str:
     """The name that the kernel gives a node; else the path without links."""
-    real = _real(prefix + path)
+    real = realpath(prefix + path)
     number = node_number(real)
     if number:
         kind = "char" if number[0] == "c" else "block"
@@ -73,13 +69,9 @@ def _canonical(prefix: str, path: str) -> str:
     return inside if real.startswith(f"{prefix}/") else path
 
 
-def _real(path: str) -> str:
-    return os.path.realpath(path)
-
-
 def is_node(prefix: str, path: str) -> bool:
     """Whether the source of a mount is a device node, or a file that represents one. May block."""
-    real = _real(prefix + path)
+    real = realpath(prefix + path)
     if node_number(real):
         return True
     represents = bool(prefix) and path.startswith("/dev/") and not path.startswith(_NO_NODES)

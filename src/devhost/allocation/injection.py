@@ -31,11 +31,8 @@ class Rendered(Protocol):
     async def inject(self, tokens: Sequence[str]) -> Granted:
         """The answer to Allocate.
 
-        Args:
-            tokens: by which the container gets it; they count as held already.
-
-        Raises:
-            AllocationError: what the answer refers to cannot be written.
+        The tokens count as held already. Raises ``AllocationError`` if what the answer refers to cannot be
+        written.
         """
 
 
@@ -70,11 +67,7 @@ class Injection(Protocol):
         """Makes ready what is wanted, until :meth:`stop`."""
 
     async def refresh(self) -> None:
-        """Makes sure that what earlier answers refer to is what the devices have now.
-
-        Raises:
-            AllocationError: it cannot be written.
-        """
+        """Makes earlier answers refer to what the devices have now. Raises ``AllocationError``."""
 
     def stop(self) -> None:
         """Ends :meth:`run` and wakes what waits for :attr:`ready`; what pods were given stays valid."""
@@ -94,14 +87,12 @@ class _Direct:
 class DirectInjection:
     """Everything is in the answer: the list shows every device."""
 
+    failure = ""
+    """Nothing can be wrong."""
+
     def __init__(self) -> None:
         self.ready = asyncio.Event()
         self.ready.set()
-
-    @property
-    def failure(self) -> str:
-        """Nothing can be wrong."""
-        return ""
 
     def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
         """Nothing has to be made ready."""
@@ -137,10 +128,7 @@ def make_injection(
 ) -> Injection:
     """The way in which a resource gives containers its devices.
 
-    Args:
-        specifications: where a CDI specification goes, if the resource has one.
-        settled: called in the loop when the result of :meth:`Injection.listable` may have changed.
-        timing: how long a backend may take to answer.
+    ``settled`` is called in the loop when the result of :meth:`Injection.listable` may have changed.
     """
     if way is Inject.DIRECT:
         return DirectInjection()

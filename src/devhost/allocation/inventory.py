@@ -25,7 +25,7 @@ from devhost.discovery.health import Grounds
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.differences import differences
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
-from devhost.planning.tokens import is_former, number_of, numbered, stand_in, stood_for
+from devhost.planning.tokens import is_former, number_of, stand_in, stood_for
 
 from .allocations import Allocations, Reservation, ResourceAllocations
 from .leases import State
@@ -97,11 +97,9 @@ def between(
 ) -> Changes:
     """The changes of those devices that may have changed.
 
-    Args:
-        before: what they were in the old list, by id; one that is missing here was not in it.
-        after: what they are in the new list.
-        unchanged: devices of ``before`` that are in the new list as they were.
-        why_gone: the reason why a device, by id, is no longer in the list.
+    ``before`` is what they were in the old list, by id; one that is missing here was not in it. ``unchanged``
+    are devices of ``before`` that are in the new list as they were. ``why_gone`` gives the reason why a
+    device is no longer in the list.
     """
     left: dict[str, Reason] = {}
     appeared: dict[str, str] = {}
@@ -145,17 +143,14 @@ class Entry(NamedTuple):
 
 @frozen
 class Tally:
-    """How many tokens a list has.
-
-    Attributes:
-        healthy: those that a pod could get, as the kubelet counts them.
-        tokens: all but stand-ins.
-        unhealthy: how many of these are unhealthy, by reason.
-    """
+    """How many tokens a list has."""
 
     healthy: int = 0
+    """Those that a pod could get, as the kubelet counts them."""
     tokens: int = 0
+    """All but stand-ins."""
     unhealthy: Mapping[str, int] = field(default_factory=dict)
+    """How many of these are unhealthy, by reason."""
 
     def after(self, gone: Iterable[Entry], new: Iterable[Entry]) -> Tally:
         """The same without some tokens, and with others."""
@@ -186,7 +181,6 @@ class Snapshot:
 
     @cached_property
     def tally(self) -> Tally:
-        """How many tokens it has."""
         return self.counted or Tally().after((), self.entries.values())
 
     @property
@@ -214,12 +208,9 @@ class Snapshot:
 class Inventory:
     """Holds the newest snapshot of one resource and notifies subscribers of a newer one.
 
-    Args:
-        wall: seconds since the epoch, for "since when".
-        clock: monotonic seconds, for the grace.
-        changed: called with the changes of devices, for each list in which any may have changed.
-        handed_out: called with the tokens that a container got, each with its devices.
-        timing: how long a vanished token stays.
+    ``wall`` gives seconds since the epoch, for "since when", and ``clock`` monotonic seconds, for the grace.
+    ``changed`` is called with the changes of devices, for each list in which any may have changed,
+    ``handed_out`` with the tokens that a container got, each with its devices.
     """
 
     def __init__(
@@ -270,22 +261,17 @@ class Inventory:
         """Adds tokens, with their devices, to a reservation.
 
         A stand-in may have left the list already. Then the list is made again, so that it does not offer the
-        token that the stand-in replaces.
-
-        Raises:
-            DeviceHeld: another holder has one of the devices, or hardware that conflicts with it.
+        token that the stand-in replaces. Raises ``DeviceHeld`` if another holder has one of the devices, or
+        hardware that conflicts with it.
         """
         listed = wanted.keys() <= self.snapshot.entries.keys()
         reservation.add(wanted, self._unshared(wanted), listed=listed)
         self._succeed(wanted)
 
     def give(self, devices: Iterable[Device], nodes: frozenset[str]) -> None:
-        """Counts nodes that a container is about to get with devices that do not claim them.
-
-        Raises:
-            DeviceHeld: another container or claim has one of the nodes.
-        """
-        self.allocations.give({(self.backend, device.id): device for device in devices}, nodes)
+        """Counts nodes that a container gets with devices that do not claim them. Raises ``DeviceHeld``."""
+        mine = {(self.backend, device.id): device for device in devices}
+        self.allocations.everything.give(self.allocations.resource, mine, nodes)
 
     def allocated(
         self,
@@ -295,13 +281,8 @@ class Inventory:
     ) -> Given:
         """A container gets these tokens, each with the devices in ``given``, or with all behind it.
 
-        :meth:`report` is to be called once when it has all of its tokens.
-
-        Args:
-            terms: the terms of the allocation, see :class:`devhost.allocation.resource_backend.Terms`.
-
-        Returns:
-            The tokens with their devices.
+        :meth:`report` is to be called once when it has all of its tokens. ``terms`` is a
+        :class:`devhost.allocation.resource_backend.Terms`. Returns the tokens with their devices.
         """
         entries = self.snapshot.entries
         if given is None:
@@ -314,7 +295,6 @@ class Inventory:
         return now
 
     def report(self, given: Given) -> None:
-        """Reports what a container got."""
         self._handed_out(given)
 
     def stands_in_for(self, name: str) -> Reason | None:
@@ -370,7 +350,6 @@ class Inventory:
 
         Args:
             units: the devices that its tokens represent now; an unchanged unit should be the same object.
-            verdict: the health of a device.
             why_gone: the reason to show for a device, by id, whose token is no longer among the units.
             caused_at: monotonic time of the event that led here, if one did.
             topology: whether the list has the NUMA nodes of tokens that are not among the units. One token
@@ -380,17 +359,20 @@ class Inventory:
         """
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
+        # the tokens as if no container held any: only those whose devices may have changed are made again
         was: dict[str, Member] = {}
         became: dict[str, Member] = {}
         for unit, names in self._to_judge(units, grounds):
             self._judge(unit, names, verdict, wall, was, became)
         self._units, self._grounds = units, grounds
+        # what containers hold: tokens that must not be allocated, and stand-ins for forgotten ones
         entries = self._own.copy()
         self._overruled = set()
         self.names_holders = False
         self._withhold_reshared(units, entries, wall)
         self._withhold_bound(units, entries, wall)
         self._stand_in(entries, wall)
+        # tokens that are no longer among the units stay for a while, or as long as they are held
         absent = [] if old.keys() <= entries.keys() else [old[name] for name in old if name not in entries]
         vanished = [before for before in absent if not self._outlived(before, now)]
         self._report(was, became, vanished, entries, why_gone)
@@ -403,6 +385,7 @@ class Inventory:
         if gone != self._vanished:
             self._vanished = gone
             self.allocations.keep_listed(gone)
+        # containers that have another device than their token represents
         for token, reason in self.allocations.differing():
             if token in entries:
                 self._withhold(token, reason, entries, wall)
@@ -445,14 +428,11 @@ class Inventory:
     ) -> None:
         """Makes the tokens of a unit, as they would be if no container held any.
 
-        Args:
-            names: the tokens to make if nothing about the devices has changed; ``None`` for all.
-            wall: seconds since the epoch.
-            was: gets the devices that may have changed, as they were in the list, by id.
-            became: gets them as they are.
+        ``names`` are the tokens to make if nothing about the devices has changed; ``None`` for all. ``was``
+        and ``became`` get the devices that may have changed, by id, as they were in the list and as they are.
         """
         old, own = self.snapshot.entries, self._own
-        first = old.get(numbered(unit.id, 0) if unit.numbered else unit.id)
+        first = old.get(unit.token(0))
         members = _members(first.members if first is not None else (), unit.devices, verdict)
         known = first.members if first is not None and first.gone_at is None else ()
         if members is not known:
@@ -460,8 +440,7 @@ class Inventory:
             became.update(_by_id(members))
         health, nodes = _joint(members), unit.numa_nodes
         if names is None or members is not known or first is None or first.numa_nodes != nodes:
-            numbers = range(unit.replicas)
-            names = [numbered(unit.id, number) for number in numbers] if unit.numbered else (unit.id,)
+            names = [unit.token(number) for number in range(unit.replicas)]
         for name in names:
             before = old.get(name)
             if before is None:
@@ -556,7 +535,7 @@ class Inventory:
                     break
             kept = range(unit.replicas) if every else sorted(n for n in of_number if n < unit.replicas)
             for number in kept:
-                name = numbered(unit.id, number) if unit.numbered else unit.id
+                name = unit.token(number)
                 keepers = [one for one in (*every, *of_number.get(number, ())) if one[1] != name]
                 if not keepers:
                     continue
@@ -573,7 +552,7 @@ class Inventory:
             return
         for unit in units:
             for number in range(unit.replicas):
-                name = numbered(unit.id, number) if unit.numbered else unit.id
+                name = unit.token(number)
                 reasons = [self.bound_elsewhere(name, device) for device in unit.devices]
                 if all(reasons) and entries[name].health.healthy:
                     holders = dict.fromkeys(holder for one in reasons if one for holder in one.held_by)
@@ -670,9 +649,8 @@ class Inventory:
         if entry.token in self.allocations:
             return False
         if entry.gone_at is None:
-            return (
-                entry.stands_in
-            )  # its token is Healthy again, and takes the requests for it: Snapshot.entry
+            # a stand-in goes at once: its token is Healthy again, and takes its requests (Snapshot.entry)
+            return entry.stands_in
         return now >= entry.gone_at + self._grace
 
     def _gone(self, entry: Entry, why_gone: Callable[[str], Reason], now: float, wall: float) -> Entry:
@@ -692,8 +670,7 @@ def _meaning(text: str, holder: Holder | None) -> Reason:
 def _stand_in(entry: Entry, before: Entry | None = None) -> Entry:
     """A second id of a token. It has no NUMA node, so that a topology policy chooses it last.
 
-    Args:
-        before: the stand-in in the last list, if there was one.
+    ``before`` is the stand-in in the last list, if there was one.
     """
     if before is not None and before.health == entry.health:
         if before.members is entry.members and before.gone_at is None:

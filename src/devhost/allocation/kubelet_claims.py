@@ -36,9 +36,8 @@ MAX_BYTES = 16 << 20
 class KubeletClaims:
     """Reads the record, on a thread.
 
-    Args:
-        plugins: the directory in which the kubelet calls drivers.
-        deadline: seconds for reading: the directory may be on a file system that hangs.
+    ``plugins`` is the directory in which the kubelet calls drivers. Reading may take ``deadline`` seconds:
+    the directory may be on a file system that hangs.
     """
 
     def __init__(self, plugins: Path, deadline: float = FILE_DEADLINE) -> None:
@@ -64,8 +63,8 @@ def _first(places: Sequence[Path]) -> frozenset[str]:
 def recorded(data: bytes) -> frozenset[str]:
     """The uids in a record.
 
-    Raises:
-        ValueError, TypeError, LookupError, RecursionError: it is damaged, or has another format.
+    Raises ``ValueError``, ``TypeError``, ``LookupError`` or ``RecursionError`` if it is damaged, or has
+    another format.
     """
     found = json.loads(data)
     if "Data" not in found:

@@ -95,7 +95,6 @@ class Lease:
 
     @property
     def state(self) -> State:
-        """What the lists have shown."""
         if self.absence is not None and self.absence.ends:
             return State.LACKING
         if self.forgotten_by is not None:
@@ -108,25 +107,22 @@ class Lease:
         self.forgotten_by = self.absence = None
 
     def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
-        """Takes a list that does not name the token; true if it shows that the token is released.
-
-        Args:
-            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`.Leases.recalls`.
-        """
+        """Takes a list that lacks the token; true if it shows the release. See :meth:`Leases.recalls`."""
         kubelet, began = listing.kubelet, listing.began
+        # a kubelet that lists the container without devices, though an earlier one named the token, has
+        # forgotten it; unless it has read its checkpoint, or the container is another one
         has_devices = None if self.holder is None else listing.containers.get(self.holder)
-        # a container that a list lacked after the kubelet had forgotten the token is another one
         is_new = self.forgotten_by is not None and self.state is State.LACKING
         if has_devices is False and self.named_by != kubelet and not (recalls or is_new):
             self.forgotten_by, self.absence = kubelet, None
             return False
-        # this kubelet has named it, has forgotten it, or shows that the container is another one
+        # it has ended: this kubelet has named it, has forgotten it, or lists another container of its name
         ends = kubelet in (self.named_by, self.forgotten_by) or has_devices is not None
         if recalls:
             self.forgotten_by = None
-        if not (ends or listing.pods):
+        if not (ends or listing.pods):  # a kubelet that knows no pods yet shows nothing
             return False
-        # lists of two kubelets are not counted together, except for patience
+        # a second list confirms it; lists of two kubelets are not counted together, except for patience
         since, by, first, _ = self.absence or (began, kubelet, began, ends)
         if by != kubelet:
             first = began
@@ -151,8 +147,7 @@ class Lease:
 class Leases:
     """The tokens of one resource that containers hold, as far as that is known.
 
-    Args:
-        clock: monotonic seconds.
+    ``clock`` gives monotonic seconds.
     """
 
     clock: Callable[[], float]
@@ -169,7 +164,6 @@ class Leases:
         return len(self.held)
 
     def tokens(self) -> frozenset[str]:
-        """Every token that is held."""
         return frozenset(self.held)
 
     def holder(self, token: str) -> Holder | None:
@@ -202,7 +196,6 @@ class Leases:
         self.held.update((token, Lease(now, number)) for token in tokens)
 
     def release(self, token: str) -> None:
-        """The token is free."""
         self._due = None
         self.held.pop(token, None)
 
@@ -219,15 +212,14 @@ class Leases:
     def apply(self, listing: Listing, resource: str, *, recalls: bool = False) -> bool:
         """Takes what the kubelet lists of ``resource``; true if the holder of a token has changed.
 
-        It is also true when the kubelet has forgotten a token, or knows it again.
-
-        Args:
-            recalls: whether this kubelet has shown that it read its checkpoint, see :meth:`recalls`.
+        It is also true when the kubelet has forgotten a token, or knows it again. For ``recalls`` see
+        :meth:`recalls`.
         """
         self._listed = True
         self._due = None
         named = listing.holders.get(resource, {})
         changed = False
+        # what the list names is held
         for token, holder in named.items():
             lease = self.held.get(token)
             if lease is None:
@@ -237,6 +229,7 @@ class Leases:
                 continue  # it is about the time before this Allocate
             changed = changed or lease.holder != holder or lease.forgotten_by is not None
             lease.named(holder, listing.kubelet)
+        # what it lacks may have been released, or forgotten
         for token in [token for token in self.held if token not in named]:
             lease = self.held[token]
             if listing.began < lease.since:
@@ -251,9 +244,7 @@ class Leases:
     def due(self, last: float, vanished: Collection[str] = ()) -> float | None:
         """When the next list is wanted, in monotonic seconds; ``None`` while there is nothing to learn.
 
-        Args:
-            last: when the last list began.
-            vanished: tokens whose device has gone.
+        ``last`` is when the last list began, ``vanished`` are tokens whose device has gone.
         """
         if not self._listed:
             return last

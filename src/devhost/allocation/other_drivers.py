@@ -38,39 +38,19 @@ class DriverAllocations(Protocol):
     """What containers have of one driver: :class:`devhost.allocation.allocations.ResourceAllocations`."""
 
     def __contains__(self, token: object) -> bool: ...
-
-    def held(self) -> Iterator[Held]:
-        """Each token with each device behind it."""
-
-    def held_devices(self) -> Iterator[Key]:
-        """Every device that is held; one may come more than once."""
-
-    def due(self, last: float, *, awaited: bool = False) -> float | None:
-        """When the next list is wanted.
-
-        Args:
-            last: when the last list began.
-            awaited: whether a resource waits for what is held here.
-        """
-
-    def recalls(self, listing: Listing) -> bool:
-        """Whether the kubelet names a holder that an earlier kubelet named."""
-
-    def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]:
-        """Takes a list of the kubelet: whether a holder has changed, and which tokens were released."""
-
-    def unresolved(self) -> list[str]:
-        """Held tokens whose devices may not be known."""
-
-    def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None:
-        """Counts these devices as held by each of these tokens."""
+    def held(self) -> Iterator[Held]: ...
+    def held_devices(self) -> Iterator[Key]: ...
+    def due(self, last: float, *, awaited: bool = False) -> float | None: ...
+    def recalls(self, listing: Listing) -> bool: ...
+    def apply(self, listing: Listing, *, recalls: bool = False) -> tuple[bool, tuple[str, ...]]: ...
+    def unresolved(self) -> list[str]: ...
+    def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None: ...
 
 
 class OtherDrivers:
     """What containers have of each driver that is not devhost's own.
 
-    Args:
-        make: makes the allocations of a driver, given its name.
+    ``make`` makes the allocations of a driver, given its name.
     """
 
     def __init__(self, make: Callable[[str], DriverAllocations]) -> None:
@@ -117,11 +97,7 @@ class OtherDrivers:
         return any([self._apply_to(found, view) for found in self._followed.values()])
 
     def resolve(self, found: Found) -> None:
-        """Finds the devices behind the names.
-
-        Args:
-            found: every device of every backend.
-        """
+        """Finds the devices behind the names."""
         if not self._names or self._listing is None:
             return
         for driver, tokens in self._listing.holders.items():
@@ -189,5 +165,4 @@ class _Index:
                 self._called.setdefault(folded(name), {})[device.id] = device
 
     def called(self, name: str) -> Sequence[Device]:
-        """The devices with a name."""
         return tuple(self._called.get(name, {}).values())

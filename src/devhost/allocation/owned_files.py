@@ -36,20 +36,16 @@ _Signature = tuple[int, int, int]
 def owner(tag: str = "") -> str:
     """What names of own files begin with.
 
-    Args:
-        tag: identifies the host; empty for the one that serves the node's kubelet. It keeps a trial from
-        removing
-            the files of the node's devhost.
+    ``tag`` identifies the host; it is empty for the one that serves the node's kubelet. It keeps a trial from
+    removing the files of the node's devhost.
     """
     return f"devhost-{hashlib.sha256(tag.encode()).hexdigest()[:8]}" if tag else "devhost"
 
 
 class OwnedDirectory:
-    """The own files of one directory. Every method may block.
+    """The own files of one directory. Every method may block, and raises ``OSError`` if it is refused.
 
-    Args:
-        directory: made when first needed.
-        tag: see :func:`owner`.
+    ``directory`` is made when first needed. For ``tag`` see :func:`owner`.
     """
 
     def __init__(self, directory: Path, tag: str = "") -> None:
@@ -58,11 +54,7 @@ class OwnedDirectory:
         self._written: dict[str, tuple[_Signature, bytes]] = {}
 
     def write_file(self, name: str, data: bytes) -> bool:
-        """Makes a file hold ``data``; true if it held something else.
-
-        Raises:
-            OSError: the directory or the file cannot be written.
-        """
+        """Makes a file hold ``data``; true if it held something else."""
         path = self.directory / name
         signature = _signature(path)
         if signature is not None and self._written.get(name) == (signature, data):
@@ -71,19 +63,14 @@ class OwnedDirectory:
         make_directory(self.directory)
         changed = path.is_symlink() or not holds(path, data)  # the target of a link may change at any time
         if changed:
-            replace_file(
-                path, data, f".{self.prefix}"
-            )  # hidden, so that no program reads the unfinished file
+            # hidden, so that no program reads the unfinished file
+            replace_file(path, data, f".{self.prefix}")
         if (signature := _signature(path)) is not None:
             self._written[name] = signature, data
         return changed
 
     def remove_file(self, name: str) -> bool:
-        """Removes a file; false if there is none.
-
-        Raises:
-            OSError: it cannot be removed.
-        """
+        """Removes a file; false if there is none."""
         self._written.pop(name, None)
         try:
             (self.directory / name).unlink()
@@ -92,19 +79,11 @@ class OwnedDirectory:
         return True
 
     def names(self) -> list[str]:
-        """The names of own files, in order.
-
-        Raises:
-            OSError: the directory cannot be read.
-        """
+        """The names of own files, in order."""
         return [name for name in self._files() if name.startswith(self.prefix)]
 
     def remove_unfinished(self) -> list[Path]:
-        """Removes what an earlier run did not finish writing.
-
-        Raises:
-            OSError: a file cannot be removed.
-        """
+        """Removes what an earlier run did not finish writing."""
         removed = []
         for name in self._files():
             path = self.directory / name
@@ -128,13 +107,10 @@ D = TypeVar("D", bound=OwnedDirectory)
 class OwnedFiles(Generic[D]):
     """The own files of one kind: in the directory that the configuration names, and in earlier ones.
 
-    Args:
-        kind: makes the :class:`OwnedDirectory` for a directory.
-        directory: where new files go; ``None`` for nowhere.
-        name: of the thread that does the work.
-        hint: what the directory must be, for errors.
-        tag: see :func:`owner`.
-        deadline: seconds one operation may take: the directory may be on a file system that hangs.
+    ``kind`` makes the :class:`OwnedDirectory` for a directory. New files go to ``directory``, ``None`` for
+    nowhere. ``name`` is that of the thread that does the work, ``hint`` is what the directory must be, for
+    errors. For ``tag`` see :func:`owner`. One operation may take ``deadline`` seconds: the directory may be
+    on a file system that hangs.
     """
 
     def __init__(
@@ -169,7 +145,6 @@ class OwnedFiles(Generic[D]):
         self.current = None if directory is None else self.of(directory)
 
     def of(self, directory: Path) -> D:
-        """The own files of a directory."""
         found = self._directories.get(directory)
         if found is None:
             found = self._directories[directory] = self._kind(directory, self._tag)
@@ -183,11 +158,8 @@ class OwnedFiles(Generic[D]):
     async def run(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a blocking call on the thread.
 
-        Args:
-            what: what it does, for the error: ``write /a/b``.
-
-        Raises:
-            EnvironmentFailure: the directory hangs, is full, or permission is denied.
+        ``what`` is what it does, for the error: ``write /a/b``. Raises ``EnvironmentFailure`` if the
+        directory hangs, is full, or permission is denied.
         """
         return await self._worker.file(what, call, *args, **kwargs)
 

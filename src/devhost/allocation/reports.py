@@ -25,17 +25,12 @@ _CURRENT: ContextVar[_Request | None] = ContextVar("request", default=None)
 
 
 class Report:
-    """Calls back after a change, or once at the end of :func:`together`.
-
-    Args:
-        callback: what is called.
-    """
+    """Calls back after a change, or once at the end of :func:`together`."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
 
     def __call__(self) -> None:
-        """Reports a change."""
         request = _CURRENT.get()
         if request is None or request.answered:  # a task may outlive its request
             self._callback()

@@ -89,10 +89,7 @@ class Answer:
 class ResourceBackend:
     """Asks the backend of one resource.
 
-    Args:
-        resource: its name.
-        scanner: finds its devices; :meth:`follow` may exchange it.
-        entry: of the configuration.
+    Its methods raise ``BackendError`` if the backend fails, hangs, or its answer is unusable.
     """
 
     def __init__(self, resource: str, scanner: Scanner, entry: ResourceSettings) -> None:
@@ -105,12 +102,10 @@ class ResourceBackend:
 
     @property
     def runner(self) -> BackendRunner:
-        """Calls the backend."""
         return self.scanner.runner
 
     @property
     def prepares(self) -> bool:
-        """Whether PreStartContainer has anything to do."""
         return self.runner.prepares(self.terms.options)
 
     def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:
@@ -121,30 +116,21 @@ class ResourceBackend:
         self.terms = Terms(entry.options, entry.permissions)
 
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs one of the methods below on the backend's thread.
-
-        Raises:
-            BackendError: it failed, or did not return within ``deadline`` seconds.
-        """
-        return await self.runner.serve(deadline, call, *args, **kwargs)
+        """Runs one of the methods below on the backend's thread, for at most ``deadline`` seconds."""
+        return await self.runner.call("serve", deadline, call, *args, **kwargs)
 
     async def prepare(self, deadline: float, devices: Sequence[Device], terms: Terms) -> None:
-        """Calls ``prepare`` of a backend that has it and wants it for these terms.
-
-        Raises:
-            BackendError: it failed, or did not return within ``deadline`` seconds.
-        """
+        """Calls ``prepare`` of a backend that has it and wants it, for at most ``deadline`` seconds."""
         if self.runner.prepares(terms.options):
             request = AllocateRequest(tuple(devices), terms.options, self.resource)
-            await self.runner.prepare(deadline, request, (self.terms.options, self._before))
+            former = (self.terms.options, self._before)
+            await self.call(deadline, self.runner.prepare, request, former)
 
     def ask(self, devices: Sequence[Device], terms: Terms = Terms()) -> Granted:
         """What a container would get with these devices on these terms now. Runs on the backend's thread.
 
-        Raises:
-            MissingPath: something a device needs is missing on the host.
-            AllocationError: the backend refuses a device now.
-            BackendError: the backend's answer is unusable.
+        Raises ``MissingPath`` if something a device needs is missing on the host, ``AllocationError`` if the
+        backend refuses a device now.
         """
         granted, missing = self._edits(devices, terms)
         if missing:
@@ -152,10 +138,7 @@ class ResourceBackend:
         return granted
 
     def numbers(self, granted: Granted) -> dict[str, str]:
-        """The nodes of an answer, also those that are mounted, each with its number.
-
-        May block: runs on the backend's thread.
-        """
+        """The nodes of an answer, also mounted ones, with their numbers. Runs on the backend's thread."""
         prefix = self.runner.prefix
         paths = granted.nodes()
         mounts = (mount.host_path for mount in granted.edits.mounts)
@@ -168,13 +151,9 @@ class ResourceBackend:
         return MissingPath(f"{self.resource}: {', '.join(paths)} does not exist on the node")
 
     def documents(self, devices: Sequence[Device], terms: Terms) -> dict[str, Document]:
-        """The device-info of these devices, by id. Runs on the backend's thread.
-
-        Raises:
-            BackendError: it failed, or its answer is unusable.
-        """
+        """The device-info of these devices, by id. Runs on the backend's thread."""
         documents: dict[str, Document] = {}
-        if not self.runner.informs:
+        if not self.runner.abilities.device_info:
             return documents
         request = self._request(devices, terms)
         for device in devices:
@@ -187,11 +166,9 @@ class ResourceBackend:
     def answer(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answer:
         """Asks for the devices behind some tokens. Runs on the backend's thread.
 
-        Where there are more than there must be, those that cannot be used are left out.
-
-        Raises:
-            AllocationError: for some token the backend gives nothing at all.
-            BackendError: the same, and for some device it failed.
+        Where there are more than there must be, those that cannot be used are left out. If the backend gives
+        nothing at all for some token, that is an ``AllocationError``; or ``BackendError`` if it failed for
+        some device.
         """
         answer = self._answered(wanted, terms)
         if not answer.devices:
@@ -265,9 +242,8 @@ class ResourceBackend:
     def _one_each(self, edits: Edits) -> Edits:
         """The same with one thing at each container path: what is required, else the first that there is.
 
-        Raises:
-            AllocationError: two different things that are required want one path. A container that was to
-                have both would have one and not know it.
+        Two different things that are required at one path are refused: a container that was to have both
+        would have one and not know it.
         """
 
         def chosen(where: str, wanted: Sequence[Thing]) -> Thing:
@@ -309,10 +285,8 @@ def each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
 def permitted(edits: Edits, permissions: str) -> Edits:
     """The same edits with these permissions for device nodes; unchanged where they are empty.
 
-    A node for which the backend asks for less than ``rw`` is never widened: it keeps what both allow.
-
-    Raises:
-        AllocationError: a node is left with nothing by which it could be opened.
+    A node for which the backend asks for less than ``rw`` is never widened: it keeps what both allow. Raises
+    ``AllocationError`` if a node is left with nothing by which it could be opened.
     """
     if not permissions:
         return edits
@@ -339,11 +313,7 @@ def named(edits: Edits, resource: str) -> Edits:
 
 
 def check_edits(edits: Edits, backend: str) -> None:
-    """Refuses what a runtime would choke on, with the backend named.
-
-    Raises:
-        BackendError: always the backend's fault, never the user's.
-    """
+    """Refuses what a runtime would choke on, always as the backend's fault (``BackendError``)."""
     wrong = f"backend {backend} answered"
     if flaw := _mistyped(edits):
         raise BackendError(f"{wrong} {flaw}")

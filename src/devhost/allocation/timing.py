@@ -60,4 +60,3 @@ class Timing:
 
 
 NODE = Timing()
-"""The timing on a node."""

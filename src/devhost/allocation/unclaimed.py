@@ -12,7 +12,7 @@ What counts as a node is in :mod:`.handed_out`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from devhost.backend.model import Device
@@ -83,13 +83,13 @@ class UnclaimedNodes:
             self._made.pop((backend, device), None)
         if gone:
             self._of = {backend: given for backend, given in self._of.items() if given}
-            kept = {(text, backend) for backend, given in self._of.items() for text in _union(given.values())}
+            kept = {
+                (text, backend)
+                for backend, given in self._of.items()
+                for text in set[str]().union(*given.values())
+            }
             self._first = {text: one for text, one in self._first.items() if (text, one) in kept}
             for text, backend in sorted(kept):
                 self._first.setdefault(text, backend)
             self._completed.clear()
             self._made.clear()
-
-
-def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
-    return frozenset[str]().union(*sets)

@@ -40,7 +40,6 @@ def disks(sysfs: Sysfs, concerns: Callable[[str], bool] = lambda point: True) ->
     bcache.
 
     Args:
-        sysfs: where the devices are.
         concerns: whether a file system at this mount point counts.
     """
     mounts = [mount for mount in _mounts(sysfs.prefix) if concerns(mount.point)]

@@ -143,7 +143,6 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
     """Creates a directory with its parents; an existing one is not changed.
 
     Args:
-        path: the directory.
         mode: its permission bits, regardless of the umask. By default every user can read it.
 
     Raises:
@@ -165,7 +164,6 @@ def replace_file(path: Path, data: bytes, part: str = ".", mode: int = 0o644) ->
 
     Args:
         path: the file; its directory must exist.
-        data: its whole content.
         part: the beginning of the temporary file's name, which ends in ``.part``. It is in the same
             directory, so programs that read the directory must ignore it; most ignore hidden files.
         mode: the file's permission bits, regardless of the umask.

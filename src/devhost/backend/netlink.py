@@ -303,8 +303,6 @@ class NetlinkWatcher:
     recorded tree (:func:`devhost.backend.sysfs.is_live`).
 
     Args:
-        sources: the subscriptions.
-        log: the backend's logger.
         settle: seconds between the first message of a burst and its events: one change causes several
             messages, some of them before the driver is ready.
         pause: least seconds between two batches.

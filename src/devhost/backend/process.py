@@ -142,8 +142,8 @@ def python(program: Path | str, *arguments: str, packages: bool = True) -> list[
     return [sys.executable, *flags, os.fspath(program), *arguments]
 
 
-class _Stop:
-    """Lets another thread stop a run. Every method may be called from any thread."""
+class Stop:
+    """Stops a :func:`run` from another thread. Every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -179,6 +179,7 @@ def run(
     grace: float = GRACE,
     kill: Kill = kill_group,
     clock: Callable[[], float] = time.monotonic,
+    stop: Stop | None = None,
 ) -> Result:
     """Runs a program to its end. Blocks for ``deadline`` and ``grace`` seconds at most.
 
@@ -193,83 +194,15 @@ def run(
         name: the program's name in errors.
         limit: bytes that it may write to standard output.
         grace: seconds for it to end after it was killed.
-        kill: kills it.
         clock: monotonic seconds.
+        stop: kills it early.
 
     Raises:
         NotStarted: it cannot be started.
+        Ended: it was stopped.
         TimedOut: it did not end in time.
         OutputTooLarge: it wrote more than ``limit`` bytes.
     """
-    return _run(command, deadline, stdin, descriptors, name, limit, grace, kill, clock, None)
-
-
-async def run_async(
-    command: Sequence[str],
-    *,
-    deadline: float,
-    name: str = "the program",
-    limit: int = OUTPUT_LIMIT,
-    grace: float = GRACE,
-    kill: Kill = kill_group,
-) -> Result:
-    """:func:`run` for an event loop, which it does not block: the program is followed on a thread.
-
-    If the caller is cancelled, the program is killed, and the cancellation takes effect once the program has
-    ended, after ``grace`` seconds at the latest.
-
-    Raises:
-        NotStarted, TimedOut, OutputTooLarge: as :func:`run` does.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-    stop = _Stop()
-
-    def finish(result: Result | None, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        elif result is not None:
-            future.set_result(result)
-
-    def follow() -> None:
-        result, problem = None, None
-        try:
-            result = _run(command, deadline, b"", (), name, limit, grace, kill, time.monotonic, stop)
-        except Exception as error:  # noqa: BLE001 - the caller gets it
-            problem = error
-        finally:
-            stop.close()
-        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
-            loop.call_soon_threadsafe(finish, result, problem)
-
-    try:
-        start(name, follow)
-    except NoThread as error:
-        stop.close()
-        raise NotStarted(f"{name} cannot be started: {error}") from None
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        stop.set()
-        with suppress(Exception):
-            await future
-        raise
-
-
-def _run(
-    command: Sequence[str],
-    deadline: float,
-    stdin: bytes,
-    descriptors: Collection[int],
-    name: str,
-    limit: int,
-    grace: float,
-    kill: Kill,
-    clock: Callable[[], float],
-    stop: _Stop | None,
-) -> Result:
     until = clock() + deadline
     process = _started(command, name, subprocess.PIPE, descriptors)
     exchange = _Exchange(process, stdin, limit, stop)
@@ -296,12 +229,66 @@ def _run(
     return Result(process.returncode, bytes(exchange.output), bytes(exchange.errors[-ERROR_LIMIT:]))
 
 
+async def run_async(
+    command: Sequence[str],
+    *,
+    deadline: float,
+    name: str = "the program",
+    limit: int = OUTPUT_LIMIT,
+    grace: float = GRACE,
+    kill: Kill = kill_group,
+) -> Result:
+    """:func:`run` for an event loop, which it does not block: the program is followed on a thread.
+
+    If the caller is cancelled, the program is killed, and the cancellation takes effect once the program has
+    ended, after ``grace`` seconds at the latest.
+
+    Raises:
+        NotStarted, TimedOut, OutputTooLarge: as :func:`run` does.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+    stop = Stop()
+
+    def finish(result: Result | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        elif result is not None:
+            future.set_result(result)
+
+    def follow() -> None:
+        result, problem = None, None
+        try:
+            result = run(
+                command, deadline=deadline, name=name, limit=limit, grace=grace, kill=kill, stop=stop
+            )
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            problem = error
+        finally:
+            stop.close()
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
+            loop.call_soon_threadsafe(finish, result, problem)
+
+    try:
+        start(name, follow)
+    except NoThread as error:
+        stop.close()
+        raise NotStarted(f"{name} cannot be started: {error}") from None
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        stop.set()
+        with suppress(Exception):
+            await future
+        raise
+
+
 class _Exchange:
     """Writes a program's input and reads its output, without blocking."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], stdin: bytes, limit: int, stop: _Stop | None
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, limit: int, stop: Stop | None) -> None:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         self._process = process
         self._input = memoryview(stdin)
@@ -405,7 +392,6 @@ class LineProcess:
         name: the program's name in errors, and that of the thread.
         limit: bytes of its longest line; a program that writes a longer one is killed.
         grace: seconds for it to end after its input was closed, and after it was killed.
-        kill: kills it.
         clock: monotonic seconds.
 
     Raises:
@@ -566,6 +552,7 @@ class LineProcess:
             selector.register(self._wake, selectors.EVENT_READ)
             if exit_descriptor is not None:
                 selector.register(exit_descriptor, selectors.EVENT_READ)
+            # until it has ended: pass its lines on, and keep the times at which it must rest or be killed
             while not _has_exited(self._process.pid):
                 for key, _ in selector.select(self._time_left(poll=exit_descriptor is None)):
                     if key.fd == self._wake:
@@ -577,6 +564,7 @@ class LineProcess:
                             self._end()  # it cannot answer any longer
                 if not self._keep_time():
                     break
+            # what it wrote just before its end
             while is_open and self._read(output.fileno(), rest, is_last=True):
                 pass
 
@@ -649,7 +637,6 @@ class Worker:
         backoff: delays until the program is started again after a failure. Until then each request fails with
             the same reason.
         grace: seconds for it to end after its input was closed, and after it was killed.
-        kill: kills it.
         clock: monotonic seconds.
     """
 
@@ -739,6 +726,7 @@ class Worker:
         return run
 
     def _answer(self, run: _Run, line: bytes, deadline: float) -> dict[str, Any]:
+        # wait until it is ready, which counts from its start
         age = self._clock() - run.began
         if not run.is_ready.wait(max(0.0, self._start_deadline - age)):
             text = f"{self._name} is not ready within {self._start_deadline:g} s"
@@ -767,6 +755,7 @@ class Worker:
             text = f"{self._name} answered something that is no JSON object"
             run.process.kill(text)
             self._fail(ProcessError(text))
+        # it works: no back-off, and it stays for further requests
         self._problem = None
         self._backoff.reset()
         if self._idle is not None:

@@ -62,7 +62,6 @@ class FabricManagers:
     thread.
 
     Args:
-        sysfs: the device tree.
         log: receives one message if the VPD cannot be read, which needs root.
         clock: monotonic seconds.
     """

@@ -24,6 +24,12 @@ OWN_MOUNTS = "/proc/self/mountinfo"
 BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 """A PCI address with its domain, as sysfs names the directory."""
 
+SCALABLE = re.compile(r"[\w-]+\.sf\.\d{1,10}")
+"""A scalable function on the auxiliary bus: ``<module>.sf.<id>`` (kernel, drivers/base/auxiliary.c)."""
+
+PCI_BUS = "/sys/bus/pci/devices"
+AUXILIARY_BUS = "/sys/bus/auxiliary/devices"
+
 SYSFS_LIMIT = 4096
 """Bytes of a sysfs attribute: one page at most (kernel, ``sysfs_emit``)."""
 
@@ -162,6 +168,18 @@ def pci_path(sys_path: str) -> str:
     """The directory of the PCI function that the device at ``sys_path`` is, or is below; empty if none."""
     addresses = pcie_path(sys_path)
     return sys_path[: sys_path.rindex(f"/{addresses[-1]}") + len(addresses[-1]) + 1] if addresses else ""
+
+
+def function_path(sys_path: str) -> str:
+    """The directory of the PCI or scalable function that the device at ``sys_path`` is, or is below.
+
+    The innermost one; empty if there is none.
+    """
+    parts = sys_path.split("/")
+    for count in range(len(parts), 0, -1):
+        if BDF.fullmatch(parts[count - 1]) or SCALABLE.fullmatch(parts[count - 1]):
+            return "/".join(parts[:count])
+    return ""
 
 
 @frozen
@@ -366,11 +384,8 @@ class PciFilter:
     have no driver until they are used. Used by one thread.
 
     Args:
-        sysfs: the device tree.
         concerns: whether the backend is interested in a function with these ids.
     """
-
-    BUS = "/sys/bus/pci/devices"
 
     def __init__(self, sysfs: Sysfs, concerns: Callable[[PciIds], bool]) -> None:
         self._sysfs = sysfs
@@ -386,12 +401,12 @@ class PciFilter:
         Raises:
             OSError: the bus cannot be listed.
         """
-        listed = self._sysfs.identities(self.BUS)
+        listed = self._sysfs.identities(PCI_BUS)
         self._other = {name: inode for name, inode in self._other.items() if listed.get(name) == inode}
         for address in sorted(listed):
             if address in self._other or address in leave_out or not BDF.fullmatch(address):
                 continue
-            path = f"{self.BUS}/{address}"
+            path = f"{PCI_BUS}/{address}"
             found = PciIds(
                 address,
                 path,

@@ -75,7 +75,6 @@ def carriers(
     """Why an interface is in use, by its name: ``"it carries the IPv4 default route, through bond0"``.
 
     Args:
-        traffic: the traffic of the node.
         node_addresses: the addresses that the kubelet uses, in any spelling.
         lower: returns the interfaces directly below one, such as members of a bond.
         on_switch: returns the ports of a software switch for its internal interface.

@@ -16,7 +16,6 @@ from devhost.missing import missing_package
 
 
 def main() -> NoReturn:
-    """Entry point of the ``devhost`` program."""
     _open_standard_streams()
     code = 1
     try:

@@ -18,6 +18,7 @@ from devhost.config.diagnostics import Diagnostics
 from devhost.config.document import Fields, Items, parse_all, read_standard_input
 from devhost.discovery import catalog
 from devhost.planning.settings import Serve, Settings
+from devhost.runtime.text import counted
 
 from . import options as shared
 from .recognition import importers_of
@@ -137,8 +138,5 @@ def _label(file: str) -> str:
 def _count(settings: Settings) -> str:
     served = sum(entry.serve is Serve.DRA for entry in settings.resources)
     claims = f", {served} of them with serve: dra" if served else ""
-    return f"{_of(len(settings.resources), 'resource')}{claims}, {_of(len(settings.backends), 'backend')}"
-
-
-def _of(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    backends = counted(len(settings.backends), "backend")
+    return f"{counted(len(settings.resources), 'resource')}{claims}, {backends}"

@@ -101,7 +101,6 @@ def _chosen(found: ScanResult, resource: str | None) -> list[str]:
 
 
 def unknown_resource(found: ScanResult, name: str) -> UsageError:
-    """The error for the name of no resource."""
     known = ", ".join(found.resources()) or "none"
     return UsageError(f"no resource is called {name!r}", f"known resources: {known}")
 
@@ -249,11 +248,8 @@ def health_cells(
 ) -> tuple[str, str]:
     """The health of a device, and its reason, a remark, or why it is withheld.
 
-    Args:
-        device: the device.
-        health: its health.
-        remark: in addition, if it is healthy.
-        is_offered: whether a resource has it, perhaps because of its special purpose.
+    ``remark`` is shown if it is healthy. ``is_offered`` is whether a resource has it, perhaps because of its
+    special purpose.
     """
     if reason := withheld(device, is_offered=is_offered):
         return "Withheld", reason
@@ -369,7 +365,6 @@ def as_json(
 
 
 def health_as_json(health: Health) -> dict[str, str]:
-    """A health as the JSON outputs show it."""
     return {"health": "Healthy" if health.healthy else "Unhealthy", "reason": health.reason or ""}
 
 

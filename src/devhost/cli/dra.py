@@ -71,12 +71,7 @@ def classes(config: Path | None, root: Path, output: str) -> None:
 def _named(
     loaded: Loaded, entries: Sequence[ResourceSettings], root: Path
 ) -> list[tuple[str, ResourceSettings]]:
-    """The names of the entries; those of templates are the names of devices on this machine.
-
-    Raises:
-        BackendError: the devices of a template are not known.
-        UsageError: ``root`` cannot be used.
-    """
+    """The names of the entries; those of templates are the names of devices on this machine."""
     if not any(fields(entry.name) for entry in entries):
         return [(entry.name, entry) for entry in entries]
     check_root(root)
@@ -100,7 +95,6 @@ def _named(
 
 
 def _yaml(found: DeviceClass) -> str:
-    """The object as YAML."""
     manifest = found.manifest()
     lines = [
         f"apiVersion: {manifest['apiVersion']}",

@@ -177,7 +177,6 @@ def _missing(found: ScanResult, backend: str, lacking: MissingDriver) -> dict[st
 
 
 def _unknown(found: ScanResult, root: Path, text: str) -> UsageError:
-    """The error for something that no backend lists."""
     folded = text.lower()
     for name, scanner in found.scanners.items():
         for flawed in scanner.condition.refused:

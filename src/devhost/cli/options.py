@@ -74,6 +74,5 @@ kubelet_dir = click.option(
 
 
 def warn_of(refused: Iterable[Refusal]) -> None:
-    """Prints a warning for each plugin that cannot be used."""
     for refusal in refused:
         click.echo(f"warning: plugin {refusal.origin} was refused: {refusal.reason}", err=True)

@@ -25,6 +25,7 @@ COMMANDS = {
     "dra": "dra",
     "explain": "explain",
     "plugins": "plugins",
+    "ready": "ready",
     "record": "recording.command",
     "release": "releases.release",
     "resume": "releases.resume",

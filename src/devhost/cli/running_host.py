@@ -56,25 +56,22 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a running devhost reports.
-
-    Attributes:
-        listing: what containers hold, as a kubelet would list it.
-        known: whether it knows which containers hold devices.
-        digest: the digest of its configuration, see ``HostStatus.configDigest``.
-        verdicts: the health of each device in each resource, by resource, backend and the device's id.
-        refused: the same for devices that no resource gets because of what containers hold.
-        published: the devices that it offers through DRA, by backend and the device's id.
-        moving: the devices that change sides, by backend and the device's id.
-    """
+    """What a running devhost reports."""
 
     listing: Listing
+    """What containers hold, as a kubelet would list it."""
     known: bool = True
+    """Whether it knows which containers hold devices."""
     digest: str = ""
+    """The digest of its configuration, see ``HostStatus.configDigest``."""
     verdicts: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
+    """The health of each device in each resource, by resource, backend and the device's id."""
     refused: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
+    """The same for devices that no resource gets because of what containers hold."""
     published: Mapping[tuple[str, str], Sequence[Published]] = field(default_factory=dict)
+    """The devices that it offers through DRA, by backend and the device's id."""
     moving: Mapping[tuple[str, str], MovingStatus] = field(default_factory=dict)
+    """The devices that change sides, by backend and the device's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +165,8 @@ async def view(
 ) -> View:
     """Scans the machine, and asks the devhost that runs on it.
 
-    Args:
-        loaded: the configuration.
-        root: the directory that represents ``/``.
-        status_socket: where the devhost listens; by default, the one with the same root is searched for.
-        everything: see :func:`devhost.cli.scan_once.scan_once`.
-        links: see there.
+    Without ``status_socket``, the devhost with the same root is searched for. For ``everything`` and
+    ``links`` see :func:`devhost.cli.scan_once.scan_once`.
     """
     running, no_answer, refused = None, "", False
     try:
@@ -187,11 +180,7 @@ async def view(
 
 
 async def _document(root: Path, status_socket: Path | None) -> StatusDocument:
-    """The status of the devhost behind the socket, or of the one that runs here with this root.
-
-    Raises:
-        DevhostError: there is none or more than one, or it does not answer.
-    """
+    """The status of the devhost behind the socket, or of the one with this root. Raises ``DevhostError``."""
     answers, failure = [], None
     for path in [status_socket] if status_socket else ask.running():
         try:

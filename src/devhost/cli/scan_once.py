@@ -36,7 +36,6 @@ class ScanResult:
     """The resources and containers that hold a device, as far as the plan knows them."""
 
     def entries(self) -> EntryOutcomes:
-        """The outcome of each entry of the file."""
         return EntryOutcomes(self.settings, self.plan, self.scanners)
 
     def resources(self) -> list[str]:
@@ -87,12 +86,9 @@ async def scan_once(
 ) -> ScanResult:
     """Scans and probes once, all backends at the same time.
 
-    Args:
-        loaded: the configuration; one without resources means every installed backend.
-        root: the directory in which devices are found.
-        everything: ask for all attributes, not only those that the configuration uses.
-        links: read the links between devices, too.
-        listing: what containers hold; the plan gives it to no other.
+    A configuration without resources means every installed backend. ``everything`` asks for all attributes,
+    not only those that the configuration uses, and ``links`` for the links between devices, too. ``listing``
+    is what containers hold; the plan gives it to no other.
     """
     scanners: dict[str, Scanner] = {}
     settings = loaded.settings
@@ -118,7 +114,8 @@ async def scan_once(
 
 async def _ask(scanner: Scanner, *, links: bool) -> None:
     await scanner.scan_once()
-    await scanner.probe_once()
+    if scanner.probing:
+        await scanner.probing.once()
     if links and scanner.runner.link_cache:
         with suppress(BackendError):  # preferences do without them
             await scanner.runner.link_cache.refresh()

@@ -188,12 +188,7 @@ def serve(
     log_format: logging.Format,
     log_level: logging.Level,
 ) -> None:
-    """Serves until a signal ends it.
-
-    Raises:
-        DevhostError: it cannot start.
-        SystemExit: the same; the reason is in the log.
-    """
+    """Serves until a signal. Raises ``DevhostError``, or ``SystemExit`` with the reason in the log."""
     logging.configure(log_format, log_level)  # before gRPC is imported, which reads its verbosity then
     try:
         descriptors.provide(descriptors.SERVING)

@@ -14,10 +14,13 @@ from pathlib import Path
 
 import click
 
+from devhost.backend.errors import DevhostError
 from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
+from devhost.telemetry.readiness import unready
 
 from . import options as shared
+from .ready import NOT_READY, UNKNOWN
 from .status_report import SCREEN, show
 
 
@@ -41,28 +44,51 @@ from .status_report import SCREEN, show
 )
 @click.option("--watch", is_flag=True, help="Show the status again after each change, until interrupted.")
 @click.option("--all", "everything", is_flag=True, help="List every device, however many there are.")
+@click.option(
+    "--exit-code", is_flag=True, help="Exit with 1 or 2 if the node is not ready, as devhost ready does."
+)
 def command(
-    kubelet_dir: Path | None, status_socket: Path | None, output: str, watch: bool, everything: bool
+    kubelet_dir: Path | None,
+    status_socket: Path | None,
+    output: str,
+    watch: bool,
+    everything: bool,
+    exit_code: bool,
 ) -> None:
+    if watch and exit_code:
+        raise click.UsageError("--watch has no --exit-code: it goes on until it is interrupted")
     screen = _Screen(output, watch, everything)
     try:
-        asyncio.run(_status(kubelet_dir, status_socket, screen, watch))
+        shown = asyncio.run(_status(kubelet_dir, status_socket, screen, watch))
+    except DevhostError as error:
+        if not exit_code:
+            raise
+        click.echo(f"devhost: {error}", err=True)
+        raise SystemExit(UNKNOWN) from None
     except KeyboardInterrupt:
         if not watch:
             raise
     except BrokenPipeError:
         _leave_stdout()
+    else:
+        if exit_code and shown is not None and unready(shown):
+            raise SystemExit(NOT_READY)
 
 
-async def _status(kubelet_dir: Path | None, socket: Path | None, screen: _Screen, watch: bool) -> None:
+async def _status(
+    kubelet_dir: Path | None, socket: Path | None, screen: _Screen, watch: bool
+) -> StatusDocument | None:
+    """Shows the status; the document, unless it is watched."""
     path = await ask.find(kubelet_dir, socket)
     if not watch:
-        screen.draw(await ask.fetch(path))
-        return
+        document = await ask.fetch(path)
+        screen.draw(document)
+        return document
     watching = asyncio.ensure_future(_watch(path, screen))
     _on_reader_gone(watching)
     with suppress(asyncio.CancelledError):
         await watching
+    return None
 
 
 async def _watch(path: Path, screen: _Screen) -> None:

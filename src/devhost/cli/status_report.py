@@ -43,9 +43,8 @@ _Row = tuple[object, ...]
 def show(document: StatusDocument, now: datetime, *, everything: bool = False, screen: int = SCREEN) -> str:
     """The whole document as lines.
 
-    Args:
-        everything: list every device, however many there are.
-        screen: rows of devices up to which healthy ones are listed.
+    ``everything`` lists every device, however many there are. ``screen`` is the rows of devices up to which
+    healthy ones are listed.
     """
     parts = [
         "\n".join(_header(document, now)),

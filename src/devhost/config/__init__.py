@@ -37,13 +37,9 @@ CatalogFor = Callable[[Sequence[Path], Collection[str]], Catalog]
 def load(path: Path, catalog_for: CatalogFor, *, pipe_deadline: float = PIPE_DEADLINE) -> Settings:
     """Reads a configuration file.
 
-    Args:
-        path: the file; relative ``backendPaths`` in it are relative to its directory.
-        catalog_for: called once, with the file's ``backendPaths`` and the names of its backends.
-        pipe_deadline: see :func:`read`.
-
-    Raises:
-        ConfigError: with everything that is wrong with it, in file order.
+    Relative ``backendPaths`` in the file are relative to its directory. ``catalog_for`` is called once, with
+    the file's ``backendPaths`` and the names of its backends. For ``pipe_deadline`` see :func:`read`. Raises
+    ``ConfigError`` with everything that is wrong with the file, in file order.
     """
     return loads(read(path, pipe_deadline=pipe_deadline), str(path), catalog_for)
 
@@ -51,14 +47,12 @@ def load(path: Path, catalog_for: CatalogFor, *, pipe_deadline: float = PIPE_DEA
 def read(path: Path, *, pipe_deadline: float = PIPE_DEADLINE) -> bytes:
     """The bytes of a configuration file, for :func:`loads`.
 
-    Args:
-        path: the file.
-        pipe_deadline: seconds to wait for data if the file is a pipe.
-
-    Raises:
-        ConfigError: it cannot be read.
+    It waits ``pipe_deadline`` seconds for data if the file is a pipe. Raises ``ConfigError`` if it cannot be
+    read.
     """
-    return _read(path, Diagnostics(str(path)), pipe_deadline)
+    least = "create it with at least `version: 1` and `resources: []`"
+    hint = f"{least}, or name yours with --config FILE" if path == DEFAULT else f"check the path, or {least}"
+    return read_file(path, Diagnostics(str(path)), if_missing=hint, pipe_deadline=pipe_deadline)
 
 
 def loads(
@@ -66,47 +60,12 @@ def loads(
 ) -> Settings:
     """Reads a configuration from memory. See :func:`load`.
 
-    Args:
-        text: the configuration.
-        file_name: what diagnostics call it.
-        catalog_for: as for :func:`load`.
-        directory: where relative ``backendPaths`` begin; by default the directory of ``file_name``.
+    ``file_name`` is what diagnostics call it. Relative ``backendPaths`` begin in ``directory``, by default
+    that of ``file_name``.
     """
     diagnostics = Diagnostics(file_name)
     data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
-    return _settings(data, directory or Path(file_name).parent, catalog_for, diagnostics)
-
-
-def backend_paths(path: Path) -> tuple[Path, ...]:
-    """Only the ``backendPaths`` of a file, even if something else is wrong with it.
-
-    Raises:
-        ConfigError: it is not readable as YAML, or this key is wrong.
-    """
-    diagnostics = Diagnostics(str(path))
-    root = _parsed(_read(path, diagnostics), diagnostics)
-    scratch = Diagnostics(str(path))
-    found = read_fields(root, File, Place(scratch)).get("backend_paths")
-    at_fault = [one for one in scratch.found if one[1].startswith("backendPaths")]
-    if at_fault:
-        diagnostics.found = at_fault
-        raise diagnostics.error()
-    return tuple(path.parent / directory for directory in found or ())
-
-
-def _read(path: Path, diagnostics: Diagnostics, pipe_deadline: float = PIPE_DEADLINE) -> bytes:
-    least = "create it with at least `version: 1` and `resources: []`"
-    hint = f"{least}, or name yours with --config FILE" if path == DEFAULT else f"check the path, or {least}"
-    return read_file(path, diagnostics, if_missing=hint, pipe_deadline=pipe_deadline)
-
-
-def _parsed(data: bytes, diagnostics: Diagnostics) -> Node:
-    root = parse(data, diagnostics)
-    refuse_manifest(root, diagnostics)
-    return root
-
-
-def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, diagnostics: Diagnostics) -> Settings:
+    directory = directory or Path(file_name).parent
     root = _parsed(data, diagnostics)
     place = Place(diagnostics)
     values = read_fields(root, File, place)
@@ -117,8 +76,8 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, diagnostics
     nodes = values.get("resources", ())
     entries, skipped = read_resources(nodes, catalog, place.key("resources"), has_dra)
     unread = {entry.backend for entry in skipped}
-    read = {name: node for name, node in given.items() if name not in unread}
-    options = _given_options(read, catalog, place.key("backends"))
+    known = {name: node for name, node in given.items() if name not in unread}
+    options = _given_options(known, catalog, place.key("backends"))
     for entry in entries:
         name = entry.settings.backend
         backend = catalog.get(name)
@@ -140,6 +99,25 @@ def _settings(data: bytes, directory: Path, catalog_for: CatalogFor, diagnostics
         skipped,
         values["dra"].driver if "dra" in values else "",
     )
+
+
+def backend_paths(path: Path) -> tuple[Path, ...]:
+    """Only the ``backendPaths`` of a file; ``ConfigError`` only if these, or its YAML, are wrong."""
+    diagnostics = Diagnostics(str(path))
+    root = _parsed(read(path), diagnostics)
+    scratch = Diagnostics(str(path))
+    found = read_fields(root, File, Place(scratch)).get("backend_paths")
+    at_fault = [one for one in scratch.found if one[1].startswith("backendPaths")]
+    if at_fault:
+        diagnostics.found = at_fault
+        raise diagnostics.error()
+    return tuple(path.parent / directory for directory in found or ())
+
+
+def _parsed(data: bytes, diagnostics: Diagnostics) -> Node:
+    root = parse(data, diagnostics)
+    refuse_manifest(root, diagnostics)
+    return root
 
 
 def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> dict[str, Any]:

@@ -81,22 +81,14 @@ class Diagnostics:
     found: list[tuple[Mark, str, str, str]] = field(default_factory=list)
 
     def add(self, mark: Mark, path: str, message: str, hint: str = "") -> None:
-        """Adds a diagnostic.
-
-        Raises:
-            ConfigError: there are :data:`MAX_DIAGNOSTICS` now.
-        """
+        """Adds a diagnostic. Raises ``ConfigError`` if there are :data:`MAX_DIAGNOSTICS` now."""
         self.found.append((mark, path, message, hint))
         if len(self.found) >= MAX_DIAGNOSTICS:
             self.found.append((Mark(mark.line + 1, 1), "", "the rest was not read: too many errors", ""))
             raise self.error()
 
     def fail(self, mark: Mark, message: str, hint: str = "") -> NoReturn:
-        """Adds a diagnostic after which the file cannot be read further.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Adds a diagnostic after which the file cannot be read further, and raises ``ConfigError``."""
         self.found.append((mark, "", message, hint))
         raise self.error()
 
@@ -120,7 +112,6 @@ class Place:
     path: str = ""
 
     def key(self, name: str) -> Place:
-        """The place of the value of key ``name``."""
         step = name if _PLAIN_KEY.fullmatch(name) else f"[{shown(name)}]"
         joint = "." if self.path and not step.startswith("[") else ""
         return Place(self.diagnostics, f"{self.path}{joint}{step}")
@@ -130,5 +121,4 @@ class Place:
         return Place(self.diagnostics, f"{self.path}[{index}]")
 
     def report(self, at: Located, message: str, hint: str = "") -> None:
-        """Reports what is wrong with the value at this place."""
         self.diagnostics.add(at.mark, self.path, message, hint)

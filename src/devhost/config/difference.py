@@ -56,7 +56,6 @@ class Difference:
     dra: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything differs at all."""
         return any(getattr(self, field.name) for field in fields(self) if field.name != "unchanged")
 
     def __str__(self) -> str:

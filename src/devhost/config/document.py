@@ -129,14 +129,8 @@ def read_file(
 ) -> bytes:
     """The bytes of a file, at most :data:`MAX_BYTES` and one more.
 
-    Args:
-        path: the file.
-        diagnostics: where to note what is wrong with it.
-        if_missing: the hint for a file that does not exist.
-        pipe_deadline: seconds to wait for data if the file is a pipe.
-
-    Raises:
-        ConfigError: the file cannot be read.
+    ``if_missing`` is the hint for a file that does not exist. It waits ``pipe_deadline`` seconds for data if
+    the file is a pipe. Raises ``ConfigError`` if the file cannot be read.
     """
     try:
         return read_named(path, MAX_BYTES + 1, patience=pipe_deadline)
@@ -152,11 +146,7 @@ def read_file(
 
 
 def read_standard_input(diagnostics: Diagnostics) -> bytes:
-    """The same of standard input, for which it waits as long as it takes.
-
-    Raises:
-        ConfigError: it is none that ends.
-    """
+    """The same of standard input, for which it waits as long as it takes, unless it never ends."""
     try:
         refuse_special(os.fstat(0))
         return sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -173,24 +163,14 @@ def parse(
 ) -> Node:
     """The one document in ``data``. What is merely wrong is noted in ``diagnostics``.
 
-    Args:
-        data: the bytes of a file, or of a string in one.
-        diagnostics: where to note it.
-        if_empty: the hint for a file without anything in it.
-        parser: a loader class of PyYAML.
-
-    Raises:
-        ConfigError: it is not YAML, or not YAML that may be trusted to fit in memory.
+    ``if_empty`` is the hint for a file without anything in it, ``parser`` a loader class of PyYAML. Raises
+    ``ConfigError`` if it is not YAML, or not YAML that may be trusted to fit in memory.
     """
     return _parsed(data, diagnostics, if_empty, lambda builder: builder.document(), parser)
 
 
 def parse_all(data: bytes, diagnostics: Diagnostics, *, if_empty: str) -> list[Node]:
-    """Every document in ``data``, of which there is at least one, as :func:`parse` reads one.
-
-    Raises:
-        ConfigError: as :func:`parse`.
-    """
+    """Every document in ``data``, of which there is at least one, as :func:`parse` reads one."""
     return _parsed(data, diagnostics, if_empty, lambda builder: builder.documents())
 
 
@@ -403,11 +383,7 @@ _KEYS = ("kind", "apiVersion", "data")
 
 
 def refuse_manifest(root: Node, diagnostics: Diagnostics) -> None:
-    """Refuses a file that is a Kubernetes object, such as the ConfigMap that carries a configuration.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Refuses a Kubernetes object, such as the ConfigMap that carries a configuration."""
     entries = root.entries if isinstance(root, Fields) else {}
     found = [key for key in _KEYS if key in entries]
     if not found or "resources" in entries:

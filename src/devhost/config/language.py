@@ -182,6 +182,12 @@ class Resource:
     dra: ResourceDra = option(ResourceDra(), "How the resource looks with `serve: dra`.")
 
 
+def _check_directory(directory: Path, reader: str, usual: Path) -> None:
+    if not directory.is_absolute() or ".." in directory.parts:
+        hint = f"it must be the directory {reader}, such as {usual}"
+        raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
+
+
 @frozen
 class Cdi:
     """The Container Device Interface, for resources with `inject: cdi`."""
@@ -193,9 +199,7 @@ class Cdi:
     )
 
     def __post_init__(self) -> None:
-        if not self.directory.is_absolute() or ".." in self.directory.parts:
-            hint = "it must be the directory the container runtime reads, such as /var/run/cdi"
-            raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
+        _check_directory(self.directory, "the container runtime reads", CDI_DIRECTORY)
 
 
 @frozen
@@ -210,9 +214,7 @@ class DeviceInfo:
     write: bool = option(True, "Whether files are written at all.")
 
     def __post_init__(self) -> None:
-        if not self.directory.is_absolute() or ".." in self.directory.parts:
-            hint = f"it must be the directory the network plugins read, such as {DEVICE_INFO_DIRECTORY}"
-            raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
+        _check_directory(self.directory, "the network plugins read", DEVICE_INFO_DIRECTORY)
 
 
 @frozen
@@ -227,9 +229,7 @@ class Labels:
     )
 
     def __post_init__(self) -> None:
-        if not self.directory.is_absolute() or ".." in self.directory.parts:
-            hint = f"it must be the directory Node Feature Discovery reads, such as {LABEL_DIRECTORY}"
-            raise OptionError("must be an absolute path without ..", key="directory", hint=hint)
+        _check_directory(self.directory, "Node Feature Discovery reads", LABEL_DIRECTORY)
 
 
 @frozen

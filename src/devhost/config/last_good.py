@@ -55,11 +55,9 @@ STATE_DIRECTORY = Path("/var/lib/devhost")
 def state_dir(otherwise: Path | None = None) -> Path | None:
     """The directory for copies of this user, which need not exist; ``None`` if the user has no home.
 
-    Args:
-        otherwise: what to use instead of the user's, if devhost serves another tree than this machine.
-
     ``$DEVHOST_STATE_DIR`` if set; ``/var/lib/devhost`` for root; else ``devhost`` in ``$XDG_STATE_HOME``, or
-    in ``~/.local/state`` without that (XDG Base Directory Specification 0.8).
+    in ``~/.local/state`` without that (XDG Base Directory Specification 0.8). ``otherwise`` is used instead
+    of the user's, if devhost serves another tree than this machine.
     """
     if chosen := os.environ.get(OVERRIDE):
         return Path(chosen)
@@ -101,10 +99,8 @@ class Unusable(DevhostError):
 class LastGood:
     """The copy of the configuration at one path.
 
-    Args:
-        config: the path of the configuration; the copy of one path is never used for another.
-        directory: where copies are, made when first needed; ``None`` for no copy.
-        clock: a fake one in tests.
+    The copy of one path is never used for another. ``directory`` is where copies are, made when first needed;
+    ``None`` for no copy.
     """
 
     def __init__(self, config: Path, directory: Path | None, clock: Clock = LOOP_CLOCK) -> None:
@@ -125,32 +121,20 @@ class LastGood:
         self._worker = _worker()
 
     def read(self) -> Copy | None:
-        """The copy; ``None`` if there is none.
-
-        Raises:
-            Unusable: it is damaged, cannot be read, or another user can change it.
-        """
+        """The copy, if there is one. Raises ``Unusable`` if it is damaged, or others can change it."""
         try:
             return self._read() if self.file else None
         except OSError as error:
             raise Unusable(f"it cannot be read: {error.strerror or error}") from None
 
     async def keep(self, accepted: Accepted | None) -> None:
-        """Makes the copy hold a configuration, if it does not yet. Never fails, only logs.
-
-        Args:
-            accepted: ``None`` for one that did not come from a file.
-        """
+        """Makes the copy hold a configuration that came from a file. Never fails, only logs."""
         if accepted is not None:
             self._wanted = accepted
             await self._write()
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Writes again what could not be written; never returns.
-
-        Args:
-            changed: called when :attr:`outdated` changed.
-        """
+        """Writes again what could not be written; never returns. Calls back when :attr:`outdated` changed."""
 
         async def write() -> float:
             before = self.outdated
@@ -162,7 +146,6 @@ class LastGood:
         await Reconciler(write, first=AGAIN, clock=self._clock).run()
 
     def close(self) -> None:
-        """Lets the thread that writes end."""
         self._worker.close()
 
     async def _write(self) -> None:

@@ -54,11 +54,7 @@ class Loaded:
 
 
 def load(path: Path) -> Loaded:
-    """Reads a configuration and finds the backends it needs.
-
-    Raises:
-        ConfigError: with everything that is wrong with it.
-    """
+    """Reads a configuration and finds its backends. A ``ConfigError`` has all that is wrong with it."""
     seen = fingerprint(path)  # before reading, so that an edit in between is noticed later
     data = config.read(path)
     return replace(_parsed(data, path, path), seen=seen, accepted=_accepted(path, data))
@@ -67,10 +63,8 @@ def load(path: Path) -> Loaded:
 def load_or_copy(path: Path, last_good: LastGood) -> Loaded:
     """Reads a configuration or, where that is refused, the copy of the one that was accepted last.
 
-    Raises:
-        ConfigError: the file is refused and there is no copy that can be used. The last diagnostic is about
-        the
-            copy, if there is one.
+    Raises ``ConfigError`` if the file is refused and there is no copy that can be used. The last diagnostic
+    is about the copy, if there is one.
     """
     seen = fingerprint(path)
     try:
@@ -124,10 +118,8 @@ def _neither(copy: Copy, diagnostics: Sequence[Diagnostic]) -> Diagnostic:
 def load_or_everything(path: Path | None) -> Loaded:
     """The configuration at ``path``, or the default one, or an empty one.
 
-    If it has no resources, it names every installed backend that has options in it or needs none.
-
-    Raises:
-        ConfigError: a file was found and is wrong, or ``path`` does not exist.
+    If it has no resources, it names every installed backend that has options in it or needs none. Raises
+    ``ConfigError`` if a file was found and is wrong, or ``path`` does not exist.
     """
     file = path or (DEFAULT if DEFAULT.exists() else None)
     loaded = load(file) if file else Loaded(Settings(), Catalog())

@@ -90,8 +90,7 @@ def camel(name: str) -> str:
 def keys(cls: type) -> Mapping[str, tuple[dataclasses.Field[Any], Any]]:
     """The YAML keys of a dataclass, each with its field and its type. To evaluate the annotations takes long.
 
-    Raises:
-        NameError: an annotation names something that its module does not have.
+    Raises ``NameError`` if an annotation names something that its module does not have.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
     return types.MappingProxyType(
@@ -471,8 +470,7 @@ def read_ranges(node: Scalar, place: Place, *, is_condition: bool = True) -> tup
 def read(node: Node, wanted: Any, place: Place) -> Any:
     """The value that ``node`` holds, as type ``wanted``; :data:`WRONG` after complaining.
 
-    Raises:
-        TypeError: ``wanted`` is a type that YAML cannot carry, which is its author's mistake.
+    Raises ``TypeError`` if ``wanted`` is a type that YAML cannot carry, which is its author's mistake.
     """
     origin, args = typing.get_origin(wanted), typing.get_args(wanted)
     if wanted == Raw:

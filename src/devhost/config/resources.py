@@ -104,11 +104,9 @@ def read_resource_options(
 ) -> Any:
     """The value of a backend's ``ResourceOptions``; ``None`` where it has none, WRONG after complaining.
 
-    Args:
-        theirs: the backend's keys of the entry ``node``.
-        name: what the entry calls its resources.
-        where: which devices the entry selects, which may imply an option.
-        share, exclusive: how the entry shares its devices, which the options may rule out.
+    ``theirs`` are the backend's keys of the entry ``node``, ``name`` is what the entry calls its resources.
+    ``where`` may imply an option; the options may rule out how the entry shares its devices, ``share`` and
+    ``exclusive``.
     """
     if backend.ResourceOptions is NoOptions:
         return None
@@ -166,11 +164,7 @@ def _check_uses(options: object) -> None:
 
 
 def read_third_party(node: Node, cls: type, what: str, place: Place) -> Any:
-    """A third-party dataclass from a mapping; WRONG after reporting why, including what it raised itself.
-
-    Args:
-        what: whose it is, for the diagnostic.
-    """
+    """A third-party dataclass from a mapping; WRONG after reporting why, also if the class itself raised."""
     return guarded(lambda: read_dataclass(node, cls, place), node, what, place)
 
 
@@ -194,21 +188,14 @@ class Placed(NamedTuple):
     settings: ResourceSettings
 
 
-class Entries(NamedTuple):
-    """The sound entries, and those that no installed backend serves."""
-
-    placed: tuple[Placed, ...]
-    skipped: tuple[Skipped, ...]
-
-
-def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool) -> Entries:
-    """The sound entries; everything wrong with the others, or between them, is complained about.
-
-    Args:
-        has_dra: whether the file names a DRA driver, without which no entry can have ``serve: dra``.
+def read_resources(
+    nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool
+) -> tuple[tuple[Placed, ...], tuple[Skipped, ...]]:
+    """The sound entries and the skipped ones; what is wrong with others, or between them, is reported.
 
     An ``optional`` entry whose backend is one of this project's and not installed is skipped: one file serves
-    nodes with different packages. Only what does not depend on the backend is checked of it.
+    nodes with different packages. Only what does not depend on the backend is checked of it. ``has_dra`` is
+    whether the file names a DRA driver, without which no entry can have ``serve: dra``.
     """
     entries = []
     skipped = []
@@ -230,7 +217,7 @@ def read_resources(nodes: Sequence[Node], catalog: Catalog, place: Place, has_dr
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries, catalog)
     _refuse_shared_class(entries)
-    return Entries(tuple(entries), tuple(skipped))
+    return tuple(entries), tuple(skipped)
 
 
 def named_backends(nodes: Sequence[Node]) -> set[str]:
@@ -255,9 +242,7 @@ def _entry(
 ) -> ResourceSettings | None:
     """One entry; ``None`` after reporting what is wrong with it.
 
-    Args:
-        values: what the keys of the language hold.
-        theirs: the keys of the backend.
+    ``values`` are what the keys of the language hold, ``theirs`` the keys of the backend.
     """
     if not isinstance(node, Fields):
         return None
@@ -438,8 +423,8 @@ def _taker(
 ) -> Placed | None:
     """The first entry that surely takes every device that comes to ``later`` by ``block``.
 
-    Args:
-        revealing: attributes of the backend that show what a device inherited to the block which names them.
+    ``revealing`` are attributes of the backend that show what a device inherited to the block which names
+    them.
     """
     named = {*naming.fields(later.name), *(term.attribute for term in block.terms)}
     narrow = (block,)

@@ -28,9 +28,8 @@ def check_root(directory: Path) -> None:
         raise EnvironmentFailure(
             f"--root {directory} cannot be read: {error.strerror or error}", "check its mode and owner"
         ) from None
-    from devhost.backend.files import (
-        missing_host_reason,
-    )  # it imports hashlib, which `devhost run` must import first (see memory.py)
+    # it imports hashlib, which `devhost run` must import first (see memory.py)
+    from devhost.backend.files import missing_host_reason
 
     if missing_host_reason(directory) and (inner := _roots_in(directory)):
         paths = " or ".join(f"--root {printable(str(path))}" for path in inner[:3])

@@ -65,8 +65,7 @@ def schema(catalog: Catalog) -> Schema:
 def of_dataclass(cls: type) -> Schema:
     """An object with the keys of a dataclass, their meanings, defaults and examples.
 
-    Raises:
-        TypeError: a field has a type that a configuration cannot carry.
+    Raises ``TypeError`` if a field has a type that a configuration cannot carry.
     """
     fields = keys(cls)
     found: Schema = {

@@ -40,20 +40,14 @@ class Timing:
 
 
 NODE = Timing()
-"""The timing on a node."""
 
 
 class ConfigWatch:
     """Reads the configuration file after each change of its content, and when it disappears.
 
-    Args:
-        path: the configuration file.
-        read: reads it; its argument is whether the content changed since the last time.
-        refused: whether the file was refused when it was last read.
-        seen: the fingerprint of what was read first.
-        blind: see :class:`.DirectoryWatch`.
-        timing: how long it waits.
-        clock: a fake one in tests.
+    ``read`` reads it; its argument is whether the content changed since the last time. ``refused`` is whether
+    the file was refused when it was last read, ``seen`` the fingerprint of what was read first. For ``blind``
+    see :class:`.DirectoryWatch`.
     """
 
     def __init__(
@@ -81,7 +75,6 @@ class ConfigWatch:
         self._reconciler = Reconciler(self._check, clock=clock)
 
     async def run(self) -> None:
-        """Watches the file until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reconciler.run())
             async for _ in self._watch.changes():

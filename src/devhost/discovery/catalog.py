@@ -157,15 +157,9 @@ def load(
 ) -> Catalog:
     """Imports plugins and returns what they provide.
 
-    A plugin stays in memory for as long as the process lives, so a plugin that provides no wanted backend is
-    not imported. That is only known of this project's own packages: others may provide anything.
-
-    Args:
-        paths: directories whose ``*.py`` files are plugins too (``backendPaths``).
-        wanted: names of backends. Every plugin is imported if one of them is not found, or if this is
-            ``None``.
-        points: the entry points of packages; ``None`` for those that are installed.
-        read: reads a drop-in.
+    A plugin stays in memory for as long as the process lives, so a plugin that provides no backend of
+    ``wanted`` is not imported. That is only known of this project's own packages: others may provide
+    anything. Every plugin is imported if one of these backends is not found, and for ``None``.
     """
     builder = _Builder(read)
     found = entry_points(group=GROUP) if points is None else points

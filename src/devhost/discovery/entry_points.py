@@ -56,11 +56,7 @@ class EntryPoint:
 
 
 def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoint]:
-    """The entry points of a group, of the first package of each name on the path.
-
-    Args:
-        path: directories; ``sys.path`` if not given.
-    """
+    """The entry points of a group, of the first package of each name on ``path``, else on ``sys.path``."""
     seen: set[str] = set()
     found = []
     for directory in sys.path if path is None else path:

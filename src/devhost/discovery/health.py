@@ -31,11 +31,9 @@ def is_health(verdict: object) -> bool:
 
 
 def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health:
-    """The verdict on a device in one resource.
+    """The verdict on a device in one resource, from that on the device itself.
 
-    Args:
-        health: the verdict on the device itself.
-        uses: what the resource provides, as keys of :attr:`Device.unusable_for`.
+    ``uses`` is what the resource provides, as keys of :attr:`Device.unusable_for`.
     """
     if not health.healthy or not device.unusable_for:
         return health
@@ -87,7 +85,25 @@ class Recovery:
             if raw.healthy:
                 return HEALTHY
             history = self._histories[device] = _History()
-        return self._settle(history, raw, now)
+        if not raw.healthy:
+            # a new failure: how long it must stay healthy afterwards depends on how many there were
+            if history.healthy or history.healthy_since is not None:
+                history.failures = [failure for failure in history.failures if now - failure < WINDOW] + [now]
+                extra = len(history.failures) - PATIENCE
+                history.hold = min(LONGEST_HOLD, 2.0**extra) if extra > 0 else 0.0
+            history.healthy, history.healthy_since, history.reason = False, None, raw.reason or NO_REASON
+            return raw
+        if history.healthy:
+            return HEALTHY
+        # healthy again: it counts from here, and takes effect once the hold is over
+        if history.healthy_since is None:
+            history.healthy_since = now
+        left = history.healthy_since + history.hold - now
+        if left > 0:
+            held = "it fails again and again, and must stay healthy a little longer"
+            return sound_health(unhealthy(f"{held}: {history.reason}"))
+        history.healthy, history.healthy_since = True, None
+        return HEALTHY
 
     def __iter__(self) -> Iterator[str]:
         """The ids of the devices that were unhealthy."""
@@ -96,9 +112,8 @@ class Recovery:
     def next_change(self, now: float, asked: float) -> float | None:
         """Seconds until some verdict changes only because time passes; ``None`` if none will.
 
-        Args:
-            asked: when the verdicts of all offered devices were last requested. A hold that had ended by then
-                belongs to a device that no resource offers.
+        A hold that had ended by ``asked``, when the verdicts of all offered devices were last requested,
+        belongs to a device that no resource offers.
         """
         ends = [
             history.healthy_since + history.hold
@@ -113,25 +128,6 @@ class Recovery:
         for device in [device for device in self._histories if device not in known]:
             del self._histories[device]
 
-    def _settle(self, history: _History, raw: Health, now: float) -> Health:
-        if not raw.healthy:
-            if history.healthy or history.healthy_since is not None:
-                history.failures = [failure for failure in history.failures if now - failure < WINDOW] + [now]
-                extra = len(history.failures) - PATIENCE
-                history.hold = min(LONGEST_HOLD, 2.0**extra) if extra > 0 else 0.0
-            history.healthy, history.healthy_since, history.reason = False, None, raw.reason or NO_REASON
-            return raw
-        if history.healthy:
-            return HEALTHY
-        if history.healthy_since is None:
-            history.healthy_since = now
-        left = history.healthy_since + history.hold - now
-        if left > 0:
-            held = "it fails again and again, and must stay healthy a little longer"
-            return sound_health(unhealthy(f"{held}: {history.reason}"))
-        history.healthy, history.healthy_since = True, None
-        return HEALTHY
-
 
 class HealthTracker:
     """The health of the devices of one backend. Times are seconds of one monotonic clock.
@@ -142,7 +138,8 @@ class HealthTracker:
     def __init__(self) -> None:
         self._recovery = Recovery()
         self._probed: Mapping[str, Health] = {}
-        self._missing_paths: dict[str, tuple[str, ...]] = {}
+        self.missing_paths: dict[str, tuple[str, ...]] = {}
+        """Host paths to check again, by device."""
         self.stale = ""
         """Why earlier answers of the backend no longer count; empty while it answers."""
         self.released = ""
@@ -156,24 +153,19 @@ class HealthTracker:
 
     def report_missing(self, device: str, paths: Sequence[str]) -> None:
         """An Allocate found these host paths missing: the device is unhealthy until all are back."""
-        self._missing_paths[device] = tuple(paths)
-
-    @property
-    def missing_paths(self) -> Mapping[str, tuple[str, ...]]:
-        """Host paths to check again, by device."""
-        return self._missing_paths
+        self.missing_paths[device] = tuple(paths)
 
     def paths_restored(self, device: str) -> None:
         """All paths that :meth:`report_missing` named are back."""
-        self._missing_paths.pop(device, None)
+        self.missing_paths.pop(device, None)
 
     def conditions(self) -> tuple[object, ...]:
         """What verdicts depend on beside the devices and the time: equal if they do not differ."""
-        return self.stale, self.released, self._probed, tuple(self._missing_paths.items())
+        return self.stale, self.released, self._probed, tuple(self.missing_paths.items())
 
     def particular(self) -> Iterator[str]:
         """The ids of the devices that were unhealthy, failed a probe or lack a host path."""
-        return chain(self._recovery, self._probed, self._missing_paths)
+        return chain(self._recovery, self._probed, self.missing_paths)
 
     def verdict(self, device: Device, now: float) -> Health:
         """The device's health as the kubelet should see it."""
@@ -186,14 +178,14 @@ class HealthTracker:
     def forget(self, known: Container[str]) -> None:
         """Drops what is remembered of devices that are no longer in ``known``."""
         self._recovery.forget(known)
-        for device in [device for device in self._missing_paths if device not in known]:
-            del self._missing_paths[device]
+        for device in [device for device in self.missing_paths if device not in known]:
+            del self.missing_paths[device]
 
     def _raw(self, device: Device) -> Health:
         if refused := self.released or self.stale:
             return unhealthy(refused)
         if not device.health.healthy:
             return device.health
-        if missing := self._missing_paths.get(device.id):
+        if missing := self.missing_paths.get(device.id):
             return unhealthy(f"{', '.join(missing)} does not exist on the node: a pod needed it")
         return self._probed.get(device.id, HEALTHY)

@@ -27,13 +27,7 @@ Pair = tuple[Device, Device]
 
 
 class LinkCache:
-    """Keeps :attr:`links` up to date with the devices.
-
-    Args:
-        backend: its name, for the log.
-        ask: returns the closeness of each of these pairs; raises BackendError.
-        clock: the source of time.
-    """
+    """Keeps :attr:`links` up to date with the devices. ``ask`` returns the closeness of each pair."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from devhost.telemetry.metrics import Metrics
 from .catalog import Catalog
 from .provisioning import Provisioning, State
 from .releases import LONGEST, Releases
-from .runner import BackendRunner, HeldClaims
+from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
 from .scanner import Scanner
 from .scanner import State as ScannerState
 from .timing import NODE, Timing
@@ -31,15 +31,9 @@ log = get(__name__)
 class BackendManager:
     """Starts, stops and replaces backends.
 
-    Args:
-        root: the directory used as ``/``, below which devices are searched.
-        tasks: runs the loops of the backends.
-        found: called when devices, their health or the condition of a backend changed; see
-            :class:`Scanner`.
-        changed: called when the condition of a backend's provisioning changed.
-        held: returns the claims that containers use, for backends.
-        released: the file that records which backends have released their drivers; ``None`` for none.
-        scanned: called with the name of a backend after each of its successful scans.
+    Calls ``found`` as :class:`Scanner` does, ``changed`` when the condition of a backend's provisioning
+    changed, and ``scanned`` with the name of a backend after each of its successful scans. ``released`` is
+    the file that records which backends have released their drivers.
     """
 
     def __init__(
@@ -100,18 +94,19 @@ class BackendManager:
             )
             if running:
                 self._stop(name)
-            self._metrics.backend_added(name)
-            self._metrics.backend_degraded(name, scanner.condition.state is ScannerState.DEGRADED)
+            self._metrics.begin("backend", name)
+            degraded = scanner.condition.state is ScannerState.DEGRADED
+            self._metrics.set("backend_degraded", name, to=degraded)
             self.scanners[name] = scanner
             runner.context.released = name in self.releases
             scanner.health.released = self.releases.reason(name)
             self._tasks.spawn(f"scan {name}", scanner.run)
             self._tasks.spawn(f"watch {name}", scanner.watch)
-            if runner.probes:
-                self._tasks.spawn(f"probe {name}", scanner.probe)
+            if scanner.probing:
+                self._tasks.spawn(f"probe {name}", scanner.probing.run)
             if runner.link_cache:
                 self._tasks.spawn(f"links {name}", runner.link_cache.run)
-            if runner.provisions:
+            if runner.abilities.provision:
                 self._provision(name, scanner)
 
     async def answered(self, within: float) -> None:
@@ -152,7 +147,8 @@ class BackendManager:
         await self._files.file("record the release", begin, name, seconds, modules)
         self._follow_release(name)
         log.warning("driver released on request", backend=name, until=self.releases.until(name))
-        await scanner.runner.release()
+        if (runner := scanner.runner).started:
+            await runner.call("discover", RELEASE_DEADLINE, runner.backend.release)
         return self.releases.until(name)
 
     async def resume(self, name: str, why: str = "on request") -> bool:
@@ -188,7 +184,7 @@ class BackendManager:
 
     def _releasing(self, name: str) -> Scanner:
         """The scanner of a backend that can release its driver."""
-        able = sorted(one for one, scanner in self.scanners.items() if scanner.runner.releases)
+        able = sorted(one for one, scanner in self.scanners.items() if scanner.runner.abilities.release)
         if name in able:
             return self.scanners[name]
         what = "keeps no driver in use" if name in self.scanners else "does not run"
@@ -232,7 +228,7 @@ class BackendManager:
 
     def _provisioned(self, name: str) -> None:
         present = self.provisioning[name].condition.state
-        self._metrics.provisioning(name, {state: state is present for state in State})
+        self._metrics.show("provisioning", name, {(state,): state is present for state in State})
         self._changed()
 
     def _stop(self, name: str) -> None:
@@ -240,7 +236,7 @@ class BackendManager:
         for work in ("scan", "watch", "probe", "links"):
             self._tasks.cancel(f"{work} {name}")
         scanner.runner.close()
-        self._metrics.backend_removed(name)
+        self._metrics.end("backend", name)
 
 
 def _needed(settings: Settings, catalog: Catalog) -> tuple[str, ...]:

@@ -64,11 +64,6 @@ class Batch:
 
     They are created when the first observer is called with them, on its thread, so that the event loop does
     not have to create a thousand objects when a thousand devices appear at once.
-
-    Args:
-        kind: their class.
-        count: their number.
-        make: creates them, in order.
     """
 
     def __init__(self, kind: type[News], count: int, make: Callable[[], Sequence[News]]) -> None:
@@ -97,12 +92,7 @@ class _Waiting:
 
 
 class Observer:
-    """One running observer.
-
-    Args:
-        plugin: the observer.
-        changed: called when its condition changed.
-    """
+    """One running observer. Calls ``changed`` when its condition changed."""
 
     def __init__(
         self,
@@ -120,21 +110,18 @@ class Observer:
         self._changed = changed
         self._worker = WorkerThread(f"observe-{Path(plugin.name).stem}")
         self._queue: deque[_Waiting] = deque()
-        self._waiting = 0
+        self.waiting = 0
+        """News that have not been delivered yet."""
         self._missed = 0
         self._overflowed = False
         self._news = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self.settled = asyncio.Event()
+        """Set while all news are delivered or the observer is paused."""
+        self.settled.set()
         self._backoff = Backoff(*timing.observer_pauses)
         self._failed_in_a_row = 0
         self._pause = Incident()
         self._logged: set[tuple[str, str]] = set()
-
-    @property
-    def waiting(self) -> int:
-        """News that have not been delivered yet."""
-        return self._waiting
 
     @property
     def hung(self) -> bool:
@@ -146,16 +133,12 @@ class Observer:
         if not batch.count or batch.kind.hook not in self.plugin.hooks:
             return
         self._queue.append(_Waiting(batch))
-        self._waiting += batch.count
-        if self._waiting > self._limit:
+        self.waiting += batch.count
+        if self.waiting > self._limit:
             self._drop()
         if self.condition.state is State.OK:
-            self._settled.clear()
+            self.settled.clear()
         self._news.set()
-
-    async def settled(self) -> None:
-        """Waits until all news are delivered or the observer is paused."""
-        await self._settled.wait()
 
     async def run(self) -> None:
         """Delivers news; never returns by itself."""
@@ -165,7 +148,7 @@ class Observer:
                 if self.hung:
                     continue
             if not self._queue:
-                self._settled.set()
+                self.settled.set()
                 if self._overflowed:
                     log.info(
                         "observer has caught up", observer=self.plugin.name, dropped=self.condition.dropped
@@ -178,8 +161,8 @@ class Observer:
     def close(self) -> None:
         """Drops news that were not delivered and ends the thread; does not wait for it."""
         self._queue.clear()
-        self._waiting = 0
-        self._settled.set()
+        self.waiting = 0
+        self.settled.set()
         self._worker.close()
 
     async def _call(self) -> None:
@@ -187,7 +170,7 @@ class Observer:
         batch, start = first.batch, first.delivered
         count = min(MOST, first.left)
         first.delivered += count
-        self._waiting -= count
+        self.waiting -= count
         if not first.left:
             self._queue.popleft()
         missed, self._missed = self._missed, 0
@@ -222,14 +205,14 @@ class Observer:
         self._logged.clear()
         self._pause.over()
         if self._queue:
-            self._settled.clear()
+            self.settled.clear()
         self._set(State.OK, "")
         log.info("observer is back", observer=self.plugin.name, dropped=self.condition.dropped)
 
     def _failed(self, failure: ObserverFailure, hook: str, sort: str, reason: str) -> None:
         self.condition.failures += 1
         self._failed_in_a_row += 1
-        self._metrics.observer_failed(self.plugin.name, failure)
+        self._metrics.add("observer_failures_total", self.plugin.name, failure)
         if (hook, sort) not in self._logged:
             self._logged.add((hook, sort))
             log.warning("observer failed", observer=self.plugin.name, reason=reason)
@@ -241,13 +224,13 @@ class Observer:
         elif self._pause.news(reason):
             log.error("observer is still paused", observer=self.plugin.name, reason=reason)
         self._set(State.PAUSED, reason)
-        self._settled.set()
+        self.settled.set()
 
     def _drop(self) -> None:
         dropped = 0
-        while self._waiting > self._limit and len(self._queue) > 1:
+        while self.waiting > self._limit and len(self._queue) > 1:
             left = self._queue.popleft().left
-            self._waiting -= left
+            self.waiting -= left
             dropped += left
         if not dropped:
             return
@@ -258,25 +241,19 @@ class Observer:
             )
         self._missed += dropped
         self.condition.dropped += dropped
-        self._metrics.observer_dropped(self.plugin.name, dropped)
+        self._metrics.add("observer_dropped_total", self.plugin.name, by=dropped)
 
     def _set(self, state: State, reason: str) -> None:
         if state is not self.condition.state:
             self.condition.since = time.time()
-            self._metrics.observer_paused(self.plugin.name, state is State.PAUSED)
+            self._metrics.set("observer_paused", self.plugin.name, to=state is State.PAUSED)
         if (state, reason) != (self.condition.state, self.condition.reason):
             self.condition.state, self.condition.reason = state, reason
             self._changed()
 
 
 class Observers:
-    """All observers of this process.
-
-    Args:
-        tasks: runs each of them.
-        changed: called when the condition of one changed.
-        queue: the most news that wait for one of them.
-    """
+    """All observers of this process. At most ``queue`` news wait for one of them."""
 
     def __init__(
         self,
@@ -309,10 +286,8 @@ class Observers:
     def follow(self, catalog: Catalog, present: Callable[[], Iterable[Batch]]) -> None:
         """Starts and stops observers so that those of the catalog run.
 
-        One that runs already is not affected. One that is stopped gets none of its waiting news.
-
-        Args:
-            present: returns news of what exists already, for new observers.
+        One that runs already is not affected. One that is stopped gets none of its waiting news. New ones get
+        what ``present`` returns: news of what exists already.
         """
         wanted = {plugin.name: plugin for plugin in catalog.observers}
         for name, observer in list(self._running.items()):
@@ -332,7 +307,7 @@ class Observers:
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 for observer in list(self._running.values()):
-                    await observer.settled()
+                    await observer.settled.wait()
 
     def close(self) -> None:
         """Ends their threads; does not wait for them."""
@@ -340,7 +315,7 @@ class Observers:
             observer.close()
 
     def _add(self, plugin: InstalledObserver, known: Iterable[Batch]) -> None:
-        self._metrics.observer_added(plugin.name)
+        self._metrics.begin("observer", plugin.name)
         observer = self._running[plugin.name] = Observer(
             plugin, self._metrics, self._changed, self._timing, self._limit
         )
@@ -352,7 +327,7 @@ class Observers:
     def _remove(self, name: str) -> None:
         self._running.pop(name).close()
         self._tasks.cancel(f"observer {name}")
-        self._metrics.observer_removed(name)
+        self._metrics.end("observer", name)
         log.info("observer removed", observer=name)
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, Health
 from devhost.runtime.reconciler import Clock, Reconciler, Retry
 
@@ -30,7 +30,7 @@ LONGEST_REST = 60.0
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
+@frozen
 class FailureStreak:
     """Consecutive failures of one kind of call; ``reason`` is that of the last one, empty if there are none.
 
@@ -40,25 +40,19 @@ class FailureStreak:
     reason: str = ""
     since: float = 0.0
 
-    def add(self, reason: str, began: float) -> None:
-        """Another call failed, which began at ``began``."""
-        if not self.reason:
-            self.since = began
-        self.reason = reason
+    def added(self, reason: str, began: float) -> FailureStreak:
+        """The streak with the failure of another call, which began at ``began``."""
+        return FailureStreak(reason, self.since if self.reason else began)
 
-    def end(self) -> None:
-        """A call succeeded, or no further call is needed."""
-        self.reason = ""
+
+NOT_FAILING = FailureStreak()
+"""After a call that succeeded, and while no call is needed."""
 
 
 class Probing:
-    """Probes the devices of one backend.
+    """Probes the devices of one backend. Calls ``probed`` after each probe, with the error if it failed.
 
-    Args:
-        runner: the running backend.
-        probed: called after each probe, with the error if it failed.
-        predecessor: the earlier probes of the same devices; their verdicts are valid until the first result.
-        clock: the source of time.
+    The verdicts of ``predecessor``, which had the same devices, are valid until the first result.
     """
 
     def __init__(
@@ -73,17 +67,17 @@ class Probing:
         self._probed = probed
         self._resync = timing.resync
         self._clock = clock
-        self.failing: FailureStreak = replace(predecessor.failing) if predecessor else FailureStreak()
+        self.failing: FailureStreak = predecessor.failing if predecessor else NOT_FAILING
         self.unhealthy: Mapping[str, Health] = predecessor.unhealthy if predecessor else {}
         """The current verdicts on the devices that are not healthy."""
         self.tried: bool = predecessor.tried if predecessor else False
         """Whether a probe has ended, successfully or not."""
         self._answered: bool = predecessor._answered if predecessor else False
         self._devices: Mapping[str, Device] = {}
-        self._asked: Mapping[
-            str, Device
-        ] = {}  # the devices of the running probe that were never absent since
-        self._judged: Mapping[str, Device] = {}  # the devices with a verdict, as they were probed
+        self._asked: Mapping[str, Device] = {}
+        """The devices of the running probe that were never absent since."""
+        self._judged: Mapping[str, Device] = {}
+        """The devices with a verdict, as they were probed."""
         self._probes = Reconciler(
             self._probe,
             backoff=Backoff(timing.between_probes, 30.0),
@@ -104,7 +98,7 @@ class Probing:
         self._judged = _among(self._judged, devices)
         self.unhealthy = _among(self.unhealthy, devices)
         if not devices:
-            self.failing.end()  # no device is left that could be in doubt
+            self.failing = NOT_FAILING  # no device is left that could be in doubt
         elif self._lacks_verdict():
             self.request()
 
@@ -126,15 +120,19 @@ class Probing:
             return True
         began = self._clock.time()
         failure: BackendError | None = None
+        runner = self._runner
+        verdicts: Mapping[str, Health] = {}
         try:
-            verdicts = await self._runner.probe(tuple(asked.values()))
+            if not runner.context.released:
+                verdicts = await runner.call("probe", None, runner.probe, tuple(asked.values()))
         except BackendError as error:
             failure = error
             if self._devices:
                 # A backend that has never answered has no earlier result that could still be valid.
-                self.failing.add(error.message, began if self._answered else -math.inf)
+                since = began if self._answered else -math.inf
+                self.failing = self.failing.added(error.message, since)
         else:
-            self.failing.end()
+            self.failing = NOT_FAILING
             self._answered = True
             self._judge(verdicts)
         finally:

@@ -53,13 +53,7 @@ class Condition:
 
 
 class Provisioning:
-    """Calls one backend's ``provision``.
-
-    Args:
-        scanner: of the running backend; :meth:`follow` replaces it.
-        changed: called with the backend's name when the condition changed.
-        clock: the source of time.
-    """
+    """Calls one backend's ``provision``. Calls ``changed`` with its name when the condition changed."""
 
     def __init__(
         self,
@@ -117,7 +111,7 @@ class Provisioning:
     async def _call(self, scanner: Scanner) -> BackendError | None:
         """Calls once; returns what was raised."""
         try:
-            await scanner.runner.provision(self._worker, self._timing.provision)
+            await scanner.runner.call(self._worker, self._timing.provision, scanner.runner.provision)
         except NotYet as error:
             self._show(State.WAITING, error.message)
             return error

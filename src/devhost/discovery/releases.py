@@ -44,12 +44,9 @@ class Release:
 
 
 class Releases:
-    """The releases of all backends.
+    """The releases of all backends, recorded in ``file``.
 
-    Args:
-        root: the directory used as ``/``.
-        file: the record; ``None`` for none.
-        clock: seconds since the boot, also those in which the machine was suspended.
+    ``clock`` returns seconds since the boot, also those in which the machine was suspended.
     """
 
     def __init__(
@@ -91,8 +88,7 @@ class Releases:
     def over(self, modules: Mapping[str, Collection[str]]) -> dict[str, str]:
         """The releases that are over, each with the reason. Reads and writes files.
 
-        Args:
-            modules: the kernel modules of each backend.
+        ``modules`` are the kernel modules of each backend.
         """
         over, now = {}, self._clock()
         for backend, release in list(self._found.items()):

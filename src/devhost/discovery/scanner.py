@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from devhost.backend import Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
@@ -27,7 +28,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 from .health import HealthTracker
-from .probing import FailureStreak, Probing
+from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
 from .timing import NODE, Timing
 from .validation import RefusedDevice, valid_devices
@@ -65,19 +66,21 @@ class Condition:
     refused: tuple[RefusedDevice, ...] = ()
     missing_drivers: tuple[MissingDriver, ...] = ()
 
+    def inherited(self) -> Condition:
+        """The condition with which a successor begins, until it has scanned."""
+        if self.state is State.DEGRADED:
+            # a new object does not mean that the backend works again: only an answer does
+            return replace(self, last_scan=None)
+        return Condition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
+
 
 class Scanner:
     """Keeps the devices of one backend up to date.
 
-    Args:
-        runner: the running backend.
-        metrics: counts scans and failures.
-        found: called in the loop whenever devices, their health or the condition changed. Its argument
-            is the monotonic time of the first event that caused it, ``None`` for a timer.
-        predecessor: the previous scanner of the same hardware. Its unchanged devices stay the same objects,
-            and a device or backend that was unhealthy stays unhealthy until there is a new answer.
-        clock: the source of time.
-        scanned: called after each successful scan, also if no device has changed.
+    Calls ``found`` whenever devices, their health or the condition changed, with the monotonic time of the
+    first event that caused it (``None`` for a timer), and ``scanned`` after each successful scan. Unchanged
+    devices of ``predecessor``, the previous scanner of the same hardware, stay the same objects, and a device
+    or backend that was unhealthy stays unhealthy until there is a new answer.
     """
 
     def __init__(
@@ -111,22 +114,24 @@ class Scanner:
         self._event_at: float | None = None
         self._full = False
         self._resynced_at: float | None = None
-        self._failing = FailureStreak()
+        self._failing = NOT_FAILING
         self._degraded = Incident()
+        self._event_failures = FailureLog(
+            log, "event source failed", "event source is back", backend=runner.name
+        )
         self._stale_timer: Timer | None = None
-        event_source_failures: Incident | None = None
+        self.probing: Probing | None = None
+        """Checks the health of devices; ``None`` for a backend without ``probe``."""
+        if runner.abilities.probe:
+            before = predecessor.probing if predecessor else None
+            self.probing = Probing(runner, self._probed, timing, before, clock)
         if predecessor is not None:
             self.devices, self.requested = predecessor.devices, predecessor.requested
+            self.condition, self._failing = predecessor.condition.inherited(), predecessor._failing
             self.health, self._degraded = predecessor.health, predecessor._degraded
             self.event_source_error = predecessor.event_source_error
-            event_source_failures = predecessor._event_failures.incident
-            self.condition.refused = predecessor.condition.refused
-            self.condition.missing_drivers = predecessor.condition.missing_drivers
-            if predecessor.condition.state is State.DEGRADED:
-                # a new object does not mean that the backend works again: only an answer does
-                self._failing = replace(predecessor._failing)
-                self.condition = replace(predecessor.condition, last_scan=None)
-            if not runner.probes:
+            self._event_failures = predecessor._event_failures
+            if self.probing is None:
                 self.health.apply_probe({})
         self._seen, self._seen_requested = self.devices, self.requested
         self._scans = Reconciler(
@@ -136,13 +141,6 @@ class Scanner:
             wakeable=False,
             clock=clock,
         )
-        self._event_failures: FailureLog = FailureLog(
-            log,
-            "event source failed",
-            "event source is back",
-            incident=event_source_failures,
-            backend=runner.name,
-        )
         self._following = Reconciler(
             self._follow,
             backoff=Backoff(1.0, 60.0),
@@ -150,10 +148,6 @@ class Scanner:
             wakeable=False,
             clock=clock,
         )
-        self._probing: Probing | None = None
-        if runner.probes:
-            before = predecessor._probing if predecessor else None
-            self._probing = Probing(runner, self._probed, timing, before, clock)
 
     @property
     def listed(self) -> bool:
@@ -180,8 +174,8 @@ class Scanner:
     def recheck(self) -> None:
         """Requests a scan and a probe, because the known state is in doubt."""
         self.request_scan()
-        if self._probing:
-            self._probing.request()
+        if self.probing:
+            self.probing.request()
 
     def report_missing(self, device: str, paths: Sequence[str]) -> None:
         """Makes a device unhealthy until these missing host paths exist again: a pod could not get it."""
@@ -192,7 +186,7 @@ class Scanner:
     async def run(self) -> None:
         """Scans now, at each event, and at the resync; never returns by itself."""
         self._full = True
-        if self._failing.reason or (self._probing and self._probing.failing.reason):
+        if self._failing.reason or (self.probing and self.probing.failing.reason):
             self._judge()  # the failures of the predecessor: the time until its devices are stale continues
         try:
             await self._scans.run()
@@ -211,11 +205,6 @@ class Scanner:
         return self._resynced_at + (
             self._timing.missing_resync if self.health.missing_paths else self._timing.resync
         )
-
-    async def probe(self) -> None:
-        """Probes concurrently with :meth:`run`; returns at once if the backend has no probe, else never."""
-        if self._probing:
-            await self._probing.run()
 
     async def watch(self) -> None:
         """Follows the backend's own event source, if it has one, and restarts it when it fails."""
@@ -259,47 +248,45 @@ class Scanner:
         events, self._events = self._events, []
         event_at, self._event_at = self._event_at, None
         full, self._full = self._full or not self._seen, False
-        began = self._clock.time()
+        began, runner = self._clock.time(), self.runner
         if full:
             events = [*(event for event in events if event != ANYTHING), ANYTHING]
-        requested = frozenset(self.runner.context.wanted)
+        requested = frozenset(runner.context.wanted)
         try:
-            seen = self._validated(await self.runner.discover(events))
+            seen = self._validated(await runner.call("discover", None, runner.discover, events))
             missing = self.health.missing_paths
-            restored = await self.runner.restored(missing) if missing else []
+            restored = await runner.call("discover", None, runner.restored, missing) if missing else []
         except BackendError as error:
             # The next scan must be a full one, since the events of this one were not handled.
             self._events, self._full = [ANYTHING], True
-            self._failing.add(error.message, began)
+            self._failing = self._failing.added(error.message, began)
             self._scanned.set()
             self._failed(error)
             return False
+        # record how long the scan took
         ended = self._clock.time()
         if full:
             self._resynced_at = ended
         self.condition.last_scan, self.condition.duration = time.time(), ended - began
-        self._metrics.discovered(self.runner.name, ended - began)
+        self._metrics.observe("discovery_seconds", runner.name, seconds=ended - began)
+        # pass the devices on to the probes and links
         for device in restored:
             self.health.paths_restored(device)
         self._seen, self._seen_requested = seen, requested
-        if self.runner.link_cache:
-            self.runner.link_cache.update(seen)
-        if self._probing:
-            self._probing.update(seen)
+        if runner.link_cache:
+            runner.link_cache.update(seen)
+        if self.probing:
+            self.probing.update(seen)
             if self._failing.reason:
-                self._probing.request()
-        self._failing.end()
+                self.probing.request()  # the first success after a failure
+        self._failing = NOT_FAILING
         self._scanned.set()
-        missing_drivers = self.runner.missing_drivers
-        changed = bool(restored) or missing_drivers != self.condition.missing_drivers
-        self.condition.missing_drivers = missing_drivers
+        # publish what has changed
+        changed = bool(restored) or runner.missing_drivers != self.condition.missing_drivers
+        self.condition.missing_drivers = runner.missing_drivers
         self._publish(event_at, changed=changed)
         self._after_scan()
         return True
-
-    async def probe_once(self) -> bool:
-        """Probes the devices once; false if that failed, as for :meth:`scan_once`."""
-        return await self._probing.once() if self._probing else True
 
     def _probed(self, failure: BackendError | None) -> None:
         """Handles the end of a probe."""
@@ -310,7 +297,7 @@ class Scanner:
 
     def _failed(self, error: BackendError) -> None:
         kind = BackendFailure.TIMEOUT if isinstance(error, BackendTimeout) else BackendFailure.ERROR
-        self._metrics.backend_failed(self.runner.name, kind)
+        self._metrics.add("backend_failures_total", self.runner.name, kind)
         self._publish(None, changed=True)
 
     def _publish(self, event_at: float | None, *, changed: bool = False) -> None:
@@ -320,8 +307,8 @@ class Scanner:
             self.devices, self.requested = self._seen, self._seen_requested
             self._listed = self.condition.last_scan is not None
             self.health.forget(self.devices)
-            if self._probing:
-                changed |= self.health.apply_probe(self._probing.unhealthy)
+            if self.probing:
+                changed |= self.health.apply_probe(self.probing.unhealthy)
         elif not self._failing.reason:
             return
         changed |= self._judge()
@@ -331,17 +318,19 @@ class Scanner:
 
     def _waits_for_probe(self) -> bool:
         """Whether the first list waits for the first probe."""
-        probing = self._probing
+        probing = self.probing
         return bool(probing and self._seen and not (self._listed or probing.tried))
 
     def _judge(self) -> bool:
         """Updates the condition from the last failures; true if it changed."""
         condition, now = self.condition, self._clock.time()
-        streaks = [self._failing] + ([self._probing.failing] if self._probing else [])
+        # a backend is degraded while a scan or a probe fails; the scan's reason is shown first
+        streaks = [self._failing] + ([self.probing.failing] if self.probing else [])
         streaks = [streak for streak in streaks if streak.reason]
         before = condition.state, condition.reason, self.health.stale
         state = State.DEGRADED if streaks else State.OK
         condition.reason = streaks[0].reason if streaks else ""
+        # once that has lasted, its devices are unhealthy; until then, a timer judges again
         stale = (streak.reason for streak in streaks if now - streak.since >= self._timing.stale_after)
         self.health.stale = next(stale, "")
         fresh = bool(streaks) and not self.health.stale
@@ -360,19 +349,17 @@ class Scanner:
                     log.error("backend is degraded for another reason", **fields)
                 else:
                     log.error("backend is degraded", **fields)
-        self._metrics.backend_degraded(self.runner.name, state is State.DEGRADED)
+        self._metrics.set("backend_degraded", self.runner.name, to=state is State.DEGRADED)
         return before != (condition.state, condition.reason, self.health.stale)
 
     def _judge_in(self, wait: float | None) -> None:
         """Schedules the next update of the condition after this many seconds, in place of any earlier one."""
         if self._stale_timer is not None:
             self._stale_timer.cancel()
-        self._stale_timer = (
-            None if wait is None else self._clock.call_at(self._clock.time() + wait, self._stale_due)
-        )
-
-    def _stale_due(self) -> None:
-        self._publish(None)
+        self._stale_timer = None
+        if wait is not None:
+            due = self._clock.time() + wait
+            self._stale_timer = self._clock.call_at(due, partial(self._publish, None))
 
     def _validated(self, devices: Sequence[object]) -> Mapping[str, Device]:
         """The devices by id; invalid ones are omitted, recorded, and logged once."""

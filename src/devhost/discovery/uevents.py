@@ -35,11 +35,7 @@ EventSink = Callable[[Event], None]
 
 
 def udevd_runs(root: Path = Path("/")) -> bool:
-    """Whether systemd-udevd serves this machine: its control socket exists (as libudev itself checks).
-
-    Args:
-        root: the directory used as ``/``.
-    """
+    """Whether systemd-udevd serves the machine below ``root``: its control socket exists, as for libudev."""
     return (root / "run/udev/control").exists()
 
 
@@ -50,13 +46,8 @@ class UeventMonitor:
     own events cause a second scan ``settle`` seconds later: udevd's events stay in the host's network
     namespace, while the kernel's also reach a pod. Without udevd, the kernel's events are used at once. They
     are also used at once if udevd serves the node but its events do not arrive here; the second scan then
-    sees what the rules have set.
-
-    Args:
-        root: the directory used as the node's ``/``.
-        own_root: the ``/`` of the namespaces that this process runs in.
-        settle: see :data:`SETTLE`.
-        buffer: see :data:`RECEIVE_BUFFER`.
+    sees what the rules have set. ``root`` is the ``/`` of the node, ``own_root`` that of the namespaces in
+    which this process runs.
 
     Raises:
         OSError: netlink sockets are not available, so that changes are only found at the resync.

@@ -53,8 +53,7 @@ class _Way(NamedTuple):
 def _followed(prefix: str, path: str, inside: str = "/") -> _Way:
     """Follows the symbolic links in a path, as for a process whose root is ``prefix``: none leads out of it.
 
-    Args:
-        inside: nothing outside this directory is looked at.
+    Nothing outside the directory ``inside`` is looked at.
     """
     done, rest, links = "", path.split("/"), 0
     while rest:
@@ -77,13 +76,9 @@ def _followed(prefix: str, path: str, inside: str = "/") -> _Way:
 
 
 def why_unserved(root: Path, text: str) -> tuple[str, str] | None:
-    """Why no backend lists what the kernel knows by this name, and what to do.
+    """Why no backend lists what the kernel knows by this name, and what to do; ``None`` for unknown names.
 
-    Args:
-        text: a path below ``/dev``, a PCI address, or the name of any device in sysfs.
-
-    Returns:
-        ``None`` if the kernel knows nothing by this name.
+    A name is a path below ``/dev``, a PCI address, or the name of any device in sysfs.
     """
     sysfs = Sysfs(root)
     if text.startswith("/dev/"):

@@ -43,11 +43,8 @@ def valid_devices(
 ) -> tuple[Mapping[str, Device], tuple[RefusedDevice, ...]]:
     """Separates what a backend returned into valid devices, by id, and refused ones.
 
-    Args:
-        declared: the backend's ``attributes``.
-        known: the devices of the last scan; unchanged ones stay the same objects, so that all later
-            comparisons are by identity.
-        kinds: the backend's ``claim_kinds``.
+    ``declared`` are the backend's ``attributes``, ``kinds`` its ``claim_kinds``. Devices that are equal to
+    those of the last scan, ``known``, stay the same objects, so that all later comparisons are by identity.
     """
     if (others := _others(returned, declared, known, kinds)) is not None:
         return ({**known, **others} if others else known), ()
@@ -117,12 +114,7 @@ def _is_plain(value: object) -> bool:
 
 
 def flaw_of(device: object, declared: Mapping[str, Attribute], kinds: Collection[str] = ()) -> str:
-    """Why a value that a backend returned is not a valid device; empty if it is.
-
-    Args:
-        declared: the backend's ``attributes``.
-        kinds: the backend's ``claim_kinds``.
-    """
+    """Why a value that a backend returned is not a valid device; empty if it is."""
     try:
         return _flaw(device, declared, kinds)
     except Exception as error:  # noqa: BLE001 - a third-party mapping may raise on any access

@@ -16,12 +16,7 @@ Verdict = Callable[[Device], Health]
 
 
 class Verdicts:
-    """The health of the devices of one entry: that of the device itself, and the entry's ``healthyWhile``.
-
-    Args:
-        scanner: the backend that finds the devices.
-        entry: the entry of the configuration.
-    """
+    """The health of the devices of one entry: that of the device itself, and the entry's ``healthyWhile``."""
 
     def __init__(self, scanner: Scanner, entry: ResourceSettings) -> None:
         self._scanner = scanner

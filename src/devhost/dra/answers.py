@@ -40,11 +40,10 @@ class ApiError(ApiFailure):
     """The API server refused a request.
 
     Args:
-        status: the HTTP status.
+        status: that of HTTP.
         reason: the ``reason`` of the returned Status.
         text: its ``message``.
         retry_after: seconds until the server wants the request again (429, 503), if it gave any.
-        request: what was requested.
         source: where devhost has its credentials from.
     """
 

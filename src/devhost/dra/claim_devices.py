@@ -4,99 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from devhost.allocation.cdi.claim_files import ClaimRecord, RecordedDevice, device_name, set_name
+from devhost.allocation.cdi.claim_files import ClaimRecord, device_name, set_name
 from devhost.allocation.cdi.rendering import Rendered, Seen, adds_up, rendered
 from devhost.allocation.cdi.spec import ContainerEdits, claim_kind
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend, Terms
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
-from devhost.backend.model import ClaimHolder, Device, Health, sound_reason, unhealthy
-from devhost.planning.claims import Key, Reason
-from devhost.planning.settings import ResourceSettings, uses_of
+from devhost.backend.model import ClaimHolder, Device, sound_reason
+from devhost.planning.claims import Key
+from devhost.planning.settings import uses_of
 
 from .claim_objects import ClaimError, ClaimObject, Result, options_for, whole
-
-UNHEALTHY = "unhealthy"
-"""The name of the driver's taint for unhealthy devices, after the driver and a slash."""
-
-EFFECT = "NoSchedule"
-"""The effect of that taint."""
-
-SLOTS = "slots"
-"""The capacity of a shared device, of which a claim uses one or more."""
-
-
-@frozen
-class DraDevice:
-    """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once.
-
-    ``bound`` is why only pods that hold something may use it; ``health`` is its own.
-    """
-
-    key: Key
-    device: Device
-    health: Health
-    resource: str
-    entry: ResourceSettings
-    backend: ResourceBackend
-    replicas: int = 1
-    bound: Reason | None = None
-
-    @property
-    def shown(self) -> Health:
-        """Its health for pods that hold nothing."""
-        return unhealthy(self.bound.text) if self.bound else self.health
-
-
-class DraResources(Protocol):
-    """The devices that are offered now."""
-
-    def find(self, pool: str, device: str) -> DraDevice | None:
-        """The device of this name in this pool."""
-        ...
-
-    def missing(self, pool: str, device: str) -> str:
-        """Why there is none, as the end of a sentence; empty if nothing of that name is known."""
-        ...
-
-    def is_gone(self, key: Key) -> bool:
-        """Whether a device certainly does not exist."""
-        ...
+from .inventory import DraDevice, DraInventory
+from .slices import EFFECT, SLOTS, UNHEALTHY
 
 
 @frozen
 class Chosen:
-    """One allocated device, and the terms on which the claim gets it."""
+    """A device of a claim as it is now: what is recorded, the device, and the terms of the claim."""
 
-    result: Result
+    claimed: ClaimedDevice
     found: DraDevice
     options: object
-
-    def claimed(self) -> ClaimedDevice:
-        """The device as the claim holds it."""
-        result, found = self.result, self.found
-        return ClaimedDevice(
-            found.key,
-            found.device,
-            found.resource,
-            found.entry.exclusive,
-            result.request,
-            result.share,
-            result.admin,
-            found.replicas,
-            self.slots,
-        )
-
-    @property
-    def slots(self) -> int:
-        """How many slots of a shared device it uses."""
-        for name, amount in self.result.consumed.items():
-            if name.rpartition("/")[2] == SLOTS:
-                return max(1, whole(amount))
-        return 1
 
 
 @frozen
@@ -116,7 +47,7 @@ class Group:
     @property
     def admin(self) -> bool:
         """Whether it takes nothing: its devices may be unhealthy, and other claims may have them."""
-        return all(one.result.admin for one in self.members)
+        return all(one.claimed.admin for one in self.members)
 
     @property
     def by_key(self) -> dict[Key, Device]:
@@ -132,27 +63,24 @@ class Group:
     def terms(self) -> Terms:
         """The terms on which a container gets them."""
         terms = replace(self.backend.terms, options=self.members[0].options)
-        if not self.backend.runner.takes_shares:
+        if not self.backend.runner.kind.takes_shares:
             return terms
         from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 
         shares: dict[str, Fraction] = {}
         for one in self.members:
-            part = Fraction(min(one.slots, one.found.replicas), one.found.replicas)
+            part = Fraction(min(one.claimed.slots, one.found.replicas), one.found.replicas)
             name = one.found.device.id
             shares[name] = shares.get(name, Fraction(0)) + part
         return replace(terms, shares=shares)
 
 
 def choose(
-    claim: ClaimObject, driver: str, resources: DraResources, *, running: bool = False
+    claim: ClaimObject, driver: str, resources: DraInventory, *, running: bool = False
 ) -> list[Chosen]:
     """The devices of a claim, in the order of its allocation.
 
     Args:
-        claim: has results of this driver.
-        driver: its name.
-        resources: the devices now.
         running: whether containers use the claim already, so that health is no question.
 
     Raises:
@@ -166,31 +94,51 @@ def choose(
         if found is None:
             reason = resources.missing(result.pool, result.device) or "devhost has no such device"
             raise ClaimError(f"device {name} is not available: {reason}")
-        options = _options(claim, result, found)
+        one = _chosen(claim, result, found)
         if not running and not result.admin:
-            _check_health(result, found, options, driver)
-        chosen.append(Chosen(result, found, options))
+            _check_health(result, one, driver)
+        chosen.append(one)
     return chosen
 
 
-def _options(claim: ClaimObject, result: Result, found: DraDevice) -> object:
-    """The options of a resource with what the claim configures for one of its devices.
+def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
+    """A device on the terms of its resource, and on those that the claim configures.
 
     Raises:
         ClaimError: its configuration is wrong.
     """
-    return options_for(
+    claimed = ClaimedDevice(
+        result.request,
+        result.pool,
+        result.device,
+        result.share,
+        found.key,
+        found.resource,
+        admin=result.admin,
+        replicas=found.replicas,
+        exclusive=found.entry.exclusive,
+        slots=_slots(result),
+    )
+    options = options_for(
         result.request,
         claim.config,
         found.backend.terms.options,
         found.backend.runner.kind,
         found.entry,
-        found.entry.dra.claim_options,
         found.resource,
     )
+    return Chosen(claimed, found, options)
 
 
-def _check_health(result: Result, found: DraDevice, options: object, driver: str) -> None:
+def _slots(result: Result) -> int:
+    """How many slots of a shared device it uses."""
+    for name, amount in result.consumed.items():
+        if name.rpartition("/")[2] == SLOTS:
+            return max(1, whole(amount))
+    return 1
+
+
+def _check_health(result: Result, one: Chosen, driver: str) -> None:
     """Refuses a device that cannot be used, unless the claim tolerates that.
 
     Raises:
@@ -198,8 +146,9 @@ def _check_health(result: Result, found: DraDevice, options: object, driver: str
     """
     if result.tolerates(f"{driver}/{UNHEALTHY}", EFFECT):
         return
+    found = one.found
     reason = "" if found.health.healthy else sound_reason(found.health.reason)
-    for use in uses_of(options, found.entry.permissions):
+    for use in uses_of(one.options, found.entry.permissions):
         reason = reason or found.device.unusable_for.get(use, "")
     if reason:
         raise ClaimError(f"device {result.pool}/{result.device} is unhealthy: {reason}")
@@ -245,7 +194,7 @@ def chosen_again(
     if not is_recorded(record, claim):
         raise ClaimError(f"{record.claim} was allocated again")
     return [
-        None if found is None else Chosen(result, found, _options(claim, result, found))
+        None if found is None else _chosen(claim, result, found)
         for result, found in zip(claim.results, now, strict=True)
     ]
 
@@ -260,7 +209,7 @@ def groups(chosen: Sequence[Chosen]) -> list[Group]:
     """The devices by request and resource."""
     found: dict[tuple[str, str], list[Chosen]] = {}
     for one in chosen:
-        found.setdefault((one.result.request, one.found.resource), []).append(one)
+        found.setdefault((one.claimed.request, one.found.resource), []).append(one)
     return [Group(tuple(members)) for members in found.values()]
 
 
@@ -359,8 +308,9 @@ def record_of(
     names: dict[int, list[str]] = {}
     numbers: dict[str, int] = {}
     for position, one in enumerate(chosen):
-        number = numbers[one.result.base] = numbers.get(one.result.base, -1) + 1
-        name = device_name(claim.uid, one.result.base, number)
+        base = one.claimed.base
+        number = numbers[base] = numbers.get(base, -1) + 1
+        name = device_name(claim.uid, base, number)
         edits[name] = {}
         names[position] = [f"{kind}={name}"]
     sets: dict[str, int] = {}
@@ -368,7 +318,7 @@ def record_of(
     positions = {id(one): position for position, one in enumerate(chosen)}
     for group, rendering in renderings:
         first = group.members[0]
-        base = first.result.base
+        base = first.claimed.base
         there = given.setdefault(base, set())
         if rendering.whole is not None:
             number = sets[base] = sets.get(base, 0) + 1
@@ -386,8 +336,8 @@ def record_of(
             own_names = names[positions[id(one)]]
             edits[own_names[0].rpartition("=")[2]] = own.edits
             _add(own_names, more, there)
-    devices = tuple(_recorded(one, names[position]) for position, one in enumerate(chosen))
-    return ClaimRecord(claim, driver, devices), edits
+    devices = [replace(one.claimed, cdi_ids=tuple(names[position])) for position, one in enumerate(chosen)]
+    return ClaimRecord(claim, driver, tuple(devices)), edits
 
 
 def _add(names: list[str], more: Sequence[str], there: set[str]) -> None:
@@ -396,20 +346,3 @@ def _add(names: list[str], more: Sequence[str], there: set[str]) -> None:
         if name not in there:
             there.add(name)
             names.append(name)
-
-
-def _recorded(one: Chosen, names: Sequence[str]) -> RecordedDevice:
-    result, found = one.result, one.found
-    return RecordedDevice(
-        result.request,
-        result.pool,
-        result.device,
-        result.share,
-        found.key,
-        found.resource,
-        tuple(names),
-        result.admin,
-        found.replicas,
-        found.entry.exclusive,
-        one.slots,
-    )

@@ -93,11 +93,6 @@ class Result:
     consumed: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
 
-    @property
-    def base(self) -> str:
-        """The request without the subrequest."""
-        return self.request.partition("/")[0]
-
     def tolerates(self, key: str, effect: str) -> bool:
         """Whether the device may be used although it has such a taint."""
         return any(one.tolerates(key, effect) for one in self.tolerations)
@@ -193,7 +188,6 @@ def options_for(
     options: object,
     backend: type[Backend],
     entry: ResourceSettings,
-    claim_options: Collection[str],
     resource: str,
 ) -> object:
     """The options of a resource with what a claim configures for one request.
@@ -202,9 +196,7 @@ def options_for(
         request: as in :attr:`Result.request`.
         config: the claim's, those of the class first.
         options: the resource's own: the value of the backend's ``ResourceOptions``, or ``None``.
-        backend: the backend.
-        entry: the resource's entry in the configuration file.
-        claim_options: the keys that the claim itself may set.
+        entry: the resource's entry, which has the keys that the claim itself may set.
         resource: its name, for messages.
 
     Raises:
@@ -215,7 +207,7 @@ def options_for(
     with suppress(ConfigError):  # there are too many errors to read further
         for one in config:
             if one.concerns(request):
-                allowed = None if one.from_class else claim_options
+                allowed = None if one.from_class else entry.dra.claim_options
                 place = Place(diagnostics, f"{one.path}.opaque.parameters")
                 options = _overridden(one.parameters, options, backend, allowed, resource, place)
         if not diagnostics.found and options != before:

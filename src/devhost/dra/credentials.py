@@ -48,7 +48,6 @@ class Credentials:
     Args:
         server: its URL, for messages as well.
         tls: the trust, and a client certificate if there is one; ``None`` for plain HTTP.
-        token: what is sent; empty for none.
         server_name: whose certificate it must have; by default the host in the URL.
     """
 
@@ -143,17 +142,6 @@ class Access:
             return self._used
 
 
-class Constant(Access):
-    """Credentials that never change."""
-
-    def __init__(self, credentials: Credentials) -> None:
-        super().__init__(lambda _: credentials)
-        self._credentials = credentials
-
-    async def current(self, *, fresh: bool = False) -> Credentials:
-        return self._credentials
-
-
 def _recorded(files: dict[Path, bytes], path: Path) -> bytes:
     files[path] = read_file(path)
     return files[path]
@@ -220,7 +208,6 @@ def in_cluster(
     Args:
         environment: see :func:`in_cluster_server`.
         directory: has ``token`` and ``ca.crt``.
-        read: reads them.
 
     Raises:
         EnvironmentFailure: the process is not in a pod with a mounted token.
@@ -250,7 +237,6 @@ def kubeconfig(path: Path, read: ReadFile = read_file) -> Credentials:
     """The credentials of the current context of a kubeconfig file.
 
     Args:
-        path: the file.
         read: reads it, and the files that it names.
 
     Raises:

@@ -1,4 +1,7 @@
-"""The DRA front end of one driver: composed here from the parts of this package."""
+"""The DRA front end of one driver: composed here from the parts of this package.
+
+The host has only :class:`devhost.host.dra_side.DraSide`, which knows whether there is a driver.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,30 @@ from typing import Protocol
 
 from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.allocation.claims import ClaimAllocations
+from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.kubelet_claims import KubeletClaims
 from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.model import ClaimHolder
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import holder_field
 from devhost.planning.moves import Move, Origin
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
 from devhost.planning.sides import NODE as DRA_NODE
-from devhost.planning.sides import DraTiming, Sides
+from devhost.planning.sides import DraTiming, Listed, Sides
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.runtime.reconciler import FailureLog, Reconciler, Retry
+from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
 from .credentials import Access
 from .inventory import DraInventory
 from .kube import KubeApi
-from .mover import Mover, PluginLists
+from .mover import Mover
 from .prepare import Preparer
-from .prepared import ClaimPreparer, ClaimRef, PreparedDevice
 from .publisher import Publisher
 from .record import SliceRecord
 from .refresher import Refresher
@@ -70,20 +74,13 @@ class DraFrontEnd:
     """Publishes the devices of one driver and prepares claims for them.
 
     Args:
-        driver: its name.
-        options: where the kubelet looks for it, and the name of the node.
-        access: the access to the API server.
         sides: which devices each side offers; they have taken the record of the earlier run.
-        claims: which devices claims hold.
         files: the files of prepared claims; they have been read.
-        lists: what the device plugin lists.
-        pods: the pods of the kubelet.
+        listed: what the device plugin lists, by resource.
         replan: called when a device is free to be offered.
         changed: called when the status has changed.
-        metrics: counts writes and prepared claims.
         timing: deadlines of the backends.
         pace: how long it waits.
-        clock: paces everything.
     """
 
     def __init__(
@@ -95,31 +92,29 @@ class DraFrontEnd:
         sides: Sides,
         claims: ClaimAllocations,
         files: ClaimFiles,
-        lists: PluginLists,
+        listed: Callable[[], Mapping[str, Listed]],
         pods: PodLists,
         replan: Callable[[], None],
         changed: Callable[[], None],
         metrics: Metrics,
         timing: Timing = NODE,
         pace: DraTiming = DRA_NODE,
-        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.driver = driver
         self.node = options.node
-        self.sides = sides
+        self.claims = claims
+        self.files = files
         self.failure = ""
         """Why the kubelet cannot call the driver; empty if it can."""
         self._options = options
         self._pods = pods
         self._held: Listing | None = None
         """The list that :meth:`_hold` took last; each plan takes it again."""
-        self._files = files
-        self._claims = claims
+        self._sides = sides
         self._replan = replan
         self._changed = changed
-        self._clock = clock
         self._api = KubeApi(access)
-        self.inventory = DraInventory(driver, options.node, sides, files, claims, clock=clock.time)
+        self.inventory = DraInventory(driver, options.node, sides, files, claims)
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
             self._api,
@@ -131,9 +126,8 @@ class DraFrontEnd:
             changed=self._api_changed,
             metrics=metrics,
             timing=pace,
-            clock=clock,
         )
-        self.preparer = Preparer(
+        self._preparer = Preparer(
             driver, self._api, self.inventory, claims, files, timing=timing, ready=self._ready
         )
         self._mover = Mover(
@@ -141,22 +135,20 @@ class DraFrontEnd:
             options.node,
             self._api,
             sides,
-            self.inventory,
-            lists,
+            self.inventory.key,
+            listed,
             replan,
             changed=self._api_changed,
             timing=pace,
-            clock=clock,
         )
         self.upkeep = Upkeep(
-            self.preparer, files, claims, self.inventory, KubeletClaims(options.plugins_dir), timing=timing
+            self._preparer, files, claims, self.inventory, KubeletClaims(options.plugins_dir), timing=timing
         )
-        refresher = Refresher(self.preparer, self.inventory, files, timing=timing)
-        self._refresher = refresher
-        self._refreshing = Reconciler(self._refresh, backoff=Backoff(1.0, 60.0), clock=clock)
+        self._refresher = Refresher(self._preparer, self.inventory, files, timing=timing)
+        self._refreshing = Reconciler(self._refresh, backoff=Backoff(1.0, 60.0))
         self._stuck: frozenset[Origin] = frozenset()
         self._metrics = metrics
-        metrics.driver_added(driver)
+        metrics.begin("driver", driver)
         self._server = self._new_server()
         self._serving = False
         self._taken = asyncio.Event()
@@ -164,9 +156,7 @@ class DraFrontEnd:
         self._lost = asyncio.Event()
         self._lost.set()
         failures = FailureLog(log, "DRA driver cannot be served", "DRA driver is served again", driver=driver)
-        self._sockets = Reconciler(
-            self._keep_serving, backoff=Backoff(1.0, 30.0), failures=failures, clock=clock
-        )
+        self._sockets = Reconciler(self._keep_serving, backoff=Backoff(1.0, 30.0), failures=failures)
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
@@ -180,7 +170,13 @@ class DraFrontEnd:
         moving: Counter[str] = Counter(dict.fromkeys(self.inventory.entries(), 0))
         for one in moves:
             moving[one.resource] += len(one.devices)
-        self._metrics.dra_offered(self.driver, counts, moving)
+        offered: dict[tuple[str, ...], float] = {
+            (resource, "Healthy" if healthy else "Unhealthy"): count
+            for (resource, healthy), count in sorted(counts.items())
+        }
+        self._metrics.show("dra_devices", self.driver, offered)
+        leaving = sorted(moving.items())
+        self._metrics.show("dra_moving_devices", self.driver, {(name,): count for name, count in leaving})
         self._report(moves)
 
     def _report(self, moves: Sequence[Move]) -> None:
@@ -201,10 +197,6 @@ class DraFrontEnd:
     def scanned(self) -> None:
         """A backend has scanned: a device node may be another one, also if no device has changed."""
         self._refreshing.wake()
-
-    def next_change(self) -> float | None:
-        """Seconds until time alone changes what is shown; ``None`` if it will not."""
-        return self.inventory.next_change()
 
     @property
     def registered(self) -> bool:
@@ -231,9 +223,17 @@ class DraFrontEnd:
         return "; ".join(dict.fromkeys(filter(None, (self.publisher.status.error, self._mover.failure))))
 
     def _api_changed(self) -> None:
-        if self.sides.api_failed(self.api_failure):
+        if self._sides.api_failed(self.api_failure):
             self._replan()  # the reasons of moving devices are in the plan
         self._changed()
+
+    def spawn(self, tasks: Tasks) -> None:
+        """Runs everything; what has been published stays when the tasks end."""
+        tasks.spawn("dra sockets", self.serve)
+        tasks.spawn("dra slices", self._publish)
+        tasks.spawn("dra moves", self._mover.run)
+        tasks.spawn("dra claims", self._keep_files)
+        tasks.spawn("dra files", self._refreshing.run)
 
     async def serve(self) -> None:
         """Lets the kubelet call the driver, until cancelled; its slices stay."""
@@ -244,7 +244,7 @@ class DraFrontEnd:
             await self._server.stop()
             self._api.close()
 
-    async def publish(self) -> None:
+    async def _publish(self) -> None:
         """Keeps the slices at the API server as planned, until cancelled.
 
         Only while the sockets are this process's: another driver of the same name has the same slices.
@@ -261,13 +261,9 @@ class DraFrontEnd:
                 with suppress(asyncio.CancelledError):
                     await publishing
 
-    async def move(self) -> None:
-        """Finds out when moving devices are free, until cancelled."""
-        await self._mover.run()
-
-    async def keep_files(self) -> None:
+    async def _keep_files(self) -> None:
         """Keeps the files of claims in agreement with the kubelet's pods, until cancelled."""
-        loop = Reconciler(self._compare, first=None, clock=self._clock)
+        loop = Reconciler(self._compare, first=None)
 
         def listed() -> None:
             self._hold()
@@ -279,10 +275,6 @@ class DraFrontEnd:
             await loop.run()
         finally:
             end()
-
-    async def refresh_files(self) -> None:
-        """Keeps the files of claims in agreement with their devices, until cancelled."""
-        await self._refreshing.run()
 
     async def _compare(self) -> None:
         await self._taken.wait()
@@ -311,24 +303,23 @@ class DraFrontEnd:
 
     async def _read_again(self) -> None:
         """Takes what another process has prepared and released while the sockets were its own."""
-        before = set(self._files.records)
-        now = {record.claim.uid: record for record in await self._files.read_again()}
+        before = set(self.files.records)
+        now = {record.claim.uid: record for record in await self.files.read_again()}
         with together():
             for uid in before - now.keys():
-                self._claims.released(uid)
+                self.claims.released(uid)
             for record in now.values():
-                self._claims.prepared(record.claim, [one.claimed() for one in record.devices])
+                self.claims.prepared(record.claim, record.devices)
 
     def _new_server(self) -> DraServer:
         options = self._options
         return DraServer(
-            _Counted(self.preparer, self.driver, self._metrics, self.inventory.notify),
+            self,
             self.inventory,
             self.driver,
             options.plugins_dir,
             options.plugins_registry,
             changed=self._changed,
-            clock=self._clock,
         )
 
     async def _keep_serving(self) -> float:
@@ -360,37 +351,25 @@ class DraFrontEnd:
         self._changed()
         return CHECK
 
-
-class _Counted:
-    """Prepares claims, and counts the results.
-
-    Args:
-        preparer: does it.
-        driver: its name.
-        metrics: what counts.
-        prepared: called when claims may have been prepared.
-    """
-
-    def __init__(
-        self, preparer: ClaimPreparer, driver: str, metrics: Metrics, prepared: Callable[[], None]
-    ) -> None:
-        self._prepared = prepared
-        self._preparer = preparer
-        self._driver = driver
-        self._metrics = metrics
-
-    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
+    async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
+        """Prepares claims, and counts the results; see :class:`.ClaimPreparer`."""
         began = time.monotonic()
         results = await self._preparer.prepare(claims)
         failed = _results(isinstance(one, str) for one in results.values())
-        self._metrics.claims_prepared(self._driver, failed, time.monotonic() - began)
-        self._prepared()
+        self._count("dra_prepares_total", failed)
+        self._metrics.observe("dra_prepare_seconds", self.driver, seconds=time.monotonic() - began)
+        self.inventory.notify()
         return results
 
-    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
+    async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
+        """Releases claims, and counts the results."""
         results = await self._preparer.unprepare(claims)
-        self._metrics.claims_released(self._driver, _results(map(bool, results.values())))
+        self._count("dra_unprepares_total", _results(map(bool, results.values())))
         return results
+
+    def _count(self, metric: str, results: Mapping[ClaimCall, int]) -> None:
+        for result, count in results.items():
+            self._metrics.add(metric, self.driver, result, by=count)
 
 
 def _results(failed: Iterable[bool]) -> Mapping[ClaimCall, int]:

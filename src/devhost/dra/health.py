@@ -12,7 +12,7 @@ import grpc
 
 from devhost.backend.errors import printable
 from devhost.backend.frozen import frozen
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock
+from devhost.runtime.reconciler import Clock
 from devhost.runtime.rpc import decoded
 
 from .api import health_v1_pb2, health_v1alpha1_pb2
@@ -65,27 +65,13 @@ class HealthSource(Protocol):
 
 
 class HealthStreams:
-    """Sends the complete list first, then changes, and everything again before the kubelet's timeout.
+    """Sends the complete list first, then changes, and everything again before the kubelet's timeout."""
 
-    Args:
-        source: what to send.
-        clock: paces the messages.
-        now: seconds since 1970.
-    """
-
-    def __init__(
-        self, source: HealthSource, *, clock: Clock = LOOP_CLOCK, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, source: HealthSource, *, clock: Clock) -> None:
         self._source = source
         self._clock = clock
-        self._now = now
         self._ending = asyncio.Event()
         self._open: set[asyncio.Event] = set()
-
-    @property
-    def streams(self) -> int:
-        """Open streams."""
-        return len(self._open)
 
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
         """The methods of each service, by its full name."""
@@ -151,7 +137,7 @@ class HealthStreams:
 
     def _message(self, api: ModuleType, devices: Sequence[DeviceHealth]) -> Any:
         response = api.NodeWatchResourcesResponse()
-        now = int(self._now())
+        now = int(time.time())
         for one in devices:
             health = api.UNKNOWN
             if one.healthy is not None and not one.stale:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, RecordedDevice
+from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend
+from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
@@ -17,19 +18,42 @@ from devhost.discovery.health import worst
 from devhost.discovery.scanner import Scanner, State
 from devhost.discovery.verdicts import Verdicts
 from devhost.planning import naming
-from devhost.planning.claims import Key
+from devhost.planning.claims import Key, Reason
 from devhost.planning.moves import Move, Moves
 from devhost.planning.plan import Plan, PlannedResource, replicas_of
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
 
-from .claim_devices import DraDevice
 from .health import DeviceHealth
 from .publisher import Offers
 from .slices import Offered, Pool
 
+GONE = "the device is gone"
+
 Name = tuple[str, str]
 """A device as the API server knows it: pool and device."""
+
+
+@frozen
+class DraDevice:
+    """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once.
+
+    ``bound`` is why no pod may use it that holds nothing; ``health`` is its own.
+    """
+
+    key: Key
+    device: Device
+    health: Health
+    resource: str
+    entry: ResourceSettings
+    backend: ResourceBackend
+    replicas: int = 1
+    bound: Reason | None = None
+
+    @property
+    def shown(self) -> Health:
+        """Its health for pods that hold nothing."""
+        return unhealthy(self.bound.text) if self.bound else self.health
 
 
 class _Absent(NamedTuple):
@@ -40,17 +64,7 @@ class _Absent(NamedTuple):
 
 
 class DraInventory:
-    """Follows the plan.
-
-    Args:
-        driver: the name of the driver.
-        node: the name of the Node.
-        sides: the devices that are moving.
-        files: the claims that are prepared.
-        claims: which pods hold what, and what containers were given.
-        clock: monotonic seconds.
-        wall: seconds since the epoch.
-    """
+    """Follows the plan."""
 
     def __init__(
         self,
@@ -59,11 +73,8 @@ class DraInventory:
         sides: Sides,
         files: ClaimFiles,
         claims: ClaimAllocations,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._moves = Moves(clock, wall)
+        self._moves = Moves(time.monotonic, time.time)
         self._driver = driver
         self._node = node
         self._sides = sides
@@ -135,11 +146,11 @@ class DraInventory:
         """
         return self._devices.get((pool, device))
 
-    def scanner(self, one: RecordedDevice) -> Scanner | None:
+    def scanner(self, one: ClaimedDevice) -> Scanner | None:
         """The backend that finds a device of a claim; ``None`` if it has not listed its devices."""
         return self._scanners[one.key[0]] if self._listed(one.key[0]) else None
 
-    def present(self, one: RecordedDevice) -> DraDevice | None:
+    def present(self, one: ClaimedDevice) -> DraDevice | None:
         """A device of a claim as it is now; ``None`` if it is gone, or its resource is not known.
 
         Also a device that is not offered any longer: the claim keeps it.
@@ -166,19 +177,16 @@ class DraInventory:
         if known is None:
             return None
         resource, key = known
-        scanner = self._scanners.get(key[0])
-        there = scanner.devices.get(key[1]) if scanner is not None else None
         found, entry = self._devices.get((pool, device)), self._entries.get(resource)
         replicas = found.replicas if found is not None else 1
         exclusive = entry is None or entry.exclusive
         return ClaimedDevice(
-            key, there or Device(key[1]), resource, exclusive, "", share, False, replicas, replicas
+            "", pool, device, share, key, resource, replicas=replicas, exclusive=exclusive, slots=replicas
         )
 
-    def name(self, resource: str, key: Key) -> Name:
-        """The pool and the name of a device of a resource."""
-        pool = self._pool(resource, key[0])
-        return pool.name, pool.device_name(key[1])
+    def name(self, resource: str, key: Key) -> str:
+        """The name of a device in the pool of a resource."""
+        return self._pool(resource, key[0]).device_name(key[1])
 
     def pool(self, resource: str, backend: str) -> str:
         """The name of the pool of a resource."""
@@ -203,11 +211,11 @@ class DraInventory:
                 return f"devhost is still looking for devices ({', '.join(unlisted) or 'it just started'})"
             return ""
         resource, key = known
-        if waits_for := self._sides.waits_for(key):
+        if not self.is_gone(key) and (waits_for := self._sides.waits_for(key)):
             return waits_for
         backend = self._scanners.get(key[0])
         if backend is None or key[1] not in backend.devices:
-            return "the device is gone"
+            return GONE
         return absent.refused.get(key, f"the configuration no longer gives it to {resource}")
 
     def _configured(self) -> Mapping[Name, tuple[str, Key]]:
@@ -239,9 +247,23 @@ class DraInventory:
         scanner = self._scanners.get(key[0])
         return scanner is not None and scanner.listed and key[1] not in scanner.devices
 
+    def unplugged(self) -> Iterator[DraDevice]:
+        """The devices that claims hold and that certainly do not exist, in a stable order."""
+        holders = self._claims.by_device()
+        gone = {one.key: one for one in self._claims.held() if self.is_gone(one.key)}
+        for key, held in sorted(gone.items()):
+            entry, backend = self._entries.get(held.resource), self._backends.get(held.resource)
+            if entry is not None and backend is not None:
+                why = Reason(f"{GONE}, and a claim holds it", tuple(holders[key]))
+                health = unhealthy(GONE)
+                yield DraDevice(key, held.device, health, held.resource, entry, backend, bound=why)
+
     def moving(self) -> Sequence[Moving]:
-        """The devices that change sides, in a stable order: also those that a pod still holds."""
-        found = list(self._sides.moving())
+        """The devices that change sides, in a stable order: also those that a pod still holds.
+
+        A device that is gone leaves its side, too, but only because there is nothing to offer.
+        """
+        found = [one for one in self._sides.moving() if not self.is_gone(one.key)]
         known = {one.key for one in found}
         for refusal in self._plan.refusals:
             key = (refusal.backend, refusal.device)
@@ -288,7 +310,7 @@ class DraInventory:
                 elif (device := scanner.devices.get(one.key[1])) is not None:
                     yield _health(one, scanner.health.verdict(device, time.monotonic()), stale=stale)
                 else:
-                    yield DeviceHealth(one.pool, one.device, False, "the device is gone")
+                    yield DeviceHealth(one.pool, one.device, False, GONE)
 
     def _without_devices(
         self, settings: Settings, offered: Mapping[str, PlannedResource]
@@ -368,7 +390,7 @@ class DraInventory:
         """The same device as its backend finds it now."""
         scanner = self._scanners.get(one.key[0])
         if scanner is None or one.key[1] not in scanner.devices:
-            return replace(one, health=unhealthy("the device is gone"))
+            return replace(one, health=unhealthy(GONE))
         device = scanner.devices[one.key[1]]
         return replace(one, device=device, health=scanner.health.verdict(device, time.monotonic()))
 
@@ -379,6 +401,6 @@ class DraInventory:
         return pool
 
 
-def _health(one: RecordedDevice, health: Health, *, stale: bool) -> DeviceHealth:
+def _health(one: ClaimedDevice, health: Health, *, stale: bool) -> DeviceHealth:
     reason = "" if health.healthy else sound_reason(health.reason)
     return DeviceHealth(one.pool, one.device, health.healthy, reason, stale)

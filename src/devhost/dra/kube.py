@@ -47,6 +47,9 @@ TRIES = 3
 SPARE = 30.0
 """Seconds for which an unused connection is kept: a firewall may forget it without a sign."""
 
+TIMEOUT = 10.0
+"""Seconds for a call, retries included; for a watch, until its first answer."""
+
 FIRST_TRY = 2.0
 """Seconds that a read on a kept connection may take before it is sent again on a new one."""
 
@@ -206,11 +209,10 @@ class KubeApi:
 
     Args:
         access: where it is, whom to trust, and the token.
-        timeout: seconds for a call; for a watch, until its first answer.
+        timeout: see :data:`TIMEOUT`.
         first_try: see :data:`FIRST_TRY`.
         idle: see :data:`IDLE`.
         most: bytes of an answer, or of one line of a watch; longer ones are refused.
-        sleep: waits for so many seconds.
         clock: monotonic seconds.
     """
 
@@ -218,7 +220,7 @@ class KubeApi:
         self,
         access: Access,
         *,
-        timeout: float = 10.0,
+        timeout: float = TIMEOUT,
         first_try: float = FIRST_TRY,
         idle: float = IDLE,
         most: int = MOST_BYTES,

@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
-from devhost.planning.sides import NODE, DraTiming, Listed, Sides
+from devhost.planning.sides import DraTiming, Listed, Sides
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 
 from .answers import Json
 from .claim_objects import API, whole
@@ -29,36 +29,15 @@ PAGE = 200
 CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 
 
-class DeviceNames(Protocol):
-    """The devices by their names at the API server."""
-
-    def key(self, pool: str, device: str) -> Key | None:
-        """The device that has, or had, this name in this pool."""
-        ...
-
-
-class PluginLists(Protocol):
-    """What the device plugin lists."""
-
-    def listed(self) -> Mapping[str, Listed]:
-        """By resource."""
-        ...
-
-
 class Mover:
     """Asks as long as a device is moving.
 
     Args:
-        driver: the name of the driver.
-        node: the name of the Node.
-        api: the API server.
         sides: which devices are moving.
-        names: their names in slices.
-        lists: what the device plugin lists now.
+        named: the device that has, or had, a name in a pool.
+        listed: what the device plugin lists now, by resource.
         freed: called when a device is free, or waits for something else, so that the plan must be made again.
         changed: called when :attr:`failure` has changed.
-        timing: how often it asks.
-        clock: paces the questions.
     """
 
     def __init__(
@@ -67,13 +46,12 @@ class Mover:
         node: str,
         api: KubeApi,
         sides: Sides,
-        names: DeviceNames,
-        lists: PluginLists,
+        named: Callable[[str, str], Key | None],
+        listed: Callable[[], Mapping[str, Listed]],
         freed: Callable[[], None],
         *,
-        changed: Callable[[], None] = lambda: None,
-        timing: DraTiming = NODE,
-        clock: Clock = LOOP_CLOCK,
+        changed: Callable[[], None],
+        timing: DraTiming,
     ) -> None:
         self.failure = ""
         """Why it is not known whether moving devices are free; empty if it is."""
@@ -82,19 +60,16 @@ class Mover:
         self._node = node
         self._api = api
         self._sides = sides
-        self._names = names
-        self._lists = lists
+        self._named = named
+        self._listed = listed
         self._freed = freed
         self._blocking: dict[ClaimHolder, frozenset[Key]] = {}
         """The claims of the last list that had moving devices, each with these."""
         self._changed = changed
-        self._clock = clock
         failures = FailureLog(
             log, "cannot check whether moving devices are free", "moving devices can be checked again"
         )
-        self._loop = Reconciler(
-            self._pass, backoff=Backoff(1.0, 60.0), failures=failures, wakeable=False, clock=clock
-        )
+        self._loop = Reconciler(self._pass, backoff=Backoff(1.0, 60.0), failures=failures, wakeable=False)
 
     def wake(self) -> None:
         """A device may have begun to move."""
@@ -127,11 +102,11 @@ class Mover:
     async def _ask(self) -> bool:
         freed = False
         if self._sides.needs_node():
-            began = self._clock.time()
+            began = LOOP_CLOCK.time()
             node = await node_of(self._api, self._node)
-            freed = self._sides.node_seen(began, _allocatable(node), self._lists.listed())
+            freed = self._sides.node_seen(began, _allocatable(node), self._listed())
         if self._sides.claims_due() == 0.0:
-            began = self._clock.time()
+            began = LOOP_CLOCK.time()
             if self._sides.needs_list() or not self._blocking:
                 await self._list()
             else:
@@ -175,7 +150,7 @@ class Mover:
 
     def _devices(self, claim: Mapping[str, Any]) -> frozenset[Key]:
         """The devices of this node that a claim has allocated."""
-        found = (self._names.key(pool, device) for pool, device in _results(claim, self._driver))
+        found = (self._named(pool, device) for pool, device in _results(claim, self._driver))
         return frozenset(key for key in found if key is not None)
 
 

@@ -13,19 +13,18 @@ The kubelet repeats calls, gives up on them while they run, and calls for a clai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import Any
 from urllib.parse import quote
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
-from devhost.allocation.claims import ClaimedDevice
-from devhost.allocation.given import Given, Node, owned
+from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
+from devhost.allocation.given import Node, owned
 from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.model import ClaimHolder, Device
-from devhost.planning.claims import Key, Pod
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK
 from devhost.runtime.text import few
@@ -33,7 +32,6 @@ from devhost.runtime.text import few
 from .claim_devices import (
     Basis,
     Chosen,
-    DraResources,
     Group,
     Rendering,
     choose,
@@ -44,8 +42,8 @@ from .claim_devices import (
     rendering,
 )
 from .claim_objects import API, ClaimError, ClaimObject, read_claim
-from .kube import ApiError, ApiFailure, Unreachable
-from .prepared import ClaimRef, PreparedDevice
+from .inventory import DraInventory
+from .kube import ApiError, ApiFailure, KubeApi, Unreachable
 
 log = get(__name__)
 
@@ -66,65 +64,6 @@ REMEMBERED = 600.0
 """Seconds for which a released claim is remembered: no list of pods names it for that long."""
 
 _FAILED = "devhost failed; its log has the reason"
-
-
-class ClaimReader(Protocol):
-    """The part of the API client that is used."""
-
-    async def get(self, path: str) -> dict[str, Any]:
-        """The object at a path of the API server.
-
-        Raises:
-            ApiError: the API server refuses.
-            Unreachable: it does not answer.
-        """
-        ...
-
-
-class ClaimLedger(Protocol):
-    """Who holds which device: ``devhost.allocation.claims.ClaimAllocations``."""
-
-    def reserved(
-        self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: Collection[Pod] = ()
-    ) -> AbstractContextManager[None]:
-        """Keeps the devices for a claim until the context ends, or for good once they are prepared.
-
-        Args:
-            pods: the pods that the claim is reserved for, if they are known.
-
-        Raises:
-            DeviceHeld: a container or another claim holds one.
-        """
-        ...
-
-    def give(
-        self,
-        claim: ClaimHolder,
-        resource: str,
-        devices: Mapping[Key, Device],
-        nodes: frozenset[str],
-        *,
-        running: bool = False,
-    ) -> None:
-        """Counts nodes that the claim is about to get with devices that do not claim them.
-
-        Raises:
-            DeviceHeld: a container or another claim has one of the nodes.
-        """
-        ...
-
-    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
-        """The claim holds these devices."""
-        ...
-
-    def released(self, uid: str) -> None:
-        """The claim holds nothing."""
-        ...
-
-    @property
-    def given(self) -> Given:
-        """What containers were given."""
-        ...
 
 
 class Turn:
@@ -179,24 +118,18 @@ class Preparer:
     """Prepares the claims of one driver.
 
     Args:
-        driver: its name.
-        api: reads ResourceClaims.
-        resources: the devices that are offered.
-        claims: who holds what.
         files: the files of the claims; they have been read once.
-        timing: deadlines of the backends.
         api_deadline: see :data:`API_DEADLINE`.
         deadline: see :data:`DEADLINE`.
         ready: waits, some seconds at most, until the claims are known that hold devices without record.
-        clock: monotonic seconds.
     """
 
     def __init__(
         self,
         driver: str,
-        api: ClaimReader,
-        resources: DraResources,
-        claims: ClaimLedger,
+        api: KubeApi,
+        resources: DraInventory,
+        claims: ClaimAllocations,
         files: ClaimFiles,
         *,
         timing: Timing = NODE,
@@ -224,14 +157,14 @@ class Preparer:
         self._turns: dict[str, Turn] = {}
         self._unprepared_at: dict[str, float] = {}
 
-    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Sequence[PreparedDevice] | str]:
+    async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
         """By uid: the devices of the claim, or why it cannot be prepared."""
         wanted = {claim.uid: claim for claim in claims}
         with together():
             answers = await asyncio.gather(*map(self._prepare, wanted.values()))
         return dict(zip(wanted, answers, strict=True))
 
-    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
+    async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
         """By uid: empty if the claim is released, or was not prepared; else why not."""
         wanted = {claim.uid: claim for claim in claims}
         with together():
@@ -264,7 +197,7 @@ class Preparer:
         while now - known[oldest := next(iter(known))] >= REMEMBERED:  # they are in the order of time
             del known[oldest]
 
-    async def read(self, ref: ClaimRef) -> ClaimObject:
+    async def read(self, ref: ClaimHolder) -> ClaimObject:
         """The object of a claim, which has devices of this driver.
 
         Raises:
@@ -282,7 +215,7 @@ class Preparer:
             raise ClaimError(f"{ref} has no device of driver {self.driver}")
         return found
 
-    async def is_gone(self, ref: ClaimRef) -> bool:
+    async def is_gone(self, ref: ClaimHolder) -> bool:
         """Whether a claim does not exist; another one of its name may.
 
         Raises:
@@ -292,7 +225,7 @@ class Preparer:
         found = await self._get(ref)
         return found is None or found.uid != ref.uid
 
-    async def _get(self, ref: ClaimRef) -> ClaimObject | None:
+    async def _get(self, ref: ClaimHolder) -> ClaimObject | None:
         """The object of this name; ``None`` if there is none."""
         path = f"{API}/namespaces/{quote(ref.namespace, '')}/resourceclaims/{quote(ref.name, '')}"
         try:
@@ -312,7 +245,7 @@ class Preparer:
             raise Unreachable(f"the API server did not answer within {self._api_deadline:g} s") from None
 
     async def commit(
-        self, ref: ClaimRef, claim: ClaimObject, turn: Turn, *, running: bool = False
+        self, ref: ClaimHolder, claim: ClaimObject, turn: Turn, *, running: bool = False
     ) -> ClaimRecord:
         """Makes the file of a claim, which then holds its devices. The claim is locked.
 
@@ -327,18 +260,17 @@ class Preparer:
         """
         calls = turn.unprepared
         turn.changes += 1
-        holder = ClaimHolder(ref.namespace, ref.name, ref.uid)
         chosen = choose(claim, self.driver, self._resources, running=running)
-        devices = [one.claimed() for one in chosen]
+        devices = [one.claimed for one in chosen]
         pods = [(ref.namespace, pod) for pod in claim.pods]
-        with nullcontext() if running else self._claims.reserved(holder, devices, pods):
-            record = await self._write(holder, chosen, running=running)
+        with nullcontext() if running else self._claims.reserved(ref, devices, pods):
+            record = await self._write(ref, chosen, running=running)
             if turn.unprepared != calls:
                 await self._files.remove(ref.uid)
                 self.bases.pop(ref.uid, None)
                 raise _released(ref)
             self._unprepared_at.pop(ref.uid, None)
-            self._claims.prepared(holder, devices)
+            self._claims.prepared(ref, devices)
             self._claims.given.gave_claim(ref.uid, self._nodes(ref.uid, chosen))
         return record
 
@@ -413,7 +345,7 @@ class Preparer:
             devices.setdefault(one.found.key[0], []).append(one.found.device)
         return [node for backend, some in devices.items() for node in owned(numbers, backend, some)]
 
-    async def _prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice] | str:
+    async def _prepare(self, ref: ClaimHolder) -> Sequence[ClaimedDevice] | str:
         try:
             async with asyncio.timeout(self._deadline):
                 record = await self._prepared(ref)
@@ -425,11 +357,11 @@ class Preparer:
             log.exception("preparing a claim failed", claim=str(ref), uid=ref.uid)
             return _FAILED
         else:
-            return _answer(record)
+            return record.devices
         log.warning("a claim cannot be prepared", claim=str(ref), uid=ref.uid, reason=reason)
         return reason
 
-    async def _prepared(self, ref: ClaimRef) -> ClaimRecord:
+    async def _prepared(self, ref: ClaimHolder) -> ClaimRecord:
         if not is_uid(ref.uid):
             raise ClaimError(f"{ref} has an impossible uid")
         with self.turn(ref.uid) as turn:
@@ -456,7 +388,7 @@ class Preparer:
         log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
         return record
 
-    async def _if_reachable(self, ref: ClaimRef) -> ClaimObject | ApiFailure:
+    async def _if_reachable(self, ref: ClaimHolder) -> ClaimObject | ApiFailure:
         try:
             return await self.read(ref)
         except ApiFailure as error:
@@ -485,16 +417,12 @@ class Preparer:
         Raises:
             DeviceHeld: a container or another claim holds one.
         """
-        devices = []
-        for one in record.devices:
-            found = self._resources.find(one.pool, one.device)
-            devices.append(one.claimed(found.device if found and found.key == one.key else None))
         namespace = record.claim.namespace
         self._unprepared_at.pop(record.claim.uid, None)
-        with self._claims.reserved(record.claim, devices, [(namespace, pod) for pod in pods]):
-            self._claims.prepared(record.claim, devices)
+        with self._claims.reserved(record.claim, record.devices, [(namespace, pod) for pod in pods]):
+            self._claims.prepared(record.claim, record.devices)
 
-    async def _unprepare(self, ref: ClaimRef) -> str:
+    async def _unprepare(self, ref: ClaimHolder) -> str:
         with self.turn(ref.uid) as turn:
             turn.unprepared += 1
             try:
@@ -514,12 +442,5 @@ class Preparer:
         return reason
 
 
-def _answer(record: ClaimRecord) -> tuple[PreparedDevice, ...]:
-    return tuple(
-        PreparedDevice((one.request.partition("/")[0],), one.pool, one.device, one.cdi_ids, one.share)
-        for one in record.devices
-    )
-
-
-def _released(ref: ClaimRef) -> ClaimError:
+def _released(ref: ClaimHolder) -> ClaimError:
     return ClaimError(f"{ref} was released while it was being prepared")

@@ -93,16 +93,6 @@ Offers = tuple[str, Sequence[Offered] | None]
 
 
 @frozen
-class PublishedSlot:
-    """Where the API server has a device: the slice's name, the pool, the device's name and attributes."""
-
-    slice: str
-    pool: str
-    device: str
-    attributes: Mapping[str, Any]
-
-
-@frozen
 class PublisherStatus:
     """How publishing goes.
 
@@ -152,7 +142,8 @@ class _State:
     """What the API server refused, and the offer at that time: another one is tried again."""
     desired: list[DesiredSlice] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
-    confirmed: Mapping[str, PublishedSlot] = field(default_factory=dict)
+    confirmed: Mapping[str, str] = field(default_factory=dict)
+    """The slice of each device."""
     highest: int = 0
     """The highest generation that was ever written or seen."""
 
@@ -178,16 +169,10 @@ class Publisher:
     """Keeps the ResourceSlices of one driver on one node.
 
     Args:
-        api: the API server.
-        driver: the driver's name.
-        node: the name of the Node.
         record: the devices that slices may hold.
         sides: learns before and after devices are in slices. It must know the record already.
         replan: called when devices have left their slices, so that they may move.
         changed: called when :attr:`status` has changed.
-        metrics: counts writes.
-        timing: how long it waits.
-        clock: the source of time.
     """
 
     def __init__(
@@ -217,10 +202,8 @@ class Publisher:
         self._wanted: Mapping[str, Offers] | None = None
         self._complete = False
         self._states: dict[str, _State] = {}
-        self._former: dict[str, tuple[str, Pool]] = {}
-        """Pools of resources that are gone, by name, each with its resource."""
-        self._recorded: dict[tuple[str, str], tuple[str, Key]] = {}
-        """Devices of an earlier run, by pool and name."""
+        self._former: dict[str, Pool] = {}
+        """Pools of resources that are gone, by name."""
         self._stored: dict[str, _Stored | None] = {}
         """Every slice of this driver and node by name; ``None`` if it must be read."""
         self._uncertain: set[str] = set()
@@ -341,22 +324,10 @@ class Publisher:
             group.create_task(self._rounds.run())
             group.create_task(self._questions.run())
 
-    def slot(self, resource: str, device_id: str) -> PublishedSlot | None:
-        """Where the API server has confirmed a device."""
+    def slice(self, resource: str, device_id: str) -> str:
+        """The name of the slice in which the API server has confirmed a device; empty if none."""
         state = self._states.get(resource)
-        return None if state is None else state.confirmed.get(device_id)
-
-    def device(self, pool: str, name: str) -> tuple[str, Key] | None:
-        """Resource and key of a device that is published under this name, or once was."""
-        known = [
-            (resource, state.pool) for resource, state in self._states.items() if state.pool.name == pool
-        ]
-        if pool in self._former:
-            known.append(self._former[pool])
-        for resource, one in known:
-            if (identity := one.device_of(name)) is not None:
-                return resource, (one.backend, identity)
-        return self._recorded.get((pool, name))
+        return "" if state is None else state.confirmed.get(device_id, "")
 
     # What is at the API server
 
@@ -415,9 +386,6 @@ class Publisher:
         if unknown:
             self._sides.publishing(unknown)
         self._maybe = {**known, **unknown}
-        for key, resource in self._maybe.items():
-            pool = Pool(self._driver, self._node, resource, key[0])
-            self._recorded.setdefault((pool.name, pool.device_name(key[1])), (resource, key))
         self._since, self._synced = version, True
         self._rounds.wake(0.0)
         self._questions.wake()
@@ -438,7 +406,6 @@ class Publisher:
                 values.at(key).text("string") for key in ("backend", "id", "resource")
             )
             if backend and identity:
-                self._recorded[stored.pool, device.text("name")] = resource, (backend, identity)
                 yield (backend, identity), resource
 
     async def _list_again(self) -> None:
@@ -527,8 +494,8 @@ class Publisher:
 
     def _take_wanted(self, wanted: Mapping[str, Offers]) -> None:
         for resource in [one for one in self._states if one not in wanted] if self._complete else ():
-            state = self._states.pop(resource)
-            self._former[state.pool.name] = resource, state.pool
+            pool = self._states.pop(resource).pool
+            self._former[pool.name] = pool
         for resource, (backend, offers) in wanted.items():
             known = self._states.get(resource)
             if known is None or known.pool.backend != backend:
@@ -539,8 +506,8 @@ class Publisher:
         """Begins a pool: its devices keep the places that they have at the API server."""
         pool = Pool(self._driver, self._node, resource, backend)
         former = self._former.get(pool.name)
-        if former is not None and former[1].backend == backend:
-            pool = former[1]
+        if former is not None and former.backend == backend:
+            pool = former
         found = self._found.pop(pool.name, {})
         pool.adopt({index: names for name, names in found.items() if (index := _index(pool, name)) >= 0})
         return _State(pool, None)
@@ -601,13 +568,16 @@ class Publisher:
         await self._record.write(self._sides.record())
 
     async def _write_pool(self, resource: str, state: _State) -> None:
+        """Writes what differs; schedulers use the pool again after the last slice of its generation."""
+        # what must be there, and what is there: some of that is left over
         pool, count = state.pool, len(state.desired)
         desired = {pool.object_name(one.index): one for one in state.desired}
         present = {name: one for name, one in self._stored.items() if one and one.pool == pool.name}
         extra = [name for name in present if name not in desired]
         current = {name: one for name, one in present.items() if name in desired}
         if len(current) < count or not self._uid:
-            await self._read_node()
+            await self._read_node()  # a new slice needs its owner
+        # what to write: with the same generation what has changed, with a new one every slice
         changed = [
             name
             for name, one in desired.items()
@@ -619,9 +589,11 @@ class Publisher:
         missing = [name for name in desired if name not in current]
         if not (extra or order or missing):
             return
+        # first what is left over: its devices are gone, or are about to be in another slice
         for name in extra:
             await self._delete(name, present[name])
         known = len(self._dropped), set(state.rejected)
+        # then what exists, and last what is new: it completes the pool
         for name in order + missing:
             body = self._body(state, desired[name], generation, current.get(name))
             await self._write(resource, state, desired[name], name, body, current.get(name))
@@ -647,11 +619,14 @@ class Publisher:
         It is kept if one slice changes, and if the pool is not complete anyway: schedulers use it again
         after the last of its slices is written.
         """
+        # schedulers may have seen the highest one, although its slices may be gone
         highest = max([state.highest, *(one.generation for one in present.values())])
         newest = {name: one for name, one in present.items() if one.generation == highest}
+        # its slices can stay: each is wanted, and each counts as many as there must be
         sound = (
             newest and all(one.count == len(desired) for one in newest.values()) and newest.keys() <= desired
         )
+        # schedulers use the pool now: several changed slices would be seen one after another
         complete = len(newest) == len(desired)
         if not (sound and (not complete or len(changed) <= 1)):
             highest += 1
@@ -782,7 +757,7 @@ class Publisher:
         self._written()
 
     def _written(self) -> None:
-        self._metrics.slices_changed(self._driver, 1)
+        self._metrics.add("dra_slice_writes_total", self._driver)
         self.status = replace(self.status, slices=self._present, writes=self.status.writes + 1)
 
     async def _read_node(self) -> None:
@@ -793,11 +768,7 @@ class Publisher:
     async def _confirm(self, resource: str, state: _State) -> None:
         """Takes that the API server has exactly the desired slices of a pool."""
         state.confirmed = {
-            identity: PublishedSlot(
-                state.pool.object_name(one.index), state.pool.name, body["name"], body.get("attributes", {})
-            )
-            for one in state.desired
-            for identity, body in zip(one.ids, one.devices, strict=True)
+            identity: state.pool.object_name(one.index) for one in state.desired for identity in one.ids
         }
         keys = state.keys()
         self._confirm_gone([key for key, of in self._maybe.items() if of == resource and key not in keys])
@@ -814,8 +785,11 @@ class Publisher:
         """Records how a round went; ``known``: whether all devices were known."""
         self._unwritten = "; ".join(dict.fromkeys(filter(None, failures)))
         if known and not failures:
-            self._metrics.slices_synced(self._driver, len(self._stored), len(self._dropped))
-            self.status = replace(self.status, synced_at=time.time())
+            synced_at = time.time()
+            self._metrics.set("dra_slices", self._driver, to=len(self._stored))
+            self._metrics.set("dra_dropped_fields", self._driver, to=len(self._dropped))
+            self._metrics.set("dra_synced_timestamp_seconds", self._driver, to=synced_at)
+            self.status = replace(self.status, synced_at=synced_at)
         self._show()
 
     def _show(self) -> None:

@@ -9,11 +9,11 @@ device is gone, or whose nodes may be another device's by now, gives nothing but
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, RecordedDevice
+from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
 from devhost.allocation.cdi.rendering import Rendered, Seen, claims_of, is_own, outdated, recorded
 from devhost.allocation.cdi.spec import claim_kind, gone, withheld
+from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import BackendError, DevhostError
 from devhost.backend.incident import Incident
@@ -21,10 +21,10 @@ from devhost.discovery.scanner import Scanner
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import Retry
 
-from .claim_devices import Basis, Chosen, DraDevice, Group, Rendering, chosen_again, rendering
+from .claim_devices import Basis, Chosen, Group, Rendering, chosen_again, rendering
+from .inventory import DraDevice, DraInventory
 from .kube import Unreachable
 from .prepare import Preparer
-from .prepared import ClaimRef
 
 log = get(__name__)
 
@@ -32,30 +32,11 @@ CHECK = 60.0
 """Seconds until the nodes of all claims are looked at again if nothing causes that earlier."""
 
 
-class ClaimDevices(Protocol):
-    """The devices of claims, as their backends find them."""
-
-    def scanner(self, one: RecordedDevice) -> Scanner | None:
-        """The backend that finds a device of a claim; ``None`` if it has not listed its devices."""
-        ...
-
-    def present(self, one: RecordedDevice) -> DraDevice | None:
-        """A device of a claim as it is now; ``None`` if it is gone, or its resource is not known."""
-        ...
-
-
 class Refresher:
-    """Renders prepared claims again when their devices, or the nodes of these, have changed.
-
-    Args:
-        preparer: prepares the claims.
-        devices: finds their devices.
-        files: their files.
-        timing: deadlines of the backends.
-    """
+    """Renders prepared claims again when their devices, or the nodes of these, have changed."""
 
     def __init__(
-        self, preparer: Preparer, devices: ClaimDevices, files: ClaimFiles, *, timing: Timing = NODE
+        self, preparer: Preparer, devices: DraInventory, files: ClaimFiles, *, timing: Timing = NODE
     ) -> None:
         self._preparer = preparer
         self._devices = devices
@@ -119,7 +100,7 @@ class Refresher:
         basis = self._preparer.bases.get(uid)
         if basis is not None and not outdated and basis.is_of(now):
             return ""
-        chosen: Sequence[Chosen | None] = ()
+        chosen: Sequence[Chosen | None] = [None] * len(now)
         unknown = ""
         try:
             chosen = await self._chosen(record, now, basis)
@@ -149,11 +130,10 @@ class Refresher:
         """
         if basis is not None and (known := basis.renewed(now)) is not None:
             return known
-        claim = record.claim
         if self._unreachable is not None:
             raise self._unreachable
         try:
-            found = await self._preparer.read(ClaimRef(claim.namespace, claim.uid, claim.name))
+            found = await self._preparer.read(record.claim)
         except Unreachable as error:
             self._unreachable = error
             raise
@@ -164,7 +144,6 @@ class _Claim:
     """What the names of one claim give now.
 
     Args:
-        record: the claim.
         scanners: the backend of each of its devices.
         now: its devices as they are now.
         files: has what the names gave until now.
@@ -218,7 +197,7 @@ class _Claim:
                 else:
                     self._take(devices, members, found)
 
-    def _names(self, devices: Sequence[RecordedDevice]) -> tuple[list[str], list[str]]:
+    def _names(self, devices: Sequence[ClaimedDevice]) -> tuple[list[str], list[str]]:
         """The names in the file: the one of each device, and those of what several give together."""
         kind = f"{claim_kind(self._record.driver)}="
         together = [name for one in devices for name in one.cdi_ids[1:] if name.startswith(kind)]
@@ -226,12 +205,12 @@ class _Claim:
             name.removeprefix(kind) for name in together
         ]
 
-    def _withhold(self, devices: Sequence[RecordedDevice], why: str) -> None:
+    def _withhold(self, devices: Sequence[ClaimedDevice], why: str) -> None:
         own, together = self._names(devices)
         nothing = {} if all(one.admin for one in devices) else withheld(why)  # a monitor goes on without it
         self.edits |= dict.fromkeys((*own, *together), nothing)
 
-    async def _doubt(self, devices: Sequence[RecordedDevice], scanner: Scanner, why: str) -> None:
+    async def _doubt(self, devices: Sequence[ClaimedDevice], scanner: Scanner, why: str) -> None:
         """Lets names give what they gave if that is still their devices', else nothing."""
         self.doubtful = True
         own, together = self._names(devices)
@@ -245,7 +224,7 @@ class _Claim:
         if changed or not certain:
             self._withhold(devices, why)
 
-    def _take(self, devices: Sequence[RecordedDevice], members: Sequence[Chosen], found: Rendering) -> None:
+    def _take(self, devices: Sequence[ClaimedDevice], members: Sequence[Chosen], found: Rendering) -> None:
         """Takes what the backend answered. The names stay those that the kubelet knows."""
         own, together = self._names(devices)
         parts = dict(found.single)

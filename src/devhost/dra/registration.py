@@ -22,11 +22,14 @@ VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alph
 """Served services. A kubelet uses the first one for claims that it knows, so the newest comes first."""
 
 
+LONGEST_REASON = 1024
+"""Most characters of a kubelet's reason that are shown."""
+
+
 class Registration:
     """Answers at once, also while the rest of devhost is still starting.
 
     Args:
-        driver: the name of the driver.
         endpoint: the path of the service socket, as the kubelet sees it.
         changed: called when the kubelet has reported something.
 
@@ -35,7 +38,7 @@ class Registration:
         error: why it does not use the driver; empty otherwise.
     """
 
-    def __init__(self, driver: str, endpoint: str, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, driver: str, endpoint: str, changed: Callable[[], None]) -> None:
         self.registered: bool | None = None
         self.error = ""
         self._driver = driver
@@ -70,7 +73,7 @@ class Registration:
             if not was:
                 log.info("DRA driver registered", driver=self._driver)
         else:
-            self.error = " ".join(status.error.split())[:1024] or "the kubelet gave no reason"
+            self.error = " ".join(status.error.split())[:LONGEST_REASON] or "the kubelet gave no reason"
             if self._refused.news(self.error):
                 log.warning("DRA driver not registered", driver=self._driver, reason=self.error)
         self._changed()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.allocation.claims import ClaimAllocations
-from devhost.backend.model import AnyHolder, ClaimHolder
+from devhost.backend.model import AnyHolder, ClaimHolder, sound_reason
 from devhost.planning import naming
-from devhost.planning.claims import Key
+from devhost.planning.claims import Key, Reason
 from devhost.telemetry.document import (
     ClaimedDeviceStatus,
     DraClaimStatus,
@@ -21,18 +19,13 @@ from devhost.telemetry.document import (
     holder_status,
 )
 
-from .claim_devices import DraDevice
 from .front_end import DraFrontEnd
+from .inventory import DraDevice
 from .upkeep import KEPT
 
 
-def report(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles) -> DraStatus:
-    """The current state.
-
-    Args:
-        claims: which devices claims hold.
-        files: the prepared claims.
-    """
+def report(front_end: DraFrontEnd) -> DraStatus:
+    """The current state."""
     status = front_end.publisher.status
     return {
         "driver": front_end.driver,
@@ -48,8 +41,8 @@ def report(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles) 
             {"resource": resource, "device": one.device_id, "attribute": one.attribute, "reason": one.reason}
             for resource, one in status.left_out
         ],
-        "pools": list(_pools(front_end, claims)),
-        "claims": [_claim(front_end, claims, files, uid) for uid in sorted(files.records)],
+        "pools": list(_pools(front_end)),
+        "claims": [_claim(front_end, uid) for uid in sorted(front_end.files.records)],
         "moving": [
             {
                 "backend": one.key[0],
@@ -90,12 +83,21 @@ def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
             yield f"{resource} {one.device_id or one.attribute}", one.reason
 
 
-def _pools(front_end: DraFrontEnd, claims: ClaimAllocations) -> Iterator[DraPoolStatus]:
+def unhealthy(front_end: DraFrontEnd) -> Iterator[tuple[str, str, Reason]]:
+    """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
+    for one in (*front_end.inventory.offered(), *front_end.inventory.unplugged()):
+        if not one.health.healthy:
+            held_by = one.bound.held_by if one.bound else ()
+            yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
+
+
+def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
     inventory = front_end.inventory
     offered: dict[str, list[DraDevice]] = {name: [] for name in inventory.entries()}
-    for one in inventory.offered():
-        offered[one.resource].append(one)
-    holders = claims.by_device()
+    for one in (*inventory.offered(), *inventory.unplugged()):
+        if one.resource in offered:
+            offered[one.resource].append(one)
+    holders = front_end.claims.by_device()
     for resource, entry in sorted(inventory.entries().items()):
         yield {
             "resource": resource,
@@ -111,12 +113,10 @@ def _pools(front_end: DraFrontEnd, claims: ClaimAllocations) -> Iterator[DraPool
 def _device(
     front_end: DraFrontEnd, holders: Mapping[Key, Sequence[ClaimHolder]], one: DraDevice
 ) -> DraDeviceStatus:
-    slot = front_end.publisher.slot(one.resource, one.device.id)
-    _, name = front_end.inventory.name(one.resource, one.key)
     return {
         "device": one.device.id,
-        "name": name,
-        "slice": slot.slice if slot else "",
+        "name": front_end.inventory.name(one.resource, one.key),
+        "slice": front_end.publisher.slice(one.resource, one.device.id),
         "health": "Healthy" if one.shown.healthy else "Unhealthy",
         "reason": one.shown.reason or "",
         "replicas": one.replicas,
@@ -126,20 +126,20 @@ def _device(
     }
 
 
-def _claim(front_end: DraFrontEnd, claims: ClaimAllocations, files: ClaimFiles, uid: str) -> DraClaimStatus:
-    record = files.records[uid]
+def _claim(front_end: DraFrontEnd, uid: str) -> DraClaimStatus:
+    record = front_end.files.records[uid]
     return {
         "namespace": record.claim.namespace,
         "name": record.claim.name,
         "uid": uid,
-        "file": str(files.path(uid)),
+        "file": str(front_end.files.path(uid)),
         "devices": [
             ClaimedDeviceStatus(
                 request=one.request, pool=one.pool, name=one.device, backend=one.key[0], device=one.key[1]
             )
             for one in record.devices
         ],
-        "containers": [_named(holder) for holder in claims.users(record.claim)],
+        "containers": [_named(holder) for holder in front_end.claims.users(record.claim)],
     }
 
 

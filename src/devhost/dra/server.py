@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
+from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.model import ClaimHolder
 from devhost.runtime import rpc, sockets
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
@@ -20,7 +22,6 @@ from devhost.runtime.rpc import decoded
 
 from .api import dra_v1_pb2, dra_v1beta1_pb2
 from .health import HealthSource, HealthStreams
-from .prepared import ClaimPreparer, ClaimRef, PreparedDevice
 from .registration import SERVICE, Registration
 
 log = get(__name__)
@@ -48,6 +49,18 @@ _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 _FAILED = "devhost failed; its log has the reason"
 
 
+class ClaimPreparer(Protocol):
+    """Prepares claims; an error of one claim is its text, and never an exception."""
+
+    async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
+        """By uid: the devices of the claim, or why it cannot be prepared."""
+        ...
+
+    async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
+        """By uid: empty if the claim is released, else why not."""
+        ...
+
+
 def service_socket(plugins: Path, driver: str) -> Path:
     """Where the kubelet calls the driver."""
     return plugins / driver / "dra.sock"
@@ -62,9 +75,6 @@ class DraServer:
     """Serves one driver until stopped.
 
     Args:
-        preparer: prepares claims.
-        health: the health of devices of claims.
-        driver: the name of the driver.
         plugins: the directory of service sockets, with the same path in the kubelet's view.
         registry: the directory that the kubelet watches.
         changed: called when the kubelet has reported whether it uses the driver.
@@ -133,7 +143,7 @@ class DraServer:
                 entry = response.claims[uid]
                 for one in result:
                     added = entry.devices.add(
-                        request_names=_base_names(one.requests),
+                        request_names=[one.base],
                         pool_name=one.pool,
                         device_name=one.device,
                         cdi_device_ids=one.cdi_ids,
@@ -159,12 +169,12 @@ class DraServer:
         }
 
     async def _results(
-        self, asked: Sequence[Any], work: Callable[[Sequence[ClaimRef]], Any]
+        self, asked: Sequence[Any], work: Callable[[Sequence[ClaimHolder]], Any]
     ) -> Mapping[str, Any]:
         """The result for each requested uid and no other; a kubelet refuses any other answer."""
-        claims = {claim.uid: ClaimRef(claim.namespace, claim.uid, claim.name) for claim in asked}
+        claims = {claim.uid: ClaimHolder(claim.namespace, claim.name, claim.uid) for claim in asked}
         valid = [claim for uid, claim in claims.items() if _UID.fullmatch(uid)]
-        found: Mapping[str, Sequence[PreparedDevice] | str] = {}
+        found: Mapping[str, Sequence[ClaimedDevice] | str] = {}
         if valid:
             try:
                 found = await work(valid)
@@ -207,8 +217,3 @@ async def _stop(server: rpc.Server, grace: float) -> None:
         with suppress(OSError):  # it stays as a dead socket, which the next start replaces
             server.path.unlink()
     await server.stop(grace)
-
-
-def _base_names(requests: Sequence[str]) -> list[str]:
-    """The requests without subrequests, each once."""
-    return list(dict.fromkeys(name.partition("/")[0] for name in requests))

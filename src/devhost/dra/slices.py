@@ -28,7 +28,14 @@ from devhost.planning.naming import (
     slug,
 )
 
-from .claim_devices import EFFECT, SLOTS, UNHEALTHY
+UNHEALTHY = "unhealthy"
+"""The name of the driver's taint for unhealthy devices, after the driver and a slash."""
+
+EFFECT = "NoSchedule"
+"""The effect of that taint."""
+
+SLOTS = "slots"
+"""The capacity of a shared device, of which a claim uses one or more."""
 
 PER_SLICE = 64
 """Devices in a slice: the limit if one of them has a taint, which any device may get."""
@@ -38,9 +45,6 @@ MAX_ENTRIES = 32
 
 MAX_SLICES = 10_000
 """Slices of a pool: their numbers have four digits, so that the order of names is the order of slices."""
-
-MAX_GONE = 4096
-"""Devices that are gone whose names a pool remembers, for messages about claims that still name them."""
 
 STANDARD = "resource.kubernetes.io"
 """The domain of attributes that all drivers share."""
@@ -134,10 +138,8 @@ class Pool:
     So one device that comes, goes or changes is a change of one slice.
 
     Args:
-        driver: the driver's name, a DNS subdomain of 63 characters at most.
-        node: the name of the Node.
+        driver: a DNS subdomain of 63 characters at most.
         resource: a valid extended resource name.
-        backend: the name of the backend that finds the devices.
     """
 
     def __init__(self, driver: str, node: str, resource: str, backend: str) -> None:
@@ -152,7 +154,6 @@ class Pool:
         self._adopted: dict[str, tuple[int, int]] = {}
         self._described: dict[str, _Described] = {}
         self._slots: dict[str, Slot] = {}
-        self._seen: dict[str, str] = {}
         self._slices: list[DesiredSlice] = []
 
     def object_name(self, index: int) -> str:
@@ -204,7 +205,6 @@ class Pool:
         bodies: dict[str, Mapping[str, Any]] = {}
         for identity, one in described.items():
             left_out += one.left_out
-            self._seen.setdefault(one.name, identity)
             if one.body is None:
                 continue
             other = names.setdefault(one.name, identity)
@@ -213,10 +213,8 @@ class Pool:
                 left_out.append(LeftOut(identity, "", reason))
                 continue
             bodies[identity] = one.body
-        self._seen.update(names)
         self._described = described
         self._seat(bodies)
-        self._forget()
         self._slices = self._arranged(bodies)
         self._slots = {
             identity: Slot(identity, described[identity].name, *self._places[identity], body)
@@ -225,13 +223,7 @@ class Pool:
         return list(self._slices), left_out
 
     def spec(self, slice: DesiredSlice, generation: int, count: int) -> dict[str, Any]:
-        """The ``spec`` of a ResourceSlice.
-
-        Args:
-            slice: the slice.
-            generation: that of the pool.
-            count: the slices of the pool in this generation.
-        """
+        """The ``spec`` of a ResourceSlice in a pool of ``count`` slices of this generation."""
         spec: dict[str, Any] = {
             "driver": self.driver,
             "nodeName": self.node,
@@ -244,10 +236,6 @@ class Pool:
     def slot(self, device_id: str) -> Slot | None:
         """Where the latest :meth:`slices` have a device."""
         return self._slots.get(device_id)
-
-    def device_of(self, name: str) -> str | None:
-        """The id of the device with this name, also if it is gone or left out."""
-        return self._seen.get(name)
 
     def _describe(
         self, offers: Sequence[Offered], dropped: Collection[str], rejected: Collection[tuple[str, str]]
@@ -294,15 +282,6 @@ class Pool:
             key = f"{self.driver}/{UNHEALTHY}"
             body["taints"] = [{"key": key, "value": _label_value(offer.health.reason), "effect": EFFECT}]
         return _Described(offer, terms, name, body, tuple(attributes.left_out))
-
-    def _forget(self) -> None:
-        """Forgets the devices that were seen first, if too many are gone."""
-        excess = len(self._seen) - len(self._described) - MAX_GONE
-        if excess <= 0:
-            return
-        gone = [name for name, identity in self._seen.items() if identity not in self._described]
-        for name in gone[:excess]:
-            del self._seen[name]
 
     def _seat(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
         """Gives every new device a place: the one that was adopted, else the first free one."""

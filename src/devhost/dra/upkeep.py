@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.cdi.spec import claim_kind
-from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.claims import ClaimAllocations
+from devhost.allocation.kubelet_claims import KubeletClaims
+from devhost.allocation.listing import ClaimUseDevice, Listing
 from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend.errors import DevhostError
@@ -31,9 +32,9 @@ from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
 from devhost.runtime.log import get
 
+from .inventory import DraInventory
 from .kube import Unreachable
 from .prepare import Preparer
-from .prepared import ClaimRef
 
 log = get(__name__)
 
@@ -51,80 +52,7 @@ QUESTIONS = 15.0
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 
 
-class ListedDevice(Protocol):
-    """A device of a claim in a list of pods."""
-
-    @property
-    def driver(self) -> str: ...
-
-    @property
-    def pool(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def share(self) -> str: ...
-
-    @property
-    def cdi_names(self) -> Sequence[str]: ...
-
-
-class ListedClaim(Protocol):
-    """A claim in a list of pods."""
-
-    @property
-    def devices(self) -> Sequence[ListedDevice]: ...
-
-
-class ClaimListing(Protocol):
-    """A complete list of the kubelet's pods: ``devhost.allocation.allocations.Listing``."""
-
-    @property
-    def began(self) -> float:
-        """Monotonic seconds at which the kubelet was asked."""
-        ...
-
-    @property
-    def pods(self) -> int:
-        """How many pods it named."""
-        ...
-
-    @property
-    def claims(self) -> Mapping[tuple[str, str], ListedClaim]:
-        """The claims of their containers, by namespace and name."""
-        ...
-
-
-class KubeletRecord(Protocol):
-    """The kubelet's own record of claims: :class:`.KubeletClaims`."""
-
-    async def uids(self) -> Collection[str]:
-        """The claims in it; none if it cannot be used."""
-        ...
-
-
-class NamedDevices(Protocol):
-    """The devices of this node by their names at the API server: :class:`.DraInventory`."""
-
-    def claimed(self, pool: str, device: str, share: str) -> ClaimedDevice | None:
-        """A device as a claim holds it of which nothing else is known; ``None`` if there never was one."""
-        ...
-
-
-class Holders(Protocol):
-    """Which claim holds which device: a part of :class:`.ClaimLedger`."""
-
-    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
-        """The claim holds these devices."""
-        ...
-
-    def released(self, uid: str) -> None:
-        """The claim holds nothing."""
-        ...
-
-
-_Named = Mapping[str, tuple[ClaimRef, Sequence[ListedDevice]]]
+_Named = Mapping[str, tuple[ClaimHolder, Sequence[ClaimUseDevice]]]
 """Claims in a list by their uid, each with its devices."""
 
 
@@ -141,13 +69,8 @@ class Upkeep:
     """Compares lists of pods with the files of claims.
 
     Args:
-        preparer: prepares the claims.
-        files: their files.
-        claims: which claim holds which device.
-        devices: finds the devices of claims.
         kubelet: the claims that the kubelet still has.
         timing: see :attr:`.Timing.release_gap`.
-        grace: see :data:`GRACE`.
         questions: see :data:`QUESTIONS`.
     """
 
@@ -155,12 +78,11 @@ class Upkeep:
         self,
         preparer: Preparer,
         files: ClaimFiles,
-        claims: Holders,
-        devices: NamedDevices,
-        kubelet: KubeletRecord,
+        claims: ClaimAllocations,
+        devices: DraInventory,
+        kubelet: KubeletClaims,
         *,
         timing: Timing = NODE,
-        grace: float = GRACE,
         questions: float = QUESTIONS,
     ) -> None:
         self.kept: Mapping[str, ClaimHolder] = {}
@@ -171,7 +93,6 @@ class Upkeep:
         self._devices = devices
         self._kubelet = kubelet
         self._timing = timing
-        self._grace = grace
         self._questions = questions
         self._unrecorded: dict[str, _Unrecorded] = {}
         self._missing_since: dict[str, float] = {}
@@ -180,7 +101,7 @@ class Upkeep:
         """When the first list began that names a claim without record."""
         self._failures: dict[str, Incident] = {}
 
-    def hold(self, listing: ClaimListing) -> None:
+    def hold(self, listing: Listing) -> None:
         """Makes the claims that a list names and that have no record the holders of their devices, at once.
 
         What more they have is not known yet, such as admin access. Call it again when there are more devices.
@@ -200,9 +121,9 @@ class Upkeep:
                 known = self._unrecorded.get(uid)
                 if keys and (known is None or known.devices != keys):
                     self._unrecorded[uid] = _Unrecorded(keys)
-                    self._claims.prepared(ClaimHolder(ref.namespace, ref.name, uid), devices)
+                    self._claims.prepared(ref, devices)
 
-    async def follow(self, listing: ClaimListing) -> None:
+    async def follow(self, listing: Listing) -> None:
         """Takes a list of pods."""
         listed = self._named(listing)
         self._hold(listed)
@@ -228,16 +149,16 @@ class Upkeep:
             if restored:
                 log.warning("restored the CDI file of a claim", claim=str(record.claim), uid=uid)
 
-    def _named(self, listing: ClaimListing) -> _Named:
+    def _named(self, listing: Listing) -> _Named:
         """The claims of this driver in a list. Their uids are in their CDI names."""
-        found: dict[str, tuple[ClaimRef, list[ListedDevice]]] = {}
+        found: dict[str, tuple[ClaimHolder, list[ClaimUseDevice]]] = {}
         for (namespace, name), claim in listing.claims.items():
             for device in claim.devices:
                 for uid in self._uids(device):
-                    found.setdefault(uid, (ClaimRef(namespace, uid, name), []))[1].append(device)
+                    found.setdefault(uid, (ClaimHolder(namespace, name, uid), []))[1].append(device)
         return found
 
-    def _uids(self, device: ListedDevice) -> Iterator[str]:
+    def _uids(self, device: ClaimUseDevice) -> Iterator[str]:
         beginning = f"{claim_kind(self._preparer.driver)}="
         names = device.cdi_names if device.driver == self._preparer.driver else ()
         for name in names:
@@ -248,7 +169,7 @@ class Upkeep:
                 yield uid
                 return
 
-    async def _rebuild(self, named: Mapping[str, ClaimRef], listing: ClaimListing) -> None:
+    async def _rebuild(self, named: Mapping[str, ClaimHolder], listing: Listing) -> None:
         lost = {uid: ref for uid, ref in named.items() if uid not in self._files.records}
         self._lost_since = {uid: self._lost_since.get(uid, listing.began) for uid in lost}
         due = [
@@ -259,7 +180,7 @@ class Upkeep:
         with together():
             await asyncio.gather(*(self._rebuild_one(ref, listing) for ref in due))
 
-    async def _rebuild_one(self, ref: ClaimRef, listing: ClaimListing) -> None:
+    async def _rebuild_one(self, ref: ClaimHolder, listing: Listing) -> None:
         try:
             with self._preparer.turn(ref.uid) as turn:
                 claim = await self._preparer.read(ref)
@@ -274,7 +195,7 @@ class Upkeep:
         self._failures.pop(ref.uid, None)
         log.warning("rebuilt the CDI file of a claim", claim=str(ref), uid=ref.uid)
 
-    def _release_unrecorded(self, named: Mapping[str, ClaimRef], listing: ClaimListing) -> None:
+    def _release_unrecorded(self, named: Mapping[str, ClaimHolder], listing: Listing) -> None:
         """Releases what no list has named for the grace; Unprepare, which is usual, releases it at once."""
         for uid, one in list(self._unrecorded.items()):
             if uid in self._files.records or self._preparer.unprepared(uid):
@@ -283,15 +204,15 @@ class Upkeep:
                 one.missing_since = None
             elif one.missing_since is None:
                 one.missing_since = listing.began
-            elif listing.began - one.missing_since >= self._grace:
+            elif listing.began - one.missing_since >= GRACE:
                 del self._unrecorded[uid]
                 self._claims.released(uid)
 
-    async def _remove_orphans(self, named: Mapping[str, ClaimRef], listing: ClaimListing) -> None:
+    async def _remove_orphans(self, named: Mapping[str, ClaimHolder], listing: Listing) -> None:
         records = self._files.records
         missing = [uid for uid in records if uid not in named]
         self._missing_since = {uid: self._missing_since.get(uid, listing.began) for uid in missing}
-        due = [uid for uid in missing if listing.began - self._missing_since[uid] >= self._grace]
+        due = [uid for uid in missing if listing.began - self._missing_since[uid] >= GRACE]
         gone = await self._gone([records[uid] for uid in due], listing)
         in_use = await self._kubelet.uids() if gone else ()
         kept = {record.claim.uid: record.claim for record in gone if record.claim.uid in in_use}
@@ -310,14 +231,14 @@ class Upkeep:
                     self._failed(uid, record.claim, str(error))
         self.kept = {**unsure, **kept}
 
-    async def _gone(self, asked: Sequence[ClaimRecord], listing: ClaimListing) -> Sequence[ClaimRecord]:
+    async def _gone(self, asked: Sequence[ClaimRecord], listing: Listing) -> Sequence[ClaimRecord]:
         """The records whose claim does not exist, or is another one; as far as the API server answers."""
         gone = []
 
         async def ask(record: ClaimRecord) -> None:
             claim = record.claim
             try:
-                if await self._preparer.is_gone(ClaimRef(claim.namespace, claim.uid, claim.name)):
+                if await self._preparer.is_gone(claim):
                     gone.append(record)
                 else:
                     self._missing_since[claim.uid] = listing.began  # ask again after the same time

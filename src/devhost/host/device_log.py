@@ -31,11 +31,7 @@ class _Write(Protocol):
 
 
 class DeviceLog:
-    """Logs changes of the devices of one resource.
-
-    Args:
-        resource: its name.
-    """
+    """Logs changes of the devices of one resource."""
 
     def __init__(self, resource: str) -> None:
         self._resource = resource

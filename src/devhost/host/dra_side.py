@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend.errors import EnvironmentFailure
-from devhost.backend.model import sound_reason
 from devhost.discovery.scanner import Scanner
 from devhost.kubelet.podresources_poller import PodResourcesPoller
+from devhost.planning.claims import Reason
 from devhost.planning.moves import Move
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Serve, Settings
@@ -38,20 +38,7 @@ log = get(__name__)
 
 
 class DraSide:
-    """Starts the DRA front end when the configuration needs it; then it runs until the process ends.
-
-    Args:
-        options: where the kubelet finds drivers; ``None`` if there is no DRA.
-        tasks: in which the front end runs.
-        allocations: who holds what.
-        files: the files of prepared claims.
-        services: what the device plugin lists.
-        pods: the kubelet's lists of pods.
-        metrics: counts what the front end does.
-        replan: makes the plan again.
-        changed: called when the status has changed.
-        timing: deadlines of the backends.
-    """
+    """Starts the DRA front end when the configuration needs it; then it runs until the process ends."""
 
     def __init__(
         self,
@@ -100,8 +87,7 @@ class DraSide:
             return
         for record in records:
             self._allocations.own_driver(record.driver)
-            held = [one.claimed() for one in record.devices]
-            self._allocations.claims.prepared(record.claim, held)
+            self._allocations.claims.prepared(record.claim, record.devices)
 
     def start(self, settings: Settings) -> None:
         """Begins with what an earlier run left. Call it before the first plan."""
@@ -124,12 +110,8 @@ class DraSide:
 
     def spawn(self) -> None:
         """Runs the front end, if there is one."""
-        if (front_end := self.front_end) is not None:
-            self._tasks.spawn("dra sockets", front_end.serve)
-            self._tasks.spawn("dra slices", front_end.publish)
-            self._tasks.spawn("dra moves", front_end.move)
-            self._tasks.spawn("dra claims", front_end.keep_files)
-            self._tasks.spawn("dra files", front_end.refresh_files)
+        if self.front_end is not None:
+            self.front_end.spawn(self._tasks)
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
@@ -143,7 +125,7 @@ class DraSide:
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes the slices; ``None`` if it will not."""
-        return self.front_end.next_change() if self.front_end else None
+        return self.front_end.inventory.next_change() if self.front_end else None
 
     @property
     def driver(self) -> str:
@@ -156,7 +138,7 @@ class DraSide:
             return None
         from devhost.dra.report import report
 
-        return report(self.front_end, self._allocations.claims, self._files)
+        return report(self.front_end)
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """What is wrong: each subject with the reason."""
@@ -171,11 +153,12 @@ class DraSide:
         """The devices that change sides, by the resource that they leave."""
         return self.front_end.inventory.moves() if self.front_end else ()
 
-    def unhealthy(self) -> Iterator[tuple[str, str, str]]:
-        """The unhealthy devices of resources with ``serve: dra``: resource, device and reason."""
-        for one in self.front_end.inventory.offered() if self.front_end else ():
-            if not one.health.healthy:
-                yield one.resource, one.device.id, sound_reason(one.health.reason)
+    def unhealthy(self) -> Iterator[tuple[str, str, Reason]]:
+        """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
+        if self.front_end is not None:
+            from devhost.dra.report import unhealthy
+
+            yield from unhealthy(self.front_end)
 
     def missing(self) -> str:
         """Why pods cannot use the driver yet; empty if they can, or none is configured."""
@@ -206,7 +189,7 @@ class DraSide:
             sides=self.sides,
             claims=self._allocations.claims,
             files=self._files,
-            lists=self._services,
+            listed=self._services.listed,
             pods=self._pods,
             replan=self._replan,
             changed=self._changed,

@@ -71,9 +71,6 @@ class EntryOutcomes:
     """The entries of one plan. Reasons are worked out once, when they are first asked for.
 
     Args:
-        settings: the configuration.
-        plan: the plan for it; ``None`` while there is none.
-        scanners: the backends, by name.
         comparisons: most comparisons of a device with a block for all reasons; ``None`` for no limit.
         before: the outcomes of the previous plan, whose reasons are reused for unchanged entries and devices.
     """

@@ -64,19 +64,12 @@ class Host:
     """Serves the devices of one machine to one kubelet, until it is stopped.
 
     Args:
-        config: the configuration file.
-        loaded: its content.
         reload: reads it again; raises ConfigError.
-        kubelet_dir: the kubelet's device plugin directory.
         root: the directory in which devices are found; ``/`` except in tests and recordings.
-        changed: called when the status has changed.
         pod_resources: the socket on which the kubelet reports who holds what; by default next to
             ``kubelet_dir``.
-        reloading: entered while the configuration is read again.
         last_good: keeps a copy of each accepted configuration; without it there is no copy.
         state_dir: the directory for the record of what containers were given; without it there is no record.
-        boot_id: a file with the id of this boot.
-        timing: deadlines and delays.
         dra: what Dynamic Resource Allocation needs, for a configuration with ``dra``.
         released: the file that records which backends have released their drivers.
     """
@@ -99,7 +92,7 @@ class Host:
         dra: DraOptions | None = None,
         released: Path | None = None,
     ) -> None:
-        metrics = metrics or Metrics()
+        self.metrics = metrics = metrics or Metrics()
         tag = "" if kubelet_dir == KUBELET_DIRECTORY else str(kubelet_dir.absolute())
         self.root = root
         self._timing = timing

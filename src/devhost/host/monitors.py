@@ -17,13 +17,7 @@ log = get(__name__)
 
 
 class Monitors:
-    """Receives uevents, and keeps why an event source does not work.
-
-    Args:
-        backends: receive the uevents.
-        root: the directory in which devices are found.
-        changed: called when the reasons have changed.
-    """
+    """Receives uevents, and keeps why an event source does not work."""
 
     def __init__(self, backends: BackendManager, root: Path, changed: Callable[[], None]) -> None:
         self.uevents_failure = ""

@@ -150,15 +150,8 @@ class NodeLabels:
     """Writes the files of the backends that run, and removes those of others.
 
     Args:
-        directory: where the files go.
         write: whether labels are wanted; if not, files written before are removed.
-        scanners: the backends that run, by name.
-        changed: called when :attr:`files` has changed.
         tag: see :func:`devhost.allocation.owned_files.owner`.
-        metrics: counts what was written.
-        timing: how soon labels follow a change, and how often they are checked.
-        backoff: delays after a failure.
-        clock: monotonic time.
     """
 
     def __init__(
@@ -230,12 +223,14 @@ class NodeLabels:
             self._resync_at = now + self._timing.labels_resync
             self._written.clear()
         named = {
-            name: scanner for name, scanner in self._scanners.items() if self._write and scanner.runner.labels
+            name: scanner
+            for name, scanner in self._scanners.items()
+            if self._write and scanner.runner.abilities.labels
         }
         for name in self._wanted - named.keys():
-            self._metrics.labels_unwanted(name)
+            self._metrics.end("labels", name)
         for name in named.keys() - self._wanted:
-            self._metrics.labels_wanted(name)
+            self._metrics.begin("labels", name)
         self._wanted = frozenset(named)
         for name in [name for name in self.files if name not in named]:
             del self.files[name]
@@ -260,18 +255,20 @@ class NodeLabels:
 
     async def _label(self, name: str, scanner: Scanner, offered: Offered) -> bool:
         """Writes the labels of one backend; false if that failed."""
-        place, devices = self._place, list(scanner.devices.values())
-        basis = (place, devices, offered, scanner.runner.context.entries)
+        place, devices, runner = self._place, list(scanner.devices.values()), scanner.runner
+        basis = (place, devices, offered, runner.context.entries)
         if self._written.get(name) == basis:
             return True
         try:
-            labels, wrong = sorted_out((await scanner.runner.label(devices, offered)).items())
+            found = await runner.call("links", None, runner.labels, devices, offered)
+            labels, wrong = sorted_out(found.items())
             changed = await self._files.run(f"write {place.path(name)}", place.write, name, labels)
         except (BackendError, EnvironmentFailure, ValueError) as error:
-            self._metrics.labels_failed(name)
+            self._metrics.add("label_failures_total", name)
             self._show(name, LabelFile(place.path(name), self._count(name), str(error)))
             return False
-        self._metrics.labels_written(name, len(labels), changed)
+        self._metrics.set("labels", name, to=len(labels))
+        self._metrics.add("label_files_total", name, by=changed)
         self._written[name] = basis
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         reason = f"no label: {'; '.join(wrong[:3])}{more}" if wrong else ""

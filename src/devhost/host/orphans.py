@@ -42,13 +42,7 @@ class Orphan:
 
 
 class Orphans:
-    """Finds orphaned allocations, and logs each device once that is gone while a container holds it.
-
-    Args:
-        allocations: who holds what.
-        services: the resources that are served, by name.
-        scanners: the backends that run, by name.
-    """
+    """Finds orphaned allocations, and logs each device once that is gone while a container holds it."""
 
     def __init__(
         self,

@@ -156,14 +156,15 @@ def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
     moving: dict[str, set[str]] = {}
     for move in host.dra.moves():
         moving.setdefault(move.resource, set()).update(move.devices)
-    claimable: dict[str, dict[str, str]] = {}
-    for resource, device, reason in host.dra.unhealthy():
-        claimable.setdefault(resource, {})[device] = reason
+    claimable: dict[str, dict[str, Unhealthy]] = {}
+    for resource, device, why in host.dra.unhealthy():
+        claimable.setdefault(resource, {})[device] = Unhealthy(why.text, held_by=why.held_by)
     for name in sorted(host.services.keys() | missing.keys() | claimable.keys() | given.keys()):
         service = host.services.get(name)
         found = unhealthy_devices(service.inventory.snapshot, moving.get(name, ())) if service else {}
-        for device, reason in {**missing.get(name, {}), **claimable.get(name, {})}.items():
-            found.setdefault(device, Unhealthy(reason))
+        absent = {device: Unhealthy(reason) for device, reason in missing.get(name, {}).items()}
+        for device, unhealthy in {**absent, **claimable.get(name, {})}.items():
+            found.setdefault(device, unhealthy)
         for device, difference in given.get(name, {}).items():
             since = found[device].since if device in found else None
             found[device] = Unhealthy(difference.reason, since, difference.held_by)

@@ -39,14 +39,7 @@ class Presence(Protocol):
 
 
 class EventPublisher:
-    """Publishes events to observers; each method is named after an event.
-
-    Args:
-        observers: receive the events.
-        allocations: what containers hold.
-        configuration: its generation is part of each event.
-        services: every resource with its devices.
-    """
+    """Publishes events to observers; each method is named after an event."""
 
     def __init__(
         self,

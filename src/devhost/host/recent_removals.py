@@ -30,11 +30,7 @@ class Departed(NamedTuple):
 
 
 class RecentRemovals:
-    """Remembers the devices that left one resource.
-
-    Args:
-        wall: seconds since the epoch.
-    """
+    """Remembers the devices that left one resource."""
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall

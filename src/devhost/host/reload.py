@@ -37,12 +37,7 @@ class LastReload:
 
 
 class Configuration:
-    """What :class:`Reloader` keeps up to date and everything else reads.
-
-    Args:
-        file: the configuration file.
-        loaded: its content at the start.
-    """
+    """What :class:`Reloader` keeps up to date and everything else reads."""
 
     def __init__(self, file: Path, loaded: Loaded) -> None:
         self.file = file
@@ -73,19 +68,9 @@ class Reloader:
     """Reads the configuration for as long as the host runs.
 
     Args:
-        configuration: kept up to date.
         load: reads the file; raises ConfigError.
         prepare: does what takes long before settings are adopted.
         adopt: makes every part of the host follow the settings that were adopted.
-        last_good: keeps a copy of each accepted configuration.
-        backends: scan and probe again after a requested reload.
-        tasks: runs the readings.
-        monitors: keeps where inotify does not work.
-        publisher: notifies observers of each reading.
-        metrics: counts readings.
-        changed: called when :attr:`Configuration.last_reload` has changed.
-        reloading: entered while the configuration is read again.
-        timing: how long it waits; ``reload`` is the deadline for one reading.
     """
 
     def __init__(
@@ -125,10 +110,10 @@ class Reloader:
 
     def report_start(self) -> None:
         """Reports the configuration that devhost starts with."""
-        self._metrics.config_loaded(self._configuration.generation)
+        self._count(success=True)
         if (copied := self._configuration.copied) is None:
             return
-        self._metrics.config_rejected()
+        self._count(success=False)
         for complaint in copied.complaints:
             log.error(
                 "configuration refused, started from the copy of the last accepted one",
@@ -212,16 +197,21 @@ class Reloader:
         if change or requested or configuration.last_reload.complaints:
             await self._prepare(loaded.settings)
             configuration.adopt(loaded)
-            self._metrics.config_loaded(configuration.generation)
+            self._count(success=True)
             log.info("configuration loaded", generation=configuration.generation, change=str(change))
             self._adopt()
         if requested:
             self._backends.recheck()
 
+    def _count(self, *, success: bool) -> None:
+        self._metrics.set("config_generation", to=self._configuration.generation)
+        self._metrics.set("config_last_reload_success", to=success)
+        self._metrics.set("config_last_reload_timestamp_seconds", to=time.time())
+
     def _rejected(self, complaints: tuple[str, ...]) -> None:
         file = str(self._configuration.file)
         self._configuration.rejected(complaints)
-        self._metrics.config_rejected()
+        self._count(success=False)
         for complaint in complaints:
             log.error("configuration refused, the old one stays", file=file, reason=complaint)
         self._publisher.configuration_read(file, complaints)

@@ -30,24 +30,7 @@ from .shortages import Shortages
 
 
 class Replanner:
-    """Follows devices, settings and allocations with a plan, from :meth:`start` to :meth:`stop`.
-
-    Args:
-        configuration: the settings in force.
-        backends: the devices that exist.
-        allocations: what containers hold.
-        services: what is served.
-        parts: what every service works with.
-        preferred: knows which containers hold devices of several resources.
-        shortages: logs what the file asks for and the node lacks.
-        orphans: logs what containers hold and no list shows.
-        given: logs which containers have something else than they were given.
-        labels: writes node labels.
-        publisher: notifies observers.
-        dra: offers devices through Dynamic Resource Allocation.
-        metrics: counts refusals.
-        changed: called after each plan.
-    """
+    """Follows devices, settings and allocations with a plan, from :meth:`start` to :meth:`stop`."""
 
     def __init__(
         self,
@@ -94,7 +77,7 @@ class Replanner:
         """What is left of a plan that takes long."""
         self._next: asyncio.Handle | None = None
         self._caused_at: float | None = None
-        metrics.planned(dict.fromkeys(RefusalKind, 0))
+        self._count(Counter())
 
     def start(self) -> None:
         """Makes the first plan, in one piece. Before this, no event leads to a plan."""
@@ -165,8 +148,7 @@ class Replanner:
         settings, backends = self._configuration.settings, self._backends.scanners
         self._settings, found = settings, self._found()
         self.plan = plan_devices(found, settings, self._allocations, self._dra.sides, self._planner)
-        refusals = Counter(refusal.kind for refusal in self.plan.refusals)
-        self._metrics.planned({kind: refusals[kind] for kind in RefusalKind})
+        self._count(Counter(refusal.kind for refusal in self.plan.refusals))
         refused = self.plan.reasons()
         binding, given = self._allocations.pod_claims(), self._allocations.given
         basis = {name: terms(one, binding, given) for name, one in backends.items()}
@@ -181,6 +163,10 @@ class Replanner:
         self._labels.offer(self.plan)
         self._schedule()
         self._changed()
+
+    def _count(self, refusals: Counter[RefusalKind]) -> None:
+        for kind in RefusalKind:
+            self._metrics.set("plan_refusals", kind, to=refusals[kind])
 
     def allocations_changed(self) -> None:
         """The holders of devices have changed: a vanished device that was released may leave its list now."""

@@ -31,7 +31,7 @@ from devhost.planning.claims import PodClaims, Reason
 from devhost.planning.plan import Offer, PlannedResource, Units
 from devhost.planning.settings import Of, ResourceSettings
 from devhost.planning.sides import Listed
-from devhost.telemetry.metrics import Metrics
+from devhost.telemetry.metrics import Metrics, device_samples
 
 from .device_log import DeviceLog
 from .publisher import EventPublisher
@@ -67,24 +67,12 @@ class ServiceParts:
 
 
 def terms(scanner: Scanner, binding: PodClaims, given: AllGiven) -> object:
-    """What every list of a backend's devices is made from, besides the plan: equal if it has not changed.
-
-    Args:
-        binding: what binds pods.
-        given: what containers were given.
-    """
+    """What every list of a backend's devices is made from, besides the plan: equal if it has not changed."""
     return scanner.health.conditions(), bool(binding), bool(given.differences)
 
 
 class ResourceService:
-    """Serves one resource name from the devices of one scanner.
-
-    Args:
-        planned: the resource as the plan has it.
-        scanner: the backend that finds its devices; :meth:`update` may replace it.
-        allocations: what containers hold of it, also from before it was served.
-        parts: shared with the other services.
-    """
+    """Serves one resource name from the devices of one scanner."""
 
     def __init__(
         self,
@@ -151,7 +139,9 @@ class ResourceService:
             take_over=planned.entry.take_over,
             timing=parts.timing.kubelet,
         )
-        parts.metrics.resource_added(self.name, planned.entry.backend, self.allocator.prepares)
+        self._metrics.begin("resource", self.name)
+        (self._metrics.begin if self.allocator.prepares else self._metrics.end)("prepared", self.name)
+        self._count(0, {})
 
     def fits(self, planned: PlannedResource, scanner: Scanner) -> bool:
         """Whether this service can continue as ``planned`` without a new registration."""
@@ -170,11 +160,7 @@ class ResourceService:
         terms: object,
         refused: Mapping[str, Reason] = NONE_REFUSED,
     ) -> None:
-        """Takes the devices that the plan gives this resource, and by id why it refuses others.
-
-        Args:
-            terms: see :func:`terms`.
-        """
+        """Takes the devices that the plan gives this resource, and by id why it refuses others."""
         if planned is not self._planned or scanner is not self.scanner:
             self.scanner, self._planned = scanner, planned
             self._follow(planned.entry)
@@ -254,7 +240,11 @@ class ResourceService:
 
     def gone(self) -> None:
         """The resource has left the configuration."""
-        self._metrics.resource_removed(self.name)
+        self._metrics.end("resource", self.name)
+        self._metrics.end("prepared", self.name)
+
+    def _count(self, healthy: int, unhealthy: Mapping[str, int]) -> None:
+        self._metrics.show("devices", self.name, device_samples(self.entry.backend, healthy, unhealthy))
 
     def _leave(self) -> None:
         self._left = True
@@ -303,7 +293,7 @@ class ResourceService:
         self.removals.settle(self.inventory.snapshot.devices)
         tally = self.inventory.snapshot.tally
         unhealthy = tally.unhealthy
-        self._metrics.devices(self.name, tally.tokens - sum(unhealthy.values()), unhealthy)
+        self._count(tally.tokens - sum(unhealthy.values()), unhealthy)
         given = self.inventory.allocations.everything_given.differences
         bound = given or self.inventory.allocations.pod_claims()
         # a token of all devices is healthy while some of them are not

@@ -20,12 +20,7 @@ log = get(__name__)
 
 
 class Services(Mapping[str, ResourceService]):
-    """The services by the names of their resources.
-
-    Args:
-        tasks: in which services run.
-        retired: called when a resource has left the kubelet.
-    """
+    """The services by the names of their resources."""
 
     def __init__(self, tasks: Tasks, retired: Callable[[], None]) -> None:
         self._tasks = tasks

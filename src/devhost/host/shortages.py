@@ -47,12 +47,7 @@ class _Empty:
 
 
 class Shortages:
-    """Follows the plans of one host.
-
-    Args:
-        settings: the configuration until there is a plan.
-        scanners: the backends that run, by name.
-    """
+    """Follows the plans of one host."""
 
     def __init__(self, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         self._scanners = scanners

@@ -66,11 +66,7 @@ def signature(path: Path) -> Signature | None:
 
 
 def read(path: Path) -> list[Answer]:
-    """The answers in a checkpoint; none if there is no file. May block.
-
-    Raises:
-        Unusable: it cannot be read, is too large or damaged, or has another format.
-    """
+    """The answers in a checkpoint; none if there is no file. Raises ``Unusable``. May block."""
     try:
         data = read_regular(path, MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):

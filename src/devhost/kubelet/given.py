@@ -38,16 +38,9 @@ NAMED = 20
 class GivenKeeper:
     """Follows what containers were given, from :meth:`read` on.
 
-    Args:
-        allocations: what containers hold.
-        allocators: those of the resources that are served, by name.
-        scanners: the backends that run, by name.
-        kubelet: the kubelet's device plugin directory.
-        record: devhost's own record.
-        files: the files of claims.
-        root: the directory in which devices are found.
-        replan: called when other devices are held, or other containers have something wrong.
-        timing: how often it looks.
+    ``allocators`` are those of the resources that are served, ``scanners`` the backends that run, by name.
+    ``kubelet`` is the kubelet's device plugin directory, ``root`` the directory in which devices are found.
+    ``replan`` is called when other devices are held, or other containers have something wrong.
     """
 
     def __init__(
@@ -104,12 +97,12 @@ class GivenKeeper:
     async def prepare(self, settings: Settings) -> None:
         """Takes the files of claims, and looks at the nodes, once devices and holders are known."""
         for uid in self._files.records.keys() - self._given.claims.keys():
-            self._given.claims[uid] = Gift(tuple(self._in_file(uid)), frozenset({uid}))
+            nodes = tuple(Node(path, number) for path, number in self._files.nodes(uid))
+            self._given.claims[uid] = Gift(nodes, frozenset({uid}))
         self._allocations.observe(self._found(), settings)
         await self.look()
 
     async def run(self) -> None:
-        """Looks at the nodes again and again, until cancelled."""
         await self._loop.run()
 
     def follow(self) -> None:
@@ -141,11 +134,7 @@ class GivenKeeper:
             self._loop.wake()
 
     async def check(self, resource: str, tokens: Sequence[str]) -> None:
-        """See :meth:`devhost.allocation.allocator.StartCheck.check`.
-
-        Raises:
-            AllocationError: the container would start with another device, or without one.
-        """
+        """See :meth:`devhost.allocation.allocator.StartCheck.check`."""
         await self.look()
         found = self._found()
         self._allocations.compare(found)
@@ -185,7 +174,6 @@ class GivenKeeper:
         self._given.numbers = numbers
 
     def close(self) -> None:
-        """Lets the thread end."""
         self._worker.close()
 
     async def _pass(self) -> float | None:
@@ -267,10 +255,6 @@ class GivenKeeper:
             return None
         self._seen = now
         return checkpoint.read(self._checkpoint)
-
-    def _in_file(self, uid: str) -> list[Node]:
-        """The nodes in the file of a claim."""
-        return [Node(path, number) for path, number in self._files.nodes(uid)]
 
     async def _write(self) -> None:
         if self._record.file is None:

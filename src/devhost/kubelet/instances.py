@@ -31,7 +31,6 @@ class Instances:
         self._own = ""
 
     def others(self) -> frozenset[str]:
-        """The sockets of other instances."""
         return self._kubelet.servers.get(self.stem, frozenset()) - {self._own}
 
     def live(self) -> list[str]:
@@ -50,7 +49,6 @@ class Instances:
         return known - others | {name for name in known & others if self.dead(name)}
 
     def dead(self, name: str) -> bool:
-        """Whether no process listens on this socket."""
         return dead(self._kubelet.directory / name)
 
     def born(self, name: str) -> tuple[int, str]:

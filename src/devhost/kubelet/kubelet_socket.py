@@ -122,11 +122,7 @@ class KubeletSocket:
         return {stem: frozenset(sockets) for stem, sockets in found.items()}
 
     async def run(self, blind: Callable[[str], None] = lambda reason: None) -> None:
-        """Watches until cancelled. The directory may be absent, and may be replaced.
-
-        Args:
-            blind: see :class:`.DirectoryWatch`.
-        """
+        """Watches until cancelled, also an absent directory. For ``blind`` see :class:`.DirectoryWatch`."""
         # no Reconciler: the watch waits, polls and retries, and a look at the directory cannot fail
         watch = DirectoryWatch(lambda: [self.directory, *_nearest(self.directory)], self._poll, blind)
         async for _ in watch.changes():

@@ -66,11 +66,9 @@ def beside(kubelet_dir: Path) -> Path:
 
 
 class PodResources:
-    """The podresources service on ``socket``.
+    """The podresources service on ``socket``. Calls raise ``Unanswered`` if there is no usable answer.
 
-    Args:
-        clock: monotonic seconds, for the times in a listing.
-        timing: deadlines.
+    ``clock`` gives monotonic seconds, for the times in a listing.
     """
 
     def __init__(
@@ -81,11 +79,7 @@ class PodResources:
         self._clock = clock
 
     async def list(self) -> Listing:
-        """The kubelet's answer: every device that a container holds, and every claim that it uses.
-
-        Raises:
-            Unanswered: there is no answer, or it cannot be used.
-        """
+        """The kubelet's answer: every device that a container holds, and every claim that it uses."""
         kubelet, began = self._present(), self._clock()
         listing = await self._read(
             METHOD, self._timing.list_pods, lambda data: _listing(kubelet, began, data)
@@ -95,11 +89,7 @@ class PodResources:
         return listing
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
-        """The ids of the healthy devices that the kubelet knows, by resource, from all plugins.
-
-        Raises:
-            Unanswered: the kubelet is older than 1.23, does not answer, or its answer cannot be used.
-        """
+        """The ids of the healthy devices that the kubelet knows, by resource, from all plugins."""
         self._present()
         return await self._read(ALLOCATABLE, self._timing.list_allocatable, _allocatable)
 

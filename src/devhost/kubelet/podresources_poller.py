@@ -49,12 +49,7 @@ class Condition:
 class PodResourcesPoller:
     """Asks the kubelet for as long as :meth:`run` runs.
 
-    Args:
-        source: the kubelet's service.
-        allocations: updated with each answer.
-        changed: called when the holder of a device, or the condition, has changed.
-        schedule: when to ask.
-        timing: how long an Allocate waits for a fresh list.
+    ``changed`` is called when the holder of a device, or the condition, has changed.
     """
 
     def __init__(
@@ -103,7 +98,6 @@ class PodResourcesPoller:
         return self._schedule.due(self._allocations.due(self._schedule.last))
 
     async def run(self) -> None:
-        """Asks whenever it is due, until cancelled."""
         await self._loop.run()
 
     async def first_answer(self, within: float) -> None:
@@ -135,11 +129,9 @@ class PodResourcesPoller:
         """Asks the kubelet now, if it may not know who holds these tokens.
 
         A kubelet that has lost its checkpoint allocates what containers hold. Returns at once for tokens that
-        no container is known to hold. Waits :attr:`Timing.confirm` seconds at most.
-
-        Args:
-            offered: whether the kubelet only offers the tokens. It then knows that their containers have
-                ended, or has forgotten them. Otherwise it is asked if an earlier kubelet named the holders.
+        no container is known to hold. Waits :attr:`Timing.confirm` seconds at most. ``offered`` is whether
+        the kubelet only offers the tokens. It then knows that their containers have ended, or has forgotten
+        them. Otherwise it is asked if an earlier kubelet named the holders.
         """
         replaced = (stood_for(token, allocations) for token in tokens if token.startswith(STAND_IN))
         concerned = {*tokens, *(token for token in replaced if token is not None)}

@@ -19,9 +19,7 @@ from .timing import NODE, Timing
 class PollSchedule:
     """Decides from the answers so far; all times are monotonic seconds.
 
-    Args:
-        draw: random numbers from 0 to 1 for the jitter of the back-off.
-        timing: intervals between calls.
+    ``draw`` gives random numbers from 0 to 1 for the jitter of the back-off.
     """
 
     def __init__(
@@ -47,8 +45,7 @@ class PollSchedule:
     def due(self, wanted: float | None) -> float | None:
         """When to ask next; ``None`` for not at all. A time in the past means now.
 
-        Args:
-            wanted: when the allocations need the next list.
+        ``wanted`` is when the allocations need the next list.
         """
         if self._asked is None:
             return float("-inf")

@@ -18,8 +18,7 @@ HINT = "run devhost as root, with the directory mounted writable, or choose a wr
 def check_directory(directory: Path) -> None:
     """Checks that devhost can work in the kubelet's directory. A missing directory is no error.
 
-    Raises:
-        EnvironmentFailure: it is not a directory, or is not writable.
+    Raises ``EnvironmentFailure`` if it is not a directory, or is not writable.
     """
     try:
         found = directory.stat()

@@ -9,7 +9,7 @@ The rules, each from a failure seen in the field (``docs/architecture.md`` expla
   the kubelet disconnects by name, and the stream of this process stays open;
 * the plugin that registered last has the resource: an older one reports that, stops sending lists and waits;
 * a resource that another plugin served before devhost is not taken from it, unless its entry has
-``takeOver``;
+  ``takeOver``;
 * a kubelet.sock with a different device, inode or change time is a new kubelet; other events do not matter.
 """
 
@@ -28,6 +28,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from devhost.allocation.allocator import Allocator
 from devhost.backend.errors import DevhostError, exhausted
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
@@ -39,7 +40,6 @@ from devhost.telemetry.metrics import Metrics
 from .api import api_pb2 as pb
 from .instances import Instances
 from .kubelet_socket import Identity, KubeletSocket
-from .resource import Resource
 from .rivals import Answers, Rivals
 from .server import PluginServer, register_request
 from .timing import NODE, Timing
@@ -85,21 +85,28 @@ class Condition:
 
 
 @dataclass(slots=True)
-class _Contest:
-    """Whether another plugin has the resource, as far as one kubelet has been asked; times are monotonic.
+class _Rival:
+    """Another plugin that has the resource at one kubelet, and the message about it.
 
-    Args:
-        identity: the kubelet that is asked.
-        returning: until when a plugin that had the resource before may register it again.
-        checked: when another plugin was last known to have it; at first, when the question began.
-        suspected: whether another plugin was known to have it. What is listed once may belong to a plugin
-            that has just exited.
+    ``contested`` is whether ``takeOver`` has become true since.
     """
+
+    message: str
+    identity: Identity
+    contested: bool = False
+
+
+@dataclass(slots=True)
+class _Contest:
+    """Whether another plugin has the resource, as far as one kubelet has been asked; times are monotonic."""
 
     identity: Identity
     returning: float
+    """Until when a plugin that had the resource before may register it again."""
     checked: float
+    """When another plugin was last known to have it; at first, when the question began."""
     suspected: bool
+    """Whether another plugin was known to have it. What is listed once may be of one that has just exited."""
     asked: float | None = None
     """When the question was asked that is not answered yet."""
     again: float = -math.inf
@@ -134,22 +141,13 @@ class Registration:
     """Keeps one resource registered for as long as :meth:`run` runs.
 
     Each pass takes one step from what is: it waits for the kubelet, waits while another plugin has the
-    resource, registers it, checks that the registration holds, or ends one that does not.
-
-    Args:
-        resource: answers the kubelet's requests.
-        kubelet: the directory in which the kubelet's socket is.
-        rivals: what the kubelet reports of other plugins.
-        metrics: counts registrations, failures and streams.
-        changed: called when the condition or the number of streams has changed.
-        take_over: whether the resource may be taken from another plugin.
-        timing: deadlines and delays.
-        clock: that of ``rivals``.
+    resource, registers it, checks that the registration holds, or ends one that does not. ``changed`` is
+    called when the condition or the number of streams has changed. ``clock`` is that of ``rivals``.
     """
 
     def __init__(
         self,
-        resource: Resource,
+        resource: Allocator,
         kubelet: KubeletSocket,
         rivals: Rivals,
         metrics: Metrics,
@@ -189,10 +187,7 @@ class Registration:
         self._pause: _Pause | None = None
         self._ours = False
         """Whether this process may register the resource: no other plugin serves it, or it was taken over."""
-        self._displacer = ""
-        """The message about the plugin that has the resource instead; empty if none is known."""
-        self._rival_at: Identity | None = None
-        self._wanted_back = False
+        self._rival: _Rival | None = None
         self._uncontested = False
         """Whether the kubelet listed no device of the resource right before it is registered."""
 
@@ -216,12 +211,13 @@ class Registration:
     @property
     def yields(self) -> bool:
         """Whether another plugin has the resource, so that a missing list stream is no fault."""
-        return bool(self._displacer) and self._kubelet.identity is not None
+        return self._rival is not None and self._kubelet.identity is not None
 
     def follow(self, take_over: bool) -> None:
         """The entry's ``takeOver`` has changed. If it is true now, the resource is also taken back."""
         self._take_over = take_over
-        self._wanted_back = take_over and bool(self._displacer)
+        if self._rival:
+            self._rival.contested = take_over
         self._loop.wake()
 
     async def run(self) -> None:
@@ -254,18 +250,21 @@ class Registration:
     async def _reconcile(self) -> float:
         """Takes the next step; returns the seconds until the one after it, unless it is woken before."""
         if self._served is None:
+            # after a loss, wait before the next try
             if (wait := self._until_retry()) is not None:
                 return wait
             identity = self._kubelet.identity
-            if identity is None:
+            if identity is None:  # wait for a kubelet
                 self._contest = None
                 self._refused.reset()
                 self._set(State.WAITING)
                 return math.inf
+            # once for each kubelet: wait until its socket can be used
             if self._contest is None or self._contest.identity != identity:
                 if (wait := self._until_reachable(identity)) is not None:
                     return wait
                 self._contest = self._contested(identity)
+            # leave the resource to another plugin that has it, unless it is known to be ours
             if not self._ours and (wait := self._until_free(self._contest)) is not None:
                 return wait
             self._contest = None
@@ -275,7 +274,7 @@ class Registration:
             if self._served is None:
                 self._served = await self._register(identity)
             return self._until_next_check(self._served)
-        except DevhostError as error:
+        except DevhostError as error:  # refused or lost: no later step continues it
             self._failed(str(error))
         held = await self._withdraw()
         self._back_off(identity, held)
@@ -302,11 +301,7 @@ class Registration:
         return None
 
     def _back_off(self, identity: Identity, held: float) -> None:
-        """Sets the pause before the next registration with the same kubelet.
-
-        Args:
-            held: seconds for which the last one held.
-        """
+        """Sets the pause before the next registration, after one that has held for so many seconds."""
         if held > self._timing.steady:
             self._backoff.reset()
             self._at_once = 0
@@ -325,7 +320,7 @@ class Registration:
             self._settling = True
             return self._timing.settle - age
         if refuses(self._kubelet.path):
-            self._metrics.registration_failed(self._resource.name)
+            self._metrics.add("registration_failures_total", self._resource.name)
             self._failed(f"no process listens on {self._kubelet.path}")
             return self._refused.delay()
         self._refused.reset()
@@ -334,9 +329,9 @@ class Registration:
     def _contested(self, identity: Identity) -> _Contest:
         """Begins to find out whether another plugin has the resource."""
         now = self._clock.time()
-        restarted = bool(self._displacer) and self._rival_at != identity
+        restarted = self._rival is not None and self._rival.identity != identity
         returning = now + self._timing.kubelet_start if restarted else now
-        return _Contest(identity, returning, checked=now, suspected=bool(self._displacer))
+        return _Contest(identity, returning, checked=now, suspected=self._rival is not None)
 
     def _until_free(self, contest: _Contest) -> float | None:
         """Seconds until the next check; ``None`` once this process may register the resource.
@@ -345,10 +340,11 @@ class Registration:
         exited. After a restart of the kubelet it may register first. An older devhost is no such plugin: this
         process replaces it.
         """
-        now = self._clock.time()
-        if now < contest.again and not self._wanted_back:
+        now, rival = self._clock.time(), self._rival
+        if now < contest.again and not (rival and rival.contested):
             return contest.again - now
-        self._wanted_back = False
+        if rival:
+            rival.contested = False
         found = self._rival_now(contest)
         if found is None:
             return math.inf
@@ -361,12 +357,12 @@ class Registration:
             contest.checked = now
         else:
             quiet = contest.checked if known else contest.checked + self._timing.kubelet_start
-            if not self._displacer or now > max(contest.returning, quiet):
+            if rival is None or now > max(contest.returning, quiet):
                 self._uncontested = known
                 self._claim()
                 return None
         if displacer and contest.suspected:
-            self._displacer, self._rival_at = displacer, contest.identity
+            self._rival = _Rival(displacer, contest.identity)
             self._report_error(displacer)
             self._set(State.WAITING)
         contest.suspected = True
@@ -375,7 +371,7 @@ class Registration:
 
     def _claim(self) -> None:
         """The resource is this process's to register."""
-        self._ours, self._displacer, self._wanted_back = True, "", False
+        self._ours, self._rival = True, None
 
     def _rival_now(self, contest: _Contest) -> tuple[str, bool] | None:
         """The message about another plugin that has the resource, or an empty text; ``None`` while asking.
@@ -384,7 +380,7 @@ class Registration:
         """
         if live := self._instances.live():
             contest.asked = None
-            return (self._instances.displaced_by(live[0]) if self._displacer else ""), True
+            return (self._instances.displaced_by(live[0]) if self._rival else ""), True
         if contest.asked is None:
             contest.asked = self._clock.time()
             self._rivals.ask()
@@ -398,7 +394,7 @@ class Registration:
             return "", True
         self._kubelet.look()  # a devhost may have started in the meantime
         if live := self._instances.live():
-            return (self._instances.displaced_by(live[0]) if self._displacer else ""), True
+            return (self._instances.displaced_by(live[0]) if self._rival else ""), True
         others = self._rivals.named()
         if not others and self._instances.stem in self._kubelet.left_behind:
             return "", True  # a kubelet that missed the end of a killed devhost lists its devices forever
@@ -409,11 +405,7 @@ class Registration:
         )
 
     async def _register(self, identity: Identity) -> _Served:
-        """Serves the resource on a fresh socket and registers that.
-
-        Raises:
-            DevhostError: it could not be served or was not registered, and why.
-        """
+        """Serves the resource on a fresh socket and registers it, or raises ``DevhostError``."""
         began = self._clock.time()
         server = PluginServer(
             self._resource, self._kubelet.directory, self._metrics, self._server_changed, timing=self._timing
@@ -436,7 +428,7 @@ class Registration:
                 )
                 await register(request, timeout=self._timing.register)
         except grpc.aio.AioRpcError as error:
-            self._metrics.registration_failed(self._resource.name)
+            self._metrics.add("registration_failures_total", self._resource.name)
             raise DevhostError(self._refusal(error)) from error
         finally:
             late.cancel()
@@ -444,7 +436,7 @@ class Registration:
         self.condition.last = time.time()
         self.condition.error = ""
         self._loss.over()
-        self._metrics.registered(self._resource.name)
+        self._metrics.add("registrations_total", self._resource.name)
         self._set(State.REGISTERED)
         log.info(
             "registered", resource=self._resource.name, devices=len(self._resource.inventory.snapshot.entries)
@@ -469,13 +461,10 @@ class Registration:
         self._behind = [server for server in self._behind if not server.unlink()]
 
     def _until_next_check(self, served: _Served) -> float:
-        """Checks that the registration holds; returns the seconds until the next check.
-
-        Raises:
-            DevhostError: the registration no longer holds, and why.
-        """
+        """Seconds until the next check; raises ``DevhostError`` with the reason if it is lost."""
         now = self._clock.time()
         server, answers, instances = served.server, served.answers, self._instances
+        # other devhosts with the resource: which have come, and which have exited
         self._beside = frozenset(instances.older | instances.newer)
         left_again = instances.gone(frozenset(instances.newer))
         instances.newer -= left_again
@@ -484,10 +473,12 @@ class Registration:
             self._claim()
             raise DevhostError(f"another plugin registered this resource, then exited ({min(left_again)})")
         instances.sort(settled=now - served.since > self._timing.race)
-        if self._displacer and self._wanted_back:
-            log.info("taking the resource over", resource=self._resource.name, reason=self._displacer)
+        # the entry has changed: take the resource back from the plugin that took it
+        if self._rival and self._rival.contested:
+            log.info("taking the resource over", resource=self._resource.name, reason=self._rival.message)
             self._claim()
             raise DevhostError("it is taken back: its entry now has takeOver: true")
+        # what shows by itself that the kubelet has dropped the registration
         if server.lost:
             raise DevhostError("the kubelet closed the list stream")
         if gone(server.path):
@@ -496,13 +487,15 @@ class Registration:
             raise DevhostError("there is a new kubelet")
         if not server.opened and now >= served.open_by:
             raise DevhostError("the kubelet accepted the registration but opened no list stream")
+        # what the kubelet lists shows nothing while another devhost lists the same devices
         if answers.pending() and not instances.live():
             answers.apply()
+        # who has the resource now
         if instances.newer:
-            if not self._displacer:
+            if not self._rival:
                 newest = max(instances.newer, key=instances.born)
                 self._displaced(served, instances.displaced_by(newest))
-        elif self._displacer:
+        elif self._rival:
             if dead(served.taker) if served.taker else not answers.foreign:
                 self._claim()
                 raise DevhostError("the plugin that had taken it over has exited")
@@ -510,7 +503,8 @@ class Registration:
             self._foreign(served)
         elif answers.dropped:
             raise DevhostError("the kubelet dropped the registration without closing the list stream")
-        if answers.doubtful or (self._displacer and not instances.newer):
+        # ask again as long as an answer may change that
+        if answers.doubtful or (self._rival and not instances.newer):
             self._rivals.ask(self._timing.ask * (1 + random.random() / 2))
         if not server.opened:
             return served.open_by - now
@@ -532,13 +526,13 @@ class Registration:
     def _displaced(self, served: _Served, displacer: str) -> None:
         """The kubelet uses another plugin now. It would take both lists, so this process stops sending."""
         served.server.hold()
-        self._ours, self._displacer, self._rival_at = False, displacer, served.identity
+        self._ours, self._rival = False, _Rival(displacer, served.identity)
         self._report_error(displacer, taken=True)
         self._set(State.DISPLACED)
 
     def _server_changed(self) -> None:
         if not self._over:  # else another service may have the name
-            self._metrics.streams(self._resource.name, self.streams)
+            self._metrics.set("streams", self._resource.name, to=self.streams)
         self._loop.wake()
         self._changed()
 

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from devhost.allocation.allocator import Allocator
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.sockets import dead, described
 
 from .api import KUBELET_SOCKET
 from .podresources import PodResources, Unanswered
-from .resource import Resource
 from .server import SOCKET_PREFIX
 from .timing import NODE, Timing
 
@@ -36,14 +36,7 @@ NAMED = 3
 
 
 class Rivals:
-    """Asks the kubelet on request, and when its directory changed.
-
-    Args:
-        source: the kubelet's podresources service.
-        directory: the kubelet's device-plugin directory.
-        timing: intervals between calls.
-        clock: a fake one in tests.
-    """
+    """Asks the kubelet on request, and when its directory changed."""
 
     def __init__(
         self, source: PodResources, directory: Path, *, timing: Timing = NODE, clock: Clock = LOOP_CLOCK
@@ -75,7 +68,6 @@ class Rivals:
             self.ask(self.asked + self._timing.rivals_changed - self._clock.time())
 
     async def run(self) -> None:
-        """Asks whenever it is due, until cancelled."""
         await self._loop.run()
 
     async def _ask(self) -> None:
@@ -124,11 +116,10 @@ class Rivals:
 class Answers:
     """What the kubelet's answers show about a registration; each conclusion takes more than one.
 
-    Args:
-        since: monotonic seconds of the registration; answers to earlier questions do not count.
+    ``since`` is when it was registered, in monotonic seconds; answers to earlier questions do not count.
     """
 
-    def __init__(self, resource: Resource, rivals: Rivals, since: float) -> None:
+    def __init__(self, resource: Allocator, rivals: Rivals, since: float) -> None:
         self.foreign = False
         """Whether the kubelet has healthy devices of the resource that devhost does not list."""
         self.dropped = False

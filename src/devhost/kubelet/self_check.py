@@ -38,11 +38,9 @@ class SelfCheck:
     """Asks the sockets on which resources are served now.
 
     Each pass asks them. A caller of :meth:`answer` causes a pass; while a socket is silent, so does time.
-
-    Args:
-        serving: the sockets by resource, of those that are registered.
-        changed: called when :attr:`failure` has changed.
-        ask: calls a socket, with a deadline in seconds; returns what is wrong with it, or an empty text.
+    ``serving`` gives the sockets by resource, of those that are registered. ``changed`` is called when
+    :attr:`failure` has changed. ``ask`` calls a socket, with a deadline in seconds; it returns what is wrong
+    with it, or an empty text.
     """
 
     def __init__(
@@ -75,7 +73,6 @@ class SelfCheck:
         )
 
     async def run(self) -> None:
-        """Asks the sockets whenever it is due, until cancelled."""
         await self._loop.run()
 
     async def answer(self) -> tuple[bool, str]:

@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import suppress
 from operator import is_
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.allocation.allocator import MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import Allocator, MissingPath, UnhealthyDevice, UnknownDevice
 from devhost.allocation.claims import DeviceHeld
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.allocation.reports import together
@@ -36,7 +36,6 @@ from devhost.telemetry.metrics import CallFailure, Metrics
 
 from .api import HEALTHY, UNHEALTHY, VERSION
 from .api import api_pb2 as pb
-from .resource import Resource
 from .timing import NODE, Timing
 
 log = get(__name__)
@@ -75,19 +74,13 @@ class PluginServer:
     """Serves one resource until stopped.
 
     Any number of peers may connect and send anything: connections and calls are bounded, and an idle
-    connection is closed. The kubelet's connection, with its list stream, is never idle.
-
-    Args:
-        resource: answers the kubelet's requests.
-        directory: the kubelet's device-plugin directory.
-        metrics: counts lists and requests.
-        changed: called when a stream was opened or has ended.
-        timing: how lists are paced, when idle connections are closed, and how long a stop may take.
+    connection is closed. The kubelet's connection, with its list stream, is never idle. ``changed`` is called
+    when a stream was opened or has ended.
     """
 
     def __init__(
         self,
-        resource: Resource,
+        resource: Allocator,
         directory: Path,
         metrics: Metrics,
         changed: Callable[[], None],
@@ -117,7 +110,6 @@ class PluginServer:
 
     @property
     def streams(self) -> int:
-        """Open list streams."""
         return len(self._streams)
 
     @property
@@ -126,11 +118,7 @@ class PluginServer:
         return not any(stream.is_set() for stream in self._streams)
 
     async def start(self) -> None:
-        """Binds the socket and serves.
-
-        Raises:
-            EnvironmentFailure: the path is too long, or no socket can be made in the directory.
-        """
+        """Binds the socket and serves. Raises ``EnvironmentFailure`` if no socket can be made."""
         await self._server.start()
         self._unsubscribe = self._resource.inventory.subscribe(self._wake)
 
@@ -259,8 +247,9 @@ class PluginServer:
         now, cause = time.monotonic(), snapshot.caused_at
         for bucket in pace:
             bucket.take(now)
-        age = None if cause is None else now - cause
-        self._metrics.list_sent(self._resource.name, age)
+        self._metrics.add("lists_total", self._resource.name)
+        if cause is not None:
+            self._metrics.observe("event_to_list_seconds", self._resource.name, seconds=now - cause)
 
     async def _until_allowed(self, pace: Sequence[TokenBucket]) -> None:
         """Waits until all buckets allow another list, or the server stops."""
@@ -284,27 +273,24 @@ class PluginServer:
                 log.exception("choosing devices failed", resource=self._resource.name)
                 chosen = []
             response.container_responses.add(deviceIDs=chosen)
-        self._metrics.preferred(self._resource.name, time.perf_counter() - began)
+        backend = self._resource.inventory.backend
+        self._metrics.observe("prefer_seconds", backend, seconds=time.perf_counter() - began)
         return response
 
     async def _allocate(self, data: bytes, context: Any) -> pb.AllocateResponse:
         request = await self._decoded(pb.AllocateRequest, data, context, "Allocate")
-        loop = asyncio.get_running_loop()
-        began = time.perf_counter()
-
-        def failed(kind: CallFailure) -> None:
-            self._metrics.allocation_failed(self._resource.name, kind, time.perf_counter() - began)
-
+        loop, began = asyncio.get_running_loop(), time.perf_counter()
         response = pb.AllocateResponse()
         with together():
             for container in request.container_requests:
                 tokens = list(container.devices_ids)
                 work = self._resource.allocate(tokens)
-                granted = await self._answer(context, work, "allocation failed", failed)
+                granted = await self._answer(context, work, _ALLOCATE, began)
                 response.container_responses.append(container_response(granted.edits, granted.left_out))
                 # logged after the answer is sent: the kubelet admits no other pod until it has it
                 loop.call_soon(self._log_allocated, tokens)
-        self._metrics.allocated(self._resource.name, time.perf_counter() - began)
+        self._metrics.add("allocations_total", self._resource.name)
+        self._observe(_ALLOCATE, began)
         return response
 
     def _log_allocated(self, tokens: Sequence[str]) -> None:
@@ -314,18 +300,14 @@ class PluginServer:
     async def _prepare(self, data: bytes, context: Any) -> pb.PreStartContainerResponse:
         request = await self._decoded(pb.PreStartContainerRequest, data, context, "PreStartContainer")
         began = time.perf_counter()
-
-        def failed(kind: CallFailure) -> None:
-            self._metrics.preparation_failed(self._resource.name, kind, time.perf_counter() - began)
-
-        work = self._resource.prepare(list(request.devices_ids))
-        await self._answer(context, work, "preparing devices failed", failed)
-        self._metrics.prepared(self._resource.name, time.perf_counter() - began)
+        await self._answer(context, self._resource.prepare(list(request.devices_ids)), _PREPARE, began)
+        self._observe(_PREPARE, began)
         return pb.PreStartContainerResponse()
 
-    async def _answer(
-        self, context: Any, work: Awaitable[T], event: str, failed: Callable[[CallFailure], None]
-    ) -> T:
+    def _observe(self, call: _Call, began: float) -> None:
+        self._metrics.observe(call.seconds, self._resource.name, seconds=time.perf_counter() - began)
+
+    async def _answer(self, context: Any, work: Awaitable[T], call: _Call, began: float) -> T:
         """The result of ``work``; its failure becomes the gRPC status that the kubelet shows."""
         try:
             return await work
@@ -333,10 +315,23 @@ class PluginServer:
             code, kind = _status(error)
             held_by = error.held_by if isinstance(error, UnhealthyDevice | DeviceHeld) else ()
             fields = {"reason": str(error), **holder_field(held_by), "code": code.name}
-            log.warning(event, resource=self._resource.name, **fields)
-            failed(kind)
+            log.warning(call.failed, resource=self._resource.name, **fields)
+            self._metrics.add(call.failures, self._resource.name, kind)
+            self._observe(call, began)
             await context.abort(code, printable(str(error)))
             raise  # unreachable: abort() raises
+
+
+class _Call(NamedTuple):
+    """How a call is shown: the log line of a failure, and the metrics of failures and durations."""
+
+    failed: str
+    failures: str
+    seconds: str
+
+
+_ALLOCATE = _Call("allocation failed", "allocation_failures_total", "allocate_seconds")
+_PREPARE = _Call("preparing devices failed", "prepare_failures_total", "prepare_seconds")
 
 
 def _options(timing: Timing) -> tuple[tuple[str, int], ...]:
@@ -386,7 +381,6 @@ class ListEncoder:
         self._parts: Sequence[tuple[Sequence[Entry], bytes]] = ()
 
     async def encoded(self, snapshot: Snapshot) -> bytes:
-        """The list of a snapshot."""
         entries = tuple(snapshot.entries.values())
         parts: list[tuple[Sequence[Entry], bytes]] = []
         made = 0
@@ -404,7 +398,6 @@ class ListEncoder:
 
 
 def device_list(entries: Iterable[Entry]) -> pb.ListAndWatchResponse:
-    """A list of these tokens."""
     response = pb.ListAndWatchResponse()
     add = response.devices.add  # in place: a list of messages would be copied, which takes twice the time
     for entry in entries:
@@ -437,7 +430,6 @@ def container_response(edits: Edits, left_out: Collection[str] = ()) -> pb.Conta
 
 
 def _named(ids: Sequence[str]) -> str:
-    """The ids in a log line."""
     more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
     return ",".join(ids[:NAMED]) + more
 

@@ -114,4 +114,3 @@ class Timing:
 
 
 NODE = Timing()
-"""The timing on a node."""

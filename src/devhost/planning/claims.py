@@ -85,7 +85,6 @@ class Held(NamedTuple):
         return self.backend, self.device.id
 
     def reason(self, text: str) -> Reason:
-        """A reason that refers to this holder."""
         return Reason(text, (self.holder,) if self.holder else ())
 
     def objection(self, text: str) -> Objection:
@@ -138,11 +137,9 @@ class ClaimIndex:
                 resources[one.resource, one.serve] = one
 
     def __bool__(self) -> bool:
-        """Whether anything is held."""
         return bool(self._through)
 
     def has_any(self, keys: Iterable[Key]) -> bool:
-        """Whether one of these devices is held."""
         return any(key in self._through for key in keys)
 
     def objection(
@@ -153,10 +150,6 @@ class ClaimIndex:
         A held device stays with the resource through which it is held, and on its side. Another resource of
         the same side may offer it only if neither is exclusive. No resource offers a device whose claims
         conflict with those of a held device.
-
-        Args:
-            exclusive: whether the resource shares its devices with no other.
-            serve: the side of the resource.
         """
         objections = []
         for (name, side), one in self._through.get(key, {}).items():
@@ -169,8 +162,7 @@ class ClaimIndex:
     def conflict(self, key: Key, device: Device, together: Collection[Key] = ()) -> Objection | None:
         """Why a device must not be allocated now: another device that is held conflicts with it.
 
-        Args:
-            together: the devices that are allocated together.
+        Those in ``together`` do not count: they are allocated together.
         """
         return first(self._claimed(key, device, together))
 
@@ -210,16 +202,13 @@ class Occupant(NamedTuple):
 
 
 def pod_of(holder: Holder) -> Pod:
-    """The pod of a container."""
     return holder.namespace, holder.pod
 
 
 class PodClaims:
     """What binds pods, and the pods that have it, as far as they are known.
 
-    Args:
-        held: what containers hold.
-        occupant: the pods of a holder; none if they are not known.
+    ``occupant`` gives the pods of a holder; none if they are not known.
     """
 
     def __init__(self, held: Iterable[Held], occupant: Callable[[AnyHolder], Occupant]) -> None:
@@ -236,9 +225,8 @@ class PodClaims:
     def objection(self, key: Key, device: Device, own: Collection[Pod] = ()) -> Reason | None:
         """Why a device is only for other pods; ``None`` if it is not.
 
-        Args:
-            own: the pods that have the device, or request it. Without them, it is for any pod: what a pod has
-                then counts only once that pod gets nothing more, because it may get this device too.
+        ``own`` are the pods that have the device, or request it. Without them, it is for any pod: what a pod
+        has then counts only once that pod gets nothing more, because it may get this device too.
         """
         found: dict[AnyHolder, None] = {}
         for claim in pod_claims(device) if self._by_claim else ():

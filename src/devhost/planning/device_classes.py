@@ -61,12 +61,8 @@ class ClassesOverlap(Exception):
 def device_classes(driver: str, resources: Iterable[tuple[str, ResourceSettings]]) -> list[DeviceClass]:
     """The classes of resources, in the order of their first resource.
 
-    Args:
-        driver: the name of the DRA driver.
-        resources: each name, without a template, and its entry.
-
-    Raises:
-        ClassesOverlap: a class with an extended name has several resources.
+    ``resources`` are names without a template, each with its entry. Raises ``ClassesOverlap`` if a class with
+    an extended name has several resources.
     """
     members: dict[str, dict[str, bool]] = {}
     for name, entry in resources:

@@ -66,9 +66,7 @@ class _Group:
 class Moves:
     """Follows the devices that change sides.
 
-    Args:
-        clock: monotonic seconds.
-        wall: seconds since the epoch.
+    ``clock`` gives monotonic seconds, ``wall`` seconds since the epoch.
     """
 
     def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:

@@ -133,11 +133,8 @@ def slug(text: str, limit: int = MAX_NAME) -> str:
     """A DNS label for the id of a device, another one for every id: ``0000-3b-00-0`` for ``0000:3b:00.0``.
 
     Letters become lower case and other characters ``-``. The label ends in eight hex digits of a hash unless
-    the id can be read from it: unless it is the id itself, or a PCI address.
-
-    Args:
-        text: the id.
-        limit: the most characters of the label, at least 12.
+    the id can be read from it: unless it is the id itself, or a PCI address. ``limit`` is the most characters
+    of the label, at least 12.
     """
     label = _NO_LABEL.sub("-", text.lower()).strip("-")
     readable = label == text and not looks_hashed(text) and not _DASHED_BDF.fullmatch(text)
@@ -156,10 +153,8 @@ def device_class(resource: str) -> str:
 
     It is a DNS subdomain (RFC 1123), as Kubernetes demands of object names. Where the part before the domain
     had to be changed or cut for that, it ends in eight hex digits of a hash, as upper case does: names of
-    resources that differ in one letter's case keep different classes.
-
-    Args:
-        resource: a valid extended resource name, without a template.
+    resources that differ in one letter's case keep different classes. ``resource`` is a valid extended
+    resource name, without a template.
     """
     domain, _, rest = resource.partition("/")
     labels = re.sub(r"[^a-z0-9.-]", "-", rest.lower()).split(".")

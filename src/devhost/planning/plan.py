@@ -15,7 +15,7 @@ from devhost.backend.where import holds, objection, selected
 
 from .claims import Reason
 from .settings import Of, ResourceSettings, Serve, Settings, Share
-from .tokens import ALL
+from .tokens import ALL, numbered
 
 LIST_LIMIT = 4_000_000
 """Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
@@ -28,12 +28,7 @@ _NODE_OVERHEAD = 5
 
 
 def listed_bytes(name: int, nodes: int) -> int:
-    """Bytes of one ListAndWatch entry, rounded up.
-
-    Args:
-        name: bytes of the token's id.
-        nodes: NUMA nodes the device is near.
-    """
+    """Bytes of one ListAndWatch entry, rounded up: of the id's bytes and the number of NUMA nodes."""
     return name + _TOKEN_OVERHEAD + _NODE_OVERHEAD * nodes
 
 
@@ -60,6 +55,10 @@ class Unit(NamedTuple):
     numbered: bool = False
     numa_nodes: tuple[int, ...] = ()
 
+    def token(self, number: int) -> str:
+        """The id of one of its tokens."""
+        return numbered(self.id, number) if self.numbered else self.id
+
 
 @frozen
 class PlannedResource:
@@ -71,14 +70,7 @@ class PlannedResource:
 
 
 def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
-    """The units of one resource; none if it has no device.
-
-    Args:
-        topology: whether the kubelet receives the NUMA nodes of devices.
-
-    A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and the
-    kubelet would get a new, equal list whenever a device comes or goes.
-    """
+    """The units of one resource, made from nothing; see :meth:`Units.make`."""
     return Units().make(of, offers, topology=topology)
 
 
@@ -91,7 +83,12 @@ class Units:
         self._made: list[Unit] = []
 
     def make(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
-        """See :func:`units`. The list is never changed afterwards; a unit of all devices is always new."""
+        """The units for these devices. The list is never changed afterwards.
+
+        A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and
+        the kubelet would get a new, equal list whenever a device comes or goes. Its unit is always new.
+        ``topology`` is whether the kubelet receives the NUMA nodes of devices.
+        """
         if of is Of.ALL:
             self._terms, self._offers, self._made = None, (), []
             devices = tuple(offer.device for offer in offers)
@@ -210,7 +207,6 @@ class Plan:
         return found
 
     def holders(self, backend: str, device: str) -> Iterator[PlannedResource]:
-        """The resources that offer this device."""
         for resource in self.resources.values():
             if resource.entry.backend == backend and any(o.device.id == device for o in resource.offers):
                 yield resource

@@ -11,7 +11,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple, Protocol, Self
+from operator import attrgetter
+from typing import Protocol
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import PURPOSE, AnyHolder, AttributeValue, Device
@@ -32,6 +33,7 @@ from .plan import (
     replicas_of,
 )
 from .settings import Of, ResourceSettings, Serve, Settings, WhenEmpty
+from .sides import Sides
 from .tokens import ALL
 
 STRIDE = 256
@@ -51,40 +53,17 @@ class AllocationView(Protocol):
         """Learns the devices behind tokens from a plan; whether containers hold more than was known."""
 
 
-class SidesView(Protocol):
-    """What the plan needs to know of devices that change from one side to the other."""
-
-    def begin(self) -> None:
-        """Begins a plan."""
-
-    def held(self, found: Found) -> Sequence[Held]:
-        """The devices that are moving, as held through the resource that they leave."""
-
-    def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
-        """Why a DRA resource must not get a device yet; empty if it may."""
-
-    def learn(self, plan: Plan) -> bool:
-        """Learns what a plan moves; whether it must be made again."""
-
-    def commit(self, plan: Plan) -> None:
-        """Takes the plan that takes effect."""
-
-
 def plan_devices(
     found: Found,
     settings: Settings,
     allocations: AllocationView,
-    sides: SidesView | None = None,
+    sides: Sides | None = None,
     planner: Planner | None = None,
 ) -> Plan:
     """Makes the plan, and repeats it as long as it shows that containers hold more than was known.
 
-    Args:
-        found: every device of every backend.
-        settings: the whole configuration.
-        allocations: what containers hold; they learn from the plan.
-        sides: the devices that change sides, if DRA is used; they learn from the plan.
-        planner: has made the previous plan.
+    ``allocations`` learn from the plan, and so do ``sides``, the devices that change sides, if DRA is used.
+    ``planner`` has made the previous plan.
     """
     planner = planner or Planner()
     allocations.observe(found, settings)
@@ -102,7 +81,7 @@ def plan_devices(
     return plan
 
 
-def held_now(found: Found, allocations: AllocationView, sides: SidesView | None) -> Sequence[Held]:
+def held_now(found: Found, allocations: AllocationView, sides: Sides | None) -> Sequence[Held]:
     """What containers hold, and what changes sides."""
     return [*allocations.held(), *(sides.held(found) if sides else ())]
 
@@ -112,7 +91,7 @@ def make_plan(
     settings: Settings,
     held: Sequence[Held] = (),
     list_limit: int = LIST_LIMIT,
-    sides: SidesView | None = None,
+    sides: Sides | None = None,
 ) -> Plan:
     """Makes a plan from nothing; see :meth:`Planner.make`."""
     every = {name: {device.id: device for device in devices} for name, devices in found.items()}
@@ -124,10 +103,8 @@ class Planner:
 
     The result is the same as that of a new planner. An entry is planned again if it selects other devices, or
     if what the entries above it or containers do with these devices, their claims or its names has changed.
-    An entry of DRA whose devices wait for the Node is always planned again.
-
-    Args:
-        list_limit: bytes that the device list of a resource may have.
+    An entry of DRA whose devices wait for the Node is always planned again. ``list_limit`` is the bytes that
+    the device list of a resource may have.
     """
 
     def __init__(self, list_limit: int = LIST_LIMIT) -> None:
@@ -140,27 +117,25 @@ class Planner:
         self._plan = Plan()
 
     def make(
-        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: SidesView | None = None
+        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: Sides | None = None
     ) -> Plan:
         """Assigns devices to resources.
 
-        Args:
-            found: every device that exists now. An unchanged device should be the same object as before.
-            settings: the whole configuration.
-            held: what containers hold now; the devices may be gone, and the resources may no longer exist.
-            sides: whether a DRA resource may get a device already; without it, it may.
+        An unchanged device should be the same object as before. The devices of ``held`` may be
+        gone, and its resources may no longer exist. Without ``sides``, a DRA resource may get every device.
         """
         for _ in self.steps(found, settings, held, sides):
             pass
         return self._plan
 
     def steps(
-        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: SidesView | None = None
+        self, found: Found, settings: Settings, held: Sequence[Held] = (), sides: Sides | None = None
     ) -> Iterator[None]:
         """The same in steps of at most :data:`STRIDE` devices; then :meth:`make` has nothing left to do.
 
         What is made so far is lost if the steps are not exhausted.
         """
+        # what has changed since the last plan: nothing else is planned again
         dirty = _Dirty()
         fresh = settings is not self._settings
         if fresh:
@@ -177,6 +152,7 @@ class Planner:
         if others_held:
             dirty.add_held(self._held, held)
             self._held, self._given.held = held, ClaimIndex(held) if held else None
+        # entry by entry, from the first: what one gets may change what those below it get
         few = {name: _Candidates(devices, known.get(name, {})) for name, devices in changed.items()}
         same = True
         for one in self._entries:
@@ -218,7 +194,6 @@ class _EntryPlan:
     values: Mapping[str, tuple[AttributeValue, ...]]
 
     def given(self) -> dict[str, Device]:
-        """The devices that the entry gets, by id."""
         return {offer.device.id: offer.device for one in self.resources.values() for offer in one.offers}
 
     def with_devices(self, others: Mapping[str, Device]) -> _EntryPlan:
@@ -229,15 +204,11 @@ class _EntryPlan:
 def _with(resource: PlannedResource, others: Mapping[str, Device]) -> PlannedResource:
     offers: list[Offer] | None = None
     for name, device in others.items():
-        at = bisect_left(resource.offers, name, key=_offered_id)
+        at = bisect_left(resource.offers, name, key=attrgetter("device.id"))
         if at < len(resource.offers) and resource.offers[at].device.id == name:
             offers = [*resource.offers] if offers is None else offers
             offers[at] = Offer(device, offers[at].replicas)
     return resource if offers is None else replace(resource, offers=tuple(offers))
-
-
-def _offered_id(offer: Offer) -> str:
-    return offer.device.id
 
 
 class _Entry:
@@ -253,7 +224,7 @@ class _Entry:
         self.asked = False
         """Whether the plan was made with the devices that change sides."""
 
-    def waits(self, sides: SidesView | None) -> bool:
+    def waits(self, sides: Sides | None) -> bool:
         """Whether the plan may be another one though no device has changed."""
         if sides is None or self.plan is None or self.settings.serve is not Serve.DRA:
             return False
@@ -262,8 +233,7 @@ class _Entry:
     def follow(self, candidates: _Candidates) -> Generator[None, None, Mapping[str, Device] | None]:
         """Takes devices that have changed.
 
-        Returns:
-            Those that are other objects, ``None`` if the entry must be planned again because of a change.
+        Returns those that are other objects, ``None`` if the entry must be planned again because of a change.
         """
         others: dict[str, Device] = {}
         again = unordered = False
@@ -300,10 +270,7 @@ class _Candidates:
     """Devices that have changed, and those of them that a ``where`` may select.
 
     Many entries name a model or a vendor: none of them has to be compared with the devices of all others.
-
-    Args:
-        every: the devices that have changed; ``None`` for one that has left.
-        before: all devices before the change.
+    ``every`` has ``None`` for a device that has left. ``before`` are all devices before the change.
     """
 
     def __init__(self, every: Mapping[str, Device | None], before: Mapping[str, Device]) -> None:
@@ -396,7 +363,7 @@ class _Dirty:
 
     def add_held(self, before: Sequence[Held], now: Sequence[Held]) -> None:
         """Containers hold other devices. Of several who hold one device the first counts."""
-        keys = {one.key for one in set(map(_Hold.of, before)) ^ set(map(_Hold.of, now))}
+        keys = {key for key, _ in set(map(_counted, before)) ^ set(map(_counted, now))}
         self._keys |= keys
         for one in chain(before, now):
             if one.key in keys:
@@ -407,31 +374,10 @@ class _Dirty:
             self._claims.update(device.claims, device.part_of)
 
 
-class _Hold(NamedTuple):
-    """What a plan depends on of a held device."""
-
-    resource: str
-    serve: Serve
-    key: Key
-    claims: frozenset[str]
-    part_of: frozenset[str]
-    exclusive: bool
-    holder: AnyHolder | None
-    moving: str
-
-    @classmethod
-    def of(cls, held: Held) -> Self:
-        device = held.device
-        return cls(
-            held.resource,
-            held.serve,
-            held.key,
-            device.claims,
-            device.part_of,
-            held.exclusive,
-            held.holder,
-            held.moving,
-        )
+def _counted(held: Held) -> tuple[Key, object]:
+    """A held device, and what a plan depends on of it."""
+    device, holder = held.device, (held.holder, held.exclusive, held.moving)
+    return held.key, (held.resource, held.serve, device.claims, device.part_of, holder)
 
 
 class _Given:
@@ -480,7 +426,6 @@ class _Given:
             self._values[name, entry.index] = values
 
     def give(self, key: Key, device: Device, entry: ResourceSettings) -> None:
-        """An entry has a device now."""
         self._takers[key] = _with_entry(self._takers.get(key, ()), entry)
         for claim in device.claims:
             self._wholes[claim] = key
@@ -488,11 +433,7 @@ class _Given:
             self._parts.setdefault(claim, set()).add(key)
 
     def take_back(self, entry: ResourceSettings, plan: _EntryPlan, devices: Mapping[str, Device]) -> None:
-        """An entry loses what it got in its last plan.
-
-        Args:
-            devices: all devices of its backend, as they are now.
-        """
+        """An entry loses what it got in its last plan. ``devices`` are all of its backend as they are now."""
         for name in plan.resources:
             self._values.pop((name, entry.index), None)
             self._names[name] = tuple(one for one in self._names[name] if one.index != entry.index)
@@ -506,37 +447,29 @@ class _Given:
                 if self._wholes.get(claim) == key and (stays is None or claim not in stays.claims):
                     del self._wholes[claim]
             for claim in device.part_of:
-                if stays is None or claim not in stays.part_of:
-                    self._drop_part(claim, key)
+                if (stays is None or claim not in stays.part_of) and (keys := self._parts.get(claim)):
+                    keys.discard(key)
+                    if not keys:
+                        del self._parts[claim]
             if others:
                 self._takers[key] = others
             else:
                 del self._takers[key]
 
-    def _drop_part(self, claim: str, key: Key) -> None:
-        keys = self._parts.get(claim)
-        if keys is not None:
-            keys.discard(key)
-            if not keys:
-                del self._parts[claim]
-
 
 def _with_entry(
     entries: tuple[ResourceSettings, ...], entry: ResourceSettings
 ) -> tuple[ResourceSettings, ...]:
-    return tuple(sorted((*entries, entry), key=_index)) if entries else (entry,)
-
-
-def _index(entry: ResourceSettings) -> int:
-    return entry.index
+    return tuple(sorted((*entries, entry), key=attrgetter("index"))) if entries else (entry,)
 
 
 class _Run:
     """Plans one entry, below those that are planned already."""
 
-    def __init__(self, entry: _Entry, given: _Given, list_limit: int, sides: SidesView | None) -> None:
+    def __init__(self, entry: _Entry, given: _Given, list_limit: int, sides: Sides | None) -> None:
         self._entry = entry
         self._settings = entry.settings
+        self._fields = naming.fields(entry.settings.name)
         self._given = given
         self._list_limit = list_limit
         self._sides = sides
@@ -549,15 +482,14 @@ class _Run:
     def plan(self) -> Generator[None, None, _EntryPlan]:
         """Gives the entry the devices that it selects and that nothing keeps from it."""
         entry = self._settings
-        fields = naming.fields(entry.name)
-        if not fields:
+        if not self._fields:
             self._names.add(entry.name)
             if entry.when_empty is WhenEmpty.REGISTER and self._given.owner(entry.name, entry) is None:
                 self._open(entry.name)
         for n, device in enumerate(self._entry.selected.values(), 1):
             if n % STRIDE == 0:
                 yield
-            self._device(entry, fields, device)
+            self._device(device)
         before = self._entry.plan.resources if self._entry.plan else {}
         return _EntryPlan(
             {name: _resource(name, entry, offers, before.get(name)) for name, offers in self._offers.items()},
@@ -566,38 +498,43 @@ class _Run:
             self._values,
         )
 
-    def _device(self, entry: ResourceSettings, fields: tuple[str, ...], device: Device) -> None:
-        seen = self._entry.view(device)
+    def _device(self, device: Device) -> None:
+        entry, fields, seen = self._settings, self._fields, self._entry.view(device)
         key = (entry.backend, device.id)
         name = naming.expand(entry.name, seen) if fields else entry.name
         if fields and name is not None:
             self._names.add(name)
+        # one reason after another why the entry does not get the device; the first is reported
         taker = None
         held_by: tuple[AnyHolder, ...] = ()
         leaves = None
         replicas = replicas_of(entry.share, seen)
+        # the device itself, and its name
         if reason := device.withheld or _reserved(device, entry):
             kind = RefusalKind.WITHHELD
         elif name is None:
             kind, reason = RefusalKind.NAME, _nameless(entry, fields, seen)
-        elif reason := self._no_name(name, entry, fields, device):
+        elif reason := self._no_name(name, device):
             kind = RefusalKind.NAME
-        elif taker := self._taken_by(key, entry):
+        # the entries above have it, or what it is a part of
+        elif taker := self._taken_by(key):
             kind, reason = _taken(taker, entry)
         elif reason := self._no_claim(key, device):
             kind = RefusalKind.CLAIMED
+        # containers hold it, or schedulers may still see it on the other side
         elif held := self._given.held and self._given.held.objection(
             key, device, name, entry.exclusive, entry.serve
         ):
             kind = RefusalKind.MOVING if held.moving else RefusalKind.HELD
             reason, held_by = held.reason.text, held.reason.held_by
             leaves = (held.resource, held.serve) if held.serve is not entry.serve else None
-        elif reason := self._too_soon(name, key, entry):
+        elif reason := self._too_soon(name, key):
             kind, leaves = RefusalKind.MOVING, (name, Serve.PLUGIN)
-        elif reason := self._no_room(name, device, entry, replicas):
+        # last, because it counts the device
+        elif reason := self._no_room(name, device, replicas):
             kind = RefusalKind.FULL
         else:
-            self._give(name, key, fields, device, replicas)
+            self._give(name, key, device, replicas)
             return
         index = taker.index if taker else None
         self._refusals.append(
@@ -611,7 +548,8 @@ class _Run:
         self._offers[name] = []
         return self._offers[name]
 
-    def _no_name(self, name: str, entry: ResourceSettings, fields: tuple[str, ...], device: Device) -> str:
+    def _no_name(self, name: str, device: Device) -> str:
+        entry, fields = self._settings, self._fields
         if fields:
             if problem := naming.problem(name):
                 return f"the name {name} {problem}"
@@ -625,17 +563,18 @@ class _Run:
             return f"the name {name} already belongs to entry {owner.index + 1} ({owner.name})"
         return ""
 
-    def _taken_by(self, key: Key, entry: ResourceSettings) -> ResourceSettings | None:
+    def _taken_by(self, key: Key) -> ResourceSettings | None:
+        entry = self._settings
         for other in self._given.takers(key, entry):
             if entry.exclusive or other.exclusive or entry.serve is not other.serve:
                 return other
         return None
 
-    def _too_soon(self, name: str, key: Key, entry: ResourceSettings) -> str:
+    def _too_soon(self, name: str, key: Key) -> str:
         """Why a DRA resource must not get a device yet; empty if it may."""
-        if self._sides is None or entry.serve is Serve.PLUGIN:
+        if self._sides is None or self._settings.serve is Serve.PLUGIN:
             return ""
-        return self._sides.refusal(key, name, entry)
+        return self._sides.refusal(key, name, self._settings)
 
     def _no_claim(self, key: Key, device: Device) -> str:
         entry, conflicts = self._settings, []
@@ -649,13 +588,14 @@ class _Run:
                 conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
         return min(conflicts) if conflicts else ""  # a set has no order, and the plan must be deterministic
 
-    def _no_room(self, name: str, device: Device, entry: ResourceSettings, replicas: int) -> str:
+    def _no_room(self, name: str, device: Device, replicas: int) -> str:
+        entry = self._settings
         together = entry.share.of is Of.ALL
         if entry.serve is Serve.DRA:
             return ""  # there is no list
         if together and name in self._sizes:
             return ""  # the tokens are in the list already
-        # the same as units() makes; that is too slow for each device at each event
+        # the same as Units makes; that is too slow for each device at each event
         if together:
             each = listed_bytes(len(ALL) + _numbered(replicas), 0)
         else:
@@ -667,11 +607,11 @@ class _Run:
         self._sizes[name] = size
         return ""
 
-    def _give(self, name: str, key: Key, fields: tuple[str, ...], device: Device, replicas: int) -> None:
+    def _give(self, name: str, key: Key, device: Device, replicas: int) -> None:
         self._given.give(key, device, self._settings)
         offers = self._offers.get(name)
         if offers is None:
-            offers = self._open(name, _values(fields, device) if fields else None)
+            offers = self._open(name, _values(self._fields, device) if self._fields else None)
         offers.append(Offer(device, replicas))
 
 

@@ -62,7 +62,6 @@ class DraTiming:
 
 
 NODE = DraTiming()
-"""The timing on a node."""
 
 _FROM_PLUGIN = "it is moving from the device plugin to DRA: devhost waits"
 _FROM_DRA = "it is moving away from DRA: devhost waits"
@@ -101,12 +100,7 @@ class _Withdrawn:
 
 
 class Sides:
-    """Which devices each side offers, and which are moving.
-
-    Args:
-        clock: monotonic seconds.
-        timing: how long schedulers may take.
-    """
+    """Which devices each side offers, and which are moving. ``clock`` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float], timing: DraTiming = NODE) -> None:
         self._clock = clock
@@ -204,10 +198,8 @@ class Sides:
     def node_seen(self, began: float, allocatable: Mapping[str, int], listed: Mapping[str, Listed]) -> bool:
         """Takes the Node's status; true if a device may be offered now that was moving.
 
-        Args:
-            began: when the Node was asked for.
-            allocatable: what it offers, by resource.
-            listed: what the device plugin lists, by resource.
+        ``began`` is when the Node was asked for, ``allocatable`` what it offers, ``listed`` what the device
+        plugin lists, by resource.
         """
 
         def agrees(resource: str) -> bool:
@@ -233,11 +225,8 @@ class Sides:
     def claims_seen(self, began: float, allocated: Mapping[Key, Sequence[AnyHolder]]) -> bool:
         """Takes the devices that any ResourceClaim has allocated, each with these claims.
 
-        Args:
-            began: when the list was asked for.
-
-        Returns:
-            Whether one of the moving devices is free, or waits for another claim.
+        ``began`` is when the list was asked for. True if one of the moving devices is free, or waits for
+        another claim.
         """
         changed = False
         for key, one in list(self._withdrawn.items()):
@@ -258,7 +247,6 @@ class Sides:
         return {**{key: one.resource for key, one in self._withdrawn.items()}, **self._published}
 
     def needs_node(self) -> bool:
-        """Whether a device waits for the Node."""
         return bool(self._listed_before or self._awaited)
 
     def claims_due(self) -> float | None:

@@ -106,8 +106,7 @@ def device_of(
 ) -> Device | None:
     """The device (of these, by id) that a token was made from, even if it is shared differently now.
 
-    Args:
-        of_cut: finds the device of a cut id and the length of its number; without it, all are compared.
+    ``of_cut`` finds the device of a cut id and the length of its number; without it, all are compared.
     """
     if name in devices:
         return devices[name]
@@ -146,9 +145,6 @@ class Known:
     """The devices of one backend by their present and former ids.
 
     The index of former ids is built when a token first matches no present id.
-
-    Args:
-        devices: every device that exists now, by id.
     """
 
     def __init__(self, devices: Mapping[str, Device]) -> None:
@@ -222,6 +218,4 @@ class _Former:
 
 def _fit(text: str) -> str:
     """An id, cut if it is too long, as ``Device.former_ids`` prescribes."""
-    if len(text) <= MAX_DEVICE_ID:
-        return text
-    return f"{text[: MAX_DEVICE_ID - _HASHED]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return text if len(text) <= MAX_DEVICE_ID else _cut(text, 0)

@@ -70,21 +70,18 @@ class Connections:
         await drain_refused(reader, writer)
 
     async def end(self) -> None:
-        """Ends every connection now."""
         tasks = (*self._served, *self._refused)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(
-            0
-        )  # closed transports release their descriptors in the next iteration of the loop
+        # closed transports release their descriptors in the next iteration of the loop
+        await asyncio.sleep(0)
 
 
 async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
     """Passes ``data`` to the kernel, as fast as the peer reads it. The caller limits the time.
 
-    Raises:
-        ConnectionError: the peer has left.
+    Raises ``ConnectionError`` if the peer has left.
     """
     rest = memoryview(data)
     while rest:

@@ -21,12 +21,8 @@ RESOURCE = 4
 def provide(least: int, wanted: int = 0) -> None:
     """Makes sure that this process can open more files, and raises its soft limit if necessary.
 
-    Args:
-        least: how many more it must be able to open.
-        wanted: how many more it would use if it could.
-
-    Raises:
-        EnvironmentFailure: the hard limit does not allow ``least``.
+    It must be able to open ``least`` more, and would use ``wanted`` more if it could. Raises
+    ``EnvironmentFailure`` if the hard limit does not allow ``least``.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = _used(soft)

@@ -38,25 +38,22 @@ _SCOPE = re.compile(r"[!-~]{1,15}")
 
 @frozen
 class Limits:
-    """Limits for one client, and for all of them together.
-
-    Attributes:
-        head: bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500.
-        connections: connections served at a time.
-        streams: how many of them may be endless streams, so that open pages do not lock out probes and
-            scrapers.
-        head_deadline: seconds a client has to send its request.
-        body_deadline: seconds a client has to read the answer: 2 MB, the page of ten thousand devices, takes
-            30 s at half a megabit per second.
-        stream_deadline: seconds a client has to read each part of an endless stream.
-    """
+    """Limits for one client, and for all of them together."""
 
     head: int = 8192
+    """Bytes of request line and headers; curl and kubelet probes send about 150, Prometheus about 500."""
     connections: int = 128
+    """Connections served at a time."""
     streams: int = 8
+    """How many of them may be endless streams, so that open pages do not lock out probes and scrapers."""
     head_deadline: float = 5.0
+    """Seconds a client has to send its request."""
     body_deadline: float = 30.0
+    """Seconds a client has to read the answer.
+
+    The page of ten thousand devices, 2 MB, takes 30 s at half a megabit per second."""
     stream_deadline: float = 30.0
+    """Seconds a client has to read each part of an endless stream."""
 
 
 _log = log.get(__name__)
@@ -76,10 +73,8 @@ class Listen:
 def parse_listen(text: str) -> Listen:
     """Parses ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; port 0 means any free port.
 
-    An IPv4 address may be in brackets as well, because a template does not know which kind it gets.
-
-    Raises:
-        UsageError: it is none of these.
+    An IPv4 address may be in brackets as well, because a template does not know which kind it gets. Raises
+    ``UsageError`` if it is none of these.
     """
     hint = "write HOST:PORT, :PORT for every address, or [IPV6]:PORT"
     host, colon, port = text.rpartition(":")
@@ -175,12 +170,7 @@ def page(render: Callable[[], Awaitable[bytes]], content_type: str) -> Route:
 
 
 class HttpServer:
-    """Serves paths until it is stopped.
-
-    Args:
-        routes: the answer to a GET of each path.
-        actions: what a POST to each path does.
-    """
+    """Serves paths until it is stopped. ``routes`` answer a GET of each path, ``actions`` a POST."""
 
     def __init__(
         self,
@@ -200,11 +190,7 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, at: Listen) -> Listen:
-        """Listens on TCP, and returns the actual address.
-
-        Raises:
-            EnvironmentFailure: the address is in use, not of this machine, or not permitted.
-        """
+        """Listens on TCP, and returns the actual address. Raises ``EnvironmentFailure`` if it is unusable."""
         accept, head = self._connections.accept, self._limits.head
         try:
             if at.host:
@@ -223,11 +209,7 @@ class HttpServer:
         return Listen(host, port)
 
     async def take(self, listener: socket.socket) -> None:
-        """Serves a unix socket that listens, instead of the one before, whose connections stay.
-
-        Raises:
-            OSError: the socket cannot be used.
-        """
+        """Serves a unix socket that listens, instead of the one before, whose connections stay."""
         server = await asyncio.start_unix_server(
             self._connections.accept, sock=listener, limit=self._limits.head
         )
@@ -333,9 +315,8 @@ class _Exchange:
     async def receive(self, reader: asyncio.StreamReader) -> h11.Request:
         """Reads the request.
 
-        Raises:
-            RemoteProtocolError: it is not HTTP, or longer than permitted.
-            ConnectionResetError: the client left without a request, as a TCP probe does.
+        Raises ``RemoteProtocolError`` if it is not HTTP, or longer than permitted, ``ConnectionResetError``
+        if the client left without a request, as a TCP probe does.
         """
         size = 0
         while (event := self._http.next_event()) is h11.NEED_DATA:

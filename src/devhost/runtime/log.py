@@ -19,7 +19,6 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Literal
 
 from devhost.backend.errors import printable as printable
@@ -29,7 +28,6 @@ from .outlet import Outlet, OutletStream
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
-_NOTHING: Mapping[str, object] = MappingProxyType({})
 _NEEDS_QUOTES = re.compile(r'[\s"=\\]')
 _DEPTH = 8
 """Levels of a field's value that JSON shows; those of devhost have at most two."""
@@ -50,15 +48,10 @@ logging.getLogger("devhost").addHandler(logging.NullHandler())
 class Log:
     """A logger whose calls take fields as keyword arguments."""
 
-    __slots__ = ("_fields", "_logger")
+    __slots__ = ("_logger",)
 
-    def __init__(self, logger: logging.Logger, fields: Mapping[str, object] = _NOTHING) -> None:
+    def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._fields = fields
-
-    def bind(self, /, **fields: object) -> Log:
-        """The same log with these fields in every line."""
-        return Log(self._logger, {**self._fields, **fields})
 
     def debug(self, message: str, /, **fields: object) -> None:
         """A detail that only developers need."""
@@ -84,9 +77,8 @@ class Log:
         self, level: int, message: str, fields: Mapping[str, object], *, exc_info: bool = False
     ) -> None:
         if self._logger.isEnabledFor(level):
-            extra = {"fields": {**self._fields, **fields}}
             # without arguments %-formatting is skipped, so a message may contain a percent sign
-            self._logger.log(level, message, extra=extra, exc_info=exc_info, stacklevel=3)
+            self._logger.log(level, message, extra={"fields": fields}, exc_info=exc_info, stacklevel=3)
 
 
 def get(name: str) -> Log:
@@ -206,7 +198,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:
-    fields = getattr(record, "fields", _NOTHING)
+    fields = getattr(record, "fields", {})
     return fields if isinstance(fields, Mapping) else {"fields": fields}
 
 
@@ -247,7 +239,6 @@ def _plain(value: object, depth: int = _DEPTH) -> object:
 
 
 def _short(text: str) -> str:
-    """The beginning of a very long text."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}{_DEEPER}"
 
 

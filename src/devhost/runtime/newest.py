@@ -117,9 +117,8 @@ class Newest(Generic[D, T]):
             if self._making is None:
                 self._making = asyncio.create_task(self._make())
                 self._making.add_done_callback(self._made)
-            await asyncio.shield(
-                self._making
-            )  # a watcher that is cancelled must not cancel it for the others
+            # a watcher that is cancelled must not cancel it for the others
+            await asyncio.shield(self._making)
         return latest.form
 
     async def _make(self) -> None:

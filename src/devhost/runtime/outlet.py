@@ -39,11 +39,7 @@ was too slow."""
 class Outlet:
     """Passes text to a file descriptor, in order. Methods may be called from any thread.
 
-    Args:
-        descriptor: of a file, a pipe, a socket or a terminal.
-        gap: see :data:`Gap`; called on the outlet's thread.
-        limit: see :data:`LIMIT`.
-        start: starts a thread.
+    ``gap`` (see :data:`Gap`) is called on the outlet's thread.
     """
 
     def __init__(
@@ -187,20 +183,16 @@ class OutletStream(io.TextIOBase):
         self._outlet = outlet
 
     def write(self, text: str) -> int:
-        """Puts text into the outlet."""
         self._outlet.write(text)
         return len(text)
 
     def writable(self) -> bool:
-        """Always."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor of the outlet."""
         return self._outlet.descriptor
 
     def isatty(self) -> bool:
-        """Whether the output goes to a terminal."""
         return os.isatty(self._outlet.descriptor)
 
     def flush(self) -> None:

@@ -53,14 +53,12 @@ class LoopClock:
     """
 
     def time(self) -> float:
-        """Monotonic seconds."""
         try:
             return asyncio.get_running_loop().time()
         except RuntimeError:
             return time.monotonic()
 
     def call_at(self, when: float, callback: Callable[[], object], /) -> Timer:
-        """Calls ``callback`` in the event loop at ``when``."""
         return asyncio.get_running_loop().call_at(when, callback)
 
 
@@ -71,10 +69,9 @@ LOOP_CLOCK = LoopClock()
 class Retry(DevhostError):
     """A pass failed and is run again with back-off.
 
-    Args:
-        reason: for the log; empty if the pass has reported the failure itself.
-        wakeable: whether a wake ends the back-off; ``None`` for the reconciler's default.
-        after: seconds that the back-off lasts at least.
+    ``reason`` is for the log; it is empty if the pass has reported the failure itself. ``wakeable`` is
+    whether a wake ends the back-off; ``None`` for the reconciler's default. The back-off lasts at least
+    ``after`` seconds.
     """
 
     def __init__(self, reason: str = "", *, wakeable: bool | None = None, after: float = 0.0) -> None:
@@ -86,12 +83,8 @@ class Retry(DevhostError):
 class FailureLog:
     """Logs one kind of failure once for each reason, and its end once.
 
-    Args:
-        failed: the message for a failure, which also has the field ``reason``.
-        recovered: the message when it works again.
-        level: of the first message; the second always has the level ``info``.
-        incident: the reasons that were logged; pass that of a predecessor so that they are not repeated.
-        fields: further fields of both messages.
+    The message ``failed`` also has the field ``reason``. ``level`` is that of this message; ``recovered``
+    always has the level ``info``. ``fields`` are in both messages.
     """
 
     def __init__(
@@ -101,10 +94,9 @@ class FailureLog:
         recovered: str,
         *,
         level: Literal["warning", "error"] = "warning",
-        incident: Incident | None = None,
         **fields: object,
     ) -> None:
-        self.incident = Incident() if incident is None else incident
+        self._incident = Incident()
         self._log = log
         self._failed = failed
         self._recovered = recovered
@@ -113,15 +105,14 @@ class FailureLog:
 
     def failed(self, reason: str) -> bool:
         """Reports a failure with this reason; true if it was logged."""
-        if not self.incident.news(reason):
+        if not self._incident.news(reason):
             return False
         write = self._log.error if self._level == "error" else self._log.warning
         write(self._failed, **self._fields, reason=reason)
         return True
 
     def succeeded(self) -> None:
-        """Reports that it works."""
-        if self.incident.over():
+        if self._incident.over():
             self._log.info(self._recovered, **self._fields)
 
 
@@ -129,8 +120,6 @@ class Reconciler:
     """Runs passes, one at a time: when woken, when the last pass requested it, and after a failure.
 
     Args:
-        reconcile: runs one pass; the module describes the meaning of its result.
-        backoff: delays after failures.
         failures: logs failures; ``None`` if the pass logs them itself.
         first: seconds from the start of :meth:`run` to the first pass; ``None`` to wait for a wake.
         settle: seconds from a wake to the pass that it causes: events come in bursts.
@@ -138,7 +127,6 @@ class Reconciler:
         pacer: the pause after a pass, in proportion to its duration.
         wakeable: whether a wake ends a back-off. It should not if failing is expensive: more calls do not
             help a failing driver.
-        clock: the source of time.
     """
 
     def __init__(
@@ -178,11 +166,7 @@ class Reconciler:
         self._changed = asyncio.Event()
 
     def wake(self, within: float | None = None) -> None:
-        """Requests a pass. If there are several requests, the earliest time counts.
-
-        Args:
-            within: seconds until the pass; ``settle`` if not given.
-        """
+        """Requests a pass within so many seconds, by default ``settle``. The earliest request counts."""
         due = self._clock.time() + (self._settle if within is None else within)
         if due < self._woken_for:
             self._woken_for = due
@@ -209,11 +193,7 @@ class Reconciler:
             self._failures.succeeded()
 
     async def run(self) -> None:
-        """Runs passes until :meth:`stop`.
-
-        Raises:
-            Exception: any exception of a pass that is not a :class:`DevhostError`.
-        """
+        """Runs passes until :meth:`stop`. Raises what a pass raises, unless it is a :class:`DevhostError`."""
         self._timed_for = math.inf if self._first is None else self._clock.time() + self._first
         self._holding = False
         while await self._due():

@@ -37,12 +37,9 @@ def channel(path: Path, *options: Option) -> grpc.aio.Channel:
 class Server:
     """Serves methods on one unix socket.
 
-    Args:
-        path: the socket, at which no file is.
-        services: the methods of each service, by its full name. They get the bytes of a request and call
-            :func:`decoded`: with a deserializer, gRPC would log a traceback for each undecodable request.
-        options: of the gRPC server.
-        shorter: the option of the command line to choose a shorter path with.
+    No file may be at ``path``. ``services`` has the methods of each service, by its full name. They get the
+    bytes of a request and call :func:`decoded`: with a deserializer, gRPC would log a traceback for each
+    undecodable request. ``shorter`` is the option of the command line to choose a shorter path with.
     """
 
     def __init__(
@@ -58,8 +55,8 @@ class Server:
     async def start(self) -> None:
         """Binds the socket with mode 0600 and serves.
 
-        Raises:
-            EnvironmentFailure: the path is too long, no socket can be made there, or no descriptor is left.
+        Raises ``EnvironmentFailure`` if the path is too long, no socket can be made there, or no descriptor
+        is left.
         """
         if wrong := too_long(self.path):
             raise EnvironmentFailure(wrong, f"choose a shorter {self._shorter}")
@@ -115,7 +112,6 @@ def _cannot(path: Path) -> EnvironmentFailure:
 
 
 def undecodable(kind: type[Message], error: DecodeError) -> str:
-    """Why a request cannot be decoded."""
     return f"the request is not a {kind.DESCRIPTOR.full_name}: {' '.join(str(error).split())}"
 
 

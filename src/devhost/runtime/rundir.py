@@ -42,10 +42,8 @@ def make_runtime_dir() -> Path:
     """The runtime directory, created if necessary, and accessible only to this user.
 
     If it belongs to this user, is writable by others and empty, its mode is changed: Kubernetes creates an
-    emptyDir with mode 0777, and a hostPath of type DirectoryOrCreate with 0755.
-
-    Raises:
-        EnvironmentFailure: it cannot be made, or it is not safe.
+    emptyDir with mode 0777, and a hostPath of type DirectoryOrCreate with 0755. Raises ``EnvironmentFailure``
+    if it cannot be made, or it is not safe.
     """
     path = runtime_dir()
     try:
@@ -95,8 +93,7 @@ def socket_name(kubelet_dir: Path) -> str:
 def status_sockets() -> list[Path]:
     """Every socket file in the runtime directory, live or not; none if it does not exist.
 
-    Raises:
-        EnvironmentFailure: the directory cannot be read, or it is not safe.
+    Raises ``EnvironmentFailure`` if the directory cannot be read, or it is not safe.
     """
     try:
         if _mode_of_ours(runtime_dir(), "run the command as the user of that devhost") & 0o022:
@@ -148,11 +145,7 @@ def bind(path: Path) -> socket.socket:
 
 
 def check_length(path: Path) -> None:
-    """Checks whether a path can be that of a socket.
-
-    Raises:
-        EnvironmentFailure: it is too long.
-    """
+    """Checks whether a path can be that of a socket. Raises ``EnvironmentFailure`` if it is too long."""
     if wrong := sockets.too_long(path):
         raise EnvironmentFailure(
             wrong, f"use a shorter path: `run --status-socket`, `status --socket` or ${_OVERRIDE}"

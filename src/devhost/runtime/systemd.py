@@ -46,11 +46,8 @@ class SystemdNotifier:
     """The connection to systemd for the lifetime of the process.
 
     It removes ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` from the environment, so that no
-    program that a backend starts can send notifications for devhost.
-
-    Args:
-        environment: the environment of the process.
-        pace: the minimum number of seconds between two messages after the start, and before a retry.
+    program that a backend starts can send notifications for devhost. ``pace`` is the minimum number of
+    seconds between two messages after the start, and before a retry.
     """
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ, pace: float = PACE) -> None:
@@ -92,10 +89,8 @@ class SystemdNotifier:
     ) -> None:
         """Sends notifications until cancelled; returns at once without ``NOTIFY_SOCKET``.
 
-        Args:
-            ready: whether the first plan is made; once true it stays true.
-            line: returns the status line of the service.
-            stopped: waits until the service begins to stop.
+        ``ready`` is whether the first plan is made; once true it stays true. ``line`` returns the status line
+        of the service. ``stopped`` waits until the service begins to stop.
         """
         if not self._address:
             return
@@ -156,9 +151,8 @@ class SystemdNotifier:
 def line(resources: int, problems: int, first: str, waiting: Sequence[str] = ()) -> str:
     """The status line of a host: ``14 resources, 2 problems; first: …``.
 
-    Args:
-        first: the most important problem; empty if there is none.
-        waiting: the backends of required entries that have not listed their devices yet.
+    ``first`` is the most important problem; empty if there is none. ``waiting`` are the backends of required
+    entries that have not listed their devices yet.
     """
     if waiting and not problems:
         return f"{_count(resources, 'resource')}, waiting for {', '.join(waiting)}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from devhost.backend.backoff import Backoff
@@ -33,10 +33,7 @@ class Failing(NamedTuple):
 class Tasks:
     """Named tasks, which run in the context :attr:`group`.
 
-    Args:
-        clock: monotonic seconds.
-        sleep: waits for a number of seconds.
-        changed: called when :attr:`failing` has changed.
+    ``clock`` gives monotonic seconds. ``changed`` is called when :attr:`failing` has changed.
     """
 
     def __init__(
@@ -48,24 +45,16 @@ class Tasks:
         self._clock = clock
         self._sleep = sleep
         self._changed = changed
-        self._failing: dict[str, Failing] = {}
-        self._group = asyncio.TaskGroup()
+        self.failing: dict[str, Failing] = {}
+        """The tasks that have failed and not run for :data:`LONGEST_PAUSE` since, by name."""
+        self.group = asyncio.TaskGroup()
+        """The context of the tasks, which ends when every task has ended."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._all: set[asyncio.Task[None]] = set()
 
-    @property
-    def group(self) -> AbstractAsyncContextManager[asyncio.TaskGroup]:
-        """The context of the tasks, which ends when every task has ended."""
-        return self._group
-
-    @property
-    def failing(self) -> Mapping[str, Failing]:
-        """The tasks that have failed and not run for :data:`LONGEST_PAUSE` since, by name."""
-        return self._failing
-
     def spawn(self, name: str, work: Work) -> None:
         """Starts ``work``, and restarts it with back-off whenever it fails."""
-        task = self._group.create_task(self._contained(name, work), name=name)
+        task = self.group.create_task(self._contained(name, work), name=name)
         self._running[name] = task
         self._all.add(task)
         task.add_done_callback(lambda done: self._forget(name, done))
@@ -75,7 +64,6 @@ class Tasks:
         return self._running.pop(name, None)
 
     def cancel(self, name: str) -> None:
-        """Cancels the task of that name, if one runs."""
         if task := self.take(name):
             task.cancel()
 
@@ -108,8 +96,8 @@ class Tasks:
                 else:
                     reason = BUG
                     log.exception("a task failed and is started again", task=name)
-                since = self._failing[name].since if name in self._failing else time.time()
-                self._failing[name] = Failing(reason, since)
+                since = self.failing[name].since if name in self.failing else time.time()
+                self.failing[name] = Failing(reason, since)
                 self._changed()
                 if self._clock() - began > LONGEST_PAUSE:
                     backoff.reset()
@@ -120,7 +108,7 @@ class Tasks:
     @asynccontextmanager
     async def _recovering(self, name: str) -> AsyncIterator[None]:
         """While a task runs that has failed before, which works again once it has run for long."""
-        if name not in self._failing:
+        if name not in self.failing:
             yield
             return
         waiting = asyncio.create_task(self._recover(name))
@@ -134,5 +122,5 @@ class Tasks:
         self._works(name)
 
     def _works(self, name: str) -> None:
-        if self._failing.pop(name, None) is not None:
+        if self.failing.pop(name, None) is not None:
             self._changed()

@@ -39,11 +39,9 @@ class DirectoryWatch:
 
     inotify is only an optimization: if a directory does not exist yet, or the inotify limit is exhausted
     (``fs.inotify.max_user_instances`` is 128 by default), it polls. inotify is retried with back-off.
-
-    Args:
-        paths: returns the directories to watch; called again after each change, so they may move.
-        poll: seconds between two wakes without a change.
-        blind: called with the reason when inotify stops working, and with an empty one when it works again.
+    ``paths`` returns the directories to watch; it is called again after each change, so they may move.
+    ``poll`` is the seconds between two wakes without a change. ``blind`` is called with the reason when
+    inotify stops working, and with an empty one when it works again.
     """
 
     def __init__(

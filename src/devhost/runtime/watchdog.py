@@ -50,11 +50,8 @@ _DEPTH = 40
 class Watchdog:
     """Watches the running loop for as long as the ``with`` block lasts.
 
-    Args:
-        stall: seconds without an answer after which the process ends.
-        tick: seconds between two checks.
-        leave: ends the process; called on the thread of the watchdog.
-        report: seconds that logging the stacks may take.
+    The process ends after ``stall`` seconds without an answer, checked every ``tick`` seconds. ``leave`` ends
+    it, on the thread of the watchdog. Logging the stacks may take ``report`` seconds.
     """
 
     def __init__(

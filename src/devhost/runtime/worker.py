@@ -46,12 +46,8 @@ class NotCalled(BackendTimeout):
 class WorkerThread:
     """Runs blocking calls for one purpose. Used in one event loop.
 
-    Args:
-        name: of its threads.
-        who: what is called, as the beginning of error messages: ``backend gpu``.
-        work: the purpose of the calls, as the end of error messages: ``when looking for devices``.
-        idle: seconds after which a thread without calls ends.
-        start: starts a thread.
+    ``who`` is what is called, as the beginning of error messages: ``backend gpu``. ``work`` is the purpose of
+    the calls, as their end: ``when looking for devices``. A thread without calls ends after ``idle`` seconds.
     """
 
     def __init__(
@@ -71,28 +67,20 @@ class WorkerThread:
         self._jobs = SimpleQueue[_Job | _Last | None]()  # None wakes a thread to end it
         self._lock = threading.Lock()
         self._thread: _Runner | None = None
-        self._abandoned = 0
+        self.abandoned = 0
+        """The number of threads that were abandoned in a call that hangs."""
         self._resting = False
         self._closed = False
-
-    @property
-    def abandoned(self) -> int:
-        """The number of threads that were abandoned in a call that hangs."""
-        return self._abandoned
 
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call`` on the worker's thread; returns what it returns, raises what it raises.
 
-        Args:
-            deadline: seconds from now, including the wait for earlier calls.
-
-        Raises:
-            BackendTimeout: the deadline passed, too many earlier calls still hang, or no thread can be
-                started.
+        ``deadline`` is in seconds from now, including the wait for earlier calls. Raises ``BackendTimeout``
+        if the deadline passed, too many earlier calls still hang, or no thread can be started.
         """
-        if self._abandoned >= MAX_ABANDONED:
+        if self.abandoned >= MAX_ABANDONED:
             raise BackendTimeout(
-                f"{self._who} does not answer{self._work}: {self._abandoned} earlier calls still hang"
+                f"{self._who} does not answer{self._work}: {self.abandoned} earlier calls still hang"
             )
         loop = asyncio.get_running_loop()
         job = _Job(partial(call, *args, **kwargs), loop)
@@ -119,8 +107,8 @@ class WorkerThread:
     def close(self, last: Callable[[], None] | None = None) -> None:
         """Ends the thread once its current call returns; does not wait for it.
 
-        Args:
-            last: called after that, on the worker's thread, unless nothing was ever called. Must not raise.
+        ``last`` is called after that, on the worker's thread, unless nothing was ever called. It must not
+        raise.
         """
         with self._lock:
             if last is not None and not self._closed:
@@ -140,9 +128,9 @@ class WorkerThread:
             job.left = True
             if self._thread is not None and self._thread.job is job and not job.returned:
                 self._thread.given_up = True
-                self._abandoned += 1
+                self.abandoned += 1
                 self._thread = None
-                if not self._jobs.empty() and self._abandoned < MAX_ABANDONED:
+                if not self._jobs.empty() and self.abandoned < MAX_ABANDONED:
                     with suppress(NoThread):  # those jobs run with the next call, if it is soon
                         self._thread = _Runner(self)
 
@@ -166,7 +154,7 @@ class WorkerThread:
         with self._lock:
             runner.job = None
             if runner.given_up:
-                self._abandoned -= 1
+                self.abandoned -= 1
                 if self._thread is not None:
                     return False
                 # There is no other thread, perhaps because too many hang: this one continues.
@@ -185,11 +173,7 @@ class WorkerThread:
 class FileWorker(WorkerThread):
     """A worker for the files of one directory that the configuration names.
 
-    Args:
-        name: of its threads.
-        hint: what the directory must be, for an error.
-        deadline: seconds one operation may take.
-        start: starts a thread.
+    ``hint`` is what the directory must be, for an error. One operation may take ``deadline`` seconds.
     """
 
     def __init__(
@@ -207,11 +191,8 @@ class FileWorker(WorkerThread):
     async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``call`` as :meth:`call` does, within the deadline.
 
-        Args:
-            what: the operation, for the error: ``write /a/b``.
-
-        Raises:
-            EnvironmentFailure: the directory hangs, is full, or cannot be written to.
+        ``what`` is the operation, for the error: ``write /a/b``. Raises ``EnvironmentFailure`` if the
+        directory hangs, is full, or cannot be written to.
         """
         try:
             return await self.call(self._deadline, call, *args, **kwargs)
@@ -266,11 +247,7 @@ class _Last:
 
 
 class _Runner:
-    """A thread of a worker.
-
-    Raises:
-        NoThread: it cannot be started.
-    """
+    """A thread of a worker. Raises ``NoThread`` if it cannot be started."""
 
     def __init__(self, worker: WorkerThread) -> None:
         self.job: _Job | _Last | None = None

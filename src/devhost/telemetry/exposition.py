@@ -132,11 +132,7 @@ class Family(Generic[S]):
 
 
 class Gathered:
-    """A gauge that is made for one scrape.
-
-    Args:
-        samples: the label values of each series, and its value.
-    """
+    """A gauge that is made for one scrape."""
 
     kind: Kind = "gauge"
 

@@ -1,4 +1,4 @@
-"""The metrics of devhost: one table, and methods named after what happened.
+"""The metrics of devhost: one table.
 
 A counter or gauge with no label but its owner's (a resource, a backend or an observer) exists at zero as
 soon as the owner is known, so that ``rate()`` and ``absent()`` work from the first scrape. Every other series
@@ -9,10 +9,8 @@ are in seconds.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Literal, get_args
@@ -370,24 +368,34 @@ OTHER_REASONS = "other reasons"
 """The label value for all other reasons."""
 
 
-@dataclass(slots=True)
-class _Resource:
-    """A known resource; ``reasons`` are the reasons of its unhealthy devices."""
+def device_samples(backend: str, healthy: int, unhealthy: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    """The samples of ``devices`` for a resource of this backend.
 
-    backend: str
-    prepares: bool
-    reasons: set[str] = field(default_factory=set)
+    Args:
+        healthy: how many of its tokens are healthy.
+        unhealthy: how many are not, by reason. Only the :data:`MOST_REASONS` most frequent are named.
+    """
+    counts: Counter[str] = Counter()
+    for reason, count in unhealthy.items():
+        counts[printable(reason)] += count
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    named = {reason: count for reason, count in ordered[:MOST_REASONS] if reason}
+    if rest := sum(count for reason, count in ordered[MOST_REASONS:] if reason):
+        named[OTHER_REASONS] = rest
+    return {
+        (backend, "Healthy", ""): healthy,
+        **{(backend, "Unhealthy", reason): count for reason, count in {"": counts[""], **named}.items()},
+    }
 
 
 class Metrics:
-    """Counts what happens to one host.
+    """Counts what happens to one host, in the series of :data:`TABLE`.
 
-    Args:
-        clock: seconds since the epoch.
+    A metric is named as in the table, its labels are given in their order there. What is unknown there is a
+    KeyError or a ValueError; ``tests/telemetry/test_metrics.py`` looks for it in the code.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._numbers: dict[str, Family[Number]] = {}
         self._distributions: dict[str, Family[Distribution]] = {}
         for one in TABLE:
@@ -398,58 +406,68 @@ class Metrics:
             elif not one.scraped:
                 self._numbers[one.name] = Family(one.kind, full, one.help, one.labels, Number)
         self._owners: dict[Owner, set[str]] = {owner: set() for owner in get_args(Owner)}
-        self._begin(None)
-        self._numbers["build_info"].labels(__version__).value = 1
-        self._resources: dict[str, _Resource] = {}
-        self._refusals: set[str] = set()
+        self._shown: dict[tuple[str, str], frozenset[tuple[str, ...]]] = {}
+        """The further labels of what :meth:`show` was called with last, by metric and owner."""
+        self._start(None)
+        self.set("build_info", __version__, to=1)
         self._wrong: Callable[[], Wrong] = lambda: ({}, ())
         self._left: Callable[[], Iterable[Left]] = lambda: ()
         self._entries: Callable[[], Iterable[Entry]] = lambda: ()
         self._held: Callable[[], Iterable[Held]] | None = None
 
-    def _begin(self, owner: Owner | None, *name: str) -> None:
-        if owner is not None:
-            self._owners[owner].update(name)
-        for one in TABLE:
-            if one.owner == owner and one.starts:
-                self._numbers[one.name].labels(*name)
+    def begin(self, owner: Owner, name: str) -> None:
+        """An owner of series exists from now on. If it is known, its series stay as they are."""
+        self._owners[owner].add(name)
+        self._start(owner, name)
 
-    def _end(self, owner: Owner, name: str) -> None:
+    def end(self, owner: Owner, name: str) -> None:
+        """An owner is gone: its series end."""
         self._owners[owner].discard(name)
         for one in TABLE:
             if one.owner == owner:
                 (self._distributions.get(one.name) or self._numbers[one.name]).end(name)
+                self._shown.pop((one.name, name), None)
+
+    def add(self, metric: str, *labels: str, by: float = 1.0) -> None:
+        """Counts something."""
+        if self._known(metric, labels):
+            self._numbers[metric].labels(*labels).value += by
+
+    def set(self, metric: str, *labels: str, to: float) -> None:
+        """Sets a gauge."""
+        if self._known(metric, labels):
+            self._numbers[metric].labels(*labels).value = to
+
+    def observe(self, metric: str, *labels: str, seconds: float) -> None:
+        """Counts a duration in a histogram."""
+        if self._known(metric, labels):
+            self._distributions[metric].labels(*labels).observe(seconds)
+
+    def show(self, metric: str, owner: str, samples: Mapping[tuple[str, ...], float]) -> None:
+        """Sets all series of a gauge that belong to one owner, by their further labels; all others end."""
+        if self._known(metric, (owner,)):
+            family = self._numbers[metric]
+            for labels in self._shown.get((metric, owner), frozenset()) - samples.keys():
+                family.remove(owner, *labels)
+            for labels, value in samples.items():
+                family.labels(owner, *labels).value = value
+            self._shown[metric, owner] = frozenset(samples)
+
+    def _start(self, owner: Owner | None, *name: str) -> None:
+        for one in TABLE:
+            if one.owner == owner and one.starts:
+                self._numbers[one.name].labels(*name)
 
     def _known(self, metric: str, labels: Sequence[str]) -> bool:
         owner = _OWNER[metric]
         return owner is None or labels[0] in self._owners[owner]
 
-    def _add(self, metric: str, *labels: str, by: float = 1.0) -> None:
-        if self._known(metric, labels):
-            self._numbers[metric].labels(*labels).value += by
-
-    def _set(self, metric: str, *labels: str, to: float) -> None:
-        if self._known(metric, labels):
-            self._numbers[metric].labels(*labels).value = to
-
-    def _observe(self, metric: str, *labels: str, seconds: float) -> None:
-        if self._known(metric, labels):
-            self._distributions[metric].labels(*labels).observe(seconds)
-
     def name_holders(self, held: Callable[[], Iterable[Held]]) -> None:
-        """Adds the metric of which container holds which device, with the names of pods.
-
-        Args:
-            held: returns each pair of device and container once.
-        """
+        """Adds the metric of who holds which device, each pair once, with the names of pods."""
         self._held = held
 
     def name_entries(self, listed: Callable[[], Iterable[Entry]]) -> None:
-        """Adds the metric of the number of devices of each entry of the configuration.
-
-        Args:
-            listed: returns every entry.
-        """
+        """Adds the metric of the number of devices of each entry of the configuration."""
         self._entries = listed
 
     def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
@@ -488,222 +506,5 @@ class Metrics:
 
     async def render(self) -> bytes:
         """Every series in the format of :data:`.exposition.CONTENT_TYPE`."""
-        self._set("log_lines_dropped_total", to=dropped())
+        self.set("log_lines_dropped_total", to=dropped())
         return await text(self.collect())
-
-    def resource_added(self, resource: str, backend: str, prepares: bool = False) -> None:
-        """The plan has a resource of this name: its series exist from now on, at zero.
-
-        ``prepares`` is whether the kubelet calls PreStartContainer for it; otherwise it has no such series.
-        """
-        known = self._resources.get(resource)
-        if known is not None and (known.backend, known.prepares) == (backend, prepares):
-            return
-        self.resource_removed(resource)
-        self._resources[resource] = _Resource(backend, prepares)
-        for health in ("Healthy", "Unhealthy"):
-            self._numbers["devices"].labels(resource, backend, health, "")
-        self._begin("resource", resource)
-        if prepares:
-            self._begin("prepared", resource)
-
-    def resource_removed(self, resource: str) -> None:
-        """The resource left the configuration: its series end."""
-        if self._resources.pop(resource, None) is not None:
-            self._end("resource", resource)
-            self._end("prepared", resource)
-
-    def devices(self, resource: str, healthy: int, unhealthy: Mapping[str, int]) -> None:
-        """The numbers of healthy tokens in the resource's inventory, and of unhealthy ones by reason."""
-        known = self._resources.get(resource)
-        if known is None:
-            return
-        family, backend = self._numbers["devices"], known.backend
-        family.labels(resource, backend, "Healthy", "").value = healthy
-        family.labels(resource, backend, "Unhealthy", "").value = unhealthy.get("", 0)
-        counts: Counter[str] = Counter()
-        for reason, count in unhealthy.items():
-            counts[printable(reason)] += count
-        ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-        by_reason = {reason: count for reason, count in ordered[:MOST_REASONS] if reason}
-        if rest := sum(count for reason, count in ordered[MOST_REASONS:] if reason):
-            by_reason[OTHER_REASONS] = rest
-        for reason in known.reasons - by_reason.keys():
-            family.remove(resource, backend, "Unhealthy", reason)
-        known.reasons = set(by_reason)
-        for reason, count in by_reason.items():
-            family.labels(resource, backend, "Unhealthy", reason).value = count
-
-    def registered(self, resource: str) -> None:
-        """The kubelet accepted a registration."""
-        self._add("registrations_total", resource)
-
-    def registration_failed(self, resource: str) -> None:
-        """The kubelet refused a registration or could not be reached."""
-        self._add("registration_failures_total", resource)
-
-    def streams(self, resource: str, count: int) -> None:
-        """The number of open ListAndWatch streams changed."""
-        self._set("streams", resource, to=count)
-
-    def list_sent(self, resource: str, since_event: float | None) -> None:
-        """A list was sent to the kubelet; ``since_event`` is ``None`` if no event caused it."""
-        self._add("lists_total", resource)
-        if since_event is not None:
-            self._observe("event_to_list_seconds", resource, seconds=since_event)
-
-    def allocated(self, resource: str, seconds: float) -> None:
-        """Allocate answered with devices."""
-        self._add("allocations_total", resource)
-        self._observe("allocate_seconds", resource, seconds=seconds)
-
-    def allocation_failed(self, resource: str, reason: CallFailure, seconds: float) -> None:
-        """Allocate answered with an error."""
-        self._add("allocation_failures_total", resource, reason)
-        self._observe("allocate_seconds", resource, seconds=seconds)
-
-    def prepared(self, resource: str, seconds: float) -> None:
-        """PreStartContainer answered that the devices are ready."""
-        self._observe("prepare_seconds", resource, seconds=seconds)
-
-    def preparation_failed(self, resource: str, reason: CallFailure, seconds: float) -> None:
-        """PreStartContainer answered with an error."""
-        self._add("prepare_failures_total", resource, reason)
-        self._observe("prepare_seconds", resource, seconds=seconds)
-
-    def preferred(self, resource: str, seconds: float) -> None:
-        """GetPreferredAllocation answered."""
-        if known := self._resources.get(resource):
-            self._observe("prefer_seconds", known.backend, seconds=seconds)
-
-    def affinity_guessed(self, result: Guess) -> None:
-        """The outcome of a guess, used to choose devices, is known, or it never will be."""
-        self._add("affinity_guesses_total", result)
-
-    def preference_unproven(self) -> None:
-        """GetPreferredAllocation answered with a choice that is not proven best."""
-        self._add("preferences_unproven_total")
-
-    def backend_added(self, backend: str) -> None:
-        """A backend runs: it has series from now on."""
-        self._begin("backend", backend)
-
-    def backend_removed(self, backend: str) -> None:
-        """No resource needs the backend any longer: its series end."""
-        self._end("backend", backend)
-
-    def discovered(self, backend: str, seconds: float) -> None:
-        """A discovery succeeded; ``seconds`` is its duration."""
-        self._observe("discovery_seconds", backend, seconds=seconds)
-
-    def backend_failed(self, backend: str, kind: BackendFailure) -> None:
-        """One call of the backend failed."""
-        self._add("backend_failures_total", backend, kind)
-
-    def backend_degraded(self, backend: str, degraded: bool) -> None:
-        """The backend fails and its last good list is used (``True``), or it works again (``False``)."""
-        self._set("backend_degraded", backend, to=degraded)
-
-    def provisioning(self, backend: str, states: Mapping[str, bool]) -> None:
-        """The state of the hardware changed: every state, and whether it is the current one."""
-        for state, present in states.items():
-            self._set("provisioning", backend, state, to=present)
-
-    def labels_wanted(self, backend: str) -> None:
-        """Node labels of the backend are enabled: their series exist from now on, at zero."""
-        self._begin("labels", backend)
-
-    def labels_unwanted(self, backend: str) -> None:
-        """Node labels of the backend are disabled: their series end."""
-        self._end("labels", backend)
-
-    def labels_written(self, backend: str, labels: int, written: bool) -> None:
-        """The number of labels in its file; ``written`` is whether the file was made, changed or removed."""
-        self._set("labels", backend, to=labels)
-        self._add("label_files_total", backend, by=written)
-
-    def labels_failed(self, backend: str) -> None:
-        """The backend did not return its labels, or the file could not be written."""
-        self._add("label_failures_total", backend)
-
-    def planned(self, refusals: Mapping[str, int]) -> None:
-        """A new plan is in effect; ``refusals`` is the number of devices that it refuses, by kind.
-
-        Kinds of an earlier plan that are not among them are set to zero.
-        """
-        self._refusals.update(refusals)
-        for reason in self._refusals:
-            self._numbers["plan_refusals"].labels(reason).value = refusals.get(reason, 0)
-
-    def config_loaded(self, generation: int) -> None:
-        """A configuration took effect, the first one or a reload."""
-        self._set("config_generation", to=generation)
-        self._reloaded(True)
-
-    def config_rejected(self) -> None:
-        """A changed configuration was refused, and the previous one stays in effect."""
-        self._reloaded(False)
-
-    def _reloaded(self, success: bool) -> None:
-        self._set("config_last_reload_success", to=success)
-        self._set("config_last_reload_timestamp_seconds", to=self._clock())
-
-    def driver_added(self, driver: str) -> None:
-        """There is a DRA driver."""
-        self._begin("driver", driver)
-
-    def slices_changed(self, driver: str, writes: int) -> None:
-        """So many slices were created, changed or deleted."""
-        self._add("dra_slice_writes_total", driver, by=writes)
-
-    def slices_synced(self, driver: str, slices: int, dropped: int) -> None:
-        """The slices agree with the devices, but for fields that the API server dropped."""
-        self._set("dra_slices", driver, to=slices)
-        self._set("dra_dropped_fields", driver, to=dropped)
-        self._set("dra_synced_timestamp_seconds", driver, to=self._clock())
-
-    def dra_offered(
-        self, driver: str, devices: Mapping[tuple[str, bool], int], moving: Mapping[str, int]
-    ) -> None:
-        """The plan offers these numbers of devices, by resource and whether they are healthy.
-
-        Args:
-            moving: how many leave each resource.
-        """
-        self._numbers["dra_devices"].end(driver)
-        for (resource, healthy), count in sorted(devices.items()):
-            self._set("dra_devices", driver, resource, "Healthy" if healthy else "Unhealthy", to=count)
-        self._numbers["dra_moving_devices"].end(driver)
-        for resource, count in sorted(moving.items()):
-            self._set("dra_moving_devices", driver, resource, to=count)
-
-    def claims_prepared(self, driver: str, results: Mapping[ClaimCall, int], seconds: float) -> None:
-        """One call prepared claims, with so many of each result."""
-        for result, count in results.items():
-            self._add("dra_prepares_total", driver, result, by=count)
-        self._observe("dra_prepare_seconds", driver, seconds=seconds)
-
-    def claims_released(self, driver: str, results: Mapping[ClaimCall, int]) -> None:
-        """One call released claims, with so many of each result."""
-        for result, count in results.items():
-            self._add("dra_unprepares_total", driver, result, by=count)
-
-    def observer_added(self, observer: str) -> None:
-        """An observer is used: its series exist from now on, at zero."""
-        self._begin("observer", observer)
-
-    def observer_removed(self, observer: str) -> None:
-        """The observer is no longer called: its series end."""
-        self._end("observer", observer)
-
-    def observer_failed(self, observer: str, kind: ObserverFailure) -> None:
-        """One call of the observer failed."""
-        self._add("observer_failures_total", observer, kind)
-
-    def observer_dropped(self, observer: str, events: int) -> None:
-        """Events were dropped because the observer was too slow or paused."""
-        self._add("observer_dropped_total", observer, by=events)
-
-    def observer_paused(self, observer: str, paused: bool) -> None:
-        """The observer is paused (``True``), or called again (``False``)."""
-        self._set("observer_paused", observer, to=paused)

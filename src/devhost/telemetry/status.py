@@ -63,13 +63,9 @@ class StatusServer:
     """The status socket of one host.
 
     Args:
-        document: describes the host now.
         kubelet_dir: the directory that this host serves; the socket's name is derived from it.
         socket: the path of the socket, if not in the runtime directory.
         interval: the minimum number of seconds between two documents to one watching client.
-        limits: limits for clients.
-        checks: how the file of the socket is looked after.
-        bind: creates the listening socket at a path, like :func:`~devhost.runtime.rundir.bind`.
         commands: what clients may request beside documents, by the word in the path.
     """
 

@@ -66,15 +66,7 @@ class _Basis:
 
 
 class Rdma(Backend):
-    """RDMA adapters: InfiniBand, RoCE, iWARP and EFA.
-
-    Args:
-        sysfs: the tree to read.
-        core: the RDMA core of the kernel.
-        verbs: opens devices through pyverbs.
-        ports: reports changes of ports.
-        own_nodes: the directory in which libibverbs opens nodes.
-    """
+    """RDMA adapters: InfiniBand, RoCE, iWARP and EFA."""
 
     name = "rdma"
     Options = RdmaOptions

@@ -15,10 +15,8 @@ _NAMED = 2
 def health_of(ports: Sequence[Port], missing_node: str, *, ignore_ports: bool) -> Health:
     """The health of a function.
 
-    Args:
-        ports: those of its main RDMA device.
-        missing_node: the reason if a node is missing, else empty.
-        ignore_ports: whether a function without an active port is healthy.
+    ``ports`` are those of its main RDMA device. It is unhealthy without an active port, unless
+    ``ignore_ports``.
     """
     if missing_node:
         return unhealthy(missing_node)

@@ -32,9 +32,8 @@ class MissingDrivers:
     def scan(self, served: Collection[str], drivers: Collection[str]) -> Iterator[MissingDriver]:
         """The adapters that lack a driver.
 
-        Args:
-            served: addresses of functions with RDMA devices, on the node or in a pod.
-            drivers: the drivers of these functions, whose RDMA modules are loaded.
+        ``served`` are the addresses of functions with RDMA devices, on the node or in a pod. The RDMA modules
+        of their ``drivers`` are loaded.
 
         Raises:
             OSError: the PCI bus cannot be listed.

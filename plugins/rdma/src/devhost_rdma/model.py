@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
-from devhost.backend.sysfs import BDF, DEVICES
+from devhost.backend.sysfs import DEVICES, function_path, pci_path
 
 NODE_TYPES = {1: "ca", 2: "switch", 3: "router", 4: "rnic", 5: "usnic", 6: "usnic_udp", 7: "unspecified"}
 """``enum rdma_node_type``, named as ``rdma dev`` prints them."""
@@ -126,7 +126,6 @@ def label(text: str) -> str:
 
 VIRTUAL = f"{DEVICES}virtual"
 
-_SUBFUNCTION = re.compile(r"[\w-]+\.sf\.\d+")
 _FOREIGN = re.compile(r"[^A-Za-z0-9._:@+-]|^[^A-Za-z0-9]+")
 
 
@@ -157,11 +156,8 @@ class Place:
 def place_of(path: str, name: str, *, software: bool = False) -> Place:
     """The place of an RDMA device, or of a device of its classes such as ``uverbs0``.
 
-    Args:
-        path: the device's directory, ``/sys/devices/…/<class>/<device>``.
-        name: the RDMA device's own name.
-        software: whether it is a software device, wherever its directory is (some kernels put it below the
-            adapter whose interface it uses).
+    ``path`` is the device's directory, ``/sys/devices/…/<class>/<device>``, ``name`` that of the RDMA device.
+    Some kernels put a software device below the adapter whose interface it uses.
     """
     above = path.rpartition("/")[0].rpartition("/")[0]
     if software or above == VIRTUAL:
@@ -171,15 +167,9 @@ def place_of(path: str, name: str, *, software: bool = False) -> Place:
 
 def place_at(path: str) -> Place:
     """The innermost place that contains a directory below ``/sys/devices``."""
-    parts = path.split("/")
-    subfunction = ""
-    for count in range(len(parts), 0, -1):
-        part = parts[count - 1]
-        if BDF.fullmatch(part):
-            if subfunction:
-                return Place(subfunction.rpartition("/")[2], Kind.SUBFUNCTION, subfunction, part)
-            return Place(part, Kind.PCI, "/".join(parts[:count]), part)
-        if not subfunction and _SUBFUNCTION.fullmatch(part):
-            subfunction = "/".join(parts[:count])
-    legal = _FOREIGN.sub("-", parts[-1]).lstrip("-")[:MAX_DEVICE_ID]
+    function, address = function_path(path), pci_path(path).rpartition("/")[2]
+    if function and address:
+        name = function.rpartition("/")[2]
+        return Place(name, Kind.PCI if name == address else Kind.SUBFUNCTION, function, address)
+    legal = _FOREIGN.sub("-", path.rpartition("/")[2]).lstrip("-")[:MAX_DEVICE_ID]
     return Place(legal or "device", Kind.OTHER, path)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from devhost.backend import HEALTHY, AttributeValue, Device
 from devhost.backend.frozen import frozen
 from devhost.backend.infiniband import Node, Role
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.sysfs import AUXILIARY_BUS, Sysfs
 
 from .attributes import KEPT
 from .model import Kind, Place, place_at, place_of
@@ -21,7 +21,6 @@ from .scan import Unit
 
 EXCLUSIVE = "exclusive"
 
-_AUXILIARY = "/sys/bus/auxiliary/devices"
 _RDMA_PART = re.compile(r"[\w-]+\.(rdma|roce|iwarp)\.\d+")
 """Names of auxiliary devices that RDMA drivers bind to: ``mlx5_core.rdma.0``."""
 
@@ -98,8 +97,8 @@ class Presence:
 
     def _places(self) -> Iterator[Place]:
         """Places that have RDMA devices by other evidence: a bound auxiliary device, an unchanged driver."""
-        for name in filter(_RDMA_PART.fullmatch, self._sysfs.names(_AUXILIARY)):
-            path = self._sysfs.device(f"{_AUXILIARY}/{name}")
+        for name in filter(_RDMA_PART.fullmatch, self._sysfs.names(AUXILIARY_BUS)):
+            path = self._sysfs.device(f"{AUXILIARY_BUS}/{name}")
             place = place_at(path.rpartition("/")[0])
             self._with_part.add(place.id)
             if path and self._sysfs.exists(f"{path}/driver"):

@@ -64,9 +64,8 @@ PORT = Event(subsystem="infiniband", action="change", sys_path=CORE)
 class RdmaCore:
     """The RDMA core of the running kernel.
 
-    Args:
-        directory: exists exactly while ib_core is loaded. Checked first, because opening the socket loads it.
-        ask: sends one request to the kernel.
+    ``directory`` exists exactly while ib_core is loaded. It is checked first, because opening the socket
+    loads ib_core.
     """
 
     def __init__(self, directory: str = CORE, ask: Callable[..., Message | None] = ask) -> None:

@@ -26,9 +26,8 @@ class NodeTable:
     def refresh(self, settled: Collection[str]) -> Sequence[Node]:
         """Every node that exists now, unordered.
 
-        Args:
-            settled: RDMA devices that are unchanged since the last call. Only their nodes are not read again:
-                a renamed device keeps its nodes, and another device may have its old name.
+        Only the nodes of ``settled`` RDMA devices, unchanged since the last call, are not read again: a
+        renamed device keeps its nodes, and another device may have its old name.
 
         Raises:
             OSError: a class cannot be listed.
@@ -48,9 +47,7 @@ class NodeTable:
 def read_nodes(sysfs: Sysfs, owners: Collection[str], parents: Set[str]) -> dict[str, list[Node]]:
     """The nodes of these RDMA devices as they are at this moment.
 
-    Args:
-        owners: the RDMA devices.
-        parents: names of their parent directories; nodes elsewhere are skipped.
+    ``parents`` are the names of their parent directories; nodes elsewhere are skipped.
 
     Raises:
         OSError: a class cannot be listed.
@@ -107,13 +104,7 @@ def required(main: IbDevice) -> Iterator[Role]:
 
 
 def missing_node_reason(main: IbDevice, nodes: Sequence[Node], rdma_cm: str | None, sysfs: Sysfs) -> str:
-    """The reason if a required node is missing, else empty.
-
-    Args:
-        main: the first RDMA device of the function.
-        nodes: the nodes of all its RDMA devices.
-        rdma_cm: the node of the connection manager, ``None`` without one.
-    """
+    """The reason if a node is missing that the function of ``main``, with these nodes, needs; else empty."""
     for role in required(main):
         if role is Role.RDMA_CM:
             paths = [rdma_cm] if rdma_cm else []

@@ -17,12 +17,7 @@ from .scan import Function
 
 
 class Purposes:
-    """The special purposes of functions. Used by one thread.
-
-    Args:
-        sysfs: the tree of the node.
-        context: the context of the backend.
-    """
+    """The special purposes of functions. Used by one thread."""
 
     def __init__(self, sysfs: Sysfs, context: Context) -> None:
         self._fabric_managers = FabricManagers(sysfs, context.log)

@@ -176,6 +176,7 @@ class Scan:
         before = {} if everything else self._known
         settled = {name for name, old in before.items() if listed.get(name) == old.inode}
         nodes = self._nodes.refresh(settled)
+        # the RDMA devices: read again, with new ports, or as before
         known: dict[str, _Known] = {}
         fresh: set[str] = set()
         for name, inode in listed.items():
@@ -190,6 +191,7 @@ class Scan:
                 known[name] = replace(old, device=with_ports(self._sysfs, old.device))
             else:
                 known[name] = old
+        # their functions: read again with any of their RDMA devices
         reader = FunctionReader(self._sysfs)
         functions: dict[str, Function] = {}
         for entry in known.values():

@@ -125,8 +125,7 @@ class Verbs:
 def judge(output: str, now: float = 0.0) -> dict[str, Verdict]:
     """The verdicts in the output of the probing process, one JSON object per line; other lines are ignored.
 
-    Args:
-        now: the monotonic time at which the process was killed.
+    ``now`` is when the process was killed, in monotonic seconds.
     """
     verdicts: dict[str, Verdict] = {}
     asked: dict[str, float] = {}
@@ -186,8 +185,7 @@ class VerbsHealth:
     def probe(self, devices: Sequence[Device], names: Mapping[str, str]) -> Mapping[str, Health]:
         """The health of each device by id, without inconclusive results.
 
-        Args:
-            names: the main RDMA device of each present device, by id.
+        ``names`` are the main RDMA devices by id.
         """
         asked = {names[device.id]: device.id for device in devices if device.id in names}
         if not asked or not self._is_available():

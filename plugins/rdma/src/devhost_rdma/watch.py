@@ -54,12 +54,7 @@ TIMES = Times()
 
 
 def unannounced_ports(unit: Unit, *, hears_links: bool) -> Iterator[str]:
-    """The state files of ports whose changes no network interface reports.
-
-    Args:
-        unit: the function.
-        hears_links: the result of :func:`devhost.backend.netlink.shares_network_namespace`.
-    """
+    """The state files of ports whose changes no network interface reports."""
     has_interface = hears_links and bool(unit.function.interfaces or unit.main.netdev)
     for port in unit.main.ports:
         # IP over InfiniBand is down until it is configured, unlike its port; EFA has no interface
@@ -71,12 +66,6 @@ class PortWatch:
     """Reports when ports should be read again.
 
     In a recorded tree (see :func:`devhost.backend.sysfs.is_live`) it only polls files.
-
-    Args:
-        context: the context of the backend.
-        times: how long it waits.
-        core: the RDMA core.
-        subscribe: opens a netlink subscription.
     """
 
     def __init__(

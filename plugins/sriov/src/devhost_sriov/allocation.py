@@ -56,8 +56,8 @@ class InPod(AllocationError):
 def parts_of(sysfs: Sysfs, function: Function, uses: Collection[str]) -> Iterator[Part]:
     """Everything that a container needs to use a function with its current drivers.
 
-    Args:
-        uses: what the resource needs of it besides itself: :data:`RDMA`, :data:`VHOST_NET`, :data:`KUBEVIRT`.
+    ``uses`` is what the resource needs besides the function: :data:`RDMA`, :data:`VHOST_NET`,
+    :data:`KUBEVIRT`.
 
     Raises:
         InPod: its RDMA devices are in the network namespace of a pod. This is checked last.
@@ -287,9 +287,6 @@ Its ``ResourceNameToEnvVar`` keeps hyphens.
 def edits(sysfs: Sysfs, functions: Sequence[Function], request: AllocateRequest) -> Edits:
     """Everything that one container needs to use these functions.
 
-    Args:
-        functions: those of the devices of ``request``.
-
     Raises:
         AllocationError: a function cannot be used as it is now.
     """
@@ -357,10 +354,6 @@ def document(
 
     Functions that are not network adapters have none. Neither have scalable functions without a vDPA device,
     because the specification identifies functions by PCI address.
-
-    Args:
-        representor: its representor in an embedded switch; empty without one.
-        use: the options of the resource.
     """
     if not function.is_network:
         return None

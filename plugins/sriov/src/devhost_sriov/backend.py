@@ -66,13 +66,7 @@ class _Basis:
 
 
 class Sriov(Backend):
-    """SR-IOV: physical, virtual and scalable functions.
-
-    Args:
-        sysfs: the tree to read.
-        network: facts that only netlink knows.
-        bursts: waits until a burst of changes is over.
-    """
+    """SR-IOV: physical, virtual and scalable functions."""
 
     name = "sriov"
     Options = SriovOptions

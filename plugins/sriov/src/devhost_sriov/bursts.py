@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from devhost.backend import Event
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.sysfs import AUXILIARY_BUS, PCI_BUS, Sysfs
 
 from .health import lacks_carrier
-from .scan import AUXILIARY_BUS, PCI_BUS, FunctionReader
+from .scan import FunctionReader
 
 QUIET = 0.3
 """Seconds without a change after which a burst is over.
@@ -64,10 +64,8 @@ class BurstWait:
     def wait(self, known: Collection[str]) -> None:
         """Returns when no function appears, disappears or changes its driver any longer.
 
-        Also waits until the ports of new virtual functions have their carrier, except at the first call.
-
-        Args:
-            known: the ids of functions that are not new.
+        Except at the first call, it also waits until the ports of virtual functions that are not ``known``
+        have their carrier.
 
         Raises:
             OSError: a bus cannot be listed.

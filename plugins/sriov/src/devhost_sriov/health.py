@@ -14,12 +14,12 @@ from functools import partial
 
 from devhost.backend import HEALTHY, AllocationError, Event, Health, unhealthy
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs, function_path
 
 from . import allocation
 from .model import Function, Interface, Kind, Snapshot
 from .options import KUBEVIRT, PERMISSIONS, RDMA, VHOST_NET
-from .scan import MAX_PLACES, place_of
+from .scan import MAX_PLACES
 
 _NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
 """States of an enabled interface without carrier (RFC 2863, ``operstate``)."""
@@ -28,11 +28,8 @@ _NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
 def verdict(function: Function, physical: Function | None, lack: str, *, ignore_ports: bool) -> Health:
     """The health of a function.
 
-    Args:
-        function: the function itself.
-        physical: its physical function; ``None`` for a physical function, or if that is gone.
-        lack: why a container cannot get it now; empty if it can.
-        ignore_ports: whether a function whose port has no carrier is healthy.
+    ``physical`` is its physical function; ``lack`` is why a container cannot get it now. A port without
+    carrier makes it unhealthy, unless ``ignore_ports``.
     """
     if function.kind is not Kind.PHYSICAL and physical is None:
         return unhealthy(f"its physical function {function.parent} is gone")
@@ -95,7 +92,7 @@ class Readiness:
 
         The latter need not be devices of this backend.
         """
-        if (place := place_of(event.sys_path)) and len(self._places) < MAX_PLACES:
+        if (place := function_path(event.sys_path)) and len(self._places) < MAX_PLACES:
             self._places.add(place)
         if event.subsystem == "pci" and len(self._touched) < MAX_PLACES:
             self._touched.add(event.sys_path)

@@ -212,11 +212,7 @@ def representors(functions: Mapping[str, Function], strays: Iterable[Interface])
     """The representor of each function, by the id of the function.
 
     Found by ``phys_port_name`` among the interfaces of the physical function, else among interfaces without a
-    parent device on the switch of its uplink.
-
-    Args:
-        functions: all functions by id.
-        strays: representors without a parent device (bnxt, ice).
+    parent device (bnxt, ice) on the switch of its uplink.
     """
     by_switch: dict[str, list[Interface]] = {}
     for stray in strays:

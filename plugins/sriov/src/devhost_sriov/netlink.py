@@ -108,8 +108,7 @@ class Kernel:
     def traffic(self, names: Mapping[int, str]) -> Traffic:
         """The node's default routes of all tables, and all its addresses.
 
-        Args:
-            names: the interfaces of this network namespace by index.
+        ``names`` are the interfaces of this network namespace by index.
 
         Raises:
             TimeoutError: there is no answer in time.
@@ -139,8 +138,7 @@ class Kernel:
     def devlink(self, *, profiles: bool) -> Devlink:
         """All devlink devices; empty if the kernel has no devlink or no such device.
 
-        Args:
-            profiles: whether to query the firmware profile, for which the driver may query the firmware.
+        For ``profiles``, the driver may query the firmware.
 
         Raises:
             TimeoutError: there is no answer in time.

@@ -91,15 +91,7 @@ class Namespace:
 
 
 class Network:
-    """The facts of one backend's functions. Used by one thread; ``interest`` may be read by any.
-
-    Args:
-        sysfs: the tree with the functions.
-        context: the context of the backend.
-        node_addresses: the addresses of the kubelet, from the options.
-        kernel: queries netlink.
-        namespace: the network namespace of this process.
-    """
+    """The facts of one backend's functions. Used by one thread; ``interest`` may be read by any."""
 
     def __init__(
         self,

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from logging import Logger
 from pathlib import Path
-from typing import Protocol
 
 from devhost.backend import NotYet, claim
 from devhost.backend.errors import BackendError
@@ -93,21 +92,11 @@ class Ownership:
 UNKNOWN = "it is not yet known which containers hold functions"
 
 
-class Offered(Protocol):
-    """Returns whether a function is offered to pods."""
-
-    def __call__(self, address: str) -> bool:
-        """Whether the function was offered at the last scan."""
-
-
 class Provisioner:
     """Creates, binds and removes virtual functions. Used by one thread, except :attr:`leaving`.
 
-    Args:
-        wanted: the entries of the configuration.
-        held: the claims that containers hold; ``None`` while unknown (:meth:`Context.held`).
-        offered: whether a function was offered at the last scan.
-        log: logs every change of hardware.
+    ``held`` is :meth:`Context.held`; ``offered`` returns whether a function, by its address, was offered at
+    the last scan.
     """
 
     def __init__(
@@ -116,7 +105,7 @@ class Provisioner:
         ownership: Ownership,
         wanted: Sequence[VirtualFunctions],
         held: Callable[[], frozenset[str] | None],
-        offered: Offered,
+        offered: Callable[[str], bool],
         log: Logger,
     ) -> None:
         self.leaving: frozenset[str] = frozenset()
@@ -246,6 +235,7 @@ class Provisioner:
 
     def _bind(self, physical: PhysicalFunction, entry: VirtualFunctions, made: Made | None) -> None:
         """Rebinds functions that devhost created; reports wrongly bound others."""
+        # which functions have another driver; those that devhost did not create are only reported
         wanted = entry.driver
         odd = self._wrongly_bound(physical.virtual, wanted, made.driver if made else "")
         if made is None:
@@ -255,11 +245,14 @@ class Provisioner:
                     f"{', '.join(odd[:3])}{' …' if len(odd) > 3 else ''} to {wanted}"
                 )
             return
+        # whether the wanted driver can be bound, before a function loses the one that it has
         if odd:
             self._check(wanted)
         # functions without a driver are not in use
         self._bind_all([address for address in odd if not self._bus.driver(address)], wanted, physical.label)
+        # the others may be: this ends here while a container holds one
         self._rebind(self._wrongly_bound(odd, wanted, made.driver), wanted, physical.label)
+        # last, because the record names the driver that functions are rebound from
         now = Made(entry.pf, made.count, wanted, made.mark or physical.mark)
         if now != made:
             self._record(physical, now)

@@ -15,7 +15,16 @@ from dataclasses import replace
 
 from devhost.backend import Event
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural
+from devhost.backend.sysfs import (
+    AUXILIARY_BUS,
+    BDF,
+    DEVICES,
+    PCI_BUS,
+    SCALABLE,
+    Sysfs,
+    function_path,
+    natural,
+)
 
 from .model import (
     REPRESENTOR,
@@ -69,11 +78,12 @@ class FunctionReader:
         event.
         """
         sysfs = self._sysfs
+        # whether it is a function of this backend at all
         address = path.rpartition("/")[2]
         if not BDF.fullmatch(address):  # a damaged link on the bus
             return None
         parent = sysfs.target(f"{path}/physfn")
-        pci_class = self._sysfs.hexadecimal(f"{path}/class")
+        pci_class = sysfs.hexadecimal(f"{path}/class")
         driver = sysfs.target(f"{path}/driver")
         has_vfio_device = bool(driver) and sysfs.exists(f"{path}/vfio-dev")
         total = None
@@ -84,13 +94,12 @@ class FunctionReader:
             total = _positive(sysfs.integer(f"{path}/sriov_totalvfs"))
             if not (total or has_vfio_device or _is_offered(pci_class, driver)):
                 return None
-            if sysfs.exists(
-                f"{path}/sriov_vf_msix_count"
-            ):  # only virtual functions have this file, since 5.13
-                return None
-        vendor = self._sysfs.hexadecimal(f"{path}/vendor")
+            if sysfs.exists(f"{path}/sriov_vf_msix_count"):
+                return None  # only virtual functions have this file, since 5.13
+        vendor = sysfs.hexadecimal(f"{path}/vendor")
         if not vendor and not sysfs.exists(path):
             return None
+        # what it has besides its own files
         vdpa = self._vdpa_of(path)
         interfaces, representors = self._interfaces(path, vdpa, through_virtio=driver == VIRTIO)
         rdma_devices = self._rdma_devices(path)
@@ -100,12 +109,12 @@ class FunctionReader:
             path=path,
             address=address,
             vendor=vendor,
-            device=self._sysfs.hexadecimal(f"{path}/device"),
-            subsystem_vendor=self._sysfs.hexadecimal(f"{path}/subsystem_vendor"),
-            subsystem_device=self._sysfs.hexadecimal(f"{path}/subsystem_device"),
+            device=sysfs.hexadecimal(f"{path}/device"),
+            subsystem_vendor=sysfs.hexadecimal(f"{path}/subsystem_vendor"),
+            subsystem_device=sysfs.hexadecimal(f"{path}/subsystem_device"),
             pci_class=pci_class,
             driver=driver,
-            numa_node=self._sysfs.numa_node(path, self._numa),
+            numa_node=sysfs.numa_node(path, self._numa),
             iommu_group=sysfs.target(f"{path}/iommu_group"),
             parent=parent,
             vf_index=self._vf_index(path, address) if parent else None,
@@ -136,13 +145,13 @@ class FunctionReader:
             kind=Kind.SCALABLE,
             path=path,
             address=address,
-            vendor=self._sysfs.hexadecimal(f"{below}/vendor"),
-            device=self._sysfs.hexadecimal(f"{below}/device"),
-            subsystem_vendor=self._sysfs.hexadecimal(f"{below}/subsystem_vendor"),
-            subsystem_device=self._sysfs.hexadecimal(f"{below}/subsystem_device"),
-            pci_class=self._sysfs.hexadecimal(f"{below}/class"),
+            vendor=sysfs.hexadecimal(f"{below}/vendor"),
+            device=sysfs.hexadecimal(f"{below}/device"),
+            subsystem_vendor=sysfs.hexadecimal(f"{below}/subsystem_vendor"),
+            subsystem_device=sysfs.hexadecimal(f"{below}/subsystem_device"),
+            pci_class=sysfs.hexadecimal(f"{below}/class"),
             driver=sysfs.target(f"{path}/driver"),
-            numa_node=self._sysfs.numa_node(below, self._numa),
+            numa_node=sysfs.numa_node(below, self._numa),
             parent=address,
             sf_number=_positive(sysfs.integer(f"{path}/sfnum")),
             interfaces=interfaces,
@@ -268,8 +277,6 @@ def _word(text: str) -> str:
     return text if text.isprintable() and not any(map(str.isspace, text)) else ""
 
 
-PCI_BUS = "/sys/bus/pci/devices"
-AUXILIARY_BUS = "/sys/bus/auxiliary/devices"
 VIRTUAL_INTERFACES = f"{DEVICES}virtual/net"
 
 NETWORK = "/sys/class/net"
@@ -278,9 +285,6 @@ only that of one."""
 
 MAX_PLACES = 1024
 """Limit of places to remember between two scans; beyond it, everything is read again."""
-
-SCALABLE = re.compile(r"[\w-]+\.sf\.\d{1,9}")
-"""Name of a scalable function on the auxiliary bus: ``<module>.sf.<id>`` (drivers/base/auxiliary.c)."""
 
 
 @frozen
@@ -320,7 +324,7 @@ class Scan:
             self._everything = True
         else:
             self._quiet = False
-            place = place_of(path)
+            place = function_path(path)
             if place:
                 self._stale.add(place)
                 if place == path:
@@ -338,16 +342,18 @@ class Scan:
         listed = self._sysfs.identities(PCI_BUS)
         scalable = self._sysfs.identities(AUXILIARY_BUS)
         listed |= {name: inode for name, inode in scalable.items() if SCALABLE.fullmatch(name)}
+        # every device on the buses: read again, or as before
         reader = FunctionReader(self._sysfs)
         known: dict[str, _Known] = {}
         for name, inode in listed.items():
             old = self._known.get(name)
             if old is not None and old.inode != inode:
-                old = None
+                old = None  # another device with the same name
             if old is not None and not everything and not self._is_stale(old):
                 known[name] = old
             else:
                 known[name] = self._read(reader, name, inode, old)
+        # representors without a parent device, which belong to functions of the same switch
         before, strays = self._known, self._strays
         if everything or self._strays_stale:
             self._strays_read = False
@@ -408,15 +414,6 @@ class Scan:
             names = self._sysfs.names(VIRTUAL_INTERFACES)
             found = (reader.representor(f"{VIRTUAL_INTERFACES}/{name}", name) for name in names)
             self._strays, self._strays_read = tuple(one for one in found if one is not None), True
-
-
-def place_of(path: str) -> str:
-    """The innermost function that contains ``path``; empty if there is none."""
-    parts = path.split("/")
-    for count in range(len(parts), 0, -1):
-        if BDF.fullmatch(parts[count - 1]) or SCALABLE.fullmatch(parts[count - 1]):
-            return "/".join(parts[:count])
-    return ""
 
 
 def _is_virtual(function: Function | None) -> bool:

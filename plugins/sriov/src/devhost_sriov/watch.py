@@ -15,7 +15,6 @@ import ipaddress
 import struct
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Protocol
 
 from devhost.backend import Context, Event
 from devhost.backend.netlink import (
@@ -32,7 +31,7 @@ from devhost.backend.sysfs import is_live
 from devhost.backend.traffic import WIDEST, normal
 
 from .netlink import BUS_NAME, CHANGES, DEV_NAME
-from .network import Interest
+from .network import Network
 
 GROUPS = 1 << 0 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10
 """Bit mask of the groups of links, and of addresses and routes of IPv4 and IPv6."""
@@ -54,22 +53,14 @@ _COMPARED = frozenset({_ADDRESS, _IFNAME, _MTU, _MASTER, _OPERSTATE, _CARRIER})
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 
 
-class Watched(Protocol):
-    """Provides the relevant messages: :class:`~.network.Network`."""
-
-    @property
-    def interest(self) -> Interest:
-        """The relevant messages."""
-
-
 class RouteSource:
     """The subscription to links, addresses and routes. Remembers links to detect changes."""
 
     name = "links and routes"
     protocol = ROUTE
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
+    def __init__(self, network: Network) -> None:
+        self._network = network
         self._links: dict[int, dict[int, bytes]] = {}
 
     def groups(self) -> Groups:
@@ -95,7 +86,7 @@ class RouteSource:
 
     def _link(self, is_there: bool, data: bytes) -> Iterator[Event]:
         family, _, index, flags, _ = _IFINFO.unpack_from(data)
-        if family != 0 or index not in self._watched.interest.interfaces:
+        if family != 0 or index not in self._network.interest.interfaces:
             return  # a bridge reports its ports in its own family; links have separate messages
         now = {kind: value for kind, value in attributes(data[_IFINFO.size :]) if kind in _COMPARED}
         before = self._links.pop(index, None)
@@ -107,7 +98,7 @@ class RouteSource:
             yield Event("net", "change", f"{NETWORK}/{text(now.get(_IFNAME))}")
 
     def _address(self, data: bytes) -> Iterator[Event]:
-        wanted = {normal(address) for address in self._watched.interest.addresses}
+        wanted = {normal(address) for address in self._network.interest.addresses}
         found = dict(attributes(data[_IFADDR.size :])) if wanted else {}
         for kind in (_IFA_LOCAL, _IFA_ADDRESS):
             value = found.get(kind, b"")
@@ -122,12 +113,12 @@ class DevlinkSource:
     name = "devlink"
     protocol = GENERIC
 
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
+    def __init__(self, network: Network) -> None:
+        self._network = network
 
     def groups(self) -> Groups | None:
         """The multicast group of notifications, whose number the kernel assigns."""
-        group = self._watched.interest.group
+        group = self._network.interest.group
         return None if group is None else Groups(members=(group,))
 
     def events(self, datagram: bytes) -> Iterator[Event]:
@@ -137,7 +128,7 @@ class DevlinkSource:
             if len(data) < _GENERIC.size or _GENERIC.unpack_from(data)[0] not in CHANGES:
                 continue  # traps, parameters, health reports
             named = dict(attributes(data[_GENERIC.size :]))
-            place = self._watched.interest.places.get(text(named.get(DEV_NAME)))
+            place = self._network.interest.places.get(text(named.get(DEV_NAME)))
             if place is not None and text(named.get(BUS_NAME)) in ("pci", "auxiliary"):
                 yield Event("devlink", "change", place)
 
@@ -145,7 +136,7 @@ class DevlinkSource:
         """Does nothing: this source has no memory."""
 
 
-async def network_events(context: Context, watched: Watched) -> AsyncGenerator[Event, None]:
+async def network_events(context: Context, network: Network) -> AsyncGenerator[Event, None]:
     """Yields an event whenever functions, or the facts about them, should be read again.
 
     Never ends and never raises. In a recorded tree nothing is watched.
@@ -153,7 +144,7 @@ async def network_events(context: Context, watched: Watched) -> AsyncGenerator[E
     if not is_live(context.root):
         context.log.info("%s is a recorded tree: its network is not watched", context.root)
         await asyncio.Event().wait()
-    watcher = NetlinkWatcher((RouteSource(watched), DevlinkSource(watched)), context.log)
+    watcher = NetlinkWatcher((RouteSource(network), DevlinkSource(network)), context.log)
     async with aclosing(watcher.events()) as events:  # closes its sockets at once
         async for event in events:
             yield event

@@ -25,12 +25,12 @@ from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 
 from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.given_record import BOOT_ID
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import without_waiting
 from devhost.backend.frozen import frozen
-from devhost.backend.model import ClaimHolder, Device
-from devhost.planning.claims import Key
+from devhost.backend.model import ClaimHolder
 from devhost.runtime.log import get
 from devhost.runtime.worker import FILE_DEADLINE
 
@@ -45,9 +45,6 @@ T = TypeVar("T")
 
 MAX_BYTES = 4 << 20
 """A larger file is no record: a claim has at most 32 devices."""
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Differs after each boot (``random(4)``); the same in every container of the machine."""
 
 VARIABLE = "DEVHOST_CLAIM_"
 """The beginning of the variables that make a file the record of its claim."""
@@ -80,58 +77,16 @@ def set_name(uid: str, request: str, number: int) -> str:
 
 
 @frozen
-class RecordedDevice:
-    """One device of a prepared claim.
-
-    ``request`` is the claim's request (with a subrequest: ``request/subrequest``), ``device`` the device's
-    name in its pool, ``key`` the device of the backend. The first of ``cdi_ids`` is unique to the device.
-    """
-
-    request: str
-    pool: str
-    device: str
-    share: str
-    key: Key
-    resource: str
-    cdi_ids: tuple[str, ...]
-    admin: bool = False
-    replicas: int = 1
-    exclusive: bool = True
-    slots: int = 1
-
-    def claimed(self, device: Device | None = None) -> ClaimedDevice:
-        """The device as a claim holds it; by its id alone if it was not found."""
-        found = device or Device(self.key[1])
-        return ClaimedDevice(
-            self.key,
-            found,
-            self.resource,
-            self.exclusive,
-            self.request,
-            self.share,
-            self.admin,
-            self.replicas,
-            self.slots,
-        )
-
-
-@frozen
 class ClaimRecord:
     """A prepared claim, and its devices in the order of the claim's allocation."""
 
     claim: ClaimHolder
     driver: str
-    devices: tuple[RecordedDevice, ...]
+    devices: tuple[ClaimedDevice, ...]
 
 
 def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str) -> dict[str, Any]:
-    """The specification of a claim.
-
-    Args:
-        record: what it records.
-        edits: what each CDI name of the specification adds to a container.
-        boot: the id of this boot.
-    """
+    """The specification of a claim, in which each CDI name adds these edits to a container."""
     content = {name: dict(edit) for name, edit in edits.items()}
     variables = []
     for number, device in enumerate(record.devices):
@@ -144,7 +99,7 @@ def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str
     return spec.document(spec.claim_kind(record.driver), content)
 
 
-def _value(record: ClaimRecord, device: RecordedDevice, number: int, boot: str) -> str:
+def _value(record: ClaimRecord, device: ClaimedDevice, number: int, boot: str) -> str:
     claim = record.claim
     words = [
         device.request,
@@ -203,7 +158,7 @@ class _Parsed:
     claim: tuple[str, str]
     driver: str
     boot: str
-    device: RecordedDevice
+    device: ClaimedDevice
 
 
 def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
@@ -218,7 +173,7 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
     if not all((request, pool, device, namespace, claim, backend, identity, resource, given["driver"])):
         raise ValueError(variable)
     also = tuple(map(unquote, given["also"].split(","))) if "also" in given else ()
-    recorded = RecordedDevice(
+    recorded = ClaimedDevice(
         request,
         pool,
         device,
@@ -253,25 +208,15 @@ class ClaimDirectory(OwnedDirectory):
         self.prefix = f"{owner(tag)}-dra_"
 
     def name(self, uid: str) -> str:
-        """The name of a claim's file."""
         return f"{self.prefix}{uid}.json"
 
     def uids(self) -> list[str]:
-        """The claims that have a file.
-
-        Raises:
-            OSError: the directory cannot be read.
-        """
         names = (name for name in self.names() if name.endswith(".json"))
         found = (name.removeprefix(self.prefix).removesuffix(".json") for name in names)
         return [uid for uid in found if is_uid(uid)]
 
     def content(self, uid: str) -> bytes:
-        """The content of a claim's file; empty if there is none, or it is no regular file of usual size.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """The content of a claim's file; empty if there is none, or it is no regular file of usual size."""
         path = self.directory / self.name(uid)
         try:
             if not stat.S_ISREG(path.lstat().st_mode):
@@ -295,11 +240,7 @@ class _Write:
         self.finished = False
 
     def run(self) -> None:
-        """Writes the file. Runs on the thread.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Writes the file. Runs on the thread."""
         try:
             if not self._revoked:
                 self._place.write_file(self._name, self._data)
@@ -345,11 +286,10 @@ class _Records(Mapping[str, ClaimRecord]):
 class ClaimFiles:
     """The files of the claims of one devhost.
 
-    Args:
-        directory: made when first needed; the container runtime reads it.
-        tag: see :func:`devhost.allocation.owned_files.owner`.
-        deadline: seconds one file operation may take.
-        boot_id: a file with the id of this boot.
+    ``directory`` is made when first needed; the container runtime reads it. For ``tag`` see
+    :func:`devhost.allocation.owned_files.owner`. One file operation may take ``deadline`` seconds.
+    ``boot_id`` is a file with the id of this boot. Methods that work on files raise ``EnvironmentFailure`` if
+    permission is denied, or the directory is full or hangs.
     """
 
     def __init__(
@@ -366,7 +306,6 @@ class ClaimFiles:
         self._hanging: dict[str, _Write] = {}
 
     def path(self, uid: str) -> Path:
-        """The file of a claim."""
         return self._current.directory / self._current.name(uid)
 
     def move(self, directory: Path) -> None:
@@ -383,9 +322,6 @@ class ClaimFiles:
         """The claims that are prepared now. Removes the files of earlier boots, and unfinished ones.
 
         A file that is no record is left alone: another version of devhost may have written it.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory hangs.
         """
         records = []
         for place in self._files.directories:
@@ -396,11 +332,7 @@ class ClaimFiles:
         return records
 
     async def read_again(self) -> list[ClaimRecord]:
-        """The same after another process had the files: what it removed is forgotten.
-
-        Raises:
-            EnvironmentFailure: see :meth:`read_all`.
-        """
+        """The same after another process had the files: what it removed is forgotten."""
         before = dict(self._known)
         records = await self.read_all()
         there = {record.claim.uid for record in records}
@@ -410,11 +342,7 @@ class ClaimFiles:
         return records
 
     async def read(self, uid: str) -> ClaimRecord | None:
-        """The record of a claim; ``None`` if it is not prepared, or was in an earlier boot.
-
-        Raises:
-            EnvironmentFailure: the file cannot be read, or the directory hangs.
-        """
+        """The record of a claim; ``None`` if it is not prepared, or was in an earlier boot."""
         for place in self._places(uid):
             what = f"read {place.directory / place.name(uid)}"
             if (known := await self._files.run(what, self._read, place, uid)) is not None:
@@ -426,14 +354,7 @@ class ClaimFiles:
         """Makes a claim prepared: its file is on the disk when this returns.
 
         If it raises, also because it was cancelled, there is no file, at the latest when a write that hangs
-        has ended.
-
-        Args:
-            record: the claim and its devices.
-            edits: what each CDI name adds to a container, without the variables of the record.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
+        has ended. ``edits`` has what each CDI name adds to a container, without the variables of the record.
         """
         uid = record.claim.uid
         place, path = self._current, self.path(uid)
@@ -466,9 +387,6 @@ class ClaimFiles:
         """Makes the file of a prepared claim give this instead; true if it gave something else.
 
         If it raises, the file is what it was.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
         """
         known = self._known[record.claim.uid]
         name = known.place.name(record.claim.uid)
@@ -480,19 +398,11 @@ class ClaimFiles:
         return changed
 
     async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Looks at device nodes on the thread.
-
-        Raises:
-            EnvironmentFailure: it hangs.
-        """
+        """Looks at device nodes on the thread."""
         return await self._files.run("look at device nodes", call, *args, **kwargs)
 
     async def remove(self, uid: str) -> bool:
-        """Removes the file of a claim, if there is one; true if there was.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory hangs.
-        """
+        """Removes the file of a claim, if there is one; true if there was."""
         removed = False
         for place in self._places(uid):
             name = place.name(uid)
@@ -503,12 +413,8 @@ class ClaimFiles:
     async def restore(self, uids: Collection[str]) -> list[str]:
         """Writes files again that have been removed or changed since; gives the claims it did this for.
 
-        Args:
-            uids: the claims that are prepared now. Those that this process has not written or read are
-                skipped.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
+        ``uids`` are the claims that are prepared now; those that this process has not written or read are
+        skipped.
         """
         restored = []
         for uid in uids:
@@ -521,15 +427,9 @@ class ClaimFiles:
         return restored
 
     def close(self) -> None:
-        """Lets the thread end; waits for nothing."""
         self._files.close()
 
     async def _this_boot(self) -> str:
-        """The id of this boot.
-
-        Raises:
-            EnvironmentFailure: it cannot be read.
-        """
         if not self._boot:
             self._boot = await self._files.run(f"read {self._boot_id}", _boot, self._boot_id)
         return self._boot
@@ -567,16 +467,10 @@ class ClaimFiles:
 
 
 def _boot(path: Path) -> str:
-    """The id of this boot.
-
-    Raises:
-        OSError: it cannot be read.
-    """
     return quote(path.read_text().strip(), "")
 
 
 def _nodes(data: bytes) -> Iterator[tuple[str, str]]:
-    """The nodes in a file that is a record."""
     for device in json.loads(data)["devices"]:
         edits = device["containerEdits"]
         for node in () if spec.is_withheld(edits) else edits.get("deviceNodes", ()):

@@ -52,11 +52,7 @@ class SpecDirectory(OwnedDirectory):
         return f"{self.prefix}{domain}_{name}"
 
     def read(self, name: str) -> tuple[str, dict[str, ContainerEdits]]:
-        """The kind and the devices of a file; none if there is none, or it is no valid specification.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """The kind and the devices of a file; none if there is none, or it is no valid specification."""
         try:
             found = json.loads((self.directory / name).read_bytes())
             devices = {device["name"]: dict(device["containerEdits"]) for device in found["devices"]}
@@ -76,11 +72,7 @@ class SpecDirectory(OwnedDirectory):
         return {}
 
     def doubt(self, name: str, is_certain: Callable[[str, Seen], bool], root: Path) -> bool:
-        """See :meth:`SpecFiles.doubt`.
-
-        Raises:
-            OSError: the file cannot be read or written.
-        """
+        """See :meth:`SpecFiles.doubt`."""
         kind, devices = self.read(name)
         content = dict(devices)
         for one, edits in devices.items():
@@ -92,11 +84,7 @@ class SpecDirectory(OwnedDirectory):
         return self.write_file(name, dumps(document(kind, content)).encode())
 
     def sweep(self, templates: Sequence[str], keep: Collection[str]) -> tuple[list[Path], set[str]]:
-        """Removes own files, see :meth:`SpecFiles.sweep`; also gives the stems that only ``keep`` needs.
-
-        Raises:
-            OSError: a file cannot be removed.
-        """
+        """Removes own files, see :meth:`SpecFiles.sweep`; also gives the stems that only ``keep`` needs."""
         kept = {self.stem(resource) for resource in keep}
         stems, families = set(), []
         for template in templates:
@@ -125,10 +113,9 @@ class SpecDirectory(OwnedDirectory):
 class SpecFiles:
     """The specification files of one devhost.
 
-    Args:
-        directory: made when first needed.
-        tag: see :func:`devhost.allocation.owned_files.owner`.
-        deadline: seconds one file operation may take.
+    ``directory`` is made when first needed. For ``tag`` see :func:`devhost.allocation.owned_files.owner`. One
+    file operation may take ``deadline`` seconds. Methods that work on files raise ``EnvironmentFailure`` if
+    permission is denied, or the directory is full or hangs.
     """
 
     def __init__(self, directory: Path, tag: str = "", deadline: float = FILE_DEADLINE) -> None:
@@ -145,24 +132,15 @@ class SpecFiles:
         return self._current.directory
 
     def path(self, resource: str) -> Path:
-        """The file of a resource."""
         return self.directory / f"{self._current.stem(resource)}.json"
 
     async def write(self, path: Path, text: str) -> None:
-        """Makes a file hold ``text``: whole or not at all, and untouched if it already does.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
-        """
+        """Makes a file hold ``text``: whole or not at all, and untouched if it already does."""
         place = self._files.of(path.parent)
         await self._files.run(f"write {path}", place.write_file, path.name, text.encode())
 
     async def remove(self, path: Path) -> None:
-        """Removes a file, if it exists.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory hangs.
-        """
+        """Removes a file, if it exists."""
         await self._files.run(f"remove {path}", self._files.of(path.parent).remove_file, path.name)
 
     def move(self, directory: Path) -> None:
@@ -171,19 +149,11 @@ class SpecFiles:
         self._current = self._files.of(directory)
 
     async def read(self, path: Path) -> tuple[str, dict[str, ContainerEdits]]:
-        """The kind and the devices of a file; none if there is none, or it is no valid specification.
-
-        Raises:
-            EnvironmentFailure: the file cannot be read, or the directory hangs.
-        """
+        """The kind and the devices of a file; none if there is none, or it is no valid specification."""
         return await self._files.run(f"read {path}", self._files.of(path.parent).read, path.name)
 
     async def unserved(self) -> list[Path]:
-        """The specifications that no service keeps right.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or a directory hangs.
-        """
+        """The specifications that no service keeps right."""
         found = [
             place.directory / name
             for place in self._files.directories
@@ -194,32 +164,20 @@ class SpecFiles:
     async def doubt(self, path: Path, is_certain: Callable[[str, Seen], bool], root: Path) -> bool:
         """Withholds what the names of a file give where it may be another device's; true if there was such.
 
-        Args:
-            is_certain: whether what a name gives is its devices' own if the host still has it.
-            root: the host's root directory.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
+        ``is_certain`` is whether what a name gives is its devices' own if the host still has it.
         """
         place = self._files.of(path.parent)
         return await self._files.run(f"write {path}", place.doubt, path.name, is_certain, root)
 
     async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Looks at device nodes on the thread.
-
-        Raises:
-            EnvironmentFailure: it hangs.
-        """
+        """Looks at device nodes on the thread."""
         return await self._files.run("look at device nodes", call, *args, **kwargs)
 
     async def take_over(self, path: Path, kind: str) -> dict[str, ContainerEdits]:
         """The devices of a file that an earlier devhost left; none if there is none, or it is invalid.
 
-        A file of another kind, as earlier versions of devhost wrote, is set aside under another name:
-        pods may have been given its names.
-
-        Raises:
-            EnvironmentFailure: the file cannot be read or set aside, or the directory hangs.
+        A file of another kind, as earlier versions of devhost wrote, is set aside under another name: pods
+        may have been given its names.
         """
         return await self._files.run(f"read {path}", self._files.of(path.parent).take_over, path.name, kind)
 
@@ -227,14 +185,8 @@ class SpecFiles:
         """Removes own files that no resource of the configuration could have, and those set aside.
 
         Gives what it removed, and the files of those resources of which something is left although no name in
-        ``templates`` needs it.
-
-        Args:
-            templates: the names of all entries; all that could come from a template is kept.
-            keep: resources whose files stay in any case.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory hangs.
+        ``templates`` needs it. ``templates`` are the names of all entries: all that could come from a
+        template is kept. The files of the resources in ``keep`` stay in any case.
         """
         removed: list[Path] = []
         left: set[Path] = set()
@@ -245,22 +197,11 @@ class SpecFiles:
         return removed, left
 
     def close(self) -> None:
-        """Lets the thread end; waits for nothing."""
         self._files.close()
 
 
 class CdiGarbageCollector:
-    """Removes specifications that no container needs, whenever it is woken or something was released.
-
-    Args:
-        files: the specifications.
-        settings: the configuration now.
-        allocations: who holds what.
-        devices: returns all devices that exist.
-        root: the host's root directory.
-        backoff: delays after a file could not be removed.
-        clock: monotonic time.
-    """
+    """Removes specifications that no container needs, whenever it is woken or something was released."""
 
     def __init__(
         self,
@@ -290,7 +231,6 @@ class CdiGarbageCollector:
         )
 
     def follow(self, settings: Settings) -> None:
-        """Takes another configuration."""
         self._settings = settings
         self._files.move(settings.cdi_directory)
         self._loop.wake()
@@ -305,15 +245,10 @@ class CdiGarbageCollector:
         self._loop.wake()
 
     async def run(self) -> None:
-        """Removes stale specifications for ever."""
         await self._loop.run()
 
     async def collect(self) -> float | None:
-        """Removes what no container needs; gives the seconds after which to try again.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory hangs.
-        """
+        """Removes what no container needs; gives the seconds after which to try again."""
         held = self._allocations.resources()
         if held is None:
             return AGAIN
@@ -332,9 +267,6 @@ class CdiGarbageCollector:
         """Lets names that no service keeps right give nothing once their nodes may be another device's.
 
         That is so for a resource that left the configuration, and for one of which no device has been found.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory hangs.
         """
         unserved = await self._files.unserved()
         self._unserved = bool(unserved)

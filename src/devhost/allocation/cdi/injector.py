@@ -90,16 +90,8 @@ class _Rendered:
 class CdiInjection:
     """Writes the specification of one resource and answers with its names.
 
-    Args:
-        backend: provides what each device needs.
-        inventory: the devices of the resource.
-        files: where the specification goes.
-        settled: called in the loop when the result of :meth:`listable` may have changed.
-        deadline: seconds for the backend to answer what one device needs.
-        check: see :data:`CHECK`.
-        most_sets: see :data:`MAX_SETS`.
-        backoff: delays after a failure.
-        clock: monotonic time.
+    ``settled`` is called in the loop when the result of :meth:`listable` may have changed. The backend must
+    answer what one device needs within ``deadline`` seconds.
     """
 
     def __init__(
@@ -150,7 +142,8 @@ class CdiInjection:
         self._on_disk: dict[str, ContainerEdits] = {}
         self._text = ""
         self._file: Path | None = None
-        self._unwritten = ""
+        self.failure = ""
+        """Why the specification could not be written; empty if it is written."""
         self._writing = asyncio.Lock()
         self._write_failure = FailureLog(
             log,
@@ -174,7 +167,7 @@ class CdiInjection:
         self._wanted = {name: device for name, device in devices.items() if verdict(device).healthy}
         self._unhealthy = devices.keys() - self._wanted.keys()
         self._share_of = {}
-        if self._backend.runner.takes_shares and offers:
+        if self._backend.runner.kind.takes_shares and offers:
             from fractions import Fraction
 
             self._share_of = {offer.device.id: Fraction(1, offer.replicas) for offer in offers}
@@ -196,7 +189,7 @@ class CdiInjection:
                 return True
             unit = self._units.get(device.id)
             current = unit is not None and unit.devices[0] is device
-            return current and (self._is_written(device.id) or bool(self._unwritten))
+            return current and (self._is_written(device.id) or bool(self.failure))
 
         return [offer for offer in offers if settled(offer.device)], judged
 
@@ -205,8 +198,8 @@ class CdiInjection:
         if reason := self._failures.get(device.id):
             return unhealthy(reason)
         unit = self._units.get(device.id)
-        if unit is not None and self._unwritten and not self._is_written(device.id):
-            return unhealthy(self._unwritten)
+        if unit is not None and self.failure and not self._is_written(device.id):
+            return unhealthy(self.failure)
         ready = unit is not None and unit.devices[0] is device and self._is_written(device.id)
         # a device that is listed as healthy stays so: Allocate writes what has changed until then
         return HEALTHY if ready or (listed and unit is not None) else unhealthy(WRITING)
@@ -235,21 +228,16 @@ class CdiInjection:
         try:
             await self._write()
         except EnvironmentFailure as error:
-            self._unwritten = str(error)
-            self._write_failure.failed(self._unwritten)
+            self.failure = str(error)
+            self._write_failure.failed(self.failure)
         # before a new backend has listed its devices, the first list would be empty
         known = self.ready.is_set() or self._backend.runner.started or not self._wanted
         if known and not self._stopping:
             self.ready.set()
             self._settled()
-        if self._failures or self._unwritten:
+        if self._failures or self.failure:
             raise Retry  # both have been logged
         return self._check
-
-    @property
-    def failure(self) -> str:
-        """Why the specification could not be written; empty if it is written."""
-        return self._unwritten
 
     def stop(self) -> None:
         """Ends :meth:`run`, also while a backend hangs; the file stays."""
@@ -267,10 +255,6 @@ class CdiInjection:
 
         The backend is asked for single devices only if what is known of them does not add up to what they add
         together.
-
-        Raises:
-            AllocationError: a device cannot be rendered.
-            BackendError: the backend failed.
         """
         whole = self._unit(tuple(devices), granted, terms)
         by_one = {device.id: self._by_one_token(device.id, terms) for device in devices}
@@ -287,16 +271,10 @@ class CdiInjection:
 
         Several devices are named one by one if that gives the container the same as one name for all of them.
         Otherwise (a variable lists them all, or contains the container's share), one name represents the set.
-
-        Args:
-            tokens: the tokens of the container; they count as held already.
-            rendered: what it gets.
-
-        Raises:
-            AllocationError: the file cannot be written.
+        The tokens count as held already. Raises ``AllocationError`` if the file cannot be written.
         """
         whole, single, terms, granted = rendered.whole, rendered.single, rendered.terms, rendered.granted
-        if self._unwritten or not self._failures.keys().isdisjoint(single):
+        if self.failure or not self._failures.keys().isdisjoint(single):
             self._loop.wake()  # their health in the list may be outdated
         self._take(single)
         name = spec.set_name(self._label(device, terms.shares.get(device)) for device in single)
@@ -318,11 +296,7 @@ class CdiInjection:
         return Granted(Edits(annotations=granted.edits.annotations, cdi_devices=qualified))
 
     async def refresh(self) -> None:
-        """Makes the file name what the devices have now, for a container that is about to start.
-
-        Raises:
-            AllocationError: it cannot be written.
-        """
+        """Makes the file name what the devices have now, for a container that is about to start."""
         try:
             await self._look()
             await self._render_due()
@@ -365,11 +339,7 @@ class CdiInjection:
         return _Unit(devices, found.edits, runner, terms, found.seen)
 
     async def _look(self) -> None:
-        """Finds out what is outdated, and which devices the names of an earlier run belong to.
-
-        Raises:
-            EnvironmentFailure: the earlier file cannot be read, or looking at nodes hangs.
-        """
+        """Finds out what is outdated, and which devices the names of an earlier run belong to."""
         async with self._writing:
             if self._adopted is None:
                 await self._adopt()
@@ -428,10 +398,8 @@ class CdiInjection:
         """Takes over what an earlier run wrote: its pods may still live.
 
         A name stays until its device is rendered again. A name whose devices are unknown (a set, a removed
-        device) stays until no container holds anything of the resource.
-
-        Raises:
-            EnvironmentFailure: it cannot be read, so it must not be overwritten.
+        device) stays until no container holds anything of the resource. A file that cannot be read must not
+        be overwritten.
         """
         found = await self._files.take_over(self._files.path(self._resource), self.kind)
         self._on_disk = found
@@ -544,9 +512,8 @@ class CdiInjection:
     def _fail(self, device: Device, reason: str, claimed: Collection[str], *, held: bool) -> None:
         """Takes that a device cannot be rendered now.
 
-        Args:
-            claimed: the claims of all devices that are present.
-            held: whether a container may need what it was given, which stays if it is still the device's.
+        ``claimed`` are the claims of all devices that are present. ``held`` is whether a container may need
+        what it was given, which stays if it is still the device's.
         """
         name = device.id
         if name in self._wanted:
@@ -602,10 +569,7 @@ class CdiInjection:
         return {name: edits for name, edits in content.items() if edits}
 
     def _absent(self) -> dict[str, ContainerEdits]:
-        """What the names give of ids that containers hold and no device has.
-
-        The device had another id before, or it is gone.
-        """
+        """What the names give of ids that containers hold and no device has, or has no longer."""
         allocations, present = self._inventory.allocations, self._present()
         found: dict[str, ContainerEdits] = {}
         if present is None:
@@ -638,7 +602,7 @@ class CdiInjection:
 
     def _of_set(self, unit: _Unit) -> ContainerEdits:
         """What the name of a set gives; one of an earlier run may be of a container that no list names."""
-        if unit.devices or not unit.outdated or not self._inventory.allocations.known:
+        if unit.devices or not unit.outdated or not self._inventory.allocations.everything.known:
             return self._unless_gone(unit.edits, [device.id for device in unit.devices])
         return spec.withheld("its devices have changed, and no list names the container: delete the pod")
 
@@ -652,11 +616,6 @@ class CdiInjection:
         return {device for _, device in self._inventory.allocations.held_devices()}
 
     async def _write(self) -> None:
-        """Makes the file what it should be.
-
-        Raises:
-            EnvironmentFailure: permission is denied, or the directory is full or hangs.
-        """
         async with self._writing:
             if self._adopted is None:
                 await self._adopt()
@@ -674,7 +633,7 @@ class CdiInjection:
                 self._files.served.discard(self._file)
                 await self._files.remove(self._file)  # the directory was changed in the configuration
             self._write_failure.succeeded()
-            self._file, self._text, self._on_disk, self._unwritten = file, text, content, ""
+            self._file, self._text, self._on_disk, self.failure = file, text, content, ""
 
 
 def _earlier(devices: tuple[Device, ...], edits: ContainerEdits) -> _Unit:

@@ -30,12 +30,7 @@ class Rendered:
 def rendered(granted: Granted, root: Path) -> Rendered:
     """The edits of a specification for what a container gets. May block: not for the event loop.
 
-    Args:
-        granted: what it gets.
-        root: the host's root directory.
-
-    Raises:
-        AllocationError: a device node is missing, or CDI cannot carry it.
+    Raises ``AllocationError`` if a device node is missing, or CDI cannot carry it.
     """
     seen: dict[str, HostNode | bool | None] = {
         mount.host_path: mount.host_path not in granted.left_out for mount in granted.edits.mounts
@@ -80,17 +75,13 @@ def recorded(edits: ContainerEdits) -> Seen | None:
 
 
 def claims_of(devices: Iterable[Device]) -> frozenset[str]:
-    """What some devices claim."""
     return frozenset[str]().union(*(device.claims for device in devices))
 
 
 def is_own(seen: Seen, own: Collection[str], claimed: Collection[str]) -> bool:
     """Whether the nodes that a device gave are claimed by no other device.
 
-    Args:
-        seen: the nodes.
-        own: the claims of the device.
-        claimed: the claims of all devices that are present.
+    ``own`` are the claims of the device, ``claimed`` those of all devices that are present.
     """
     paths = {*seen, *(node.path for node in seen.values() if isinstance(node, HostNode))}
     return all(node in own or node not in claimed for node in map("node:{}".format, paths))

@@ -85,7 +85,6 @@ def set_name(devices: Iterable[str]) -> str:
 
 
 def is_set(name: str) -> bool:
-    """Whether a CDI name was made by :func:`set_name`."""
     return re.fullmatch(r"set::[0-9a-f]{16}", name) is not None
 
 
@@ -108,10 +107,8 @@ class HostNode:
 def host_node(path: str, root: Path = Path("/")) -> HostNode:
     """Looks at a device node. May block: not for the event loop.
 
-    A runtime looks at the node itself and not through links, so the path is given with links resolved.
-
-    Raises:
-        AllocationError: it is not there, or is no device node; CDI carries nothing else.
+    A runtime looks at the node itself and not through links, so the path is given with links resolved. Raises
+    ``AllocationError`` if it is not there, or is no device node; CDI carries nothing else.
     """
     try:
         real = _resolved(path, root)
@@ -145,13 +142,10 @@ def container_edits(
 
     Mode and owner of each node are the host's, as they are in a container that gets the node directly:
     without them runtimes make it 0666 and give it to the container's user. Type and numbers are the host's
-    too: without them the reference implementation looks at the node for the first container that gets it,
-    and keeps what it found until a file of the directory changes. So a file must be written again
-    whenever they change. Mounts get the options the kubelet's own have.
-
-    Args:
-        look: see :func:`host_node`; may raise AllocationError.
-        left_out: host paths of optional parts that the host lacks.
+    too: without them the reference implementation looks at the node for the first container that gets it, and
+    keeps what it found until a file of the directory changes. So a file must be written again whenever they
+    change. Mounts get the options the kubelet's own have. ``look`` is :func:`host_node`. ``left_out`` are
+    host paths of optional parts that the host lacks.
     """
     found: ContainerEdits = {}
     if edits.env:
@@ -214,7 +208,6 @@ def gone(devices: Sequence[str]) -> str:
 
 
 def is_withheld(edits: ContainerEdits) -> bool:
-    """Whether edits were made by :func:`withheld`."""
     return any(str(node.get("path", "")).startswith(_NEVER) for node in edits.get("deviceNodes", ()))
 
 

@@ -53,18 +53,11 @@ _OUTER = (Level.PORT, Level.NODE)
 
 Inventories = Callable[[], Mapping[str, Inventory]]
 
-_Request = tuple[str, Inventory, Prefer, Links, Sequence[str], Sequence[str], int, Mapping[str, Inventory]]
-"""The arguments of a request for a preference."""
-
 
 class PreferredAllocation:
     """Answers GetPreferredAllocation with all resources of one host in mind.
 
-    Args:
-        inventories: those served now, by resource.
-        metrics: counts right and wrong guesses, and choices that are not proven best.
-        clock: monotonic seconds.
-        timing: how long an admission may pause.
+    ``inventories`` gives those served now, by resource, ``clock`` monotonic seconds.
     """
 
     def __init__(
@@ -99,21 +92,23 @@ class PreferredAllocation:
         A choice among many tokens is made on a thread. Until it is made, other requests wait for it.
         """
         inventories = dict(self._inventories())
-        request = (resource, inventory, policy, links, available, must_include, size, inventories)
+        choose = partial(
+            self.prefer, resource, inventory, policy, links, available, must_include, size, inventories
+        )
         if not self._away and self._work(inventory, available, inventories) <= INLINE:
-            choice = self.prefer(*request)
+            choice = choose()
         else:
-            task = asyncio.create_task(self._prefer_elsewhere(*request))  # goes on if the kubelet gives up
+            task = asyncio.create_task(self._elsewhere(choose))  # goes on if the kubelet gives up
             self._away.add(task)
             task.add_done_callback(self._returned)
             choice = await asyncio.shield(task)
         if not choice.exact:
-            self._metrics.preference_unproven()
+            self._metrics.add("preferences_unproven_total")
         return choice
 
-    async def _prefer_elsewhere(self, *request: *_Request) -> Choice:
+    async def _elsewhere(self, choose: Callable[[], Choice]) -> Choice:
         async with self._turn:
-            return await elsewhere(self.prefer, *request)
+            return await elsewhere(choose)
 
     def _returned(self, choice: asyncio.Task[Choice]) -> None:
         self._away.discard(choice)
@@ -147,8 +142,7 @@ class PreferredAllocation:
     ) -> Choice:
         """The choice itself, by which this remembers what a container is about to get.
 
-        Args:
-            inventories: those served now; it does not look for them if it runs on a thread.
+        ``inventories`` are those served now: it does not look for them if it runs on a thread.
         """
         inventories = self._inventories() if inventories is None else inventories
         began = self._clock()
@@ -216,7 +210,7 @@ class PreferredAllocation:
             del self._places[gone]
 
     def _guessed(self, guess: Guess, one: str, other: str) -> None:
-        self._metrics.affinity_guessed(guess)
+        self._metrics.add("affinity_guesses_total", guess)
         if guess is Guess.RIGHT:
             self._together.add(frozenset((one, other)))
 
@@ -242,12 +236,12 @@ class PreferredAllocation:
             if (other := self._places.get(call.resource)) is not None:
                 own.update(map(other.group, call.tokens))
         if not any(own):  # a slow node: the requests were not taken for those of one container
-            recent = allocations.recent_anywhere()
+            recent = allocations.everything.recent_pod_claims()
             usable = [claim for claim in map(places.group, request.available) if claim in recent]
             own = {max(usable, key=lambda claim: recent[claim or ""])} if usable else set()
         taken = {
             claim
-            for held in allocations.held_anywhere()
+            for held in allocations.everything.held()
             if not isinstance(held.holder, Holder) or pod_of(held.holder) not in ended
             for claim in pod_claims(held.device)
         }
@@ -445,15 +439,7 @@ def exclusive(claims: Iterable[str]) -> frozenset[str]:
 
 
 def whole_groups(groups: Mapping[str, Sequence[str]], need: int) -> tuple[list[str], list[str]]:
-    """Which tokens to take so that few others of their groups are left over.
-
-    Args:
-        groups: the tokens of each group.
-        need: how many are wanted.
-
-    Returns:
-        Those to take in any case, and those from which the rest may be chosen.
-    """
+    """Which tokens to take, and from which the rest, so that few of their groups are left over."""
     singles = [token for tokens in groups.values() for token in tokens if len(tokens) == 1]
     larger = [tokens for tokens in groups.values() if len(tokens) > 1]
     chosen: list[str] = []

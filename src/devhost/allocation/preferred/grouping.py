@@ -73,10 +73,8 @@ Holder = Callable[[str, str], object]
 class RequestGrouping:
     """Follows the requests of one kubelet.
 
-    Args:
-        clock: monotonic seconds.
-        guessed: called with the outcome of each guess and the two resources it was about.
-        window: longest pause within an admission, in seconds.
+    ``clock`` gives monotonic seconds. ``guessed`` is called with the outcome of each guess and the two
+    resources it was about. ``window`` is the longest pause within an admission, in seconds.
     """
 
     clock: Callable[[], float]

@@ -14,15 +14,12 @@ MAX_FILE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The maximum size of a tree.
-
-    Attributes:
-        entries: files, links and directories; a node with 256 network cards has about 20 000.
-        bytes: the total of all files.
-    """
+    """The maximum size of a tree."""
 
     entries: int = 50_000
+    """Files, links and directories; a node with 256 network cards has about 20 000."""
     bytes: int = 64 * 1024 * 1024
+    """The total of all files."""
 
 
 _CONTENTS = ("/sys", "/run/udev/data", "/proc/driver")

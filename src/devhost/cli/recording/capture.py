@@ -52,7 +52,8 @@ class _Place:
 class Capture:
     """Fills a tree from the machine below ``root``.
 
-    Files that the machine refuses never cause an exception.
+    Files that the machine refuses never cause an exception. Raises ``EnvironmentFailure`` if the tree cannot
+    be written.
     """
 
     def __init__(self, root: Path, writer: Writer) -> None:
@@ -72,11 +73,7 @@ class Capture:
         return tuple(self._omitted[path] for path in sorted(self._omitted))
 
     def take(self, access: Access, path: str, backend: str = "") -> None:
-        """Records a path that ``backend`` accessed, absolute as seen from the root.
-
-        Raises:
-            EnvironmentFailure: the tree cannot be written.
-        """
+        """Records a path that ``backend`` accessed, absolute as seen from the root."""
         if self.full or path in self._avoided or (not self._prefix and of_python(path)):
             return
         self._backend = backend
@@ -87,11 +84,7 @@ class Capture:
             self._omit(path, f"{bound}: neither this path nor any later one is recorded")
 
     def avoid(self, path: str, backend: str) -> None:
-        """Never accesses ``path``, because a backend hung there.
-
-        Raises:
-            EnvironmentFailure: the tree cannot be written.
-        """
+        """Never accesses ``path``, because a backend hung there."""
         directory, _, name = path.rpartition("/")
         self._avoided.add(path)
         self.omit(path, f"backend {backend} hung at it", backend)
@@ -122,8 +115,7 @@ class Capture:
     def _follow(self, path: str) -> str:
         """Resolves ``path`` like the kernel, and records each directory and link on the way.
 
-        Returns:
-            The physical path; empty if it does not exist or must not be recorded.
+        Returns the physical path; empty if it does not exist or must not be recorded.
         """
         waiting, here, links = path.split("/")[::-1], "", 0
         while waiting:
@@ -248,11 +240,7 @@ class Capture:
         self._links_beside(path)
 
     def _read(self, path: str, place: _Place) -> bytes:
-        """The content, and one byte more than the limit if it is longer.
-
-        Raises:
-            OSError: it cannot be read, or not by every user.
-        """
+        """The content, at most one byte more than the limit; ``OSError`` if not every user can read it."""
         if not stat.S_ISREG(place.mode):
             raise OSError("it is not a plain file")
         if not place.mode & stat.S_IROTH:

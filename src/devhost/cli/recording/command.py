@@ -15,6 +15,7 @@ from devhost.cli import options as shared
 from devhost.config.loader import DEFAULT, load_or_everything
 from devhost.config.root_directory import check_root
 from devhost.runtime.log import printable
+from devhost.runtime.text import counted
 
 from . import MANIFEST, Recording, record
 
@@ -58,16 +59,14 @@ def _leave_nothing_behind() -> None:
         sys.exit(128 + number)
 
     for number in _ENDING:
-        if (
-            signal.getsignal(number) is signal.SIG_DFL
-        ):  # a signal that is ignored, as by nohup(1), stays ignored
+        if signal.getsignal(number) is signal.SIG_DFL:  # one that is ignored, as by nohup(1), stays ignored
             signal.signal(number, end)
 
 
 def _lines(made: Recording, config: Path | None) -> Iterator[str]:
     backends = made.machine.scanners
-    counts = (_of(made.files, "file"), _of(made.links, "link"), f"{-(-made.bytes // 1024)} KiB")
-    found = _of(len(made.machine.devices()), "device")
+    counts = (counted(made.files, "file"), counted(made.links, "link"), f"{-(-made.bytes // 1024)} KiB")
+    found = counted(len(made.machine.devices()), "device")
     yield printable(
         f"{made.directory}: {', '.join(counts)}; {found} of {', '.join(backends) or 'no backend'}"
     )
@@ -93,10 +92,6 @@ def _some(title: str, texts: Sequence[str]) -> Iterator[str]:
         yield printable(f"{title}: {text}")
     if len(texts) > SHOWN:
         yield f"{title}: {len(texts) - SHOWN} more, listed in {MANIFEST}"
-
-
-def _of(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _quoted(path: Path | str) -> str:

@@ -53,7 +53,6 @@ class Recording:
     full: str
 
     def as_json(self) -> str:
-        """The description in the tree."""
         document = {
             "format": FORMAT,
             "devhost": __version__,

@@ -46,12 +46,8 @@ def record(
 ) -> Recording:
     """Records what the backends of a configuration read on the machine below ``root``.
 
-    Args:
-        loaded: the configuration with its backends; see :func:`devhost.config.loader.load_or_everything`.
-        directory: the place of the tree: a new directory whose parent exists, or an empty one.
-        root: the directory to use as ``/``.
-        configuration: the file of ``loaded``, if any; it is copied into the tree.
-        bounds: the maximum size of the tree.
+    ``directory`` is a new directory whose parent exists, or an empty one. ``configuration`` is the file of
+    ``loaded``, if any; it is copied into the tree.
 
     Raises:
         UsageError: ``directory`` is neither new nor empty, or its parent does not exist.
@@ -90,8 +86,7 @@ def record(
 def _scan(loaded: Loaded, root: Path, capture: Capture, outside: str) -> ScanResult:
     """Runs the backends below ``root``, and records every path that they accessed.
 
-    Args:
-        outside: the reason for omitting paths outside ``root``.
+    ``outside`` is the reason for omitting paths outside ``root``.
     """
     with tracing() as trace:
         found = asyncio.run(scan_once(loaded, root, everything=True))

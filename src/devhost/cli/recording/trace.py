@@ -54,10 +54,7 @@ class Trace:
     _own: int = field(default_factory=threading.get_ident)
 
     def note(self, access: Access, path: object, directory: int | None = None) -> None:
-        """Notes an access to a path or an open directory.
-
-        Never raises: it runs inside calls of third-party code.
-        """
+        """Notes an access to a path or an open directory. Never raises: third-party code is running."""
         if threading.get_ident() == self._own:
             return
         text = _text(path, directory)

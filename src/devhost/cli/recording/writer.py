@@ -45,12 +45,10 @@ class Writer:
         self.revision = 0
 
     def count(self, *kinds: Kind) -> int:
-        """The number of entries of these types."""
         counted = Counter(self._kinds.values())
         return sum(counted[kind] for kind in kinds)
 
     def has(self, path: str, *kinds: Kind) -> bool:
-        """Whether ``path`` is an entry of one of these types."""
         return self._kinds.get(path) in kinds
 
     def directory(self, path: str) -> None:

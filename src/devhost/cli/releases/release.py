@@ -93,11 +93,7 @@ async def _when_stopped(
 
 
 async def resume(backend: str, kubelet_dir: Path | None, status_socket: Path | None) -> bool:
-    """Ends a release; whether there was one.
-
-    Raises:
-        DevhostError: no devhost runs here, or it refuses.
-    """
+    """Ends a release; whether there was one. Raises ``DevhostError`` if no devhost runs, or it refuses."""
     path = await ask.find(kubelet_dir, status_socket)
     answer = await ask.request(path, "resume", {"backend": backend}, deadline=DEADLINE)
     return bool(answer["resumed"])

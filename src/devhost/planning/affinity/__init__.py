@@ -62,13 +62,9 @@ def prefer(
 ) -> Choice:
     """Chooses the tokens that the container should get.
 
-    Args:
-        policy: the resource's ``prefer``.
-        topology: where its devices are.
-        outside: what other resources have near them.
-        links: how closely its devices are linked.
-        explain: whether to fill in :attr:`Choice.scores`.
-        limit: steps beyond which a fast method replaces the exact one.
+    ``outside`` is what other resources have near the devices, ``links`` is how closely these are linked.
+    ``explain`` is whether to fill in :attr:`Choice.scores`. Beyond ``limit`` steps, a fast method replaces
+    the exact one.
     """
     offered = dict.fromkeys(request.available)
     must = [token for token in dict.fromkeys(request.must_include) if token in offered]
@@ -90,7 +86,16 @@ def prefer(
         # perhaps 100 000 tokens, which differ only in their numbers
         return Choice((*must, *_first(next(iter(free.values())), need)))
     counts = [len(free.get(candidate.name, ())) for candidate in topology.candidates]
-    chosen, exact, scores = _chosen(policy, topology, counts, base, need, outside, links, explain, limit)
+    chosen, exact, scores = counts, True, dict[str, int]()
+    if need < sum(counts):
+        scale = SCALES[policy]
+        availability = Availability(topology, counts, base, outside)
+        linked, exact = choose(availability, need, scale, links or {}, limit)
+        try:
+            chosen = best(availability, need, scale, limit) if linked is None else linked
+        except TooMuch:
+            chosen, exact = _fast(policy, availability, need, outside), False
+        scores = totals(availability, chosen, scale) if explain else {}
     tokens = [
         token
         for candidate, n in zip(topology.candidates, chosen, strict=True)
@@ -111,32 +116,6 @@ def unproven(policy: Prefer, topology: Topology, links: Links, limit: int = LIMI
     availability = Availability(topology, free, [0] * len(free))
     sizes = range(1, sum(free))
     return next((n for n in sizes if not is_exact(availability, n, SCALES[policy], links, limit)), 0)
-
-
-def _chosen(
-    policy: Prefer,
-    topology: Topology,
-    counts: list[int],
-    base: list[int],
-    need: int,
-    outside: Outside,
-    links: Links | None,
-    explain: bool,
-    limit: int,
-) -> tuple[list[int], bool, Mapping[str, int]]:
-    if need == sum(counts):
-        return counts, True, {}
-    scale = SCALES[policy]
-    availability = Availability(topology, counts, base, outside)
-    linked, exact = choose(availability, need, scale, links or {}, limit)
-    if linked is not None:
-        chosen = linked
-    else:
-        try:
-            chosen = best(availability, need, scale, limit)
-        except TooMuch:
-            chosen, exact = _fast(policy, availability, need, outside), False
-    return chosen, exact, totals(availability, chosen, scale) if explain else {}
 
 
 def _fast(policy: Prefer, availability: Availability, need: int, outside: Outside) -> list[int]:

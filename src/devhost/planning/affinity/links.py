@@ -51,10 +51,8 @@ def choose(
 
     The choice is ``None`` if links do not decide: all are equal, more tokens are wanted than there are
     devices, or there are too many devices. Of a device with several free tokens at most one is taken, so if
-    several tokens are wanted, another choice may be better.
-
-    Args:
-        limit: steps beyond which the method by class is not used.
+    several tokens are wanted, another choice may be better. Beyond ``limit`` steps, the method by class is
+    not used.
     """
     problem, exact = _problem(availability, need, scale, links)
     if problem is None:
@@ -191,10 +189,8 @@ class _Part:
 
 
 class _Classes:
-    """Joins parts until all devices are in one.
-
-    Raises:
-        TooMuch: it would take more than ``limit`` steps.
+    """Joins parts until all devices are in one. Raises ``TooMuch`` if it would take more than ``limit``
+    steps.
 
     The sets of a part are a mapping from a key to the score of the best set. A key has the number of devices
     in its lowest eight bits, then eight bits for the number of devices of each class; a set that needs no
@@ -208,7 +204,6 @@ class _Classes:
         self._root = self._planned()
 
     def best(self) -> list[int]:
-        """The best set."""
         size = self._problem.size
         score = self._sets(self._root)[self._problem.need]
         return [index for index in range(size) if score >> (size - 1 - index) & 1]
@@ -246,11 +241,7 @@ class _Classes:
         return found
 
     def _joined(self, one: _Part, other: _Part) -> _Part:
-        """Both parts as one.
-
-        Raises:
-            TooMuch: there are too many steps.
-        """
+        """Both parts as one. Raises ``TooMuch`` if there are too many steps."""
         self._left -= self._most(one) * self._most(other) * (STEPS_OF_A_PAIR + len(one.sizes))
         if self._left < 0:
             raise TooMuch

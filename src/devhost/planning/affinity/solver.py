@@ -55,7 +55,6 @@ class Outside:
         )
 
     def places(self) -> Iterator[Place]:
-        """The places where something is."""
         return chain(*self.got, *self.together, *self.others, self.near)
 
 
@@ -87,9 +86,8 @@ class Kind:
 class Availability:
     """What is free in a topology, for one request.
 
-    Args:
-        free: tokens that can be chosen, by number of the candidate.
-        base: tokens that the answer must include, by number of the candidate.
+    ``free`` are the tokens that can be chosen, ``base`` those that the answer must include, by number of the
+    candidate.
     """
 
     def __init__(
@@ -106,7 +104,6 @@ class Availability:
         self.root = self._kind_of(topology.root)
 
     def kind(self, vertex: Vertex) -> Kind:
-        """The kind of a vertex of the topology."""
         return self._leaves[vertex.candidate] if vertex.candidate >= 0 else self._kinds[id(vertex)]
 
     def _kind_of(self, vertex: Vertex) -> Kind:
@@ -164,8 +161,7 @@ class Availability:
 def best(availability: Availability, need: int, scale: Scale, limit: int = LIMIT) -> list[int]:
     """How many tokens to take from each candidate, ``need`` in all; at least as many must be free.
 
-    Raises:
-        TooMuch: it would take more than ``limit`` steps.
+    Raises ``TooMuch`` if it would take more than ``limit`` steps.
     """
     table = _Table(need, scale, limit)
     table.plan(availability.root)
@@ -195,11 +191,7 @@ class _Table:
         self._planned: set[Kind] = set()
 
     def plan(self, kind: Kind) -> None:
-        """Counts the steps in advance, and finds the children that have to be considered.
-
-        Raises:
-            TooMuch: there are too many steps.
-        """
+        """Finds the children that have to be considered. Raises ``TooMuch`` if there are too many steps."""
         if kind in self._planned:
             return
         self._planned.add(kind)
@@ -294,11 +286,7 @@ def _descend(availability: Availability, vertex: Vertex, need: int, scale: Scale
 
 
 def even(availability: Availability, need: int, loads: Callable[[int], int]) -> list[int]:
-    """Fills the least loaded candidates up to a common level; the fast method of ``spread``.
-
-    Args:
-        loads: the load of a candidate now.
-    """
+    """Fills the least loaded candidates up to a common level; the fast method of ``spread``."""
     candidates = [number for number, free in enumerate(availability.free) if free]
     load = {number: loads(number) for number in candidates}
     alike = Counter((load[number], availability.free[number]) for number in candidates)

@@ -35,7 +35,6 @@ class Level(IntEnum):
     CARD = 4
     """A physical device: what virtual functions or slices are ``part_of``, otherwise the device itself."""
     DEVICE = 5
-    """A device."""
 
 
 Place = tuple[Level, str]
@@ -48,8 +47,7 @@ Links = Mapping[frozenset[str], int]
 def places(device: Device, homes: Mapping[str, str]) -> tuple[Place, ...]:
     """The places above the card that contain a device, the widest first.
 
-    Args:
-        homes: the NUMA node of each root port, for devices without one.
+    ``homes`` has the NUMA node of each root port, for devices without one.
     """
     near, path = node_name(device), device.pcie_path
     if not path:
@@ -117,9 +115,7 @@ class Vertex:
 class Topology:
     """The devices of one resource in their places.
 
-    Args:
-        candidates: the devices by name.
-        before: the previous topology of this resource, which saves work if most devices are the same.
+    ``before`` is the previous topology of this resource, which saves work if most devices are the same.
     """
 
     def __init__(self, candidates: Mapping[str, Candidate], before: Topology | None = None) -> None:

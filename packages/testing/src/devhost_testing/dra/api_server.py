@@ -151,6 +151,16 @@ class ApiServer:
         """How many watches are open."""
         return len(self._watches)
 
+    @property
+    def sent(self) -> int:
+        """How many lines were sent to the watches that are open."""
+        return sum(watch.sent for watch in self._watches)
+
+    @property
+    def sending(self) -> bool:
+        """Whether a watch has something to send that it has not sent yet."""
+        return any(watch.busy or watch.wake.is_set() for watch in self._watches)
+
     # What other clients do
 
     def put(self, path: str, value: Object) -> Object:
@@ -314,6 +324,7 @@ class ApiServer:
             await out.head(200, {}, 0)
             async for line in watch.run():
                 await out.data(line)
+                watch.sent += 1
         finally:
             gone.cancel()
             with suppress(asyncio.CancelledError, ConnectionError):
@@ -406,6 +417,8 @@ class _Watch:
 
     def __init__(self, objects: Objects, where: Place, query: Mapping[str, str], *, partial: bool) -> None:
         self.wake = asyncio.Event()
+        self.sent = 0
+        self.busy = True
         self.bookmark = False
         self.lines: list[bytes] = []
         self._objects = objects
@@ -434,6 +447,7 @@ class _Watch:
         for value in self._initial:
             yield self._line("ADDED", value)
         while not self._ended:
+            self.busy = True
             self.wake.clear()
             try:
                 changes = self._objects.changes(self._where, self._version)
@@ -450,6 +464,7 @@ class _Watch:
             self.bookmark = False
             while self.lines:
                 yield self.lines.pop(0)
+            self.busy = False
             await self.wake.wait()
 
     def _change(self, change: Change) -> bytes:

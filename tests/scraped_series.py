@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from devhost.telemetry.metrics import Metrics
+from devhost.telemetry.metrics import TABLE, Declaration, Metrics
 
 
 def samples(metrics: Metrics) -> Iterator[Sample]:
@@ -22,3 +22,24 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     found = [one.value for one in samples(metrics) if one.name == name and one.labels == labels]
     assert len(found) <= 1, f"{name} {labels} is there {len(found)} times"
     return found[0] if found else None
+
+
+def move(metrics: Metrics) -> dict[str, tuple[str, ...]]:
+    """Gives each counted metric a value, with its labels' names as their values; the labels by metric."""
+    moved = {}
+    for one in TABLE:
+        if one.owner:
+            metrics.begin(one.owner, one.owner)
+        if not one.scraped:
+            moved[one.name] = labels = (one.owner, *one.more) if one.owner else one.more
+            _move(metrics, one, labels)
+    return moved
+
+
+def _move(metrics: Metrics, one: Declaration, labels: tuple[str, ...]) -> None:
+    if one.kind == "counter":
+        metrics.add(one.name, *labels)
+    elif one.kind == "gauge":
+        metrics.set(one.name, *labels, to=2)
+    else:
+        metrics.observe(one.name, *labels, seconds=3.0)
