@@ -169,19 +169,32 @@ def test_a_name_has_the_plugins_character_for_others() -> None:
     assert set(converted(PEER, rule(by_path))) == {"smarter-devices/serial_by-path_pci-0000_00_14_0-port0"}
 
 
+WIDER = "devhost accepts any text for the repetition: check what it selects."
+BOUNDED = "devhost matches a repetition that is not at the end up to 4 times."
+REPEATS = "because a part inside the names of links repeats: omitted."
+
+
 @pytest.mark.parametrize(
-    ("expression", "is_exact"),
+    ("expression", "remarks"),
     [
-        ("^ttyUSB[0-9]*$", True),
-        ("^serial/by-id/.*$", True),
-        ("^serial/by-id/usb-[0-9]*$", False),
-        ("^serial/by-id/usb-[0-9]+-port0$", False),
-        ("^nvme[0-9]+n[0-9]+$", False),
+        ("^ttyUSB[0-9]*$", set()),
+        ("^serial/by-id/.*$", set()),
+        ("^serial/by-id/usb-[0-9]*$", {WIDER}),
+        ("^serial/by-id/usb-[0-9]+-port0$", {REPEATS}),
+        ("^nvme[0-9]+n[0-9]+$", {BOUNDED}),
     ],
 )
-def test_a_selection_that_may_be_wider_has_a_remark(expression: str, is_exact: bool) -> None:
-    remark = "devhost accepts any text for the repetition: check what it selects."
-    assert (remark in said(run(PEER, rule(expression)).stdout)) is not is_exact
+def test_a_selection_that_is_not_exact_has_a_remark(expression: str, remarks: set[str]) -> None:
+    result = said(run(PEER, rule(expression)).stdout)
+    assert {one for one in (WIDER, BOUNDED, REPEATS) if one in result} == remarks
+
+
+def test_a_number_in_the_middle_of_a_name_selects_no_partition(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for minor, file in enumerate(("nvme0n1", "nvme0n1p1", "nvme10n2", "nvme10n2p12")):
+        tree.device(f"virtual/misc/{file}", "misc", file, f"10:{minor}")
+    found = offered(run(PEER, rule("^nvme[0-9]+n[0-9]+$")).stdout, tmp_path)
+    assert set(found) == {"smarter-devices/nvme0n1", "smarter-devices/nvme10n2"}
 
 
 def test_names_without_links_stay_exclusive() -> None:

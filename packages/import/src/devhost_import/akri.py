@@ -150,10 +150,10 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         at, holds = term.end(), operator == "=="
         properties += name == "ENV" and holds
         attribute, found = _condition(name, key or "", value, holds, mine)
-        if any(one.is_wider for one in found):
+        if any(one.is_bounded for one in found):
             if not holds:
                 raise Inexpressible("!= cannot be expressed for it")
-            mine.append(f"{name} {value}: {regular.WIDER}")
+            mine.append(f"{name} {value}: {regular.BOUNDED}")
         blocks = [one.block(attribute, "/sys" if attribute == "sysPath" else "") for one in found]
         if not holds:
             never += blocks

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from devhost.config.diagnostics import shown
 
-from .source import UNKNOWN, Object, Source, Value, node_at, some, text_at
+from .source import Object, Source, Value, node_at, text_at
 from .workload import LOGGING, WORKLOADS, Container, containers
 from .writing import Block, Entry, document, given
 
@@ -51,7 +51,6 @@ def convert(source: Source) -> str:
         found.append((holder, _of_operator(spec)))
         by_default = spec is not values  # the plugin's own chart has no labeller by default
         has_labeller |= spec.is_true("devicePlugin", "enableNodeLabeller", otherwise=by_default)
-        _leave(spec)
     if not found:
         if not any(one.kind in WORKLOADS for one in source.objects):
             source.refuse(_HINT)
@@ -61,7 +60,16 @@ def convert(source: Source) -> str:
     source.one_of([holder for holder, _ in found], "the AMD GPU device plugin", made)
     if has_labeller:
         source.note("labels: those of the node labeller: remove it, or both write them.")
-    differs, labels = list(_differs(*found[0][1])), given(write=has_labeller)
+    strategy, mode = found[0][1]
+    differs = ["the plugin checks health only with -pulse; devhost always does"]
+    if mode.endswith("passthrough"):
+        differs.append("device ids of the plugin are IOMMU groups, those of devhost PCI addresses")
+    elif strategy != "mixed":
+        differs.append("the plugin refuses GPUs in different partition modes; devhost gives them one name")
+    if not mode:
+        what = "without driver_type the plugin falls back to GPUs bound to vfio-pci"
+        differs.append(f"{what}; for devhost add driver_type, and import again")
+    labels = given(write=has_labeller)
     return document(source, "the AMD GPU device plugin", differs, made[0], labels=labels)
 
 
@@ -89,19 +97,13 @@ def _of_operator(spec: Value) -> tuple[str, str]:
     given = spec.at("devicePlugin", "devicePluginArguments")
     driver = given.at("driver_type") or spec.at("driver", "driverType")
     strategy, mode = _flags(given.at("resource_naming_strategy"), driver)
-    unknown = [name for name, _ in given.members() if name not in (*_KNOWN, *_OF_THE_PROCESS)]
-    spec.source.note(*(f"-{name}: {UNKNOWN}" for name in unknown))
-    return strategy or ("mixed" if mode.endswith("passthrough") else ""), mode
-
-
-def _leave(spec: Value) -> None:
+    given.omit(*_OF_THE_PROCESS)
     spec.is_off("operator", "devicePlugin", "enableDevicePlugin")
-    for part in (spec.at("devicePlugin"), spec.at("driver")):
-        if left := [one for one in part.others() if one not in _READ]:
-            spec.source.note(f"{part.place.path}: of the operator's own, not converted: {some(left)}.")
     spec.for_pods()
-    if not isinstance(spec, Object):
-        spec.leave("parts of the AMD GPU operator, which keep their settings.", "devicePlugin", "driver")
+    for part in (spec, spec.at("devicePlugin"), spec.at("driver")):
+        if not isinstance(part, Object):
+            part.leave("of the operator, which keeps these settings.", "devicePlugin", "driver", *_READ)
+    return strategy or ("mixed" if mode.endswith("passthrough") else ""), mode
 
 
 def _entries(strategy: str, mode: str) -> Iterator[Entry]:
@@ -117,14 +119,3 @@ def _entries(strategy: str, mode: str) -> Iterator[Entry]:
         yield Entry("amd.com/{profile}", "gpu", [{"vendor": "amd", "profile": "*"}])
     remarks = ["GPUs that cannot be partitioned."] if is_mixed else []
     yield Entry("amd.com/gpu", "gpu", [{"vendor": "amd"}], remarks=remarks)
-
-
-def _differs(strategy: str, mode: str) -> Iterator[str]:
-    yield "the plugin checks health only with -pulse; devhost always does"
-    if mode.endswith("passthrough"):
-        yield "device ids of the plugin are IOMMU groups, those of devhost PCI addresses"
-    elif strategy != "mixed":
-        yield "the plugin refuses GPUs in different partition modes; devhost offers them under one name"
-    if not mode:
-        what = "without driver_type the plugin falls back to GPUs bound to vfio-pci"
-        yield f"{what}; for devhost add driver_type, and import again"

@@ -23,7 +23,8 @@ from .workload import Container, Options, file_of, tag_of, the_container, versio
 from .writing import Entry, Written, document, given
 
 PEER = "generic-device-plugin"
-FORMER_DOMAIN, DEFAULT_DOMAIN = "squat.ai", "devic.es"  # the default before version 0.2.0, and since
+FORMER_DOMAIN, DEFAULT_DOMAIN = "squat.ai", "devic.es"
+DEFAULTS = f"{FORMER_DOMAIN} before version 0.2.0 and {DEFAULT_DOMAIN} since"
 MICROSHIFT, MICROSHIFT_DOMAIN = "genericDevicePlugin", "device.microshift.io"  # a section of its file
 
 _OF_THE_PROCESS = ("config", "config-file", "listen", "log-level", "plugin-directory", "version")
@@ -145,8 +146,7 @@ def convert(source: Source, domain: str) -> str:
     devices = [*_devices(values, known or DEFAULT_DOMAIN)]
     source.check()
     if devices and not known:
-        default = f"{FORMER_DOMAIN} before version 0.2.0 and {DEFAULT_DOMAIN} since"
-        message = f"the domain is missing: the plugin's default is {default}"
+        message = f"the domain is missing: the plugin's default is {DEFAULTS}"
         hint = f"add the one that your pods request: --domain {DEFAULT_DOMAIN} or --domain {FORMER_DOMAIN}"
         source.diagnostics.fail(WHOLE_FILE, message, hint)
     groups = [group for device in devices for group in device.groups]

@@ -1,6 +1,6 @@
 """Converts regular expressions of Go and Rust to the globs of ``where``.
 
-A glob has ``*``, ``?`` and ``[…]`` and matches the whole value. An expression that no globs replace is
+A glob has ``*``, ``?`` and ``[…]`` and matches the whole value. An expression without an exact equivalent is
 refused with the reason.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice, product
+from dataclasses import dataclass, replace
+from itertools import chain, islice, product
 from typing import TypeVar
 
 from devhost.config.diagnostics import shown
@@ -19,7 +19,8 @@ from .writing import Block, given
 
 MOST = 64  # globs for one expression
 LONGEST = 256  # characters that a repetition with a number is written out to
-WIDER = "devhost accepts any text for the repetition: check what it selects."
+LONGEST_RUN = 4  # repetitions of a class if * or + is not at the end of the expression
+BOUNDED = f"devhost matches a repetition that is not at the end up to {LONGEST_RUN} times."
 
 _START, _END, _ANY = "\x02", "\x03", "?*"  # anchors are characters that no name has
 _PART = r"(?:\[!?\]?[^]]*\]|[^]\[])"
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 
 class Inexpressible(ValueError):
-    """The expression is valid, but no globs replace it."""
+    """The expression is valid, but no globs are equivalent."""
 
 
 class Invalid(ValueError):
@@ -48,11 +49,11 @@ class Invalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """Matches what ``never`` does not match. ``is_wider``: more than the expression matches."""
+    """Matches what ``never`` does not match. ``is_bounded``: longer repetitions do not match."""
 
     text: str
     never: str = ""
-    is_wider: bool = False
+    is_bounded: bool = False
 
     def block(self, attribute: str, start: str = "") -> Block:
         never = {attribute: start + self.never} if self.never else {}
@@ -69,14 +70,14 @@ def globs(expression: str, *, whole: bool = False) -> list[Glob]:
             raise Invalid(f"{shown(expression)} is not a regular expression: {error}") from None
     if _CHARACTER.search(expression):
         raise Inexpressible("it has a bracket or | as a character")
-    found: list[Glob] = []
+    texts: list[str] = []
     for plain in _few(_alternatives(expression)):
         parts = [_repeated(_part(token), times) for token, times in _TOKEN.findall(plain)]
         for one in map("".join, in_order(*parts)):
             before = "" if whole or one.startswith(_START) else _ANY
             after = "" if whole or one.endswith(_END) else _ANY
-            found += _glob(before + one.lstrip(_START).rstrip(_END) + after)
-    return _few(dict.fromkeys(found))
+            texts.append(before + one.lstrip(_START).rstrip(_END) + after)
+    return [*dict.fromkeys(_few(chain.from_iterable(map(_globs, texts))))]
 
 
 def in_order(*parts: Sequence[T]) -> list[tuple[T, ...]]:
@@ -128,15 +129,20 @@ def _repeated(part: str, times: str) -> list[str]:
     return [part * count for count in range(low, high + 1)] if high >= 0 else [f"{part * low}{part}*"]
 
 
-def _glob(text: str) -> Iterator[Glob]:
-    """The glob of parts in order; none if an anchor is inside, where it never matches."""
+def _globs(text: str) -> Iterator[Glob]:
+    """The globs of parts in order; none if an anchor is inside, where it never matches."""
     if _START in text or _END in text:
         return
     text = re.sub(rf"(?s)({_PART}\*)*\?\*({_PART}\*)*", _ANY, text)  # .* includes what is repeated beside it
-    parts = re.findall(rf"(?s){_PART}\*?", text)
-    repeated = [one[:-1] for one in parts if one[-1] == "*" and one != _ANY]
-    wide, never = re.sub(r"\*+", "*", re.sub(rf"(?s){_PART}\*", "*", text)), ""
-    if repeated and parts[-1] == f"{repeated[-1]}*" and _ANY not in parts:
-        part = repeated.pop()
-        never = wide + (f"[{part[2:]}" if part[:2] == "[!" else f"[!{part.strip('[]') or ']'}]") + "*"
-    yield Glob(wide, never, is_wider=repeated != [])
+    every = re.finditer(rf"(?s)({_PART})(\*?)", text)
+    repeated = next((one for one in every if one[2] and one[0] != _ANY), None)
+    if repeated is None:
+        yield Glob(text.replace(_ANY, "*"))
+        return
+    before, part, after = text[: repeated.start()], repeated[1], text[repeated.end() :]
+    if after or _ANY in before:
+        for count in range(LONGEST_RUN + 1):
+            yield from (replace(one, is_bounded=True) for one in _globs(before + part * count + after))
+    else:
+        others = f"[{part[2:]}" if part[:2] == "[!" else f"[!{part.strip('[]') or ']'}]"
+        yield Glob(f"{before}*", f"{before}*{others}*")

@@ -153,7 +153,7 @@ class Value:
 
     def leave(self, why: str, *names: str) -> None:
         """Names all keys except these, and those that were read, in one remark."""
-        if left := self.others(*names):
+        if left := [self.place.key(name).path for name in self.others(*names)]:
             self.source.note(f"{some(left)}: {why}")
 
     def for_pods(self) -> None:

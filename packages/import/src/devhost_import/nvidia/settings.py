@@ -8,22 +8,20 @@ has the same keys as the values of its chart (``TransformDevicePlugin`` in
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from devhost.config.diagnostics import suggest
 from devhost.config.document import Fields, Scalar
 from devhost.config.reader import WRONG, keys, read
 from devhost_import.gojson import UNKNOWN_KEY
-from devhost_import.source import CHOOSE, GUIDE, HELM, Object, Source, Value, node_at, some, text_at
+from devhost_import.source import CHOOSE, GUIDE, HELM, Object, Source, Value, has_key, node_at, some, text_at
 from devhost_import.workload import Container, Options, containers, file_of, the_container, typed
 
 from .config import Config, Flags, Imex, Plugin
 
-# the configuration in a ConfigMap that the plugin's chart uses for a node without a label
-CONFIG_KEY = "default"
-# keys of the file; a chart has resources as well
-_MARKS = ("flags", "imex", "resources.gpus", "resources.mig", "sharing", "version")
+CONFIG_KEY = "default"  # the configuration that the plugin's chart uses for a node without a label
+_MARKS = ("flags", "imex", "resources.gpus", "resources.mig", "sharing", "version")  # keys of the file
 
 # the place and the type of each key of the file that variables and flags set as well
 _SETTINGS = {
@@ -42,32 +40,32 @@ _VARIABLES = {
 _NOT_IN_CHART = (
     "cdiAnnotationPrefix", "channelIDs", "containerDriverRoot", "required", "sharedDevicesAllocationPolicy",
 )  # fmt: skip
-_IN_CHART = {name: (name,) for name in _SETTINGS if name not in _NOT_IN_CHART} | {
-    "passDeviceSpecs": ("compatWithCPUManager",),
-    "nvidiaCTKPath": ("cdi", "nvidiaHookPath"),
-    "mpsRoot": ("mps", "root"),
-}
-_OF_CHART = {*(path[0] for path in _IN_CHART.values()), "config", "devicePlugin", "gfd"}
-_OF_OPERATOR = {  # keys of the chart, and of the ClusterPolicy
-    "ccManager", "clusterPolicy", "dcgm", "dcgmExporter", "draDriver", "driver", "extraObjects", "gdrcopy",
-    "gds", "gpuCluster", "hostPaths", "kataManager", "kataSandboxDevicePlugin", "mig", "migManager", "nfd",
-    "node-feature-discovery", "nodeStatusExporter", "operator", "platform", "psa", "psp",
-    "sandboxDevicePlugin", "sandboxWorkloads", "toolkit", "validator", "vfioManager", "vgpuDeviceManager",
-    "vgpuManager",
+_IN_CHART = {name: name for name in _SETTINGS if name not in _NOT_IN_CHART} | {
+    "passDeviceSpecs": "compatWithCPUManager", "nvidiaCTKPath": "cdi.nvidiaHookPath", "mpsRoot": "mps.root",
 }  # fmt: skip
-# where the operator has what the plugin's own chart has at the top
-_IN_OPERATOR = {
+_OF_CHART = {*(path.partition(".")[0] for path in _IN_CHART.values()), "config", "devicePlugin", "gfd"}
+_DISCOVERY = {"nfd", "node-feature-discovery"}  # both charts have these
+_OF_OPERATOR = _DISCOVERY | {  # parts of the operator in its chart and in the ClusterPolicy
+    "ccManager", "clusterPolicy", "dcgm", "dcgmExporter", "draDriver", "driver", "extraObjects", "gdrcopy",
+    "gds", "gpuCluster", "kataManager", "kataSandboxDevicePlugin", "migManager", "nodeStatusExporter",
+    "operator", "platform", "psa", "psp", "sandboxDevicePlugin", "sandboxWorkloads", "toolkit", "validator",
+    "vfioManager", "vgpuDeviceManager", "vgpuManager",
+}  # fmt: skip
+_SECTIONS = {  # keys with settings of the plugin, of which some are read later
+    "cdi": (), "devicePlugin": ("args", "config", "env", "mps"), "gfd": (), "hostPaths": (), "mig": (),
+    "mps": (),
+}  # fmt: skip
+_IN_OPERATOR = {  # where the operator has what the plugin's own chart has at the top
     "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS", "config": "devicePlugin.config",
     "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY", "migStrategy": "mig.strategy",
     "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY", "mps": "devicePlugin.mps",
     "nvidiaDriverRoot": "hostPaths.driverInstallDir",
 }  # fmt: skip
-# places by which values of one of the charts are recognized
-_OF_VALUES = (
-    *_IN_CHART.values(), *(("config", name) for name in ("map", "name", "default", "fallbackStrategies")),
-    ("devicePlugin", "config"), ("devicePlugin", "env"), ("gfd", "enabled"), ("mig", "strategy"),
-    ("dcgmExporter",), ("migManager",), ("nodeStatusExporter",), ("sandboxDevicePlugin",),
-    ("driver", "enabled"), ("toolkit", "enabled"), ("hostPaths", "driverInstallDir"),
+_OF_VALUES = (  # places by which values of one of the charts are recognized
+    *_IN_CHART.values(), "config.map", "config.name", "config.default", "config.fallbackStrategies",
+    "devicePlugin.config", "devicePlugin.env", "gfd.enabled", "mig.strategy", "dcgmExporter", "migManager",
+    "nodeStatusExporter", "sandboxDevicePlugin", "driver.enabled", "toolkit.enabled",
+    "hostPaths.driverInstallDir",
 )  # fmt: skip
 
 _SWITCHES = (
@@ -128,68 +126,60 @@ class Settings:
             node = Fields(mark) if enabled else Scalar(mark, "", "null")
             self.config = self.config.put(("flags", "gfd"), node)
         if given and not enabled:
-            self.config.source.note(
-                "flags.gfd: the chart does not start gpu-feature-discovery (gfd.enabled), so no labels are "
-                "written."
-            )
+            why = "the chart does not start gpu-feature-discovery (gfd.enabled), so no labels are written."
+            self.config.source.note(f"flags.gfd: {why}")
 
 
 def settings(source: Source) -> Settings:
     """The settings in an input; of several configurations those that the user chose, or the default."""
+
+    def runs(one: Container) -> bool:  # the plugin, not a helper from the same image
+        is_helper = one.program in _HELPERS or text_at(one.node, "name").startswith(_HELPERS)
+        return one.starts("k8s-device-plugin", "nvidia") and not is_helper
+
     policy = source.one_of([one for one in source.objects if one.kind == "ClusterPolicy"])
     if policy is not None:
         return _of_operator(policy.at("spec") or policy, policy=str(policy))
-    if plugin := the_container(source, _runs_it, "the NVIDIA device plugin"):
+    if plugin := the_container(source, runs, "the NVIDIA device plugin"):
         return _of_container(plugin)
     values = source.values("nvidia-device-plugin", "gpu-operator", recognized=_are_values)
     if values is not None:
-        given = {*values.keys} - {"nfd", "node-feature-discovery"}  # both charts have these
         mine = [node_at(values.node, "devicePlugin", name) for name in ("args", "config", "env")]
-        is_operator = bool(given & _OF_OPERATOR) or mine != [None] * 3
+        of_operator = _OF_OPERATOR - _DISCOVERY | {"hostPaths", "mig"}
+        is_operator = not of_operator.isdisjoint(values.keys) or mine != [None] * 3
         if values.chart == "gpu-operator" or (is_operator and not values.chart):
             return _of_operator(values, version=values.version if values.chart else "")
         return _of_chart(values)
     found = file_of(source, None, "", CONFIG_KEY, marks=_MARKS) or source.one_of(source.bare)
-    if found is None:
-        source.refuse(_HINT)
-    _note_others(source, source.chosen, source.others())
-    return Settings(found.expected(keys(Config), _MARKS))
+    return Settings(_noted(found or source.refuse(_HINT), source.chosen))
 
 
 def _are_values(value: Value) -> bool:
     if not isinstance(value, Object) or {*value.keys} & {"version", "flags", "sharing", "imex"}:
         return False
-    return value.holder == HELM or any(node_at(value.node, *path) is not None for path in _OF_VALUES)
-
-
-def _runs_it(one: Container) -> bool:
-    """Whether it is the NVIDIA device plugin, not a helper from the same image."""
-    is_helper = one.program in _HELPERS or text_at(one.node, "name").startswith(_HELPERS)
-    return one.starts("k8s-device-plugin", "nvidia") and not is_helper
+    return value.holder == HELM or has_key(value.node, _OF_VALUES)
 
 
 def _of_container(plugin: Container) -> Settings:
-    source, note, options = plugin.source, plugin.source.note, plugin.options(_SWITCHES)
-    every = containers(source)
+    source, options, every = plugin.source, plugin.options(_SWITCHES), containers(plugin.source)
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
     path = options.get("config-file", "CONFIG_FILE").text()  # without it the plugin reads no file
     wanted = source.key or plugin.entry(path)[1] or defaults.get("DEFAULT_CONFIG", "")
-    found = None
+    found = _empty(plugin)
     if path and not wanted and defaults.get("FALLBACK_STRATEGIES") == "empty":
-        note(f"A node without a label uses no configuration: {CHOOSE}.")
+        source.note(f"A node without a label uses no configuration: {CHOOSE}.")
     elif path:
-        found = file_of(source, plugin, path, CONFIG_KEY, marks=_MARKS, default=wanted)
-        if found is None:
-            plugin.lacks(path, wanted or CONFIG_KEY)
-        _note_others(source, source.chosen, source.others())
+        file = file_of(source, plugin, path, CONFIG_KEY, marks=_MARKS, default=wanted)
+        found = _noted(file or plugin.lacks(path, wanted or CONFIG_KEY), source.chosen)
     elif source.key:
         plugin.fail(f"{plugin} reads no configuration file, so there is no {source.key}", "leave out --key")
-    result = Settings(found or _empty(plugin))
+    result = Settings(found)
     root = plugin.mounted("/driver-root")
     if root and root != "/" and not options.get("NVIDIA_DRIVER_ROOT"):
         result.set_text(nvidiaDriverRoot=root)
-        note(f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node.")
+        remark = f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node."
+        source.note(remark)
     result.follow(options)
     if any("gpu-feature-discovery" in (one.program, text_at(one.node, "name")) for one in every):
         result.discover_features(enabled=True)
@@ -206,18 +196,13 @@ def _of_chart(values: Object) -> Settings:
         strategies.take()
     result = Settings(_chosen(values, ("config", "map"), fallbacks))
     for name, path in _IN_CHART.items():
-        if value := values.at(*path):
+        if value := values.at(*path.split(".")):
             result.set(name, value)
     if features := values.text("cdi", "featureFlags"):
         source.note(f"cdi.featureFlags {features}: {_NO_CTK.format('feature flags')}")
     values.is_off("chart", "devicePlugin", "enabled")
     result.discover_features(enabled=values.is_true("gfd", "enabled"))
-    for name in ("mps", "gfd", "devicePlugin"):
-        if names := {*values.at(name).others()} - {"enabled", "root"}:
-            source.note(f"{name}: settings of its pods are omitted: {some(sorted(names))}.")
-    if kept := values.omit("nfd", "node-feature-discovery"):
-        source.note(f"{', '.join(kept)}: Node Feature Discovery keeps its settings.")
-    _name_unknown(values, _OF_CHART, {})
+    _finish(values, _DISCOVERY, _OF_CHART, {})
     return result
 
 
@@ -235,50 +220,36 @@ def _of_operator(spec: Value, *, policy: str = "", version: str = "") -> Setting
     note = spec.source.note
     # the operator lets its config-manager fall back to no configuration
     result = Settings(_chosen(spec, ("devicePlugin", "config", "data"), ["empty"], policy))
-    driver = spec.text("hostPaths", "driverInstallDir") or "/run/nvidia/driver"
-    if not spec.is_true("driver", "enabled", otherwise=True):
-        driver = spec.text("hostPaths", "rootFS") or "/"
     has_cdi: bool | None = spec.is_true("cdi", "enabled", otherwise=True)
     if not policy and not spec.at("cdi", "enabled"):
         has_cdi = _has_cdi(version or spec.text("operator", "version"))
         if has_cdi is None:
             note("cdi.enabled is true, the default of the chart since v25.10.0; set it for older releases.")
-    result.set_text(passDeviceSpecs="true", deviceListStrategy="envvar", deviceIDStrategy="uuid")
-    result.set_text(failOnInitError="true")
+    texts = {"passDeviceSpecs": "true", "deviceIDStrategy": "uuid", "failOnInitError": "true"}
+    texts["deviceListStrategy"] = "envvar" if has_cdi is False else "cdi-annotations,cdi-cri"
+    if has_cdi is not False and spec.is_true("toolkit", "enabled", otherwise=True):
+        directory = spec.text("toolkit", "installDir") or "/usr/local/nvidia"
+        texts["nvidiaCTKPath"] = f"{directory}/toolkit/nvidia-cdi-hook"
     if result.config.at("sharing", "mps") or spec.at("devicePlugin", "mps", "root"):
-        result.set_text(mpsRoot=spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps")
-    if spec.is_true("gds", "enabled"):
-        result.set_text(gdsEnabled="true", mofedEnabled="true")
-    if spec.is_true("gdrcopy", "enabled"):
-        result.set_text(gdrcopyEnabled="true")
-    strategy = spec.at("mig", "strategy")
-    if strategy and (strategy.text() or not policy):
+        texts["mpsRoot"] = spec.text("devicePlugin", "mps", "root") or "/run/nvidia/mps"
+    for name, key in (("gdsEnabled", "gds"), ("mofedEnabled", "gds"), ("gdrcopyEnabled", "gdrcopy")):
+        texts |= {name: "true"} if spec.is_true(key, "enabled") else {}
+    if (strategy := spec.at("mig", "strategy")).text():
         result.set("migStrategy", strategy)
-    elif not policy:
-        result.set_text(migStrategy="single")
-    if has_cdi is not False:
-        result.set_text(deviceListStrategy="cdi-annotations,cdi-cri")
-        if spec.is_true("toolkit", "enabled", otherwise=True):
-            directory = spec.text("toolkit", "installDir") or "/usr/local/nvidia"
-            result.set_text(nvidiaCTKPath=f"{directory}/toolkit/nvidia-cdi-hook")
+    elif not policy and not strategy:
+        texts["migStrategy"] = "single"
+    result.set_text(**texts)
     spec.is_off("operator", "devicePlugin", "enabled")
     result.follow(Options(spec.at("devicePlugin"), _SWITCHES))
     # the driver's validator has the last word, by a file that the plugin's entrypoint reads
-    result.set_text(nvidiaDriverRoot=driver)
+    driver = spec.text("hostPaths", "driverInstallDir") or "/run/nvidia/driver"
+    has_driver = spec.is_true("driver", "enabled", otherwise=True)
+    result.set_text(nvidiaDriverRoot=driver if has_driver else spec.text("hostPaths", "rootFS") or "/")
     result.discover_features(enabled=spec.is_true("gfd", "enabled", otherwise=True))
     if spec.is_true("sandboxWorkloads", "enabled"):
-        note(
-            "sandboxWorkloads.enabled: for GPUs of virtual machines keep sandboxDevicePlugin, or "
-            "import KubeVirt's object."
-        )
-    for name in ("cdi", "gfd", "mig", "hostPaths", "devicePlugin"):
-        spec.at(name).for_pods()
-        read = ("args", "config", "env", "mps") if name == "devicePlugin" else ("config",)
-        if left := spec.at(name).others(*read):
-            note(f"{name}: {some(left)}: omitted, without effect on what the plugin offers.")
-    if kept := sorted({*spec.omit(*_OF_OPERATOR)} - {"mig", "hostPaths"}):
-        note(f"{', '.join(kept)}: parts of the GPU operator, which keep their settings: see {GUIDE}.")
-    _name_unknown(spec, _OF_OPERATOR | {"cdi", "devicePlugin", "gfd"}, _IN_OPERATOR)
+        what = "for GPUs of virtual machines keep sandboxDevicePlugin, or import KubeVirt's object."
+        note(f"sandboxWorkloads.enabled: {what}")
+    _finish(spec, _OF_OPERATOR, {*_OF_OPERATOR, *_SECTIONS} - {"mps"}, _IN_OPERATOR)
     return result
 
 
@@ -290,7 +261,8 @@ def _chosen(values: Value, path: tuple[str, ...], fallbacks: Collection[str], po
     """One of the named configurations, in the order in which the plugin's config-manager looks for one."""
     source, key = values.source, values.source.key
     section, configs = values.at(*path[:-1]), values.at(*path)
-    default, name, place = section.text("default"), section.text("name"), configs.place
+    default, name = section.text("default"), section.text("name")
+    section.omit("create")
     if name and not configs.keys:
         maps = [one for one in source.objects if one.kind == "ConfigMap" and one.name == name]
         if not maps:
@@ -301,39 +273,45 @@ def _chosen(values: Value, path: tuple[str, ...], fallbacks: Collection[str], po
             hint = f"({first}; echo ---; {command}) | devhost import nvidia-device-plugin{which} -"
             what = f"{policy} names" if policy else "the configuration is in"
             section.fail(f"{what} the ConfigMap {name}, which is not in this file", hint)
-        configs, place = maps[0].at("data"), maps[0].place.key("data")
-    section.omit("create")
+        configs = maps[0].at("data")
     names = configs.keys
     by_rule = {"named": [name for name in names if name == "default"], "single": names}
     usable = (found[0] for rule, found in by_rule.items() if rule in fallbacks and len(found) == 1)
     wanted = key or default or next(usable, "")
-    if not names:
-        if key:
-            values.fail(f"it has no {place.key(key).path}")
+    if not names and not key:
         return _empty(values)
-    if not wanted and "empty" in fallbacks:
+    if names and not wanted and "empty" in fallbacks:
         configs.take()
         source.note(f"A node without a label uses none of the configurations {some(names)}: {CHOOSE}.")
         return _empty(values)
-    found = configs.at(wanted)
-    if not found:
-        message = f"it has no {place.key(wanted).path}" if wanted else "no configuration is the default"
-        place.diagnostics.fail(configs.node.mark, message, f"{CHOOSE}, which may be {some(names)}")
-    _note_others(source, wanted, configs.others(wanted))
-    return found.document().expected(keys(Config), _MARKS)
+    if not (found := configs.at(wanted)):
+        message = f"it has no {configs.place.key(wanted).path}" if wanted else "no configuration is the default"
+        hint = f"{CHOOSE}, which may be {some(names)}" if names else ""
+        configs.place.diagnostics.fail((configs if names else values).node.mark, message, hint)
+    return _noted(found.document(), wanted, configs)
 
 
-def _note_others(source: Source, chosen: str, left: Sequence[str]) -> None:
-    if left:
+def _noted(found: Value, chosen: str, every: Value | None = None) -> Value:
+    """A configuration, which must be one, with a remark on the others beside it."""
+    source = found.source
+    if left := every.others(chosen) if every else source.others():
         source.note(
             f"This is the configuration {chosen}. For nodes with another one in the label "
             f"nvidia.com/device-plugin.config ({some(left)}), import it with --key."
         )
+    return found.expected(keys(Config), _MARKS)
 
 
-def _name_unknown(values: Value, known: Collection[str], elsewhere: Mapping[str, str]) -> None:
+def _finish(values: Value, kept: Collection[str], known: Collection[str], elsewhere: Mapping[str, str]) -> None:
+    """Names all that was not read: settings without effect, ``kept`` parts, and keys that are not known."""
+    note = values.source.note
+    for name, later in _SECTIONS.items():
+        values.at(name).for_pods()
+        values.at(name).leave("omitted, without effect on what the plugin offers.", *later)
+    if parts := sorted(values.omit(*kept)):
+        note(f"{', '.join(parts)}: other programs, which keep their settings: see {GUIDE}.")
     values.for_pods()
     values.source.pods |= dict.fromkeys(values.omit("allowDefaultNamespace", "selectorLabelsOverride"))
     for key in values.others(*known):
         hint = f"see {elsewhere[key]}" if key in elsewhere else suggest(key, known, "keys")
-        values.source.note(f"{values.place.key(key).path}: {UNKNOWN_KEY} ({hint})")
+        note(f"{values.place.key(key).path}: {UNKNOWN_KEY} ({hint})")
