@@ -15,7 +15,7 @@ from typing import Annotated
 from devhost.backend import option
 from devhost.config.diagnostics import shown
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds, Form, read
+from devhost.config.reader import Bounds, Form
 
 from . import overlap, regular
 from .gojson import PCI_ID, pci_id
@@ -51,7 +51,7 @@ _Found = tuple[Entry, Sequence[Block], dict[str, Written]]
 
 
 def convert(source: Source) -> str:
-    found = [one for each in [*_configurations(source)] if (one := _read(*each))]
+    found = [_read(*each) for each in [*_configurations(source)]]
     for n in overlap.shared_blocks([blocks for _, blocks, _ in found]):
         found[n][2]["shared"] = True
     return document(source, "Akri", _DIFFERS, [entry for entry, _, _ in found])
@@ -85,24 +85,15 @@ def _configurations(source: Source) -> Iterator[tuple[str, Value, Value]]:
         source.of_kinds("Configuration", hint=_HINT)[0].fail("its discovery handler is not udev", _HINT)
 
 
-def _read(name: str, spec: Value, holder: Value) -> _Found | None:
-    """What a Configuration selects; ``None`` if it is wrong."""
+def _read(name: str, spec: Value, holder: Value) -> _Found:
+    """What a Configuration selects."""
     full = f"{DOMAIN}/{name}"
     if problem := naming.problem(full):
-        spec.report(f"{shown(full)} {problem}", "change the name of the Configuration")
-        return None
-    if not holder:
-        spec.report("it has no discoveryDetails", "the handler needs udevRules in it")
-        return None
+        spec.refuse(f"{shown(full)} {problem}", "change the name of the Configuration")
     found, remarks = holder.document(), list[str]()
     details = found.as_dataclass(_Details, remarks.append)
-    if details is None:
-        return None
     number = spec.at("capacity")
-    wanted = Annotated[int, Bounds(1, MAX_REPLICAS)]
-    capacity = read(number.take(), wanted, number.place) if number else 1
-    if capacity is WRONG:
-        return None
+    capacity = number.read_as(Annotated[int, Bounds(1, MAX_REPLICAS)]) if number else 1
     blocks: list[Block] = []
     for one_rule, rule in zip(found.each("udevRules"), details.udev_rules, strict=True):
         try:
@@ -110,7 +101,7 @@ def _read(name: str, spec: Value, holder: Value) -> _Found | None:
         except Inexpressible as error:
             remarks.append(f"Rule {rule} is omitted: {error}.")
         except Invalid as error:
-            one_rule.report(f"{shown(rule)}: {error}", "Akri refuses it as well")
+            one_rule.refuse(f"{shown(rule)}: {error}", "Akri refuses it as well")
     env = {"UDEV_DEVNODE": "{devNode}"}
     for key in spec.at("brokerProperties").keys:
         value = spec.text("brokerProperties", key)

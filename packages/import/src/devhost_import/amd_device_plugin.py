@@ -26,6 +26,12 @@ _NAMES = re.compile(r"rocm|amd(?!64)")
 _READ = ("devicePluginArguments", "driverType", "enableDevicePlugin", "enableNodeLabeller")
 _OF_CHART = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
 _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
+_DIFFERS = [
+    "the plugin checks health only with -pulse; devhost always does",
+    "the plugin refuses GPUs in different partition modes if they have one name; devhost offers them",
+    "ids of functions for virtual machines are IOMMU groups for the plugin, PCI addresses for devhost",
+    "without driver_type the plugin falls back to GPUs bound to vfio-pci; for these add it, and import again",
+]
 
 
 def convert(source: Source) -> str:
@@ -60,17 +66,8 @@ def convert(source: Source) -> str:
     source.one_of([holder for holder, _ in found], "the AMD GPU device plugin", made)
     if has_labeller:
         source.note("labels: those of the node labeller: remove it, or both write them.")
-    strategy, mode = found[0][1]
-    differs = ["the plugin checks health only with -pulse; devhost always does"]
-    if mode.endswith("passthrough"):
-        differs.append("device ids of the plugin are IOMMU groups, those of devhost PCI addresses")
-    elif strategy != "mixed":
-        differs.append("the plugin refuses GPUs in different partition modes; devhost gives them one name")
-    if not mode:
-        what = "without driver_type the plugin falls back to GPUs bound to vfio-pci"
-        differs.append(f"{what}; for devhost add driver_type, and import again")
     labels = given(write=has_labeller)
-    return document(source, "the AMD GPU device plugin", differs, made[0], labels=labels)
+    return document(source, "the AMD GPU device plugin", _DIFFERS, made[0], labels=labels)
 
 
 def _is_amd(one: Container) -> bool:
@@ -88,7 +85,7 @@ def _flags(*given: Value) -> tuple[str, str]:
     """The values of :data:`_KNOWN`."""
     for one, known in zip(given, _KNOWN.values(), strict=True):
         if one and one.text() not in known:
-            one.report(f"must be one of {', '.join(known)}, not {shown(one.text())}")
+            one.refuse(f"must be one of {', '.join(known)}, not {shown(one.text())}")
     strategy, mode = (one.text() for one in given)
     return strategy, mode
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
-from devhost.config.document import Fields, Items, Scalar
+from devhost.config.document import Items, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds, Form, Raw, read_dataclass
+from devhost.config.reader import Bounds, Form, Raw
 
 from . import overlap
 from .gojson import PCI_ID, pci_id
@@ -128,10 +128,6 @@ class _Group:
     def nodes(self) -> list[_Path]:
         return [path for path in self.paths if path.type == "Device"]
 
-    @property
-    def globs(self) -> int:
-        return sum(path.varies for path in self.nodes)
-
 
 @dataclass(frozen=True, slots=True)
 class _Device:
@@ -144,17 +140,13 @@ def convert(source: Source, domain: str) -> str:
     values, found = _read(source)
     known = domain or found
     devices = [*_devices(values, known or DEFAULT_DOMAIN)]
-    source.check()
     if devices and not known:
         message = f"the domain is missing: the plugin's default is {DEFAULTS}"
         hint = f"add the one that your pods request: --domain {DEFAULT_DOMAIN} or --domain {FORMER_DOMAIN}"
         source.diagnostics.fail(WHOLE_FILE, message, hint)
     groups = [group for device in devices for group in device.groups]
     shared = _shared(groups)
-    if len([path for group in groups for path in group.nodes if id(path) not in shared]) > 1:
-        source.note(_LINKED)
-    differs = [text for text, applies in _DIFFERS if applies is None or any(map(applies, groups))]
-    return document(source, PEER, differs, [_resource(device, known, shared) for device in devices])
+    return document(source, PEER, _DIFFERS, [_resource(device, known, shared) for device in devices])
 
 
 def _read(source: Source) -> _Found:
@@ -213,7 +205,7 @@ def _of_container(container: Value, file: Value | None = None) -> _Found:
             source.note(f"--{name}: {_NOTES[name]}")
         elif name not in ("config", "domain"):
             hint = suggest(name, ("device", "domain", *_OF_THE_PROCESS), "flags")
-            flag.report(f"the plugin has no flag --{name}", hint)
+            flag.refuse(f"the plugin has no flag --{name}", hint)
     path = options.get("config").text() or "/etc/generic-device-plugin/config.yaml"
     if not devices and file:
         devices, domain = _bare(file.document())
@@ -255,19 +247,19 @@ def _bare(value: Value) -> _Found:
 
 
 def _file(value: Value) -> _Found:
-    entries = value.node.entries if isinstance(value.node, Fields) else {}
-    for key, entry in entries.items():
+    for key in value.keys:
         if note := _NOTES.get(key.replace("_", "-")):
             value.omit(key)
             value.source.note(f"{one_line(key)}: {note}")
         elif key not in ("device", "devices", "domain"):
-            value.place.report(entry, f"unknown key {shown(key)}", "known keys: device, devices, domain")
+            hint = f"known keys: device, devices, domain; for other plugins see {GUIDE}"
+            value.at(key).refuse(f"unknown key {shown(key)}", hint)
     found = value.at("devices") or value.at("device")
     if not found:
         hint = f"{PEER} lists them under devices; for other plugins see {GUIDE}"
-        value.report("it has no devices", hint)
-    elif not isinstance(found.take(), Items):
-        found.report(f"must be a list of devices, not {found.node}")
+        value.refuse("it has no devices", hint)
+    if not isinstance(found.take(), Items):
+        found.refuse(f"must be a list of devices, not {found.node}")
     return [*map(_device, found.each())], value.text("domain")
 
 
@@ -289,14 +281,12 @@ def _device(value: Value) -> Value:
 def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
     seen: set[str] = set()
     for value in values:
-        device = read_dataclass(value.take(), _Device, value.place)
-        if device is WRONG:
-            continue
+        device = value.read_as(_Device)
         full = f"{domain}/{device.name}"
         if problem := naming.problem(full):
-            value.at("name").report(f"{shown(full)} {problem}")
-        elif device.name in seen:
-            value.at("name").report(f"{shown(device.name)} occurs twice", "give each device a unique name")
+            value.at("name").refuse(f"{shown(full)} {problem}")
+        if device.name in seen:
+            value.at("name").refuse(f"{shown(device.name)} occurs twice", "give each device a unique name")
         seen.add(device.name)
         yield device
 
@@ -320,7 +310,8 @@ def _resource(device: _Device, domain: str, shared: Set[int]) -> Entry:
     others = [(n, count) for n, count in enumerate(more, 1) if count != first]
     overrides: list[Written] = [{"where": {"alternative": n}, "replicas": count} for n, count in others]
     share = {"replicas": first} | given(overrides=overrides) if first > 1 or others else {}
-    remarks = [text for group in device.groups for text, applies in _REMARKS if applies(group)]
+    several = any(sum(path.varies for path in group.nodes) > 1 for group in device.groups)
+    remarks = ["Several wildcards: the plugin pairs these in order, devhost by hardware."] if several else []
     where, groups = {"group": device.name}, [_group(device.name, group, shared) for group in device.groups]
     return Entry(f"{domain}/{device.name}", "udev", [where], given(share=share), remarks, groups)
 
@@ -347,23 +338,15 @@ def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
     return {"name": name} | given(members=members, mounts=mounts, pair=pair, usb=usb)
 
 
-_DIFFERS: Sequence[tuple[str, Callable[[_Group], bool] | None]] = (
-    ("devhost offers a path without wildcards that does not exist as unhealthy, the plugin omits it", None),
-    ("device ids stay the same after replugging and reboots", None),
-    ("the plugin pairs the nodes of several wildcards in a group in order, devhost by hardware; `pair: "
-     "number` in a group is for nodes without hardware, `pair: order` pairs in order",
-     lambda one: one.globs > 1),
-    ("for devhost two equal USB devices are two devices, for the plugin one", lambda one: bool(one.hardware)),
-    ("the first of each of a group's USB devices make one device, as far as they are there",
-     lambda one: len(one.hardware) > 1),
-)  # fmt: skip
-_REMARKS: Sequence[tuple[str, Callable[[_Group], bool]]] = (
-    ("Mounts: the plugin gives each device of the group one match, devhost all of them. A mount without "
-     "wildcard goes to as many of the plugin's devices as its limit.",
-     lambda one: len(one.nodes) < len(one.paths) and any(path.varies for path in one.paths)),
-    ("Several wildcards: the plugin pairs these in order, devhost by hardware.", lambda one: one.globs > 1),
-)  # fmt: skip
-_LINKED = (
-    "If two paths lead to one node under different names, by a link, devhost offers it for the first "
-    "path, or for both if both have `shared: true`. The plugin always offers it for both."
-)
+_DIFFERS = [
+    "devhost offers a path without wildcards that does not exist as unhealthy, the plugin omits it",
+    "device ids stay the same after replugging and reboots",
+    "the plugin pairs the nodes of several wildcards in a group in order, devhost by hardware; `pair: "
+    "number` in a group is for nodes without hardware, `pair: order` pairs in order",
+    "of mounts with wildcards the plugin gives each device of the group one match, devhost all of them. A "
+    "mount without wildcard goes to as many of the plugin's devices as its limit",
+    "for devhost two equal USB devices are two devices, for the plugin one. The first of each of a group's "
+    "USB devices make one device, as far as they are there",
+    "if two paths lead to one node under different names, by a link, devhost offers it for the first path, "
+    "or for both if both have `shared: true`. The plugin always offers it for both",
+]

@@ -72,7 +72,7 @@ def convert(source: Source) -> str:
     if found := file_of(source, plugin, "", CONFIG_KEY, marks=keys(_Config)) or bare:
         if found.is_mapping:
             found.expected(keys(_Config))
-        config = found.as_dataclass(_Config, source.note) or config
+        config = found.as_dataclass(_Config, source.note)
     elif plugin:
         source.note(
             f"{CONFIG_KEY} is not in the input, so no partition size and no sharing is converted. If a node "
@@ -102,7 +102,7 @@ def _of_flags(options: Options) -> tuple[str, list[int] | None]:
         if number.strip().isdecimal():
             xids.append(int(number))
         else:
-            variable.report(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
+            variable.refuse(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
     return driver, xids if watch.is_true() else None
 

@@ -150,8 +150,7 @@ def convert(source: Source, services: str) -> str:
     options: dict[str, Written] = {}
     made: dict[str, list[tuple[Value, object]]] = {}
     for one in found:
-        if (spec := _spec(one)) is None:
-            continue
+        spec = _spec(one)
         mine = list(_entries(one.plugin, spec, configured.get(spec.provisioning_config, service), source))
         texts = _DIFFERS.get(spec.driver) or _DIFFERS[one.plugin]
         differs |= dict.fromkeys(text.format(spec.dpdk_driver) for text in texts)
@@ -160,7 +159,6 @@ def convert(source: Source, services: str) -> str:
         if one.plugin not in made:  # several are equal, or refused below
             entries += mine
         made.setdefault(one.plugin, []).append((one.holder, (mine, spec.bypath_mode or "single")))
-    source.check()
     for name, each in made.items():
         source.one_of([holder for holder, _ in each], f"intel-{name}-plugin", [result for _, result in each])
     differs["set nodeSelector and tolerations for the pods of devhost"] = None
@@ -245,8 +243,8 @@ def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Va
     return spec
 
 
-def _spec(one: _Given) -> _Spec | None:
-    """The settings with the defaults of the release; ``None`` if they are wrong."""
+def _spec(one: _Given) -> _Spec:
+    """The settings with the defaults of the release."""
     known, source = _KINDS[one.plugin], one.spec.source
     one.spec.for_pods()
     value = _as_of_release(one.spec, known, one.release)
@@ -254,9 +252,9 @@ def _spec(one: _Given) -> _Spec | None:
         source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
     mine = value.without("resourceManager", *OF_PODS)
     spec = mine.as_dataclass(_Spec, source.note, only=known or ("-",))
-    if spec and one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
+    if one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
         hint = "set sharedDevNum to 2 or more, or remove it"
-        value.at("preferredAllocationPolicy").report("requires sharedDevNum above 1", hint)
+        value.at("preferredAllocationPolicy").refuse("requires sharedDevNum above 1", hint)
     return spec
 
 

@@ -35,6 +35,7 @@ _VARIES = re.compile(r"[*?\[]")
 _UNNAMED = re.compile("[^A-Za-z0-9_-]")  # the plugin writes _ for these in a name
 _HINT = "give conf.yaml, a list of devicematch and nummaxdevices, or a ConfigMap that contains it"
 
+
 @dataclass(frozen=True, slots=True)
 class _Rule:
     devicematch: str = option(example='"^ttyUSB[0-9]*$"')
@@ -99,8 +100,6 @@ def _rules(value: Value) -> Iterator[_Files]:
         value.fail(f"it must be a list of rules, not {value.node}", _HINT)
     for one in value.each():
         rule = one.as_dataclass(_Rule, one.source.note)
-        if rule is None:
-            continue
         match, keys = f"devicematch {shown(rule.devicematch)}", replicas(rule.nummaxdevices)
         if rule.nummaxdevices == 0:
             yield _Files(Entry(remarks=[f"{match} has nummaxdevices 0, so no pod ever gets it: omitted."]))
@@ -114,7 +113,7 @@ def _rules(value: Value) -> Iterator[_Files]:
                 why = f"{match} cannot be converted, because {error}: omitted."
                 yield _Files(Entry(remarks=[why, "Add entries for the files that you need, with devNode."]))
             except Invalid as error:
-                one.at("devicematch").report(str(error), "the plugin does not start with it")
+                one.at("devicematch").refuse(str(error), "the plugin does not start with it")
 
 
 def _files(expression: str, keys: Mapping[str, Written]) -> Iterator[_Files]:

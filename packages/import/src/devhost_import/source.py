@@ -1,8 +1,8 @@
 """Reads what people have of a device plugin's configuration, and remembers which keys were read.
 
-It is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``helm get values``, or in an
-object that installs the chart), a custom resource, or the flags and variables of a workload
-(:mod:`.workload`); alone, in several documents, or in a List of ``kubectl get``.
+It is a file, an entry of a ConfigMap, values of a Helm chart (as printed by Helm, or in an object that
+installs the chart), a custom resource, or the flags and variables of a workload (:mod:`.workload`); alone, in
+several documents, or in a List of ``kubectl get``.
 
 An importer is a function ``convert(source, …)``, which gives the text of an equivalent devhost.yaml. It
 raises ``ConfigError``, as the methods here do, if the input does not configure the plugin or the plugin would
@@ -15,11 +15,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Place, one_line, shown
 from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
-from devhost.config.reader import WRONG, read_dataclass
+from devhost.config.reader import WRONG, read
 
 from .gojson import UNKNOWN_KEY, Hints, Ignored, Report, pruned
 
@@ -97,12 +97,13 @@ class Value:
         return text in TRUE if text else otherwise
 
     def fail(self, message: str, hint: str = "") -> NoReturn:
-        """Refuses the input because of this value."""
+        """Refuses the input because of something in this value."""
         self.place.diagnostics.fail(self.node.mark, message, hint)
 
-    def report(self, message: str, hint: str = "") -> None:
-        """Adds a diagnostic about the value."""
+    def refuse(self, message: str, hint: str = "") -> NoReturn:
+        """Refuses the input because of this value, whose path is in the message."""
         self.place.report(self.node, message, hint)
+        raise self.place.diagnostics.error()
 
     def is_off(self, who: str, *path: str) -> None:
         """Adds a remark if the key of a chart or an operator that starts the plugin is false."""
@@ -169,7 +170,6 @@ class Value:
             self.fail(f"{place.path} must be text, not {node}")
         self.take()
         inner = Diagnostics(f"{place.diagnostics.file}:{node.mark.line}: {place.path}")
-        self.source.collected.append(inner)
         return self.source.document(parsed(node, inner), Place(inner))
 
     def expected(self, known: Collection[str], marks: Collection[str] = ()) -> Value:
@@ -179,20 +179,26 @@ class Value:
             self.fail(f"it has no key of the configuration of {self.source.peer}", hint)
         return self
 
+    def read_as(self, wanted: Any) -> Any:
+        """The value as this type, or a refusal."""
+        if (found := read(self.take(), wanted, self.place)) is WRONG:
+            raise self.place.diagnostics.error()
+        return found
+
     def as_dataclass(
         self, cls: type[T], remark: Report, elsewhere: Hints | None = None, only: Collection[str] = ()
-    ) -> T | None:
-        """The value as Go reads it into a struct (:func:`pruned`); ``None`` if the reason is among the
-        diagnostics, also about misspelt keys."""
+    ) -> T:
+        """The value as Go reads it into a struct (:func:`pruned`). A refusal names misspelt keys as well."""
         ignored: Ignored = []
         node = pruned(self.take(), cls, self.place, ignored, elsewhere or {}, only)
-        read = read_dataclass(node, cls, self.place)
-        found: T | None = None if read is WRONG else read
+        found: T = read(node, cls, self.place)
         for mark, path, hint in ignored:
-            if found is None and hint.startswith(MEANT):
+            if found is WRONG and hint.startswith(MEANT):
                 self.place.diagnostics.add(mark, path, UNKNOWN_KEY, hint)
             else:
                 remark(one_line(f"{path}: {UNKNOWN_KEY} ({hint})"))
+        if found is WRONG:
+            raise self.place.diagnostics.error()
         return found
 
     def without(self, *names: str) -> Self:
@@ -242,7 +248,6 @@ class Source:
         self.peer = peer
         self.key = key
         self.diagnostics = Diagnostics(file_name)
-        self.collected = [self.diagnostics]
         self.pods: dict[str, None] = {}
         self.chosen = ""  # the entry of a ConfigMap that was read, and all of its entries
         self.entries: Value | None = None
@@ -360,11 +365,6 @@ class Source:
     def others(self) -> list[str]:
         """The names of the other entries of the ConfigMap, which are then read."""
         return self.entries.others(self.chosen) if self.entries else []
-
-    def check(self) -> None:
-        for one in self.collected:
-            if one.found:
-                raise one.error()
 
     def remarks(self) -> list[str]:
         """All remarks for the head of the result, with one on each key that no importer has read."""

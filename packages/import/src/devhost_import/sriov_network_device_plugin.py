@@ -151,7 +151,7 @@ def convert(source: Source, prefix: str) -> str:
     read = found.as_dataclass(_File, source.note)
     entries: list[Entry] = []
     names: set[str] = set()
-    for value in found.parts("resourceList", read.resource_list if read else ()):
+    for value in found.parts("resourceList", read.resource_list):
         entries += _entries(value, prefix, names)
     return document(source, source.peer, _DIFFERS, entries)
 
@@ -160,8 +160,6 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
     remarks: list[str] = []
     former = dict.fromkeys(("isRdma", "needVhostNet"), "put it into selectors")  # only old versions read them
     resource = value.as_dataclass(_Resource, remarks.append, former)
-    if resource is None:
-        return
     inner = replace(value, node=resource.selectors, place=value.place.key("selectors"))
     selectors = [*_selectors(inner, resource.device_type, remarks)]
     domain = resource.resource_prefix or prefix
@@ -169,7 +167,7 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
         value.source.note(_ASSUMED)
     name = f"{domain or DEFAULT_PREFIX}/{resource.resource_name}"
     if problem := naming.problem(name) or ("occurs twice" if name in names else ""):
-        value.at("resourceName").report(f"{shown(name)} {problem}")
+        value.at("resourceName").refuse(f"{shown(name)} {problem}")
     names.add(name)
     where = [block for one in selectors for block in one.where(resource.device_type)]
     if not where:
@@ -192,14 +190,13 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
 def _selectors(listed: Value, kind: str, remarks: list[str]) -> Iterator[_Selectors]:
     """The objects of which one must select a device; for the plugin one object is a list of one."""
     if listed.node == Items(listed.node.mark, ()):
-        listed.report("an empty list selects nothing", "write {} to select every function")
+        listed.refuse("an empty list selects nothing", "write {} to select every function")
     for value in listed.each() if isinstance(listed.node, Items) else (listed,):
         selectors = value.as_dataclass(_Selectors, remarks.append, only=_READ[kind])
-        if kind == "auxNetDevice" and selectors and not selectors.aux_types:
-            value.report("an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
-        elif selectors:
-            remarks += selectors.remarks(value.place.path)
-            yield selectors
+        if kind == "auxNetDevice" and not selectors.aux_types:
+            value.refuse("an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
+        remarks += selectors.remarks(value.place.path)
+        yield selectors
 
 
 def _numbered(text: str) -> tuple[str, _Numbers]:

@@ -51,12 +51,11 @@ def document(
     backends: Mapping[str, Mapping[str, Written]] | None = None,
     labels: Mapping[str, Written] | None = None,
 ) -> str:
-    """The whole file, if nothing was wrong with the input, whose remarks are at the head.
+    """The whole file, with the remarks on the input at the head.
 
     ``differs`` are the differences between the plugin and devhost, without a full stop. ``backends`` are
     options by backend; lists in them have a line for each mapping. ``labels`` are for a plugin with labels.
     """
-    source.check()
     kept = [*_kept(entries)]
     groups = [group for entry in kept for group in entry.groups]
     parts = [group.get(key, ()) for group in groups for key in ("members", "usb")]

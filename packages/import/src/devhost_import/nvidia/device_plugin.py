@@ -47,7 +47,7 @@ _BY_STRATEGY = {
 
 def convert(source: Source, *, as_written: bool) -> str:
     found = settings(source)
-    config = found.config.as_dataclass(Config, source.note) or Config()  # else it is refused at the end
+    config = found.config.as_dataclass(Config, source.note)
     options = _options(config, source) | _health(found.health)
     source.note(*_omitted(config), *([_MPS] if config.sharing.mps else []))
     entries = list(_Entries(config, source.note, as_written=as_written).all())
@@ -118,7 +118,11 @@ def _omitted(config: Config) -> list[str]:
         ("mpsRoot", flags.mps_root and not config.sharing.mps, "it matters only with sharing.mps."),
         ("nvidiaCTKPath", plugin.nvidia_CTK_path and not plugin.has_cdi, "it matters only with CDI."),
         ("failOnInitError", not flags.fail_on_init_error, "devhost retries GPUs that cannot be used."),
-        (f"deviceDiscoveryStrategy {finder}", finder not in ("auto", "nvml"), "devhost serves PCI GPUs only."),
+        (
+            f"deviceDiscoveryStrategy {finder}",
+            finder not in ("auto", "nvml"),
+            "devhost serves PCI GPUs only.",
+        ),
         ("containerDriverRoot", plugin.container_driver_root, "devhost finds driverRoot below its --root."),
         ("cdiAnnotationPrefix", plugin.cdi_annotation_prefix, "devhost passes no CDI names as annotations."),
         ("useNodeFeatureAPI", flags.use_node_feature_API is not None, "devhost writes labels as files."),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from devhost.config.diagnostics import suggest
 from devhost.config.document import Fields, Scalar
-from devhost.config.reader import WRONG, keys, read
+from devhost.config.reader import keys
 from devhost_import.gojson import UNKNOWN_KEY
 from devhost_import.source import CHOOSE, GUIDE, HELM, Object, Source, Value, has_key, node_at, some, text_at
 from devhost_import.workload import Container, Options, containers, file_of, the_container, typed
@@ -97,11 +97,11 @@ class Settings:
     health: dict[str, str] = field(default_factory=dict)
 
     def set(self, name: str, value: Value) -> None:
-        """Sets a key of the file unless the value is invalid, which is then among the diagnostics."""
+        """Sets a key of the file."""
         path, wanted = _SETTINGS[name]
         node = typed(value.take(), wanted)
-        if read(node, wanted, value.place) is not WRONG:
-            self.config = self.config.put(path, node)
+        replace(value, node=node).read_as(wanted)
+        self.config = self.config.put(path, node)
 
     def set_text(self, **texts: str) -> None:
         for name, text in texts.items():
@@ -178,8 +178,8 @@ def _of_container(plugin: Container) -> Settings:
     root = plugin.mounted("/driver-root")
     if root and root != "/" and not options.get("NVIDIA_DRIVER_ROOT"):
         result.set_text(nvidiaDriverRoot=root)
-        remark = f"driverRoot {root}: the GPU operator's driver container; remove it for a driver of the node."
-        source.note(remark)
+        what = "the GPU operator's driver container; remove it for a driver of the node."
+        source.note(f"driverRoot {root}: {what}")
     result.follow(options)
     if any("gpu-feature-discovery" in (one.program, text_at(one.node, "name")) for one in every):
         result.discover_features(enabled=True)
@@ -285,9 +285,9 @@ def _chosen(values: Value, path: tuple[str, ...], fallbacks: Collection[str], po
         source.note(f"A node without a label uses none of the configurations {some(names)}: {CHOOSE}.")
         return _empty(values)
     if not (found := configs.at(wanted)):
-        message = f"it has no {configs.place.key(wanted).path}" if wanted else "no configuration is the default"
+        missing = f"it has no {configs.place.key(wanted).path}"
         hint = f"{CHOOSE}, which may be {some(names)}" if names else ""
-        configs.place.diagnostics.fail((configs if names else values).node.mark, message, hint)
+        (configs if names else values).fail(missing if wanted else "no configuration is the default", hint)
     return _noted(found.document(), wanted, configs)
 
 
@@ -302,7 +302,9 @@ def _noted(found: Value, chosen: str, every: Value | None = None) -> Value:
     return found.expected(keys(Config), _MARKS)
 
 
-def _finish(values: Value, kept: Collection[str], known: Collection[str], elsewhere: Mapping[str, str]) -> None:
+def _finish(
+    values: Value, kept: Collection[str], known: Collection[str], elsewhere: Mapping[str, str]
+) -> None:
     """Names all that was not read: settings without effect, ``kept`` parts, and keys that are not known."""
     note = values.source.note
     for name, later in _SECTIONS.items():
