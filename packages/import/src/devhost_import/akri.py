@@ -1,7 +1,7 @@
-"""Converts Akri's Configurations for its udev handler to devhost.yaml.
+"""Converts Configurations of Akri for its udev handler.
 
-Rules of udev are read as in Akri's ``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``,
-``ATTR`` and ``ENV`` with globs; everything else is a regular expression for the whole value.
+Rules are read as in Akri's ``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``, ``ATTR`` and
+``ENV`` with globs; everything else is a regular expression for the whole value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Converts the flags of the AMD GPU device plugin to devhost.yaml (``cmd/k8s-device-plugin/main.go`` in
-ROCm/k8s-device-plugin).
-"""
+"""Converts the flags of the AMD GPU device plugin."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -21,11 +22,11 @@ from . import (
     gke_device_plugin,
     intel_device_plugins,
     kubevirt,
+    nvidia_device_plugin,
     rdma_shared_dev_plugin,
     smarter_device_manager,
     sriov_network_device_plugin,
 )
-from .nvidia import device_plugin as nvidia
 from .source import GUIDE, INTEL, Source
 
 
@@ -46,11 +47,9 @@ command = _Importers(
 )
 
 
-def _add(
-    name: str, convert: Callable[..., str], what: str, reads: str, *options: click.Option, kinds: str = "",
-    images: str = "",
-) -> None:  # fmt: skip
-    """Adds the command for a plugin; ``kinds`` and ``images`` are what ``--from-cluster`` looks for."""
+def _add(importer: ModuleType, reads: str, *options: click.Option, kinds: str = "", images: str = "") -> None:
+    """Adds the command of an importer; ``kinds`` and ``images`` are what ``--from-cluster`` looks for."""
+    name = re.sub("[._]", "-", importer.__name__.partition(".")[2])
 
     def run(file: str, *, from_cluster: bool, **options: Any) -> None:
         if from_cluster == bool(file):
@@ -63,11 +62,12 @@ def _add(
             data, label = read_file(Path(file), Diagnostics(file)), file
         try:
             source = Source(data, label, name, options.pop("key", ""))
-            click.echo(convert(source, **options), nl=False)
+            click.echo(importer.convert(source, **options), nl=False)
         except ValueError as error:  # of an option
             raise click.BadParameter(str(error), param_hint="--services") from None
 
-    text = f"""Converts {what}. "-" reads standard input.
+    purpose = (importer.__doc__ or "").partition("\n")[0]
+    text = f"""{purpose} "-" reads standard input.
 
     FILE contains {reads}; also in a List, in several documents, in a HelmRelease, an
     Argo CD Application or a HelmChart, as printed by kubectl. The result offers the same resources;
@@ -98,19 +98,15 @@ _POLICIES = "nicclusterpolicies.mellanox.com nicnodepolicies.mellanox.com"
 *_KINDS, _LAST_KIND = (f"{name.title()}DevicePlugin" for name in INTEL)
 
 # fmt: off
+_add(akri, "one or more Configurations of akri.sh", kinds="configurations.akri.sh")
 _add(
-    "akri", akri.convert, "Configurations of Akri for its udev handler",
-    "one or more Configurations of akri.sh", kinds="configurations.akri.sh",
-)
-_add(
-    "amd-device-plugin", amd_device_plugin.convert, "the flags of the AMD GPU device plugin",
+    amd_device_plugin,
     "its DaemonSet, a DeviceConfig of the AMD GPU operator, or values of the operator's chart",
     kinds="deviceconfigs.amd.com", images="rocm/k8s-device-plugin",
 )
 _add(
-    "generic-device-plugin", generic_device_plugin.convert, "the YAML of generic-device-plugin",
-    "its file, the argument of its --device flag, a ConfigMap, its DaemonSet, or values of the chart "
-    "app-template",
+    generic_device_plugin,
+    "its file, the argument of its --device flag, a ConfigMap, its DaemonSet, or values of app-template",
     _option(
         "--domain", "DOMAIN", "Domain of the resources. Required if FILE does not contain it: the plugin's "
         f"default is {generic_device_plugin.DEFAULTS}.",
@@ -118,13 +114,11 @@ _add(
     _key("config.yaml"), images="generic-device-plugin",
 )
 _add(
-    "gke-device-plugin", gke_device_plugin.convert, "the configuration of the GKE GPU device plugin",
-    "/etc/nvidia/gpu_config.json of a node, a ConfigMap, or the plugin's DaemonSet",
+    gke_device_plugin, "/etc/nvidia/gpu_config.json of a node, a ConfigMap, or the plugin's DaemonSet",
     _key(gke_device_plugin.CONFIG_KEY), images="nvidia-gpu-device-plugin device-plugin-gpu",
 )
 _add(
-    "intel-device-plugins", intel_device_plugins.convert,
-    "the Intel device plugins and their operator's objects",
+    intel_device_plugins,
     f"objects of the kinds {', '.join(_KINDS)} and {_LAST_KIND}, DaemonSets, or values of a chart",
     _option(
         "--services", "SERVICES", "Services of QAT devices of generation 4, in the format of cfg_services in "
@@ -133,14 +127,10 @@ _add(
     kinds=" ".join(f"{name}deviceplugins.deviceplugin.intel.com" for name in sorted(INTEL)),
     images=" ".join(f"intel-{name}-plugin" for name in sorted(INTEL)),
 )
+_add(kubevirt, "a KubeVirt or HyperConverged object, or its spec", kinds="kubevirts.kubevirt.io")
 _add(
-    "kubevirt", kubevirt.convert, "the permittedHostDevices of KubeVirt",
-    "a KubeVirt or HyperConverged object, or its spec", kinds="kubevirts.kubevirt.io",
-)
-_add(
-    "nvidia-device-plugin", nvidia.convert, "the YAML of the NVIDIA device plugin",
-    "its file, a ConfigMap, its DaemonSet, a ClusterPolicy of the GPU operator, or values of the chart of "
-    "one of the two",
+    nvidia_device_plugin,
+    "its file, a ConfigMap, its DaemonSet, a ClusterPolicy of the GPU operator, or values of a chart",
     _key("the chart's config.default, else default"),
     click.Option(
         ["--as-written"], is_flag=True,
@@ -149,21 +139,19 @@ _add(
     kinds="clusterpolicies.nvidia.com", images="nvidia/k8s-device-plugin",
 )
 _add(
-    "rdma-shared-dev-plugin", rdma_shared_dev_plugin.convert, "the JSON of k8s-rdma-shared-dev-plugin",
-    _OF_NETWORK_OPERATOR, _key("config.json"), kinds=_POLICIES, images="k8s-rdma-shared-dev-plugin",
+    rdma_shared_dev_plugin, _OF_NETWORK_OPERATOR, _key("config.json"),
+    kinds=_POLICIES, images="k8s-rdma-shared-dev-plugin",
 )
 _add(
-    "smarter-device-manager", smarter_device_manager.convert, "the conf.yaml of smarter-device-manager",
-    "its file, a ConfigMap, or values of a chart", _key(smarter_device_manager.CONFIG_KEY),
-    images="smarter-device-manager",
+    smarter_device_manager, "its file, a ConfigMap, or values of a chart",
+    _key(smarter_device_manager.CONFIG_KEY), images="smarter-device-manager",
 )
 _add(
-    "sriov-network-device-plugin", sriov_network_device_plugin.convert,
-    "the JSON of sriov-network-device-plugin", _OF_NETWORK_OPERATOR,
+    sriov_network_device_plugin, _OF_NETWORK_OPERATOR, _key("config.json"),
     _option(
         "--resource-prefix prefix", "DOMAIN",
         "Domain of resources without a prefix, as in the plugin's flag of this name.",
         f"that of a DaemonSet in FILE, else {sriov_network_device_plugin.DEFAULT_PREFIX}",
     ),
-    _key("config.json"), kinds=_POLICIES, images="sriov-network-device-plugin",
+    kinds=_POLICIES, images="sriov-network-device-plugin",
 )

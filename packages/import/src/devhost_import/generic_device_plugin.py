@@ -1,6 +1,4 @@
-"""Converts the YAML of generic-device-plugin to devhost.yaml: its file, also as a section in the file of
-MicroShift, or the arguments of its flag ``--device``.
-"""
+"""Converts the YAML of generic-device-plugin, also in MicroShift's file or the plugin's flags."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Converts the configuration of the GKE GPU device plugin to devhost.yaml.
-
-It is ``gpu_config.json`` (``GPUConfig`` in ``pkg/gpu/nvidia/manager.go`` of container-engine-accelerators),
-flags, and the variable ``XID_CONFIG``.
-"""
+"""Converts gpu_config.json, the flags and XID_CONFIG of the GKE GPU device plugin."""
 
 from __future__ import annotations
 

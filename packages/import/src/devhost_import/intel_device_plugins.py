@@ -1,4 +1,4 @@
-"""Converts the objects of the Intel device plugins operator, and the flags of its plugins, to devhost.yaml.
+"""Converts the objects of the Intel device plugins operator, and the flags of its plugins.
 
 ``pkg/apis/deviceplugin/v1`` of intel-device-plugins-for-kubernetes defines the fields of the objects.
 """

@@ -1,6 +1,4 @@
-"""Converts KubeVirt's ``permittedHostDevices`` to devhost.yaml (``PermittedHostDevices`` in
-``staging/src/kubevirt.io/api/core/v1/types.go``), also of a HyperConverged object.
-"""
+"""Converts the permittedHostDevices of KubeVirt, also of a HyperConverged object."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Finds the configuration of a plugin for adapters, which the NVIDIA network operator may contain.
+"""Finds the configuration of a plugin for adapters, also in what configures the NVIDIA network operator.
 
-The operator has them in its NicClusterPolicy and NicNodePolicy as text, and had them in values of its chart
-until release 24.10, whose template made the text.
+The operator has it in its NicClusterPolicy and NicNodePolicy as text, and had it in values of its chart until
+release 24.10, whose template made the text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse
 
-from .source import CHOOSE, GUIDE, Source, Value, node_at, some, text_at
+from .source import CHOOSE, GUIDE, Source, Value, node_at, text_at
 from .workload import Container, Options, file_of, the_container
 
 _POLICIES = ("NicClusterPolicy", "NicNodePolicy")
@@ -48,7 +48,6 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
     if len(every := [*policies, *bare]) > 1:
         named = " and ".join(map(str, every[:3]))
         every[1].fail(f"several objects contain a configuration: {named}", "give only one of them")
-    left: list[str] = []
     options = plugin.options(("use-cdi",)) if plugin and not policies else None
     if policies:
         spec = policies[0].at("spec")
@@ -66,14 +65,12 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
         path = options.get("config-file").text() if options else ""
         held = file_of(source, plugin, path, "config.json", marks=[top])
         found = held or _refuse(source, section, plugin, path)
-        if left := source.others():
-            source.note(f"This is the entry {source.chosen}; for the others ({some(left)}) use --key.")
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:
         found.fail(f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}", _FORMER[mode])
     if node_at(found.node, top) and not found.at(top):
         message = f"{found.place.key(top).path} is null: this node has no resources"
-        found.at(top).fail(message, CHOOSE if left else "give the file of another node")
+        found.at(top).fail(message, f"{CHOOSE}, or give the file of another node")
     return found, options
 
 

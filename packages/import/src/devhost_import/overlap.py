@@ -1,7 +1,7 @@
-"""Decides which selections of a plugin's resources may lead to one device node. Pure: opens no file.
+"""Decides which selections of a plugin's resources may lead to one device node.
 
-generic-device-plugin, smarter-device-manager and Akri let any number of resources have one node; devhost
-allows this only with ``shared``. In doubt the answer is yes, which keeps what the plugin does.
+Some plugins let any number of resources have one node; devhost allows this only with ``shared``. In doubt the
+answer is yes, which keeps what the plugin does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Converts the JSON of k8s-rdma-shared-dev-plugin, and refuses what the plugin refuses."""
+"""Converts the JSON of k8s-rdma-shared-dev-plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts ``conf.yaml`` of smarter-device-manager to devhost.yaml.
+"""Converts the conf.yaml of smarter-device-manager.
 
 The plugin makes a resource of each file below ``/dev`` in whose path a regular expression matches
 (``findDevicesPattern`` in its ``main.go``).

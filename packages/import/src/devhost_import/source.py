@@ -2,11 +2,8 @@
 
 It is a file, an entry of a ConfigMap, values of a Helm chart (as printed by Helm, or in an object that
 installs the chart), a custom resource, or the flags and variables of a workload (:mod:`.workload`); alone, in
-several documents, or in a List of ``kubectl get``.
-
-An importer is a function ``convert(source, …)``, which gives the text of an equivalent devhost.yaml. It
-raises ``ConfigError``, as the methods here do, if the input does not configure the plugin or the plugin would
-refuse it. A key that no importer reads is named in the result (:meth:`Source.remarks`).
+several documents, or in a List of ``kubectl get``. What does not configure the plugin, or what the plugin
+would refuse, is a ``ConfigError``. A key that no importer reads is named in the result.
 """
 
 from __future__ import annotations
@@ -64,6 +61,7 @@ OF_PODS = frozenset({
 })  # fmt: skip
 """Keys for the pods of a plugin, which many charts and objects have."""
 T = TypeVar("T")
+V = TypeVar("V", bound="Value")
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")  # of helm get values
 _ALL = re.compile(rb"(?sm)\A(NAME: .*?^MANIFEST:\r?\n)(.*?)(?:^NOTES:\r?\n.*)?\Z")  # of helm get all
 
@@ -130,10 +128,9 @@ class Value:
         for _, item, place in _inside(found.node, found.place) if isinstance(found.node, Items) else ():
             yield Value(self.source, self.root, item, place)
 
-    def parts(self, key: str, nodes: Sequence[Node]) -> Iterator[Self]:
+    def parts(self, key: str, nodes: Sequence[Node]) -> list[Self]:
         """The members of the list below a key, which were read as ``nodes``."""
-        place = self.place.key(key)
-        yield from (replace(self, node=node, place=place.item(n)) for n, node in enumerate(nodes))
+        return [replace(self, node=one, place=self.place.key(key).item(n)) for n, one in enumerate(nodes)]
 
     def take(self) -> Node:
         """The node, which is then read with all that it contains."""
@@ -142,11 +139,10 @@ class Value:
 
     def omit(self, *names: str) -> list[str]:
         """Marks keys as read, and lists those with a value that was not read before."""
-        found = {name: value for name in names if (value := self.at(name))}
-        unread = [name for name, value in found.items() if not self.source.is_read(value)]
-        for value in found.values():
-            value.take()
-        return unread
+        found = [
+            (name, value) for name in names if (value := self.at(name)) and not self.source.is_read(value)
+        ]
+        return [name for name, value in found if value.take()]
 
     def others(self, *names: str) -> list[str]:
         """The same for all keys except these."""
@@ -173,7 +169,7 @@ class Value:
         return self.source.document(parsed(node, inner), Place(inner))
 
     def expected(self, known: Collection[str], marks: Collection[str] = ()) -> Value:
-        """The value itself, which must be a mapping that is empty or has keys of the plugin's file."""
+        """The value, which must be a mapping that is empty or has keys of the plugin's file."""
         if not self.is_mapping or (self.keys and not has_key(self.node, marks or known)):
             hint = f"known keys: {', '.join(sorted(known))}; for other plugins see {GUIDE}"
             self.fail(f"it has no key of the configuration of {self.source.peer}", hint)
@@ -214,9 +210,6 @@ class Value:
         return replace(self, node=Fields(self.node.mark, entries | {key: Entry(node.mark, node)}))
 
 
-V = TypeVar("V", bound=Value)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Object(Value):
     """A Kubernetes object or another document, whose ``kind`` is empty. ``holder`` is the object with values
@@ -249,8 +242,6 @@ class Source:
         self.key = key
         self.diagnostics = Diagnostics(file_name)
         self.pods: dict[str, None] = {}
-        self.chosen = ""  # the entry of a ConfigMap that was read, and all of its entries
-        self.entries: Value | None = None
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str, Collection[str]]] = []
@@ -266,11 +257,9 @@ class Source:
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = parse_all(rest, self.diagnostics, if_empty=_IF_EMPTY)
         objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics), holder)]
-        if not objects:
-            mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
-            message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
-            self.diagnostics.fail(mark, message, _IF_EMPTY)
-        return _overridden(objects)
+        mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
+        message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
+        return _overridden(objects) if objects else self.diagnostics.fail(mark, message, _IF_EMPTY)
 
     def _flat(self, node: Node, place: Place, holder: str = "") -> Iterator[Object]:
         if isinstance(node, Scalar) and node.kind == "null":  # after a final "---"
@@ -301,14 +290,22 @@ class Source:
     def note(self, *remarks: str) -> None:
         self._notes += remarks
 
-    def of_kinds(self, *kinds: str, hint: str) -> list[Object]:
-        """The objects of these kinds, or a refusal; no kind means that it is not a Kubernetes object."""
-        return [one for one in self.objects if one.kind in kinds] or self.refuse(hint)
+    def chosen(self, name: str, every: Value, of_label: str = "") -> Value:
+        """One of several configurations, with a remark on the others, which are then read."""
+        if left := every.others(name):
+            others = f"For nodes with another one{of_label} ({some(left)}), import it with --key."
+            self.note(f"This is the configuration {name}. {others}")
+        return every.at(name).document()
+
+    def of_kinds(self, *kinds: str, hint: str = "") -> list[Object]:
+        """The objects of these kinds, or a refusal with the hint; those without kind are no objects."""
+        found = [one for one in self.objects if one.kind in kinds]
+        return found or (self.refuse(hint) if hint else [])
 
     @property
     def bare(self) -> list[Object]:
         """The documents that are neither Kubernetes objects nor values of a known chart."""
-        return [one for one in self.objects if not one.kind and not one.holder]
+        return [one for one in self.of_kinds("") if not one.holder]
 
     def refuse(self, hint: str) -> NoReturn:
         first = next((one for one in self.objects if one.kind), self.objects[0])
@@ -340,7 +337,7 @@ class Source:
     def charts(self, *charts: str, recognized: Callable[[Value], bool]) -> list[Object]:
         """All values of these charts, or ``recognized`` as such, also those in values of another chart."""
         found: list[Object] = []
-        for one in (one for one in self.objects if not one.kind):
+        for one in self.of_kinds(""):
             inside = {name: value for name in charts if (value := one.at(name)) and value.is_mapping}
             if inside:
                 one.leave("values of other charts, which are not converted.", *inside)
@@ -361,10 +358,6 @@ class Source:
 
     def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Object | None:
         return self.one_of(self.charts(*charts, recognized=recognized))
-
-    def others(self) -> list[str]:
-        """The names of the other entries of the ConfigMap, which are then read."""
-        return self.entries.others(self.chosen) if self.entries else []
 
     def remarks(self) -> list[str]:
         """All remarks for the head of the result, with one on each key that no importer has read."""

@@ -1,4 +1,4 @@
-"""Converts the JSON of sriov-network-device-plugin, and refuses what the plugin refuses.
+"""Converts the JSON of sriov-network-device-plugin.
 
 The plugin joins the keys of one object of selectors by "and", the members of one key by "or". Its
 ``pkg/resources/deviceSelectors.go`` defines what it compares, its device providers which functions it

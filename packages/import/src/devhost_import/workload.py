@@ -276,10 +276,9 @@ def file_of(
             message = f"none of {which} has the entry {wanted or names[0]}"
             hint = "give only the ConfigMap of the plugin, and name its entry with --key"
         chosen.at("data").fail(message, hint)
-    source.chosen, source.entries = fits[0], chosen.at("data")
     if entry:
-        source.others()  # which the plugin does not read
-    return inside[fits[0]].document()
+        chosen.at("data").others(fits[0])  # which the plugin does not read
+    return source.chosen(fits[0], chosen.at("data"))
 
 
 def _fitting(

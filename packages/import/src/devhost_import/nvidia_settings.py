@@ -1,8 +1,7 @@
 """Finds the settings of the NVIDIA device plugin: its file, and the flags and variables that win over it.
 
 They are set by a workload, by values of the plugin's chart, or by the GPU operator, whose ``ClusterPolicy``
-has the same keys as the values of its chart (``TransformDevicePlugin`` in
-``controllers/object_controls.go``).
+has the keys of its chart's values (``TransformDevicePlugin`` in ``controllers/object_controls.go``).
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from devhost.config.diagnostics import suggest
 from devhost.config.document import Fields, Scalar
 from devhost.config.reader import keys
-from devhost_import.gojson import UNKNOWN_KEY
-from devhost_import.source import CHOOSE, GUIDE, HELM, Object, Source, Value, has_key, node_at, some, text_at
-from devhost_import.workload import Container, Options, containers, file_of, the_container, typed
 
-from .config import Config, Flags, Imex, Plugin
+from .gojson import UNKNOWN_KEY
+from .nvidia_config import Config, Flags, Imex, Plugin
+from .source import CHOOSE, GUIDE, HELM, Object, Source, Value, has_key, node_at, some, text_at
+from .workload import Container, Options, containers, file_of, the_container, typed
 
 CONFIG_KEY = "default"  # the configuration that the plugin's chart uses for a node without a label
 _MARKS = ("flags", "imex", "resources.gpus", "resources.mig", "sharing", "version")  # keys of the file
@@ -151,7 +150,7 @@ def settings(source: Source) -> Settings:
             return _of_operator(values, version=values.version if values.chart else "")
         return _of_chart(values)
     found = file_of(source, None, "", CONFIG_KEY, marks=_MARKS) or source.one_of(source.bare)
-    return Settings(_noted(found or source.refuse(_HINT), source.chosen))
+    return Settings((found or source.refuse(_HINT)).expected(keys(Config), _MARKS))
 
 
 def _are_values(value: Value) -> bool:
@@ -171,7 +170,7 @@ def _of_container(plugin: Container) -> Settings:
         source.note(f"A node without a label uses no configuration: {CHOOSE}.")
     elif path:
         file = file_of(source, plugin, path, CONFIG_KEY, marks=_MARKS, default=wanted)
-        found = _noted(file or plugin.lacks(path, wanted or CONFIG_KEY), source.chosen)
+        found = (file or plugin.lacks(path, wanted or CONFIG_KEY)).expected(keys(Config), _MARKS)
     elif source.key:
         plugin.fail(f"{plugin} reads no configuration file, so there is no {source.key}", "leave out --key")
     result = Settings(found)
@@ -284,21 +283,11 @@ def _chosen(values: Value, path: tuple[str, ...], fallbacks: Collection[str], po
         configs.take()
         source.note(f"A node without a label uses none of the configurations {some(names)}: {CHOOSE}.")
         return _empty(values)
-    if not (found := configs.at(wanted)):
+    if not configs.at(wanted):
         missing = f"it has no {configs.place.key(wanted).path}"
         hint = f"{CHOOSE}, which may be {some(names)}" if names else ""
         (configs if names else values).fail(missing if wanted else "no configuration is the default", hint)
-    return _noted(found.document(), wanted, configs)
-
-
-def _noted(found: Value, chosen: str, every: Value | None = None) -> Value:
-    """A configuration, which must be one, with a remark on the others beside it."""
-    source = found.source
-    if left := every.others(chosen) if every else source.others():
-        source.note(
-            f"This is the configuration {chosen}. For nodes with another one in the label "
-            f"nvidia.com/device-plugin.config ({some(left)}), import it with --key."
-        )
+    found = source.chosen(wanted, configs, " in the label nvidia.com/device-plugin.config")
     return found.expected(keys(Config), _MARKS)
 
 

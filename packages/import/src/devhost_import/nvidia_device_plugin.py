@@ -1,4 +1,4 @@
-"""Converts configurations of the NVIDIA device plugin and of the NVIDIA GPU operator to devhost.yaml.
+"""Converts the YAML of the NVIDIA device plugin, also as the NVIDIA GPU operator makes it.
 
 Settings that the plugin reads but ignores (names by pattern, ``rename``, ``devices``) are omitted with a
 remark, because pods request what the plugin serves.
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from devhost.config.language import LABEL_DIRECTORY
-from devhost_import.source import Source, text_at
-from devhost_import.writing import Entry, Written, document, given, several
 
-from .config import Config, Pattern, Plugin, Shared, full_name
-from .settings import settings
+from .nvidia_config import Config, Pattern, Plugin, Shared, full_name
+from .nvidia_settings import settings
+from .source import Source, text_at
+from .writing import Entry, Written, document, given, several
 
 Where = dict[str, Written]
 
