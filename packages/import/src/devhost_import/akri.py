@@ -17,10 +17,9 @@ from devhost.config.diagnostics import shown
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds, Form
 
-from . import overlap, regular
-from .gojson import PCI_ID, pci_id
-from .regular import Glob, Inexpressible, Invalid
-from .source import Source, Value, some, text_at
+from . import globs
+from .globs import Glob, Inexpressible, Invalid
+from .source import PCI_ID, Source, Value, pci_id, some, text_at
 from .writing import Block, Entry, Group, Written, document, given, replicas, several
 
 DOMAIN = "akri.sh"
@@ -52,7 +51,7 @@ _Found = tuple[Entry, Sequence[Block], dict[str, Written]]
 
 def convert(source: Source) -> str:
     found = [_read(*each) for each in [*_configurations(source)]]
-    for n in overlap.shared_blocks([blocks for _, blocks, _ in found]):
+    for n in globs.shared_blocks([blocks for _, blocks, _ in found]):
         found[n][2]["shared"] = True
     return document(source, "Akri", _DIFFERS, [entry for entry, _, _ in found])
 
@@ -144,7 +143,7 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         if any(one.is_bounded for one in found):
             if not holds:
                 raise Inexpressible("!= cannot be expressed for it")
-            mine.append(f"{name} {value}: {regular.BOUNDED}")
+            mine.append(f"{name} {value}: {globs.BOUNDED}")
         blocks = [one.block(attribute, "/sys" if attribute == "sysPath" else "") for one in found]
         if not holds:
             never += blocks
@@ -158,7 +157,7 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
     if properties > 1:
         remarks.append(f"Rule {rule}: for libudev one matching ENV term is enough; devhost requires all.")
-    found_blocks = regular.in_order(*choices.values())
+    found_blocks = globs.in_order(*choices.values())
     remarks += mine
     return [
         {key: value for block in chosen for key, value in block.items()}
@@ -190,8 +189,6 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
         case "ATTRS" if not attribute:
             attribute = f"sysattr.{key}"
             remarks.append(f"ATTRS{{{key}}}: devhost compares it only for the device itself.")
-        case "ENV" if not holds and value[:1].isalnum() and attribute == "devNode":
-            return attribute, []  # no device has such a path
         case "ENV" if not holds and not value and attribute in ("major", "minor"):
             return attribute, []  # every device with a node has a number
         case "ENV" if attribute in ("major", "minor") and not value.isdecimal():
@@ -206,7 +203,7 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
             raise Inexpressible(f"udev tags, such as {value}, are not attributes of devhost")
         case _ if not attribute:
             raise Invalid(f"{name} does not select devices")
-    return attribute, [Glob(value)] if is_glob else regular.globs(value, whole=True)
+    return attribute, [Glob(value)] if is_glob else globs.of_expression(value, whole=True)
 
 
 _RECURSIVE = (

@@ -14,10 +14,9 @@ from devhost.config.document import Items, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds, Form, Raw
 
-from . import overlap
-from .gojson import PCI_ID, pci_id
-from .source import GUIDE, Object, Source, Value, some, text_at
-from .workload import Container, Options, file_of, tag_of, the_container, version_of
+from . import globs
+from .source import GUIDE, PCI_ID, Object, Source, Value, pci_id, some, text_at
+from .workload import Container, Options, file_of, the_container, version_of
 from .writing import Entry, Written, document, given
 
 PEER = "generic-device-plugin"
@@ -191,10 +190,10 @@ def _of_values(values: Value) -> _Found:
 def _of_container(container: Value, file: Value | None = None) -> _Found:
     """The devices in a container's flags, or in the file that they name; ``file`` is that of a chart."""
     if isinstance(container, Container):
-        options, version = container.options(("version",)), tag_of(container.image)
+        options, version = container.options(("version",)), version_of(container.image)
     else:
-        tag = text_at(container.node, "image", "tag").partition("@")[0]
-        options, version = Options(container, ("version",)), version_of(tag)
+        version = version_of(text_at(container.node, "image", "tag"))
+        options = Options(container, ("version",))
     source, devices, domain = container.source, list[Value](), ""
     for name, flag in options.flags:
         if name == "device":
@@ -299,8 +298,8 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
         a, b = every[n], every[m]
         return isinstance(a, _Usb) and isinstance(b, _Usb) and not (a.covers(b) or b.covers(a))
 
-    paths = [one.host if isinstance(one, _Path) else overlap.USB for one in every]
-    return {id(every[n]) for n in overlap.shared(paths, apart)}
+    paths = [one.host if isinstance(one, _Path) else globs.USB for one in every]
+    return {id(every[n]) for n in globs.shared(paths, apart)}
 
 
 def _resource(device: _Device, domain: str, shared: Set[int]) -> Entry:

@@ -17,9 +17,8 @@ from devhost.config.document import Fields, parse
 from devhost.config.language import MAX_REPLICAS
 from devhost.config.reader import Bounds, Form, keys
 
-from .gojson import PCI_ID, pci_id
-from .source import INTEL, OF_PODS, Object, Source, Value, text_at
-from .workload import Container, containers, tag_of, typed, version_of
+from .source import INTEL, OF_PODS, PCI_ID, Object, Source, Value, pci_id, text_at
+from .workload import Container, containers, typed, version_of
 from .writing import Block, Entry, Written, document, given, replicas, several
 
 DEFAULT_SERVICES = "sym;asym"  # of a QAT device of generation 4, unless the file or the user names others
@@ -187,7 +186,7 @@ def _found(source: Source) -> Iterator[_Given]:
     for one in source.objects:
         if one.kind in _OBJECTS:
             spec = one.at("spec") or replace(one, node=Fields(one.node.mark))
-            yield _Given(_OBJECTS[one.kind], spec, one, tag_of(text_at(one.node, "spec", "image")))
+            yield _Given(_OBJECTS[one.kind], spec, one, version_of(text_at(one.node, "spec", "image")))
     for container in containers(source):
         if (plugin := _IMAGE.search(container.image)) and container.is_owned:
             container.holder.take()
@@ -211,7 +210,7 @@ def _of_container(one: Container, name: str) -> _Given:
         if key in _KINDS[name] and flag and (option := options.get(flag)):
             spec = spec.put((key,), typed(option.node, wanted))
     options.finish("kubeconfig", "master", "node-name", "prefix", named=_WITHOUT_PLACE)
-    return _Given(name, spec, one.holder, tag_of(one.image))
+    return _Given(name, spec, one.holder, version_of(one.image))
 
 
 def _of_chart(name: str, values: Object) -> _Given:

@@ -15,8 +15,7 @@ from devhost.config.document import Items
 from devhost.config.language import naming
 from devhost.config.reader import Bounds, Form, Raw, camel
 
-from .gojson import PCI_ID, pci_id
-from .source import Object, Source, Value, some, text_at
+from .source import PCI_ID, Object, Source, Value, pci_id, some, text_at
 from .writing import Block, Entry, Written, document
 
 _OF_KINDS = {

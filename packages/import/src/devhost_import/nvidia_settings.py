@@ -14,9 +14,8 @@ from devhost.config.diagnostics import suggest
 from devhost.config.document import Fields, Scalar
 from devhost.config.reader import keys
 
-from .gojson import UNKNOWN_KEY
 from .nvidia_config import Config, Flags, Imex, Plugin
-from .source import CHOOSE, GUIDE, HELM, Object, Source, Value, has_key, node_at, some, text_at
+from .source import CHOOSE, GUIDE, HELM, UNKNOWN_KEY, Object, Source, Value, has_key, node_at, some, text_at
 from .workload import Container, Options, containers, file_of, the_container, typed
 
 CONFIG_KEY = "default"  # the configuration that the plugin's chart uses for a node without a label

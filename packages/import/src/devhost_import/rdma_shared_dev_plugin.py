@@ -12,9 +12,8 @@ from devhost.config.diagnostics import shown
 from devhost.config.language import MAX_REPLICAS, MAX_RESOURCES, naming
 from devhost.config.reader import Bounds, Form, keys
 
-from .gojson import Id, Text, odd_ids, pci_id
 from .network_operator import NAMED, configuration
-from .source import Source, some
+from .source import Id, Source, Text, odd_ids, pci_id, some
 from .writing import Entry, Written, document, several
 
 _LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
@@ -87,8 +86,8 @@ def convert(source: Source) -> str:
     found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared")
     if options is not None:
         options.finish("config-file", "version", named=NAMED)
-    of_examples = {"kubeletRootDir": "use `devhost run --kubelet-dir` instead"}  # no version reads it
-    read = found.as_dataclass(_File, source.note, of_examples)
+    of_examples = "use `devhost run --kubelet-dir` instead"  # no version reads it
+    read = found.as_dataclass(_File, source.note, kubeletRootDir=of_examples)
     if read.periodic_update_interval is not None:
         what = f"periodicUpdateInterval: {read.periodic_update_interval} is omitted"
         source.note(f"{what}: the kernel notifies devhost of changes.")

@@ -17,8 +17,8 @@ from devhost.config.document import Items
 from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds
 
-from . import overlap, regular
-from .regular import Glob, Inexpressible, Invalid
+from . import globs
+from .globs import Glob, Inexpressible, Invalid
 from .source import Source, Value, text_at
 from .workload import file_of, the_container
 from .writing import Entry, Group, Written, document, given, replicas, several
@@ -50,20 +50,20 @@ class _Files(NamedTuple):
     """An entry and the files of ``/dev`` that it offers; none if it is complete."""
 
     entry: Entry
-    globs: Sequence[Glob] = ()
+    files: Sequence[Glob] = ()
     is_path: bool = False  # a directory or a link of udev's standard rules, whose nodes are found by its path
     is_plain: bool = True  # none of them is a directory or a link
 
 
 def convert(source: Source) -> str:
     found = [*_rules(_configuration(source))]
-    paths = [(n, f"/dev/{glob.text}", one.is_plain) for n, one in enumerate(found) for glob in one.globs]
+    paths = [(n, f"/dev/{glob.text}", one.is_plain) for n, one in enumerate(found) for glob in one.files]
 
     def apart(one: int, other: int) -> bool:  # without a link the same node is the same resource
         return paths[one][2] and paths[other][2]
 
-    shared = {paths[n][0] for n in overlap.shared([path for _, path, _ in paths], apart)}
-    entries = [_complete(one, n + 1, n in shared) if one.globs else one.entry for n, one in enumerate(found)]
+    shared = {paths[n][0] for n in globs.shared([path for _, path, _ in paths], apart)}
+    entries = [_complete(one, n + 1, n in shared) if one.files else one.entry for n, one in enumerate(found)]
     return document(source, PEER, _DIFFERS, entries)
 
 
@@ -118,9 +118,9 @@ def _rules(value: Value) -> Iterator[_Files]:
 
 def _files(expression: str, keys: Mapping[str, Written]) -> Iterator[_Files]:
     """The matches of a rule: each plain path, links, and other paths by their directory."""
-    remark, globs = f"devicematch: {expression}", regular.globs(expression)
+    remark, every = f"devicematch: {expression}", globs.of_expression(expression)
     varying: dict[str, list[Glob]] = {}
-    for one in globs:
+    for one in every:
         before, name, remarks = one.text.rpartition("/")[0], one.text, [remark]
         if _VARIES.search(name) and not _LINK.fullmatch(name):
             if "/by-" not in before:
@@ -131,10 +131,10 @@ def _files(expression: str, keys: Mapping[str, Written]) -> Iterator[_Files]:
                 raise Inexpressible("a part inside the names of links repeats")
             remarks += [_OF_LINKS, *([_WIDER] if one.never else [])]
             name = _VARIES.split(name)[0].rstrip("/._-")
-        is_path = one.text in overlap.DIRECTORIES or "/by-" in one.text
-        if one.text in overlap.DIRECTORIES:
+        is_path = one.text in globs.DIRECTORIES or "/by-" in one.text
+        if one.text in globs.DIRECTORIES:
             remarks.append(f"A directory: the container gets every node below /dev/{one.text}.")
-        is_plain = not is_path and not overlap.may_be_link(f"/dev/{one.text}")
+        is_plain = not is_path and not globs.may_be_link(f"/dev/{one.text}")
         name = f"{DOMAIN}/{_UNNAMED.sub('_', name)}"
         if problem := naming.problem(name):
             yield _Files(Entry(remarks=[*remarks, f"{shown(name)} {problem}: omitted."]))
@@ -150,17 +150,17 @@ def _files(expression: str, keys: Mapping[str, Written]) -> Iterator[_Files]:
             inside = f"{before}*/*".lstrip("/")
             alike = [replace(one, never=one.never or ("*" in one.text and inside) or "") for one in alike]
         if any(one.is_bounded for one in alike):
-            remarks.append(regular.BOUNDED)
+            remarks.append(globs.BOUNDED)
         yield _Files(Entry(f"{DOMAIN}/{name}", "udev", keys=keys, remarks=remarks), alike)
-    if not globs:
+    if not every:
         why = "never matches, neither for the plugin nor for devhost: omitted."
         yield _Files(Entry(remarks=[f"{remark} {why}"]))
 
 
 def _complete(files: _Files, number: int, is_shared: bool) -> Entry:
     """The entry; with a group if nodes have another path in the container, or another resource as well."""
-    entry, first, is_one = files.entry, files.globs[0].text, "{" not in files.entry.name
-    blocks = [glob.block("devNode", "/dev/") for glob in files.globs]
+    entry, first, is_one = files.entry, files.files[0].text, "{" not in files.entry.name
+    blocks = [glob.block("devNode", "/dev/") for glob in files.files]
     if files.is_plain and not is_shared:
         return replace(entry, where=blocks)
     member: dict[str, Written] = {"path": f"/dev/{first}"}

@@ -9,20 +9,23 @@ would refuse, is a ``ConfigError``. A key that no importer reads is named in the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from functools import reduce
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Annotated, Any, NoReturn, Self, TypeVar, get_args, get_origin
 
-from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Place, one_line, shown
+from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown, suggest
 from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
-from devhost.config.reader import WRONG, read
+from devhost.config.reader import WRONG, Form, Raw, keys, members, read
 
-from .gojson import UNKNOWN_KEY, Hints, Ignored, Report, pruned
-
+PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")  # a vendor or device id in any notation
+Id = Annotated[str, Form(PCI_ID.pattern, "a PCI id", 'four hex digits, as in "15b3"')]
+Text = Annotated[str, Form("(?s).+", "text that is not empty", "remove it")]
+Ignored = list[tuple[Mark, str, str]]  # position, path and a hint
 HELM = "the output of helm get values"
 GUIDE = "docs/migration.md"  # the page for plugins and objects that cannot be imported
 CHOOSE = "choose one with --key"
+UNKNOWN_KEY = "this import does not know it"  # another release of the plugin may read it
 UNKNOWN = f"{UNKNOWN_KEY}, and does not convert it: check whether you need it."
 TRUE = ("true", "t", "1")  # what Go takes for true, in lower case
 INTEL = ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")  # the plugins of Intel
@@ -182,11 +185,14 @@ class Value:
         return found
 
     def as_dataclass(
-        self, cls: type[T], remark: Report, elsewhere: Hints | None = None, only: Collection[str] = ()
+        self, cls: type[T], remark: Callable[[str], None], only: Collection[str] = (), **hints: str
     ) -> T:
-        """The value as Go reads it into a struct (:func:`pruned`). A refusal names misspelt keys as well."""
+        """The value as Go reads it into a struct (:func:`pruned`). A refusal names misspelt keys as well.
+
+        ``hints`` are for keys that occur in files although the plugin ignores them.
+        """
         ignored: Ignored = []
-        node = pruned(self.take(), cls, self.place, ignored, elsewhere or {}, only)
+        node = pruned(self.take(), cls, self.place, ignored, hints, only)
         found: T = read(node, cls, self.place)
         for mark, path, hint in ignored:
             if found is WRONG and hint.startswith(MEANT):
@@ -386,6 +392,57 @@ class Source:
         if any(is_read for _, is_read in found):
             return unread, True
         return ([place.path] if unread and place.path else unread), False
+
+
+def pruned(
+    node: Node, wanted: Any, place: Place, ignored: Ignored, hints: Mapping[str, str], only: Collection[str]
+) -> Node:
+    """The value with only those keys, at any depth, that a plugin written in Go reads into the type
+    ``wanted``, in any case; of the value itself ``only`` these, all if empty. The others are in ``ignored``,
+    because a misspelt selector selects more than intended. Null is as a missing key.
+    """
+    wanted = without_annotation(wanted)
+    if wanted == Raw:
+        return node
+    if isinstance(node, Scalar) and node.kind == "int" and ":" in node.text:  # Go has no numbers of base 60
+        return replace(node, kind="str")
+    if isinstance(node, Items):
+        inner = next((one for one in get_args(wanted) if one is not Ellipsis), None)
+        items = (pruned(one, inner, place.item(n), ignored, hints, ()) for n, one in enumerate(node.items))
+        return Items(node.mark, tuple(items))
+    cls = next((one for one in members(wanted) if is_dataclass(one)), None)
+    if not isinstance(node, Fields) or not isinstance(cls, type):
+        return node
+    names = {key.lower(): (key, one) for key, (_, one) in keys(cls).items() if not only or key in only}
+    found = Fields(node.mark)
+    for key, entry in node.entries.items():
+        known = names.get(key.lower())
+        if isinstance(entry.value, Scalar) and entry.value.kind == "null":
+            continue
+        if known is None:
+            hint = hints.get(key) or suggest(key, [one for one, _ in names.values()], "keys")
+            ignored.append((entry.mark, place.key(key).path, hint))
+        else:
+            value = pruned(entry.value, known[1], place.key(key), ignored, hints, ())
+            found.entries[known[0]] = Entry(entry.mark, value)
+    return found
+
+
+def without_annotation(wanted: Any) -> Any:
+    return get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
+
+
+def pci_id(value: str) -> str:
+    """A vendor or device id in the kernel's notation: four lower-case hex digits."""
+    return value.lower().removeprefix("0x").rjust(4, "0") if PCI_ID.fullmatch(value) else value
+
+
+def odd_ids(values: Iterable[str], path: str, right: Callable[[str], str] = pci_id) -> Iterator[str]:
+    """Remarks on ids that never match for a plugin that compares exactly, but match in devhost."""
+    for one in dict.fromkeys(values):
+        if (known := right(one)) != one:
+            what = f'never matches for the plugin; devhost takes it as "{known}"'
+            yield one_line(f"{path}: {shown(one)} {what}")
 
 
 def some(names: Sequence[str], most: int = 8) -> str:

@@ -19,9 +19,8 @@ from devhost.config.document import Items
 from devhost.config.language import MAX_RESOURCES, naming
 from devhost.config.reader import Bounds, Form, Raw
 
-from .gojson import Id, Text, odd_ids, pci_id
 from .network_operator import NAMED, configuration
-from .source import Source, Value
+from .source import Id, Source, Text, Value, odd_ids, pci_id
 from .writing import Block, Entry, Written, document, given, several
 
 DEFAULT_PREFIX = "intel.com"  # of the plugin's flag --resource-prefix
@@ -158,8 +157,8 @@ def convert(source: Source, prefix: str) -> str:
 
 def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
     remarks: list[str] = []
-    former = dict.fromkeys(("isRdma", "needVhostNet"), "put it into selectors")  # only old versions read them
-    resource = value.as_dataclass(_Resource, remarks.append, former)
+    hint = "put it into selectors"  # only old versions read them
+    resource = value.as_dataclass(_Resource, remarks.append, isRdma=hint, needVhostNet=hint)
     inner = replace(value, node=resource.selectors, place=value.place.key("selectors"))
     selectors = [*_selectors(inner, resource.device_type, remarks)]
     domain = resource.resource_prefix or prefix

@@ -16,8 +16,20 @@ from devhost.config.diagnostics import Diagnostics
 from devhost.config.document import Items, Node, Scalar
 from devhost.config.reader import members
 
-from .gojson import without_annotation
-from .source import CHOOSE, TRUE, UNKNOWN, Object, Source, Value, has_key, node_at, parsed, some, text_at
+from .source import (
+    CHOOSE,
+    TRUE,
+    UNKNOWN,
+    Object,
+    Source,
+    Value,
+    has_key,
+    node_at,
+    parsed,
+    some,
+    text_at,
+    without_annotation,
+)
 
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # kinds that start a plugin
 _IN_EACH_NAMESPACE = "kube-root-ca.crt"  # a ConfigMap of Kubernetes
@@ -199,12 +211,9 @@ class Container(Value):
                 yield text_at(one.node, "mountPath").rstrip("/"), text_at(one.node, "subPath"), volume
 
 
-def tag_of(image: str) -> tuple[int, ...]:
-    return version_of(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
-
-
-def version_of(tag: str) -> tuple[int, ...]:
-    found = _VERSION.fullmatch(tag)
+def version_of(image: str) -> tuple[int, ...]:
+    """The version in the tag of an image, or the tag itself; empty if it is none."""
+    found = _VERSION.fullmatch(image.partition("@")[0].rpartition(":")[2])
     return tuple(map(int, found.groups())) if found else ()
 
 
@@ -232,19 +241,13 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
 
 
 def file_of(
-    source: Source,
-    plugin: Value | None,
-    path: str,
-    *names: str,
-    marks: Collection[str],
-    default: str = "",
+    source: Source, plugin: Value | None, path: str, *names: str, marks: Collection[str], default: str = ""
 ) -> Value | None:
     """The plugin's file in an entry of a ConfigMap; ``None`` if there is none.
 
     ``path`` is that of the file in the plugin's container. ``names`` are usual ones of the entry, the
     preferred one first, ``default`` is the one without a choice of the user and a file in the container. An
-    entry with another name counts if its text has one of the keys ``marks``, and in a ConfigMap that a
-    container mounts.
+    entry with another name counts if its text has a key of ``marks``, or in a ConfigMap that is mounted.
     """
     name, entry, space, mounted = "", "", "", list[str]()
     if isinstance(plugin, Container):
@@ -252,8 +255,8 @@ def file_of(
         space, mounted = plugin.holder.namespace, [name] if name else plugin.config_maps
     maps = [
         one
-        for one in source.objects
-        if one.kind == "ConfigMap" and (one.name in mounted if mounted else one.name != _IN_EACH_NAMESPACE)
+        for one in source.of_kinds("ConfigMap")
+        if (one.name in mounted if mounted else one.name != _IN_EACH_NAMESPACE)
         if not (mounted and space and one.namespace) or one.namespace == space
     ]
     held = [(one, dict(one.at("data").members())) for one in maps]
@@ -316,17 +319,13 @@ def _words(value: Value) -> list[Value]:
             if is_script:
                 parts = one.node.text.split()
                 with suppress(ValueError):  # quotes that are not closed
-                    parts = _split(one.node.text)
+                    script = shlex.shlex(one.node.text, posix=True, punctuation_chars=";&|<>")
+                    script.whitespace_split = True
+                    parts = [*script]
             is_script = re.fullmatch("-[eilux]*c", "".join(parts)) is not None  # options of a shell
             nodes = [Scalar(one.node.mark, "" if is_script else part, "str") for part in parts]
             found += [replace(one, node=node) for node in nodes]
     return found
-
-
-def _split(script: str) -> list[str]:
-    words = shlex.shlex(script, posix=True, punctuation_chars=";&|<>")
-    words.whitespace_split = True
-    return [*words]
 
 
 def _environment(value: Value) -> Iterator[tuple[str, Value]]:
