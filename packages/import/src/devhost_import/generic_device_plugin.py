@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds, Form, Raw
 
 from . import globs
-from .source import GUIDE, PCI_ID, Object, Source, Value, pci_id, some, text_at
+from .source import GUIDE, PCI_ID, Object, Source, Value, pci_id, text_at
 from .workload import Container, Options, file_of, the_container, version_of
 from .writing import Entry, Written, document, given
 
@@ -136,7 +136,7 @@ class _Device:
 def convert(source: Source, domain: str) -> str:
     values, found = _read(source)
     known = domain or found
-    devices = [*_devices(values, known or DEFAULT_DOMAIN)]
+    devices = _devices(values, known or DEFAULT_DOMAIN)
     if devices and not known:
         message = f"the domain is missing: the plugin's default is {DEFAULTS}"
         hint = f"add the one that your pods request: --domain {DEFAULT_DOMAIN} or --domain {FORMER_DOMAIN}"
@@ -181,9 +181,8 @@ def _of_values(values: Value) -> _Found:
     file = values.at("config", "data") if values.is_true("config", "enabled", otherwise=True) else None
     for one in _each(values, "configMaps", "configmap"):
         values.source.objects.append(Object(one.source, one.root, one.node, one.place, "ConfigMap"))
-    left = some(values.others("command", "args", "env", "config", "configMaps", "configmap"))
-    what = "Of the values only arguments, variables and the ConfigMap of the plugin are converted"
-    values.source.note(f"{what}, not {left}." if left else f"{what}.")
+    kept = ("command", "args", "env", "config", "configMaps", "configmap")
+    values.leave("settings of the chart, which are not converted.", *kept)
     return _of_container(container, file)
 
 
@@ -232,8 +231,7 @@ def _config_map(source: Source, container: Value | None, path: str) -> Value | N
 def _bare(value: Value) -> _Found:
     """The devices of a configuration file, or of the flag's argument."""
     if inner := value.at(MICROSHIFT):
-        if left := value.others(MICROSHIFT):
-            value.source.note(f"{', '.join(left)}: other settings of MicroShift.")
+        value.leave("other settings of MicroShift.", MICROSHIFT)
         devices, domain = _file(inner)
         return devices, domain or MICROSHIFT_DOMAIN
     if value.is_mapping and not {"name", "groups"}.intersection(value.keys):
@@ -251,10 +249,8 @@ def _file(value: Value) -> _Found:
         elif key not in ("device", "devices", "domain"):
             hint = f"known keys: device, devices, domain; for other plugins see {GUIDE}"
             value.at(key).refuse(f"unknown key {shown(key)}", hint)
-    found = value.at("devices") or value.at("device")
-    if not found:
-        hint = f"{PEER} lists them under devices; for other plugins see {GUIDE}"
-        value.refuse("it has no devices", hint)
+    if not (found := value.at("devices") or value.at("device")):
+        value.refuse("it has no devices", f"{PEER} lists them there; for other plugins see {GUIDE}")
     if not isinstance(found.take(), Items):
         found.refuse(f"must be a list of devices, not {found.node}")
     return [*map(_device, found.each())], value.text("domain")
@@ -275,17 +271,16 @@ def _device(value: Value) -> Value:
     return replace(value, node=replace(node, text=text, kind="str")).document()
 
 
-def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
-    seen: set[str] = set()
+def _devices(values: Sequence[Value], domain: str) -> list[_Device]:
+    found: dict[str, _Device] = {}
     for value in values:
-        device = value.read_as(_Device)
+        device: _Device = value.read_as(_Device)
         full = f"{domain}/{device.name}"
-        if problem := naming.problem(full):
+        problem = "occurs twice" if device.name in found else naming.problem(full)
+        if problem:
             value.at("name").refuse(f"{shown(full)} {problem}")
-        if device.name in seen:
-            value.at("name").refuse(f"{shown(device.name)} occurs twice", "give each device a unique name")
-        seen.add(device.name)
-        yield device
+        found[device.name] = device
+    return [*found.values()]
 
 
 def _shared(groups: Sequence[_Group]) -> set[int]:

@@ -15,7 +15,7 @@ from devhost.config.document import Items
 from devhost.config.language import naming
 from devhost.config.reader import Bounds, Form, Raw, camel
 
-from .source import PCI_ID, Object, Source, Value, pci_id, some, text_at
+from .source import PCI_ID, Object, Source, Value, pci_id, text_at
 from .writing import Block, Entry, Written, document
 
 _OF_KINDS = {
@@ -106,27 +106,18 @@ def convert(source: Source) -> str:
 
 def _name_others(value: Value, right: str) -> int:
     """Remarks on lists of devices in other places, where KubeVirt ignores them; the number of such lists."""
-    count, left = 0, list[str]()
-    for key in value.keys:
-        inner = value.at(key)
-        if not inner or value.source.is_read(inner):
+    count, around = 0, ("spec", "configuration", "permittedHostDevices", "virtualization")
+    for key, inner in value.members():
+        if value.source.is_read(inner):
             continue
-        if key in map(camel, _KINDS) and (isinstance(inner.node, Items) or key != "usb"):
+        if key in around:
+            count += _name_others(inner, right)
+        elif key in map(camel, _KINDS) and (isinstance(inner.take(), Items) or key != "usb"):
             count += 1
             hint = f"move it below {right}, and import again"
             value.source.note(f"{inner.place.path}: KubeVirt ignores it here: {hint}.")
-        elif isinstance(value, Object) and value.kind and key != "spec":
-            continue
-        elif key in ("spec", "configuration", "permittedHostDevices", "virtualization"):
-            count += _name_others(inner, right)
-            continue
-        elif key == "mediatedDevicesConfiguration":
-            value.source.note(f"{key}: KubeVirt makes mediated devices: keep it.")
-        else:
-            left.append(key)
-        inner.take()
-    if left:
-        value.source.note(f"{some(left)}: other settings of KubeVirt, which stay there.")
+    if not (isinstance(value, Object) and value.kind):
+        value.leave("other settings of KubeVirt, which stay there.", *around)
     return count
 
 

@@ -23,7 +23,6 @@ _DEFAULTS = {  # the chart's own values of resources
     "sriovDevicePlugin": b"[{name: hostdev, vendors: [15b3]}]",
 }
 _OF_CHART = {*_IMPORTERS, "deployCR", "keepNCP", "maintenanceOperator", "sriovNetworkOperator"}
-_OTHERS = "parts of the network operator, which keep their settings."
 NAMED = {"use-cdi": "set inject: cdi, see docs/cdi.md."}
 """A flag of both plugins without a counterpart."""
 
@@ -51,16 +50,14 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
     options = plugin.options(("use-cdi",)) if plugin and not policies else None
     if policies:
         spec = policies[0].at("spec")
-        part, found = spec.at(section), spec.at(section, "config")
-        if part.is_true("useCdi"):
-            source.note(f"{part.place.path}.useCdi: {NAMED['use-cdi']}")
-        part.for_pods()
-        spec.leave(_OTHERS, section)
-        found, options = found.document(), Options(part)  # the operator adds only -use-cdi
+        found, options = spec.at(section, "config").document(), Options(spec.at(section))
+        _finish(spec, section)
     elif bare:
         found = bare[0]
     elif values is not None and any(node_at(values.node, name) for name in _IMPORTERS):
+        values.for_pods()
         found = _of_values(values, section, top)
+        _finish(values, section)
     else:
         path = options.get("config-file").text() if options else ""
         held = file_of(source, plugin, path, "config.json", marks=[top])
@@ -72,6 +69,14 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
         message = f"{found.place.key(top).path} is null: this node has no resources"
         found.at(top).fail(message, f"{CHOOSE}, or give the file of another node")
     return found, options
+
+
+def _finish(holder: Value, section: str) -> None:
+    part = holder.at(section)
+    if part.is_true("useCdi"):
+        holder.source.note(f"{part.place.path}.useCdi: {NAMED['use-cdi']}")
+    part.for_pods()
+    holder.leave("parts of the network operator, which keep their settings.", section)
 
 
 def _refuse(source: Source, section: str, plugin: Container | None, path: str) -> NoReturn:
@@ -99,8 +104,6 @@ def _refuse(source: Source, section: str, plugin: Container | None, path: str) -
 def _of_values(values: Value, section: str, top: str) -> Value:
     """What the chart makes of its values: each item has a name, and selectors beside it."""
     source, plugin = values.source, values.at(section)
-    values.for_pods()
-    values.leave(f"other {_OTHERS}", section)
     resources = plugin.at("resources")
     if not resources and plugin.is_true("deploy"):
         node = parse(_DEFAULTS[section], source.diagnostics)
@@ -111,9 +114,6 @@ def _of_values(values: Value, section: str, top: str) -> Value:
         hint = f"devhost import {' and '.join(others)}" if others else "is it the right file?"
         values.fail(f"these values have no {section}.resources", hint)
     values.is_off("operator", section, "deploy")
-    if plugin.is_true("useCdi"):
-        source.note(f"{section}.useCdi: {NAMED['use-cdi']}")
-    plugin.for_pods()
     mark = plugin.node.mark
     made = tuple(_item(one, section) for one in resources.each())
     resources.take()

@@ -74,11 +74,8 @@ _OF_THE_PROCESS = (
     "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
     "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v",
 )  # fmt: skip
-_NO_CTK = "devhost passes no {} to nvidia-ctk."
-_WITHOUT_PLACE = {
-    **dict.fromkeys(("CDI_FEATURE_FLAGS", "cdi-feature-flags"), _NO_CTK.format("feature flags")),
-    **dict.fromkeys(("CDI_DISABLE_HOOKS", "cdi-disable-hooks"), _NO_CTK.format("disabled hooks")),
-}
+_NO_CTK = "devhost does not pass it to nvidia-ctk."
+_OF_CTK = ("CDI_DISABLE_HOOKS", "CDI_FEATURE_FLAGS", "cdi-disable-hooks", "cdi-feature-flags")
 _HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")  # also in the plugin's image
 _CDI_SINCE = (25, 10)  # the operator's first release whose chart enables CDI
 _HINT = (
@@ -115,7 +112,7 @@ class Settings:
                 self.set(name, each)
         for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"):
             self.health[name] = options.get(name).text()
-        options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
+        options.finish(*_OF_THE_PROCESS, named=dict.fromkeys(_OF_CTK, _NO_CTK))
 
     def discover_features(self, *, enabled: bool) -> None:
         """gpu-feature-discovery, which the chart starts or not, regardless of the file."""
@@ -197,7 +194,7 @@ def _of_chart(values: Object) -> Settings:
         if value := values.at(*path.split(".")):
             result.set(name, value)
     if features := values.text("cdi", "featureFlags"):
-        source.note(f"cdi.featureFlags {features}: {_NO_CTK.format('feature flags')}")
+        source.note(f"cdi.featureFlags {features}: {_NO_CTK}")
     values.is_off("chart", "devicePlugin", "enabled")
     result.discover_features(enabled=values.is_true("gfd", "enabled"))
     _finish(values, _DISCOVERY, _OF_CHART, {})
