@@ -58,7 +58,7 @@ def convert(source: Source) -> str:
 
 def _configurations(source: Source) -> Iterator[tuple[str, Value, Value]]:
     """The name and the spec of each, also in values of Akri's chart, and the details of its handler."""
-    values = source.values("akri", recognized=lambda one: bool(one.at("udev", "configuration")))
+    values = source.values("akri", recognized=lambda one: one.at("udev", "configuration"))
     if values is not None:
         udev = values.at("udev") or values
         if left := [*values.others("udev"), *(f"udev.{key}" for key in udev.others("configuration"))]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from devhost.config.diagnostics import shown
 
-from .source import Object, Source, Value, node_at, text_at
+from .source import Object, Source, Value, text_at
 from .workload import LOGGING, WORKLOADS, Container, containers
 from .writing import Block, Entry, document, given
 
@@ -46,7 +46,9 @@ def convert(source: Source) -> str:
             options.finish(*_OF_THE_PROCESS)
     policies = [one for one in source.objects if one.kind == "DeviceConfig"]
     specs = [(one, one.at("spec") or one) for one in policies]
-    if values := source.values(*_CHARTS, recognized=_are_values):
+    if values := source.values(
+        *_CHARTS, recognized=lambda one: one.at("deviceConfig", "spec") or {"dp", "labeller"} <= {*one.keys}
+    ):
         has_labeller |= values.is_true("labeller", "enabled")
         specs.append((values, values.at("deviceConfig", "spec") or values))
         values.at("dp").for_pods()
@@ -73,10 +75,6 @@ def _is_amd(one: Container) -> bool:
     names = " ".join((one.image, text_at(one.node, "name"), one.holder.name))
     is_named = bool(_NAMES.search(names)) or any(map(one.starts, (*_KNOWN, "-pulse")))
     return one.starts("k8s-device-plugin") and "nvidia" not in names and is_named
-
-
-def _are_values(value: Value) -> bool:
-    return bool(node_at(value.node, "deviceConfig", "spec")) or {"dp", "labeller"} <= {*value.keys}
 
 
 def _flags(*given: Value) -> tuple[str, str]:

@@ -78,13 +78,11 @@ def convert(source: Source) -> str:
         what = f"none of its containers runs the GKE GPU device plugin ({program})"
         source.diagnostics.fail(every[0].node.mark, what, _HINT)
     options: dict[str, Written] = {"deviceListStrategy": "device-specs", "driverDirectory": driver}
-    if xids is None:
-        options["healthChecks"] = "none"
-    else:
+    options["healthChecks"] = "none" if xids is None else ["xid"]
+    if xids is not None:
         heeded = sorted({_ALWAYS, *config.Health_critical_xid, *xids})
-        options |= {"healthChecks": ["xid"], "ignoreXids": "all", "heedXids": heeded}
-    backends = {"gpu": options}
-    return document(source, "the GKE GPU device plugin", _DIFFERS, [_entry(config)], backends=backends)
+        options |= {"ignoreXids": "all", "heedXids": heeded}
+    return document(source, "the GKE GPU device plugin", _DIFFERS, [_entry(config)], gpu=options)
 
 
 def _of_flags(options: Options) -> tuple[str, list[int] | None]:

@@ -57,8 +57,7 @@ def convert(source: Source, *, as_written: bool) -> str:
         directory = str(PurePosixPath(text_at(file) if file else LABEL_DIRECTORY / "gfd").parent)
         labels = given(write=True, directory=directory != str(LABEL_DIRECTORY) and directory)
         source.note("labels: those of gpu-feature-discovery: remove that program, or both write them.")
-    backends = {"gpu": options}
-    return document(source, "the NVIDIA device plugin", _DIFFERS, entries, backends=backends, labels=labels)
+    return document(source, "the NVIDIA device plugin", _DIFFERS, entries, gpu=options, labels=labels)
 
 
 def _options(config: Config, source: Source) -> dict[str, Written]:

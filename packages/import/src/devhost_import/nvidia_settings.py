@@ -193,8 +193,6 @@ def _of_chart(values: Object) -> Settings:
     for name, path in _IN_CHART.items():
         if value := values.at(*path.split(".")):
             result.set(name, value)
-    if features := values.text("cdi", "featureFlags"):
-        source.note(f"cdi.featureFlags {features}: {_NO_CTK}")
     values.is_off("chart", "devicePlugin", "enabled")
     result.discover_features(enabled=values.is_true("gfd", "enabled"))
     _finish(values, _DISCOVERY, _OF_CHART, {})

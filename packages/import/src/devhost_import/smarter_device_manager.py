@@ -69,7 +69,9 @@ def convert(source: Source) -> str:
 
 def _configuration(source: Source) -> Value:
     plugin = the_container(source, lambda one: one.starts(PEER), PEER)
-    values = source.values(PEER, recognized=_is_chart)
+    values = source.values(
+        PEER, recognized=lambda one: one.at("config") or PEER in text_at(one.node, "image", "repository")
+    )
     path = CONFIG_KEY
     if plugin is not None:
         options = plugin.options()
@@ -89,10 +91,6 @@ def _configuration(source: Source) -> Value:
         hint = "give conf.yaml of the plugin's repository, or the ConfigMap of the cluster"
         holder.fail("it has no configuration, so the file conf.yaml of the image counts", hint)
     return found or source.refuse(_HINT)
-
-
-def _is_chart(values: Value) -> bool:
-    return bool(values.at("config")) or PEER in text_at(values.node, "image", "repository")
 
 
 def _rules(value: Value) -> Iterator[_Files]:

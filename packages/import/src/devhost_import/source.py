@@ -340,7 +340,7 @@ class Source:
             one.take()
         return found[0] if found else None
 
-    def charts(self, *charts: str, recognized: Callable[[Value], bool]) -> list[Object]:
+    def charts(self, *charts: str, recognized: Callable[[Object], object]) -> list[Object]:
         """All values of these charts, or ``recognized`` as such, also those in values of another chart."""
         found: list[Object] = []
         for one in self.of_kinds(""):
@@ -362,7 +362,7 @@ class Source:
                 one.fail(f"values of a chart must be a mapping, not {one.node}")
         return found
 
-    def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Object | None:
+    def values(self, *charts: str, recognized: Callable[[Object], object]) -> Object | None:
         return self.one_of(self.charts(*charts, recognized=recognized))
 
     def remarks(self) -> list[str]:
