@@ -205,10 +205,8 @@ class _Entries:
                 yield Entry(renamed or name, "gpu", some or where, self._keys(share.replicas), remarks)
                 remarks = []
             elif self._most:
-                remarks.append(
-                    "maxPerContainer limits whole GPUs of this resource as well; the plugin limits only "
-                    "shares."
-                )
+                what = "limits whole GPUs of this resource as well; the plugin limits only shares."
+                remarks.append(f"maxPerContainer {what}")
             if not some:
                 return
             overrides += [{"where": one, "replicas": share.replicas} for one in some if not renamed]

@@ -147,15 +147,12 @@ def convert(source: Source, prefix: str) -> str:
         flag = options.get("resource-prefix")
         prefix = prefix or flag.text() or DEFAULT_PREFIX
         options.finish("config-file", "log-dir", "log-level", named=NAMED)
-    read = found.as_dataclass(_File, source.note)
-    entries: list[Entry] = []
+    values = found.parts("resourceList", found.as_dataclass(_File, source.note).resource_list)
     names: set[str] = set()
-    for value in found.parts("resourceList", read.resource_list):
-        entries += _entries(value, prefix, names)
-    return document(source, source.peer, _DIFFERS, entries)
+    return document(source, source.peer, _DIFFERS, [_entry(value, prefix, names) for value in values])
 
 
-def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
+def _entry(value: Value, prefix: str, names: set[str]) -> Entry:
     remarks: list[str] = []
     hint = "put it into selectors"  # only old versions read them
     resource = value.as_dataclass(_Resource, remarks.append, isRdma=hint, needVhostNet=hint)
@@ -171,19 +168,17 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
     where = [block for one in selectors for block in one.where(resource.device_type)]
     if not where:
         remarks.append(f"{name} selects nothing, neither with the plugin nor with devhost: omitted.")
-        yield Entry(remarks=remarks)
-        return
+        return Entry(remarks=remarks)
     rdma, vhost = [one.is_rdma for one in selectors], [one.need_vhost_net for one in selectors]
     for key, are in (("isRdma", rdma), ("needVhostNet", vhost)):
         if any(are) and not all(are):
-            remarks.append(
-                f"{key} is set in some of its selectors; devhost applies it to the whole resource."
-            )
+            what = "is set in some of its selectors; devhost applies it to the whole resource."
+            remarks.append(f"{key} {what}")
     info = {device: words for device, words in resource.additional_info.items() if words}
     written = given(rdma=any(rdma), vhostNet=any(vhost), info=info)
     if resource.exclude_topology:
         written["topology"] = False
-    yield Entry(name, "sriov", where, written, remarks)
+    return Entry(name, "sriov", where, written, remarks)
 
 
 def _selectors(listed: Value, kind: str, remarks: list[str]) -> Iterator[_Selectors]:
