@@ -105,6 +105,22 @@ def test_a_config_map_of_variables_is_read_as_well(cluster: Path, container: dic
 
 
 @pytest.mark.parametrize(
+    "volume", [{"configMap": {"name": "nv"}}, {"projected": {"sources": [{"configMap": {"name": "nv"}}]}}]
+)
+def test_a_config_map_of_a_volume_is_read_as_well(cluster: Path, volume: dict[str, object]) -> None:
+    mount = {"volumeMounts": [{"name": "c", "mountPath": "/c"}], "args": ["--config-file=/c/x"]}
+    spec = {
+        "containers": [{"image": "nvidia/k8s-device-plugin"} | mount],
+        "volumes": [volume | {"name": "c"}],
+    }
+    plugin = {"kind": "DaemonSet", "metadata": {"name": "gpus"}, "spec": {"template": {"spec": spec}}}
+    answer(cluster, "daemonsets.apps", plugin)
+    data = {"x": "flags: {migStrategy: mixed}"}
+    answer(cluster, "configmaps", {"kind": "ConfigMap", "metadata": {"name": "nv"}, "data": data})
+    assert "nvidia.com/mig-{profile}" in imported(cluster, "nvidia-device-plugin").stdout
+
+
+@pytest.mark.parametrize(
     ("peer", "arguments", "message"),
     [
         ("kubevirt", [], "the cluster has none of: kubevirts.kubevirt.io"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from devhost_import.command import command
-from devhost_import.overlap import may_be_one, shared
+from devhost_import.globs import may_be_one, shared
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from importing import offered, said

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from devhost_gpu.options import GpuResourceOptions, Mps
+from devhost_import import nvidia_device_plugin
 from devhost_import.command import command
-from devhost_import.nvidia.device_plugin import convert
+from devhost_import.source import Source
 from importing import said
 
 from devhost.backend.errors import ConfigError
@@ -64,6 +65,11 @@ sharing:
     - {name: nvidia.com/t4, devices: 2, replicas: 3}
     - {name: nvidia.com/mig-2g.10gb, replicas: 2}
 """
+
+
+def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = False) -> str:
+    source = Source(data, file_name, "nvidia-device-plugin", key)
+    return nvidia_device_plugin.convert(source, as_written=as_written)
 
 
 @pytest.fixture

@@ -66,13 +66,15 @@ def test_an_expression_offers_the_files_that_it_matches(tmp_path: Path, expressi
 @pytest.mark.parametrize(
     ("expression", "reason"),
     [
-        ("^(ab)*$", "it repeats a group any number of times"),
+        ("^(ab)*$", "it repeats a group"),
         ("(?i)^TTY", "it has a flag such as (?i)"),
         (r"^\pN$", r"it has \p"),
         (r"\btty", r"it has \b"),
         ("^[[:digit:]]$", "it has a named class"),
         ("^a{257}$", "it repeats something too often"),
-        ("^((((a{8}){8}){8}){8})$", "it repeats something too often"),
+        ("^((((a{8}){8}){8}){8})$", "it repeats a group"),
+        ("^a[(|)]b$", "it has a bracket or | as a character"),
+        (r"^a\|b$", "it has a bracket or | as a character"),
         ("^(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)$", "it needs more than 64 globs"),
     ],
 )
@@ -165,6 +167,34 @@ async def test_a_container_has_a_link_at_its_own_path(tmp_path: Path) -> None:
 def test_a_name_has_the_plugins_character_for_others() -> None:
     by_path = r"^serial/by-path/pci-0000:00:14\.0-port0$"
     assert set(converted(PEER, rule(by_path))) == {"smarter-devices/serial_by-path_pci-0000_00_14_0-port0"}
+
+
+WIDER = "devhost accepts any text for the repetition: check what it selects."
+BOUNDED = "devhost matches a repetition that is not at the end up to 4 times."
+REPEATS = "because a part inside the names of links repeats: omitted."
+
+
+@pytest.mark.parametrize(
+    ("expression", "remarks"),
+    [
+        ("^ttyUSB[0-9]*$", set()),
+        ("^serial/by-id/.*$", set()),
+        ("^serial/by-id/usb-[0-9]*$", {WIDER}),
+        ("^serial/by-id/usb-[0-9]+-port0$", {REPEATS}),
+        ("^nvme[0-9]+n[0-9]+$", {BOUNDED}),
+    ],
+)
+def test_a_selection_that_is_not_exact_has_a_remark(expression: str, remarks: set[str]) -> None:
+    result = said(run(PEER, rule(expression)).stdout)
+    assert {one for one in (WIDER, BOUNDED, REPEATS) if one in result} == remarks
+
+
+def test_a_number_in_the_middle_of_a_name_selects_no_partition(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for minor, file in enumerate(("nvme0n1", "nvme0n1p1", "nvme10n2", "nvme10n2p12")):
+        tree.device(f"virtual/misc/{file}", "misc", file, f"10:{minor}")
+    found = offered(run(PEER, rule("^nvme[0-9]+n[0-9]+$")).stdout, tmp_path)
+    assert set(found) == {"smarter-devices/nvme0n1", "smarter-devices/nvme10n2"}
 
 
 def test_names_without_links_stay_exclusive() -> None:

@@ -351,6 +351,7 @@ def test_the_prefix_is_read_from_a_daemon_set() -> None:
     ]
     given = loaded(text, "--resource-prefix", "b.org").settings.resources
     assert given[0].name == "b.org/netdevice"
+    assert "-resource-prefix acme.org" not in said(run(text, "--resource-prefix", "b.org").stdout)
 
 
 def test_the_error_for_a_policy_of_another_plugin_names_its_importer() -> None:

@@ -1,7 +1,7 @@
-"""Converts Akri's Configurations for its udev handler to devhost.yaml.
+"""Converts Configurations of Akri for its udev handler.
 
-Rules of udev are read as in Akri's ``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``,
-``ATTR`` and ``ENV`` with globs; everything else is a regular expression for the whole value.
+Rules are read as in Akri's ``discovery_impl.rs``: libudev compares ``KERNEL``, ``SUBSYSTEM``, ``ATTR`` and
+``ENV`` with globs; everything else is a regular expression for the whole value.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from typing import Annotated
 from devhost.backend import option
 from devhost.config.diagnostics import shown
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds, Form, read
+from devhost.config.reader import Bounds, Form
 
-from . import overlap, regular
-from .gojson import PCI_ID, pci_id
-from .regular import Glob, Inexpressible, Invalid
-from .source import Source, Value, some, text_at
-from .writing import Block, Entry, Group, Written, document, given, several
+from . import globs
+from .globs import Glob, Inexpressible, Invalid
+from .source import PCI_ID, Source, Value, pci_id, some, text_at
+from .writing import Block, Entry, Group, Written, document, given, replicas, several
 
 DOMAIN = "akri.sh"
 
@@ -29,11 +28,13 @@ _TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]
 _WITH_KEY = frozenset({"ATTR", "ATTRS", "ENV"})
 _HINT = "give a Configuration of akri.sh whose discoveryHandler is udev"
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_OF_USB = {  # files of a USB device in sysfs, and the attributes with the same content
-    "idVendor": "idVendor", "idProduct": "idProduct", "serial": "serial", "manufacturer": "vendor",
-    "product": "model", "bInterfaceNumber": "usbInterface",
+_ATTRIBUTES = {
+    "KERNEL": "sysName", "SUBSYSTEM": "subsystem", "DRIVER": "driver", "DRIVERS": "driver",
+    "DEVPATH": "sysPath", "KERNELS": "pciBusID", "ENV{DEVTYPE}": "devType", "ENV{DEVNAME}": "devNode",
+    "ENV{SUBSYSTEM}": "subsystem", "ENV{DRIVER}": "driver", "ENV{MAJOR}": "major", "ENV{MINOR}": "minor",
+    "ATTRS{idVendor}": "idVendor", "ATTRS{idProduct}": "idProduct", "ATTRS{serial}": "serial",
+    "ATTRS{manufacturer}": "vendor", "ATTRS{product}": "model", "ATTRS{bInterfaceNumber}": "usbInterface",
 }  # fmt: skip
-_PROPERTIES = {"DEVTYPE": "devType", "DEVNAME": "devNode", "SUBSYSTEM": "subsystem", "DRIVER": "driver"}
 _BUSES = {"usb": "usbPort", "pci": "pciBusID"}
 
 
@@ -48,17 +49,16 @@ _Found = tuple[Entry, Sequence[Block], dict[str, Written]]
 """The entry of a Configuration, the blocks of its rules, and the member of its group that has them."""
 
 
-def convert(data: bytes, file_name: str) -> str:
-    source = Source(data, file_name, "akri")
-    found = [one for each in [*_configurations(source)] if (one := _read(*each))]
-    for n in overlap.shared_blocks([blocks for _, blocks, _ in found]):
+def convert(source: Source) -> str:
+    found = [_read(*each) for each in [*_configurations(source)]]
+    for n in globs.shared_blocks([blocks for _, blocks, _ in found]):
         found[n][2]["shared"] = True
     return document(source, "Akri", _DIFFERS, [entry for entry, _, _ in found])
 
 
-def _configurations(source: Source) -> Iterator[tuple[str, Value, Value | None]]:
+def _configurations(source: Source) -> Iterator[tuple[str, Value, Value]]:
     """The name and the spec of each, also in values of Akri's chart, and the details of its handler."""
-    values = source.values("akri", recognized=lambda one: one.at("udev", "configuration") is not None)
+    values = source.values("akri", recognized=lambda one: one.at("udev", "configuration"))
     if values is not None:
         udev = values.at("udev") or values
         if left := [*values.others("udev"), *(f"udev.{key}" for key in udev.others("configuration"))]:
@@ -72,37 +72,27 @@ def _configurations(source: Source) -> Iterator[tuple[str, Value, Value | None]]
     is_found = values is not None
     for one in source.objects:
         handler, former = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
-        name = text_at(handler.node, "name") if handler else ""
-        if one.kind == "Configuration" and name != "udev" and former is None:
+        name = text_at(handler.node, "name")
+        if one.kind == "Configuration" and name != "udev" and not former:
             source.note(f"{one.name}: the handler {name} does not find devices of a node: omitted.")
             one.take()
         elif one.kind == "Configuration":
             is_found = True
-            if handler is not None:
-                handler.omit("name")
+            handler.omit("name")
             yield one.name, one.at("spec") or one, handler.at("discoveryDetails") if handler else former
     if not is_found:
         source.of_kinds("Configuration", hint=_HINT)[0].fail("its discovery handler is not udev", _HINT)
 
 
-def _read(name: str, spec: Value, holder: Value | None) -> _Found | None:
-    """What a Configuration selects; ``None`` if it is wrong."""
+def _read(name: str, spec: Value, holder: Value) -> _Found:
+    """What a Configuration selects."""
     full = f"{DOMAIN}/{name}"
     if problem := naming.problem(full):
-        spec.report(f"{shown(full)} {problem}", "change the name of the Configuration")
-        return None
-    if holder is None:
-        spec.report("it has no discoveryDetails", "the handler needs udevRules in it")
-        return None
+        spec.refuse(f"{shown(full)} {problem}", "change the name of the Configuration")
     found, remarks = holder.document(), list[str]()
     details = found.as_dataclass(_Details, remarks.append)
-    if details is WRONG:
-        return None
     number = spec.at("capacity")
-    wanted = Annotated[int, Bounds(1, MAX_REPLICAS)]
-    capacity = read(number.take(), wanted, number.place) if number else 1
-    if capacity is WRONG:
-        return None
+    capacity = number.read_as(Annotated[int, Bounds(1, MAX_REPLICAS)]) if number else 1
     blocks: list[Block] = []
     for one_rule, rule in zip(found.each("udevRules"), details.udev_rules, strict=True):
         try:
@@ -110,15 +100,14 @@ def _read(name: str, spec: Value, holder: Value | None) -> _Found | None:
         except Inexpressible as error:
             remarks.append(f"Rule {rule} is omitted: {error}.")
         except Invalid as error:
-            one_rule.report(f"{shown(rule)}: {error}", "Akri refuses it as well")
+            one_rule.refuse(f"{shown(rule)}: {error}", "Akri refuses it as well")
     env = {"UDEV_DEVNODE": "{devNode}"}
-    if (properties := spec.at("brokerProperties")) is not None:
-        for key in properties.keys:
-            value = properties.text(key)
-            if "{" in value or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key):
-                remarks.append(f"brokerProperties {key} is not a valid variable name: omitted.")
-            else:
-                env[key] = value
+    for key in spec.at("brokerProperties").keys:
+        value = spec.text("brokerProperties", key)
+        if "{" in value or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key):
+            remarks.append(f"brokerProperties {key} is not a valid variable name: omitted.")
+        else:
+            env[key] = value
     known = ("capacity", "brokerProperties", "discoveryHandler", "protocol")
     if left := spec.others(*known, "discoveryDetails", "enabled", "name"):
         what = "write a Deployment or DaemonSet that requests the resource"
@@ -129,14 +118,13 @@ def _read(name: str, spec: Value, holder: Value | None) -> _Found | None:
     if not blocks:
         remarks.append(f"{full} has no rule that can be converted: omitted.")
         return Entry(remarks=remarks), blocks, member
-    share = given(share={"replicas": capacity} if capacity > 1 else "")
     group: Group = {"name": name, "members": [member], "env": env}
-    return Entry(full, "udev", [{"group": name}], share, remarks, [group]), blocks, member
+    return Entry(full, "udev", [{"group": name}], replicas(capacity), remarks, [group]), blocks, member
 
 
 def _rule(rule: str, remarks: list[str]) -> list[Block]:
     """The blocks of one rule, unless Akri refuses it or devhost has no equivalent."""
-    choices: dict[str, list[tuple[Block]]] = {}
+    choices: dict[str, list[Block]] = {}
     never: list[Block] = []
     mine: list[str] = []
     at, properties = 0, 0
@@ -155,21 +143,21 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         if any(one.is_bounded for one in found):
             if not holds:
                 raise Inexpressible("!= cannot be expressed for it")
-            mine.append(f"{name} {value}: {regular.BOUNDED}")
+            mine.append(f"{name} {value}: {globs.BOUNDED}")
         blocks = [one.block(attribute, "/sys" if attribute == "sysPath" else "") for one in found]
         if not holds:
             never += blocks
         elif attribute in choices:
             raise Inexpressible(f"two terms are about {attribute}")
         elif blocks:
-            choices[attribute] = [(block,) for block in blocks]
+            choices[attribute] = blocks
         else:
             raise Inexpressible("it never matches")
     if not choices and not never:
         raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
     if properties > 1:
         remarks.append(f"Rule {rule}: for libudev one matching ENV term is enough; devhost requires all.")
-    found_blocks = regular.in_order(*choices.values())
+    found_blocks = globs.in_order(*choices.values())
     remarks += mine
     return [
         {key: value for block in chosen for key, value in block.items()}
@@ -180,53 +168,42 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
 
 def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str]) -> tuple[str, list[Glob]]:
     """The attribute of a term, and its globs; none if every device meets it. ``holds``: for ``==``."""
-    attribute, is_glob = "", True
+    attribute = _ATTRIBUTES.get(f"{name}{{{key}}}" if key else name, "")
+    is_glob = name in ("ATTR", "KERNELS", "SUBSYSTEM", "SUBSYSTEMS")
+    is_glob |= holds and name in ("DEVPATH", "ENV", "KERNEL")  # for != these are expressions
     match name:
-        case "KERNEL":
-            attribute, is_glob = "sysName", holds  # libudev compares globs
-            if holds and "|" in value:
-                remarks.append(f"KERNEL {value}: libudev takes | literally, and so does this entry.")
-        case "SUBSYSTEM":
-            attribute = "subsystem"
+        case "KERNEL" if holds and "|" in value:
+            remarks.append(f"KERNEL {value}: libudev takes | literally, and so does this entry.")
+        case "DEVPATH" if holds:
+            value = escape(value)
+        case "KERNELS" if not _PCI_ADDRESS.fullmatch(value):
+            raise Inexpressible("of KERNELS only a PCI address can be expressed")
+        case "SUBSYSTEMS" if value not in _BUSES:
+            raise Inexpressible(f"of SUBSYSTEMS only {' and '.join(_BUSES)} can be expressed")
+        case "SUBSYSTEMS":
+            attribute, value = _BUSES[value], "*"
         case "ATTR":
             attribute = f"sysattr.{key}"
-        case "ENV" if key in ("MAJOR", "MINOR"):
-            attribute = key.lower()
-            if not value and not holds:
-                return attribute, []  # every device with a node has them
-            if not value.isdecimal():
-                raise Inexpressible(f"{key} is a number in devhost")
-        case "ENV":
-            attribute, is_glob = key if key.startswith("ID_") else _PROPERTIES.get(key, ""), holds
-            if not attribute:
-                raise Inexpressible(f"the property {key} is not an attribute of devhost")
-            if attribute == "devNode" and value[:1].isalnum():
-                if holds:
-                    raise Inexpressible(f"no device has the DEVNAME {value}: all begin with /dev/")
-                return attribute, []
-        case "DRIVER" | "DRIVERS":
-            attribute, is_glob = "driver", False
-        case "DEVPATH":
-            attribute, value, is_glob = "sysPath", escape(value) if holds else value, holds
-        case "SUBSYSTEMS":
-            if value not in _BUSES:
-                raise Inexpressible(f"of SUBSYSTEMS only {' and '.join(_BUSES)} can be expressed")
-            attribute, value = _BUSES[value], "*"
         case "ATTRS" if key in ("vendor", "device") and PCI_ID.fullmatch(value) and value[:2] in ("0x", "0X"):
             attribute, value = f"pci{key.title()}", pci_id(value)
-        case "ATTRS":
-            attribute, is_glob = _OF_USB.get(key, f"sysattr.{key}"), False
-            if key not in _OF_USB:
-                remarks.append(f"ATTRS{{{key}}}: devhost compares it only for the device itself.")
-        case "KERNELS":
-            if not _PCI_ADDRESS.fullmatch(value):
-                raise Inexpressible("of KERNELS only a PCI address can be expressed")
-            attribute = "pciBusID"
+        case "ATTRS" if not attribute:
+            attribute = f"sysattr.{key}"
+            remarks.append(f"ATTRS{{{key}}}: devhost compares it only for the device itself.")
+        case "ENV" if not holds and not value and attribute in ("major", "minor"):
+            return attribute, []  # every device with a node has a number
+        case "ENV" if attribute in ("major", "minor") and not value.isdecimal():
+            raise Inexpressible(f"{key} is a number in devhost")
+        case "ENV" if attribute == "devNode" and value[:1].isalnum():
+            raise Inexpressible(f"no device has the DEVNAME {value}: all begin with /dev/")
+        case "ENV" if key.startswith("ID_"):
+            attribute = key
+        case "ENV" if not attribute:
+            raise Inexpressible(f"the property {key} is not an attribute of devhost")
         case "TAG" | "TAGS":
             raise Inexpressible(f"udev tags, such as {value}, are not attributes of devhost")
-        case _:
+        case _ if not attribute:
             raise Invalid(f"{name} does not select devices")
-    return attribute, [Glob(value)] if is_glob else regular.globs(value, whole=True)
+    return attribute, [Glob(value)] if is_glob else globs.of_expression(value, whole=True)
 
 
 _RECURSIVE = (

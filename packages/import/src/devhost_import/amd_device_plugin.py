@@ -1,16 +1,13 @@
-"""Converts the flags of the AMD GPU device plugin to devhost.yaml (``cmd/k8s-device-plugin/main.go`` in
-ROCm/k8s-device-plugin).
-"""
+"""Converts the flags of the AMD GPU device plugin."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from devhost.config.diagnostics import shown
-from devhost.config.document import Scalar
 
-from .source import UNKNOWN, Object, Source, Value, node_at, some, text_at
+from .source import Object, Source, Value, text_at
 from .workload import LOGGING, WORKLOADS, Container, containers
 from .writing import Block, Entry, document, given
 
@@ -27,10 +24,15 @@ _NAMES = re.compile(r"rocm|amd(?!64)")
 _READ = ("devicePluginArguments", "driverType", "enableDevicePlugin", "enableNodeLabeller")
 _OF_CHART = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
 _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
+_DIFFERS = [
+    "the plugin checks health only with -pulse; devhost always does",
+    "the plugin refuses GPUs in different partition modes if they have one name; devhost offers them",
+    "ids of functions for virtual machines are IOMMU groups for the plugin, PCI addresses for devhost",
+    "without driver_type the plugin falls back to GPUs bound to vfio-pci; for these add it, and import again",
+]
 
 
-def convert(data: bytes, file_name: str) -> str:
-    source = Source(data, file_name, "amd-device-plugin")
+def convert(source: Source) -> str:
     found: list[tuple[Value, tuple[str, str]]] = []
     has_labeller = False
     for one in filter(_is_amd, containers(source)):
@@ -40,21 +42,21 @@ def convert(data: bytes, file_name: str) -> str:
             one.holder.take()
         else:
             options = one.options()
-            found.append((one.holder, _flags(options.flag)))
+            found.append((one.holder, _flags(*map(options.get, _KNOWN))))
             options.finish(*_OF_THE_PROCESS)
     policies = [one for one in source.objects if one.kind == "DeviceConfig"]
     specs = [(one, one.at("spec") or one) for one in policies]
-    if values := source.values(*_CHARTS, recognized=_are_values):
+    if values := source.values(
+        *_CHARTS, recognized=lambda one: one.at("deviceConfig", "spec") or {"dp", "labeller"} <= {*one.keys}
+    ):
         has_labeller |= values.is_true("labeller", "enabled")
         specs.append((values, values.at("deviceConfig", "spec") or values))
-        if pods := values.at("dp"):
-            pods.for_pods()
+        values.at("dp").for_pods()
         values.leave("settings of the chart, which are not converted.", *_OF_CHART)
     for holder, spec in specs:
         found.append((holder, _of_operator(spec)))
         by_default = spec is not values  # the plugin's own chart has no labeller by default
         has_labeller |= spec.is_true("devicePlugin", "enableNodeLabeller", otherwise=by_default)
-        _leave(spec)
     if not found:
         if not any(one.kind in WORKLOADS for one in source.objects):
             source.refuse(_HINT)
@@ -64,8 +66,8 @@ def convert(data: bytes, file_name: str) -> str:
     source.one_of([holder for holder, _ in found], "the AMD GPU device plugin", made)
     if has_labeller:
         source.note("labels: those of the node labeller: remove it, or both write them.")
-    differs, labels = list(_differs(*found[0][1])), given(write=has_labeller)
-    return document(source, "the AMD GPU device plugin", differs, made[0], labels=labels)
+    labels = given(write=has_labeller)
+    return document(source, "the AMD GPU device plugin", _DIFFERS, made[0], labels=labels)
 
 
 def _is_amd(one: Container) -> bool:
@@ -75,38 +77,26 @@ def _is_amd(one: Container) -> bool:
     return one.starts("k8s-device-plugin") and "nvidia" not in names and is_named
 
 
-def _are_values(value: Value) -> bool:
-    return bool(node_at(value.node, "deviceConfig", "spec")) or {"dp", "labeller"} <= {*value.keys}
-
-
-def _flags(given: Callable[[str], Value | None]) -> tuple[str, str]:
+def _flags(*given: Value) -> tuple[str, str]:
     """The values of :data:`_KNOWN`."""
-    for name, known in _KNOWN.items():
-        if (one := given(name)) and one.text() not in known:
-            one.report(f"must be one of {', '.join(known)}, not {shown(one.text())}")
-    strategy, mode = (one.text() if (one := given(name)) else "" for name in _KNOWN)
+    for one, known in zip(given, _KNOWN.values(), strict=True):
+        if one and one.text() not in known:
+            one.refuse(f"must be one of {', '.join(known)}, not {shown(one.text())}")
+    strategy, mode = (one.text() for one in given)
     return strategy, mode
 
 
 def _of_operator(spec: Value) -> tuple[str, str]:
-    driver, arguments = spec.at("driver", "driverType"), spec.at("devicePlugin", "devicePluginArguments")
-    every = [*([("driver_type", driver)] if driver else ()), *(arguments.members() if arguments else ())]
-    given = {name: one for name, one in every if isinstance(one.node, Scalar)}
-    strategy, mode = _flags(given.get)
-    unknown = given.keys() - {*_KNOWN, *_OF_THE_PROCESS}
-    spec.source.note(*(f"-{name}: {UNKNOWN}" for name in given if name in unknown))
-    by_default = "mixed" if mode.endswith("passthrough") else ""
-    return strategy or by_default, mode
-
-
-def _leave(spec: Value) -> None:
+    given = spec.at("devicePlugin", "devicePluginArguments")
+    driver = given.at("driver_type") or spec.at("driver", "driverType")
+    strategy, mode = _flags(given.at("resource_naming_strategy"), driver)
+    given.omit(*_OF_THE_PROCESS)
     spec.is_off("operator", "devicePlugin", "enableDevicePlugin")
-    for part in (spec.at("devicePlugin"), spec.at("driver")):
-        if part and (left := [one for one in part.others() if one not in _READ]):
-            spec.source.note(f"{part.place.path}: of the operator's own, not converted: {some(left)}.")
     spec.for_pods()
-    if not isinstance(spec, Object):
-        spec.leave("parts of the AMD GPU operator, which keep their settings.", "devicePlugin", "driver")
+    for part in (spec, spec.at("devicePlugin"), spec.at("driver")):
+        if not isinstance(part, Object):
+            part.leave("of the operator, which keeps these settings.", "devicePlugin", "driver", *_READ)
+    return strategy or ("mixed" if mode.endswith("passthrough") else ""), mode
 
 
 def _entries(strategy: str, mode: str) -> Iterator[Entry]:
@@ -122,14 +112,3 @@ def _entries(strategy: str, mode: str) -> Iterator[Entry]:
         yield Entry("amd.com/{profile}", "gpu", [{"vendor": "amd", "profile": "*"}])
     remarks = ["GPUs that cannot be partitioned."] if is_mixed else []
     yield Entry("amd.com/gpu", "gpu", [{"vendor": "amd"}], remarks=remarks)
-
-
-def _differs(strategy: str, mode: str) -> Iterator[str]:
-    yield "the plugin checks health only with -pulse; devhost always does"
-    if mode.endswith("passthrough"):
-        yield "device ids of the plugin are IOMMU groups, those of devhost PCI addresses"
-    elif strategy != "mixed":
-        yield "the plugin refuses GPUs in different partition modes; devhost offers them under one name"
-    if not mode:
-        what = "without driver_type the plugin falls back to GPUs bound to vfio-pci"
-        yield f"{what}; for devhost add driver_type, and import again"

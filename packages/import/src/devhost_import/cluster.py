@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ PATIENCE = 60.0
 LIMIT = 1 << 26
 """Bytes that it may print."""
 
+_NAME = re.compile(r"\.(configMap(Key)?(Ref)?|devicePlugin\.config)\.name$|\.provisioningConfig$")
+
 
 def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
     """The plugin's objects and workloads and the ConfigMaps that they name, as a List.
@@ -26,38 +29,30 @@ def objects(kinds: Sequence[str], words: Sequence[str]) -> bytes:
     """
     found = [one for kind in kinds for one in _get(kind)]
     for one in _get("daemonsets.apps"):
-        name = _below(one, "metadata", "name")
-        pods = _below(one, "spec", "template", "spec", "containers") or []
+        pods, name = one["spec"]["template"]["spec"]["containers"], one["metadata"]["name"]
         texts = [f"{name} {each.get('name')} {each.get('image')}" for each in pods]
         if any(all(part in text for part in word.split("/")) for word in words for text in texts):
             found.append(one)
     if not found:
         what = ", ".join((*kinds, *(f"DaemonSets with the image {word}" for word in words)))
         raise UsageError(f"the cluster has none of: {what}", "give a file, or check kubectl's context")
-    for name, namespace in dict.fromkeys(pair for one in found for pair in _config_maps(one)):
+    pairs = [(name, one["metadata"].get("namespace")) for one in found for name in _config_maps(one)]
+    for name, namespace in dict.fromkeys(pairs):
         where = ("-n", namespace) if namespace else ("-A",)
         found += _get("configmaps", "--field-selector", f"metadata.name={name}", where=where)
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": found}).encode()
 
 
-def _config_maps(one: dict[str, Any]) -> list[tuple[str, str]]:
-    pod = _below(one, "spec", "template", "spec") or {}
-    names = [_below(volume, "configMap", "name") for volume in pod.get("volumes") or []]
-    for each in pod.get("containers") or []:
-        names += [_below(part, "configMapRef", "name") for part in each.get("envFrom") or []]
-        names += [_below(part, "valueFrom", "configMapKeyRef", "name") for part in each.get("env") or []]
-    names += [
-        _below(one, "spec", "devicePlugin", "config", "name"),
-        _below(one, "spec", "provisioningConfig"),
-    ]
-    return [(name, _below(one, "metadata", "namespace") or "") for name in names if name]
-
-
-def _below(one: dict[str, Any], *path: str) -> Any:
-    found: Any = one
-    for key in path:
-        found = (found or {}).get(key)
-    return found
+def _config_maps(node: Any, path: str = "") -> Iterator[str]:
+    """The names of ConfigMaps that an object mentions."""
+    if isinstance(node, dict):
+        for key, one in node.items():
+            yield from _config_maps(one, f"{path}.{key}")
+    elif isinstance(node, list):
+        for one in node:
+            yield from _config_maps(one, path)
+    elif _NAME.search(path):
+        yield str(node)
 
 
 def _get(kind: str, *more: str, where: Sequence[str] = ("-A",)) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -21,12 +22,12 @@ from . import (
     gke_device_plugin,
     intel_device_plugins,
     kubevirt,
+    nvidia_device_plugin,
     rdma_shared_dev_plugin,
     smarter_device_manager,
     sriov_network_device_plugin,
 )
-from .nvidia import device_plugin as nvidia
-from .source import GUIDE, INTEL
+from .source import GUIDE, INTEL, Source
 
 
 class _Importers(Group):
@@ -37,62 +38,52 @@ class _Importers(Group):
         return self.commands[cmd_name]
 
 
-@click.group(
+command = _Importers(
     "import",
-    cls=_Importers,
-    help="""
-    Converts the configuration of another device plugin to a devhost.yaml, and prints it.
+    help="""Converts the configuration of another device plugin to a devhost.yaml, and prints it.
 
     For plugins without an importer see docs/migration.md.
     """,
 )
-def command() -> None:
-    pass
 
 
-def _add(
-    name: str,
-    convert: Callable[..., str],
-    what: str,
-    reads: str,
-    *options: click.Option,
-    kinds: Sequence[str] = (),
-    images: Sequence[str] = (),
-) -> None:
-    """Adds the command for a plugin; ``kinds`` and ``images`` are what ``--from-cluster`` looks for."""
+def _add(importer: ModuleType, reads: str, *options: click.Option, kinds: str = "", images: str = "") -> None:
+    """Adds the command of an importer; ``kinds`` and ``images`` are what ``--from-cluster`` looks for."""
+    name = re.sub("[._]", "-", importer.__name__.partition(".")[2])
 
     def run(file: str, *, from_cluster: bool, **options: Any) -> None:
         if from_cluster == bool(file):
             raise UsageError("give either FILE or --from-cluster", f"devhost import {name} --help")
         if from_cluster:
-            data, label = cluster.objects(kinds, images), "<cluster>"
+            data, label = cluster.objects(kinds.split(), images.split()), "<cluster>"
         elif file == "-":
             data, label = read_standard_input(Diagnostics("<stdin>")), "<stdin>"
         else:
             data, label = read_file(Path(file), Diagnostics(file)), file
         try:
-            click.echo(convert(data, label, **options), nl=False)
+            source = Source(data, label, name, options.pop("key", ""))
+            click.echo(importer.convert(source, **options), nl=False)
         except ValueError as error:  # of an option
             raise click.BadParameter(str(error), param_hint="--services") from None
 
-    text = f"""Converts {what}. "-" reads standard input.
+    purpose = (importer.__doc__ or "").partition("\n")[0]
+    text = f"""{purpose} "-" reads standard input.
 
     FILE contains {reads}; also in a List, in several documents, in a HelmRelease, an
     Argo CD Application or a HelmChart, as printed by kubectl. The result offers the same resources;
     comments in it name the differences.
     """
-    whole = _switch("--from-cluster", "Read the plugin's objects with kubectl instead of a file.")
-    parameters = [click.Argument(["file"], default="", required=False), *options, whole]
+    whole = "Read the plugin's objects with kubectl instead of a file."
+    parameters = [
+        click.Argument(["file"], default="", required=False), *options,
+        click.Option(["--from-cluster"], is_flag=True, help=whole),
+    ]  # fmt: skip
     command.add_command(click.Command(name, callback=run, params=parameters, help=text))
 
 
-def _switch(name: str, text: str) -> click.Option:
-    return click.Option([name], is_flag=True, help=text)
-
-
-def _option(name: str, metavar: str, text: str, default: str = "") -> click.Option:
+def _option(names: str, metavar: str, text: str, default: str = "") -> click.Option:
     text += f"  [default: {default}]" if default else ""
-    return click.Option([name], default="", metavar=metavar, help=text)
+    return click.Option(names.split(), default="", metavar=metavar, help=text)
 
 
 def _key(default: str) -> click.Option:
@@ -103,80 +94,64 @@ _OF_NETWORK_OPERATOR = (
     "its file, a ConfigMap, its DaemonSet, a NicClusterPolicy or NicNodePolicy of the NVIDIA network "
     "operator, or values of the operator's chart"
 )
-_POLICIES = ("nicclusterpolicies.mellanox.com", "nicnodepolicies.mellanox.com")
+_POLICIES = "nicclusterpolicies.mellanox.com nicnodepolicies.mellanox.com"
 *_KINDS, _LAST_KIND = (f"{name.title()}DevicePlugin" for name in INTEL)
 
 # fmt: off
+_add(akri, "one or more Configurations of akri.sh", kinds="configurations.akri.sh")
 _add(
-    "akri", akri.convert, "Configurations of Akri for its udev handler",
-    "one or more Configurations of akri.sh", kinds=["configurations.akri.sh"],
-)
-_add(
-    "amd-device-plugin", amd_device_plugin.convert, "the flags of the AMD GPU device plugin",
+    amd_device_plugin,
     "its DaemonSet, a DeviceConfig of the AMD GPU operator, or values of the operator's chart",
-    kinds=["deviceconfigs.amd.com"], images=["rocm/k8s-device-plugin"],
+    kinds="deviceconfigs.amd.com", images="rocm/k8s-device-plugin",
 )
 _add(
-    "generic-device-plugin", generic_device_plugin.convert, "the YAML of generic-device-plugin",
-    "its file, the argument of its --device flag, a ConfigMap, its DaemonSet, or values of the chart "
-    "app-template",
+    generic_device_plugin,
+    "its file, the argument of its --device flag, a ConfigMap, its DaemonSet, or values of app-template",
     _option(
         "--domain", "DOMAIN", "Domain of the resources. Required if FILE does not contain it: the plugin's "
-        f"default is {generic_device_plugin.FORMER_DOMAIN} before version 0.2.0 and "
-        f"{generic_device_plugin.DEFAULT_DOMAIN} since.",
+        f"default is {generic_device_plugin.DEFAULTS}.",
     ),
-    _key("config.yaml"), images=["generic-device-plugin"],
+    _key("config.yaml"), images="generic-device-plugin",
 )
 _add(
-    "gke-device-plugin", gke_device_plugin.convert, "the configuration of the GKE GPU device plugin",
-    "/etc/nvidia/gpu_config.json of a node, a ConfigMap, or the plugin's DaemonSet",
-    _key(gke_device_plugin.CONFIG_KEY), images=["nvidia-gpu-device-plugin", "device-plugin-gpu"],
+    gke_device_plugin, "/etc/nvidia/gpu_config.json of a node, a ConfigMap, or the plugin's DaemonSet",
+    _key(gke_device_plugin.CONFIG_KEY), images="nvidia-gpu-device-plugin device-plugin-gpu",
 )
 _add(
-    "intel-device-plugins", intel_device_plugins.convert,
-    "the Intel device plugins and their operator's objects",
+    intel_device_plugins,
     f"objects of the kinds {', '.join(_KINDS)} and {_LAST_KIND}, DaemonSets, or values of a chart",
     _option(
         "--services", "SERVICES", "Services of QAT devices of generation 4, in the format of cfg_services in "
         "sysfs.", f"the ConfigMap's in FILE, else {intel_device_plugins.DEFAULT_SERVICES}",
     ),
-    kinds=[f"{name}deviceplugins.deviceplugin.intel.com" for name in sorted(INTEL)],
-    images=[f"intel-{name}-plugin" for name in sorted(INTEL)],
+    kinds=" ".join(f"{name}deviceplugins.deviceplugin.intel.com" for name in sorted(INTEL)),
+    images=" ".join(f"intel-{name}-plugin" for name in sorted(INTEL)),
 )
+_add(kubevirt, "a KubeVirt or HyperConverged object, or its spec", kinds="kubevirts.kubevirt.io")
 _add(
-    "kubevirt", kubevirt.convert, "the permittedHostDevices of KubeVirt",
-    "a KubeVirt or HyperConverged object, or its spec", kinds=["kubevirts.kubevirt.io"],
-)
-_add(
-    "nvidia-device-plugin", nvidia.convert, "the YAML of the NVIDIA device plugin",
-    "its file, a ConfigMap, its DaemonSet, a ClusterPolicy of the GPU operator, or values of the chart of "
-    "one of the two",
-    _option(
-        "--key", "KEY", "The configuration to read, if there are several.",
-        "the chart's config.default, else default",
-    ),
-    _switch(
-        "--as-written",
-        "Apply settings that the plugin reads but ignores: names by pattern, rename, devices.",
-    ),
-    kinds=["clusterpolicies.nvidia.com"], images=["nvidia/k8s-device-plugin"],
-)
-_add(
-    "rdma-shared-dev-plugin", rdma_shared_dev_plugin.convert, "the JSON of k8s-rdma-shared-dev-plugin",
-    _OF_NETWORK_OPERATOR, _key("config.json"), kinds=_POLICIES, images=["k8s-rdma-shared-dev-plugin"],
-)
-_add(
-    "smarter-device-manager", smarter_device_manager.convert, "the conf.yaml of smarter-device-manager",
-    "its file, a ConfigMap, or values of a chart", _key(smarter_device_manager.CONFIG_KEY),
-    images=["smarter-device-manager"],
-)
-_add(
-    "sriov-network-device-plugin", sriov_network_device_plugin.convert,
-    "the JSON of sriov-network-device-plugin", _OF_NETWORK_OPERATOR,
+    nvidia_device_plugin,
+    "its file, a ConfigMap, its DaemonSet, a ClusterPolicy of the GPU operator, or values of a chart",
+    _key("the chart's config.default, else default"),
     click.Option(
-        ["--resource-prefix", "prefix"], default="", metavar="DOMAIN",
-        help="Domain of resources without a prefix, as in the plugin's flag of this name.  "
-        f"[default: that of a DaemonSet in FILE, else {sriov_network_device_plugin.DEFAULT_PREFIX}]",
+        ["--as-written"], is_flag=True,
+        help="Apply settings that the plugin reads but ignores: names by pattern, rename, devices.",
     ),
-    _key("config.json"), kinds=_POLICIES, images=["sriov-network-device-plugin"],
+    kinds="clusterpolicies.nvidia.com", images="nvidia/k8s-device-plugin",
+)
+_add(
+    rdma_shared_dev_plugin, _OF_NETWORK_OPERATOR, _key("config.json"),
+    kinds=_POLICIES, images="k8s-rdma-shared-dev-plugin",
+)
+_add(
+    smarter_device_manager, "its file, a ConfigMap, or values of a chart",
+    _key(smarter_device_manager.CONFIG_KEY), images="smarter-device-manager",
+)
+_add(
+    sriov_network_device_plugin, _OF_NETWORK_OPERATOR, _key("config.json"),
+    _option(
+        "--resource-prefix prefix", "DOMAIN",
+        "Domain of resources without a prefix, as in the plugin's flag of this name.",
+        f"that of a DaemonSet in FILE, else {sriov_network_device_plugin.DEFAULT_PREFIX}",
+    ),
+    kinds=_POLICIES, images="sriov-network-device-plugin",
 )

@@ -1,29 +1,27 @@
-"""Converts the YAML of generic-device-plugin to devhost.yaml: its file, also as a section in the file of
-MicroShift, or the arguments of its flag ``--device``.
-"""
+"""Converts the YAML of generic-device-plugin, also in MicroShift's file or the plugin's flags."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
-from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.config.document import Items, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds, Form, Raw, read_dataclass
+from devhost.config.reader import Bounds, Form, Raw
 
-from . import overlap
-from .gojson import PCI_ID, pci_id
-from .source import GUIDE, Object, Source, Value, node_at, some, text_at
+from . import globs
+from .source import GUIDE, PCI_ID, Object, Source, Value, pci_id, text_at
 from .workload import Container, Options, file_of, the_container, version_of
 from .writing import Entry, Written, document, given
 
 PEER = "generic-device-plugin"
-FORMER_DOMAIN, DEFAULT_DOMAIN = "squat.ai", "devic.es"  # the default before version 0.2.0, and since
+FORMER_DOMAIN, DEFAULT_DOMAIN = "squat.ai", "devic.es"
+DEFAULTS = f"{FORMER_DOMAIN} before version 0.2.0 and {DEFAULT_DOMAIN} since"
 MICROSHIFT, MICROSHIFT_DOMAIN = "genericDevicePlugin", "device.microshift.io"  # a section of its file
 
 _OF_THE_PROCESS = ("config", "config-file", "listen", "log-level", "plugin-directory", "version")
@@ -127,10 +125,6 @@ class _Group:
     def nodes(self) -> list[_Path]:
         return [path for path in self.paths if path.type == "Device"]
 
-    @property
-    def globs(self) -> int:
-        return sum(path.varies for path in self.nodes)
-
 
 @dataclass(frozen=True, slots=True)
 class _Device:
@@ -139,42 +133,35 @@ class _Device:
     groups: Annotated[tuple[_Group, ...], Bounds(1, 1000)] = option()
 
 
-def convert(text: bytes, file_name: str, domain: str = "", key: str = "") -> str:
-    """The text of an equivalent devhost.yaml. The default domain depends on the plugin's version."""
-    source = Source(text, file_name, PEER)
-    values, found = _read(source, key)
+def convert(source: Source, domain: str) -> str:
+    values, found = _read(source)
     known = domain or found
-    devices = [*_devices(values, known or DEFAULT_DOMAIN)]
-    source.check()
+    devices = _devices(values, known or DEFAULT_DOMAIN)
     if devices and not known:
-        default = f"{FORMER_DOMAIN} before version 0.2.0 and {DEFAULT_DOMAIN} since"
-        message = f"the domain is missing: the plugin's default is {default}"
+        message = f"the domain is missing: the plugin's default is {DEFAULTS}"
         hint = f"add the one that your pods request: --domain {DEFAULT_DOMAIN} or --domain {FORMER_DOMAIN}"
         source.diagnostics.fail(WHOLE_FILE, message, hint)
     groups = [group for device in devices for group in device.groups]
     shared = _shared(groups)
-    if len([path for group in groups for path in group.nodes if id(path) not in shared]) > 1:
-        source.note(_LINKED)
-    differs = [text for text, applies in _DIFFERS if applies is None or any(map(applies, groups))]
-    return document(source, PEER, differs, [_resource(device, known, shared) for device in devices])
+    return document(source, PEER, _DIFFERS, [_resource(device, known, shared) for device in devices])
 
 
-def _read(source: Source, key: str) -> _Found:
+def _read(source: Source) -> _Found:
     def runs(one: Container) -> bool:
         return PEER in one.image or any(re.match("--?device(=|$)", word) for word in one.words)
 
     if (plugin := the_container(source, runs, PEER)) is not None:
-        return _of_container(plugin, key)
+        return _of_container(plugin)
     values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
     if values is not None:
-        return _of_values(values, key)
-    found = next(iter(source.bare), None) or _config_map(source, None, "config.yaml", key)
+        return _of_values(values)
+    found = next(iter(source.bare), None) or _config_map(source, None, "config.yaml")
     what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
     return _bare(found or source.refuse(f"give {what}; for other plugins see {GUIDE}"))
 
 
 def _each(value: Value, *keys: str) -> list[Value]:
-    return [inner for key in keys if (found := value.at(key)) for _, inner in found.members()]
+    return [inner for key in keys for _, inner in value.at(key).members()]
 
 
 def _app(values: Value) -> Value | None:
@@ -185,7 +172,7 @@ def _app(values: Value) -> Value | None:
     return next(found, None) or (values if values.at("config", "data") else None)
 
 
-def _of_values(values: Value, key: str) -> _Found:
+def _of_values(values: Value) -> _Found:
     hint = "give its DaemonSet and ConfigMap, as printed by kubectl"
     container = _app(values) or values.fail(f"no container in these values runs {PEER}", hint)
     if container is not values:
@@ -194,34 +181,32 @@ def _of_values(values: Value, key: str) -> _Found:
     file = values.at("config", "data") if values.is_true("config", "enabled", otherwise=True) else None
     for one in _each(values, "configMaps", "configmap"):
         values.source.objects.append(Object(one.source, one.root, one.node, one.place, "ConfigMap"))
-    left = some(values.others("command", "args", "env", "config", "configMaps", "configmap"))
-    what = "Of the values only arguments, variables and the ConfigMap of the plugin are converted"
-    values.source.note(f"{what}, not {left}." if left else f"{what}.")
-    return _of_container(container, key, file)
+    kept = ("command", "args", "env", "config", "configMaps", "configmap")
+    values.leave("settings of the chart, which are not converted.", *kept)
+    return _of_container(container, file)
 
 
-def _of_container(container: Value, key: str, file: Value | None = None) -> _Found:
+def _of_container(container: Value, file: Value | None = None) -> _Found:
     """The devices in a container's flags, or in the file that they name; ``file`` is that of a chart."""
     if isinstance(container, Container):
-        options, version = container.options(("version",)), container.version
+        options, version = container.options(("version",)), version_of(container.image)
     else:
-        tag = text_at(container.node, "image", "tag").partition("@")[0]
-        options, version = Options(container, ("version",)), version_of(tag)
+        version = version_of(text_at(container.node, "image", "tag"))
+        options = Options(container, ("version",))
     source, devices, domain = container.source, list[Value](), ""
-    for flag in options.flags:
-        if flag.name == "device":
+    for name, flag in options.flags:
+        if name == "device":
             devices.append(_device(flag))
-        elif flag.name in _OF_THE_PROCESS[1:]:
-            source.note(f"--{flag.name}: {_NOTES[flag.name]}")
-        elif flag.name not in ("config", "domain"):
-            hint = suggest(flag.name, ("device", "domain", *_OF_THE_PROCESS), "flags")
-            flag.report(f"the plugin has no flag --{flag.name}", hint)
-    given = options.flag("config")
-    path = given.text() if given else "/etc/generic-device-plugin/config.yaml"
+        elif name in _OF_THE_PROCESS[1:]:
+            source.note(f"--{name}: {_NOTES[name]}")
+        elif name not in ("config", "domain"):
+            hint = suggest(name, ("device", "domain", *_OF_THE_PROCESS), "flags")
+            flag.refuse(f"the plugin has no flag --{name}", hint)
+    path = options.get("config").text() or "/etc/generic-device-plugin/config.yaml"
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
-        found = _config_map(source, container, path, key)
+        found = _config_map(source, container, path)
         if found is None:
             if isinstance(container, Container) and container.config_maps:
                 container.lacks(path, path.rpartition("/")[2])
@@ -229,8 +214,7 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
             container.fail(f"its devices are in the file {path}", hint)
         devices, domain = _bare(found)
     # the plugin's order of precedence: the flag, the variable, the file
-    given = options.flag("domain") or options.variable("DOMAIN")
-    domain = given.text() if given else domain
+    domain = options.get("domain", "DOMAIN").text() or domain
     options.finish("device", *_OF_THE_PROCESS)
     if not domain and (file or version):
         domain = DEFAULT_DOMAIN if not file and version >= (0, 2, 0) else FORMER_DOMAIN
@@ -239,20 +223,15 @@ def _of_container(container: Value, key: str, file: Value | None = None) -> _Fou
     return devices, domain
 
 
-def _config_map(source: Source, container: Value | None, path: str, key: str) -> Value | None:
+def _config_map(source: Source, container: Value | None, path: str) -> Value | None:
     usual = (path.rpartition("/")[2], "config.yaml", "config.yml")
-    return file_of(source, container, path, *usual, likely=_has_devices, key=key)
-
-
-def _has_devices(node: Node) -> bool:
-    return node_at(node, "devices") is not None or node_at(node, "device") is not None
+    return file_of(source, container, path, *usual, marks=["device", "devices"])
 
 
 def _bare(value: Value) -> _Found:
     """The devices of a configuration file, or of the flag's argument."""
-    if (inner := value.at(MICROSHIFT)) is not None:
-        if left := value.others(MICROSHIFT):
-            value.source.note(f"{', '.join(left)}: other settings of MicroShift.")
+    if inner := value.at(MICROSHIFT):
+        value.leave("other settings of MicroShift.", MICROSHIFT)
         devices, domain = _file(inner)
         return devices, domain or MICROSHIFT_DOMAIN
     if value.is_mapping and not {"name", "groups"}.intersection(value.keys):
@@ -263,20 +242,18 @@ def _bare(value: Value) -> _Found:
 
 
 def _file(value: Value) -> _Found:
-    entries = value.node.entries if isinstance(value.node, Fields) else {}
-    for key, entry in entries.items():
+    for key in value.keys:
         if note := _NOTES.get(key.replace("_", "-")):
             value.omit(key)
             value.source.note(f"{one_line(key)}: {note}")
         elif key not in ("device", "devices", "domain"):
-            value.place.report(entry, f"unknown key {shown(key)}", "known keys: device, devices, domain")
-    found = value.at("devices") or value.at("device")
-    if found is None:
-        hint = f"{PEER} lists them under devices; for other plugins see {GUIDE}"
-        value.report("it has no devices", hint)
-    elif not isinstance(found.take(), Items):
-        found.report(f"must be a list of devices, not {found.node}")
-    return [*map(_device, found.each())] if found else [], value.text("domain")
+            hint = f"known keys: device, devices, domain; for other plugins see {GUIDE}"
+            value.at(key).refuse(f"unknown key {shown(key)}", hint)
+    if not (found := value.at("devices") or value.at("device")):
+        value.refuse("it has no devices", f"{PEER} lists them there; for other plugins see {GUIDE}")
+    if not isinstance(found.take(), Items):
+        found.refuse(f"must be a list of devices, not {found.node}")
+    return [*map(_device, found.each())], value.text("domain")
 
 
 def _device(value: Value) -> Value:
@@ -294,19 +271,16 @@ def _device(value: Value) -> Value:
     return replace(value, node=replace(node, text=text, kind="str")).document()
 
 
-def _devices(values: Sequence[Value], domain: str) -> Iterator[_Device]:
-    seen: set[str] = set()
+def _devices(values: Sequence[Value], domain: str) -> list[_Device]:
+    found: dict[str, _Device] = {}
     for value in values:
-        device = read_dataclass(value.take(), _Device, value.place)
-        if device is WRONG:
-            continue
+        device: _Device = value.read_as(_Device)
         full = f"{domain}/{device.name}"
-        if problem := naming.problem(full):
-            value.report(f"{shown(full)} {problem}", key="name")
-        elif device.name in seen:
-            value.report(f"{shown(device.name)} occurs twice", "give each device a unique name", "name")
-        seen.add(device.name)
-        yield device
+        problem = "occurs twice" if device.name in found else naming.problem(full)
+        if problem:
+            value.at("name").refuse(f"{shown(full)} {problem}")
+        found[device.name] = device
+    return [*found.values()]
 
 
 def _shared(groups: Sequence[_Group]) -> set[int]:
@@ -319,8 +293,8 @@ def _shared(groups: Sequence[_Group]) -> set[int]:
         a, b = every[n], every[m]
         return isinstance(a, _Usb) and isinstance(b, _Usb) and not (a.covers(b) or b.covers(a))
 
-    paths = [one.host if isinstance(one, _Path) else overlap.USB for one in every]
-    return {id(every[n]) for n in overlap.shared(paths, apart)}
+    paths = [one.host if isinstance(one, _Path) else globs.USB for one in every]
+    return {id(every[n]) for n in globs.shared(paths, apart)}
 
 
 def _resource(device: _Device, domain: str, shared: Set[int]) -> Entry:
@@ -328,7 +302,8 @@ def _resource(device: _Device, domain: str, shared: Set[int]) -> Entry:
     others = [(n, count) for n, count in enumerate(more, 1) if count != first]
     overrides: list[Written] = [{"where": {"alternative": n}, "replicas": count} for n, count in others]
     share = {"replicas": first} | given(overrides=overrides) if first > 1 or others else {}
-    remarks = [text for group in device.groups for text, applies in _REMARKS if applies(group)]
+    several = any(sum(path.varies for path in group.nodes) > 1 for group in device.groups)
+    remarks = ["Several wildcards: the plugin pairs these in order, devhost by hardware."] if several else []
     where, groups = {"group": device.name}, [_group(device.name, group, shared) for group in device.groups]
     return Entry(f"{domain}/{device.name}", "udev", [where], given(share=share), remarks, groups)
 
@@ -355,23 +330,15 @@ def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
     return {"name": name} | given(members=members, mounts=mounts, pair=pair, usb=usb)
 
 
-_DIFFERS: Sequence[tuple[str, Callable[[_Group], bool] | None]] = (
-    ("devhost offers a path without wildcards that does not exist as unhealthy, the plugin omits it", None),
-    ("device ids stay the same after replugging and reboots", None),
-    ("the plugin pairs the nodes of several wildcards in a group in order, devhost by hardware; `pair: "
-     "number` in a group is for nodes without hardware, `pair: order` pairs in order",
-     lambda one: one.globs > 1),
-    ("for devhost two equal USB devices are two devices, for the plugin one", lambda one: bool(one.hardware)),
-    ("the first of each of a group's USB devices make one device, as far as they are there",
-     lambda one: len(one.hardware) > 1),
-)  # fmt: skip
-_REMARKS: Sequence[tuple[str, Callable[[_Group], bool]]] = (
-    ("Mounts: the plugin gives each device of the group one match, devhost all of them. A mount without "
-     "wildcard goes to as many of the plugin's devices as its limit.",
-     lambda one: len(one.nodes) < len(one.paths) and any(path.varies for path in one.paths)),
-    ("Several wildcards: the plugin pairs these in order, devhost by hardware.", lambda one: one.globs > 1),
-)  # fmt: skip
-_LINKED = (
-    "If two paths lead to one node under different names, by a link, devhost offers it for the first "
-    "path, or for both if both have `shared: true`. The plugin always offers it for both."
-)
+_DIFFERS = [
+    "devhost offers a path without wildcards that does not exist as unhealthy, the plugin omits it",
+    "device ids stay the same after replugging and reboots",
+    "the plugin pairs the nodes of several wildcards in a group in order, devhost by hardware; `pair: "
+    "number` in a group is for nodes without hardware, `pair: order` pairs in order",
+    "of mounts with wildcards the plugin gives each device of the group one match, devhost all of them. A "
+    "mount without wildcard goes to as many of the plugin's devices as its limit",
+    "for devhost two equal USB devices are two devices, for the plugin one. The first of each of a group's "
+    "USB devices make one device, as far as they are there",
+    "if two paths lead to one node under different names, by a link, devhost offers it for the first path, "
+    "or for both if both have `shared: true`. The plugin always offers it for both",
+]

@@ -1,8 +1,4 @@
-"""Converts the configuration of the GKE GPU device plugin to devhost.yaml.
-
-It is ``gpu_config.json`` (``GPUConfig`` in ``pkg/gpu/nvidia/manager.go`` of container-engine-accelerators),
-flags, and the variable ``XID_CONFIG``.
-"""
+"""Converts gpu_config.json, the flags and XID_CONFIG of the GKE GPU device plugin."""
 
 from __future__ import annotations
 
@@ -11,9 +7,8 @@ from typing import Annotated, Literal
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
-from devhost.config.document import Fields, Node
 from devhost.config.language import MAX_REPLICAS
-from devhost.config.reader import WRONG, Bounds, keys
+from devhost.config.reader import Bounds, keys
 
 from .source import Source
 from .workload import WORKLOADS, Options, file_of, the_container
@@ -63,20 +58,17 @@ class _Config:
     Health_critical_xid: tuple[int, ...] = ()
 
 
-def convert(data: bytes, file_name: str, key: str = "") -> str:
-    """The text of an equivalent devhost.yaml. ``key`` is the ConfigMap's entry, else :data:`CONFIG_KEY`."""
-    source = Source(data, file_name, "gke-device-plugin")
+def convert(source: Source) -> str:
     every = source.of_kinds("", "ConfigMap", *WORKLOADS, hint=_HINT)
     program = "nvidia-gpu-device-plugin"
     plugin = the_container(source, lambda one: one.starts(program), "the GKE GPU device plugin")
     driver, xids = _of_flags(plugin.options(_SWITCHES)) if plugin else (DRIVER, [])
     bare = source.one_of(source.bare)
     config = _Config()
-    if found := file_of(source, plugin, "", CONFIG_KEY, likely=_is_config, key=key) or bare:
+    if found := file_of(source, plugin, "", CONFIG_KEY, marks=keys(_Config)) or bare:
         if found.is_mapping:
-            found.expected(sorted(keys(_Config)), _is_config)
-        read = found.as_dataclass(_Config, source.note)
-        config = config if read is WRONG else read
+            found.expected(keys(_Config))
+        config = found.as_dataclass(_Config, source.note)
     elif plugin:
         source.note(
             f"{CONFIG_KEY} is not in the input, so no partition size and no sharing is converted. If a node "
@@ -86,34 +78,27 @@ def convert(data: bytes, file_name: str, key: str = "") -> str:
         what = f"none of its containers runs the GKE GPU device plugin ({program})"
         source.diagnostics.fail(every[0].node.mark, what, _HINT)
     options: dict[str, Written] = {"deviceListStrategy": "device-specs", "driverDirectory": driver}
-    if xids is None:
-        options["healthChecks"] = "none"
-    else:
+    options["healthChecks"] = "none" if xids is None else ["xid"]
+    if xids is not None:
         heeded = sorted({_ALWAYS, *config.Health_critical_xid, *xids})
-        options |= {"healthChecks": ["xid"], "ignoreXids": "all", "heedXids": heeded}
-    backends = {"gpu": options}
-    return document(source, "the GKE GPU device plugin", _DIFFERS, [_entry(config)], backends=backends)
-
-
-def _is_config(node: Node) -> bool:
-    names = {key.lower() for key in keys(_Config)}
-    return isinstance(node, Fields) and any(key.lower() in names for key in node.entries)
+        options |= {"ignoreXids": "all", "heedXids": heeded}
+    return document(source, "the GKE GPU device plugin", _DIFFERS, [_entry(config)], gpu=options)
 
 
 def _of_flags(options: Options) -> tuple[str, list[int] | None]:
     """The driver's directory, and the Xids to consider as well; ``None`` if the plugin considers none."""
-    watch, driver, path = map(options.flag, ("enable-health-monitoring", "host-path", "container-path"))
+    watch, path = options.get("enable-health-monitoring"), options.get("container-path")
+    driver, variable = options.get("host-path").text() or DRIVER, options.get("XID_CONFIG")
     if path and path.text() != "/usr/local/nvidia":
         path.source.note(f"-container-path {path.text()}: devhost always uses /usr/local/nvidia.")
     xids: list[int] = []
-    if given := options.variable("XID_CONFIG"):
-        for number in given.text().split(","):
-            if number.strip().isdecimal():
-                xids.append(int(number))
-            else:
-                given.report(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
+    for number in variable.text().split(",") if variable else ():
+        if number.strip().isdecimal():
+            xids.append(int(number))
+        else:
+            variable.refuse(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
     options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return driver.text() if driver else DRIVER, xids if watch and watch.is_true() else None
+    return driver, xids if watch.is_true() else None
 
 
 def _entry(config: _Config) -> Entry:

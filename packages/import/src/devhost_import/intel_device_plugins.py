@@ -1,4 +1,4 @@
-"""Converts the objects of the Intel device plugins operator, and the flags of its plugins, to devhost.yaml.
+"""Converts the objects of the Intel device plugins operator, and the flags of its plugins.
 
 ``pkg/apis/deviceplugin/v1`` of intel-device-plugins-for-kubernetes defines the fields of the objects.
 """
@@ -9,18 +9,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
 from devhost.config.document import Fields, parse
 from devhost.config.language import MAX_REPLICAS
-from devhost.config.reader import WRONG, Bounds, Form, keys
+from devhost.config.reader import Bounds, Form, keys
 
-from .gojson import PCI_ID, pci_id
-from .source import INTEL, OF_PODS, Object, Source, Value, text_at
-from .workload import Container, containers, tag_of, typed, version_of
-from .writing import Block, Entry, Written, document, given, several
+from .source import INTEL, OF_PODS, PCI_ID, Object, Source, Value, pci_id, text_at
+from .workload import Container, containers, typed, version_of
+from .writing import Block, Entry, Written, document, given, replicas, several
 
 DEFAULT_SERVICES = "sym;asym"  # of a QAT device of generation 4, unless the file or the user names others
 _SERVICES = ("sym", "asym", "cy", "dc", "dcc", "decomp")
@@ -129,23 +128,12 @@ _IMAGE = re.compile(rf"intel-({'|'.join(_KINDS)})-plugin")
 _NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
 
 
-class _Given(NamedTuple):
-    """The settings of a plugin as the ``spec`` of its object; ``release`` is empty if unknown."""
-
-    plugin: str
-    spec: Value
-    holder: Value
-    release: tuple[int, ...]
+_Release = tuple[int, ...]  # empty if unknown
+_Given = tuple[str, Value, Value, _Release]  # a plugin, its settings as the spec of its object, what has them
 
 
-def convert(data: bytes, file_name: str, services: str = "") -> str:
-    """The text of an equivalent devhost.yaml.
-
-    A ConfigMap that the object names in the file sets the services of QAT devices of generation 4, else
-    ``services`` in the format of ``cfg_services``, else :data:`DEFAULT_SERVICES`.
-    """
+def convert(source: Source, services: str) -> str:
     service = service_name(services) if services else ""
-    source = Source(data, file_name, "intel-device-plugins")
     configured = dict(_configured(source.objects))
     found = list(_found(source))
     if not found:
@@ -155,22 +143,20 @@ def convert(data: bytes, file_name: str, services: str = "") -> str:
     differs: dict[str, None] = {}
     options: dict[str, Written] = {}
     made: dict[str, list[tuple[Value, object]]] = {}
-    for one in found:
-        if (spec := _spec(one)) is None:
-            continue
-        mine = list(_entries(one.plugin, spec, configured.get(spec.provisioning_config, service), source))
-        texts = _DIFFERS.get(spec.driver) or _DIFFERS[one.plugin]
+    for plugin, given_spec, holder, release in found:
+        spec = _spec(plugin, given_spec, release)
+        mine = list(_entries(plugin, spec, configured.get(spec.provisioning_config, service), source))
+        texts = _DIFFERS.get(spec.driver) or _DIFFERS[plugin]
         differs |= dict.fromkeys(text.format(spec.dpdk_driver) for text in texts)
         if spec.bypath_mode not in ("", "single"):
             options.setdefault("bypath", spec.bypath_mode)
-        if one.plugin not in made:  # several are equal, or refused below
+        if plugin not in made:  # several are equal, or refused below
             entries += mine
-        made.setdefault(one.plugin, []).append((one.holder, (mine, spec.bypath_mode or "single")))
-    source.check()
+        made.setdefault(plugin, []).append((holder, (mine, spec.bypath_mode or "single")))
     for name, each in made.items():
         source.one_of([holder for holder, _ in each], f"intel-{name}-plugin", [result for _, result in each])
     differs["set nodeSelector and tolerations for the pods of devhost"] = None
-    return document(source, "the Intel device plugins", [*differs], entries, backends={"gpu": options})
+    return document(source, "the Intel device plugins", [*differs], entries, gpu=options)
 
 
 def _configured(every: Sequence[Object]) -> Iterator[tuple[str, str]]:
@@ -195,7 +181,7 @@ def _found(source: Source) -> Iterator[_Given]:
     for one in source.objects:
         if one.kind in _OBJECTS:
             spec = one.at("spec") or replace(one, node=Fields(one.node.mark))
-            yield _Given(_OBJECTS[one.kind], spec, one, tag_of(text_at(one.node, "spec", "image")))
+            yield _OBJECTS[one.kind], spec, one, version_of(text_at(one.node, "spec", "image"))
     for container in containers(source):
         if (plugin := _IMAGE.search(container.image)) and container.is_owned:
             container.holder.take()
@@ -203,7 +189,7 @@ def _found(source: Source) -> Iterator[_Given]:
             yield _of_container(container, plugin[1])
     charts = {f"intel-device-plugins-{name}": name for name in _KINDS}
     charts |= {f"{name}-device-plugin": name for name in _KINDS}
-    for values in source.charts(*charts, recognized=lambda one: bool(_plugin_of(one))):
+    for values in source.charts(*charts, recognized=_plugin_of):
         yield _of_chart(charts.get(values.chart) or _plugin_of(values), values)
     unclear = source.values(recognized=lambda one: not _plugin_of(one) and set(one.keys) <= _OF_CHARTS)
     if unclear is not None:
@@ -216,26 +202,25 @@ def _of_container(one: Container, name: str) -> _Given:
     spec: Value = one.source.document(Fields(one.node.mark), one.place)
     for key, (field, wanted) in keys(_Spec).items():
         flag = _FLAGS.get(key, field.name.lower().replace("_", "-"))
-        if key in _KINDS[name] and flag and (option := options.flag(flag)):
+        if key in _KINDS[name] and flag and (option := options.get(flag)):
             spec = spec.put((key,), typed(option.node, wanted))
     options.finish("kubeconfig", "master", "node-name", "prefix", named=_WITHOUT_PLACE)
-    return _Given(name, spec, one.holder, one.version)
+    return name, spec, one.holder, version_of(one.image)
 
 
 def _of_chart(name: str, values: Object) -> _Given:
     release = version_of(text_at(values.node, "image", "tag")) or version_of(values.version)
     spec: Value = values
     values.omit("name", "nodeFeatureRule")
-    if (policy := values.at("allocationPolicy")) is not None:
+    if policy := values.at("allocationPolicy"):
         spec = spec.put(("preferredAllocationPolicy",), policy.take())
     spec = _completed(spec.without(*_NOT_IN_OBJECT), _DEFAULTS.get(name, {}), "is the chart's default.")
-    return _Given(name, spec, values, release)
+    return name, spec, values, release
 
 
 def _plugin_of(value: Value) -> str:
     """The plugin that a chart is for, by what only its values have; empty if they do not show it."""
-    selector = value.at("nodeSelector")
-    text = " ".join([text_at(value.node, "name"), *(selector.keys if selector else ())])
+    text = " ".join([text_at(value.node, "name"), *value.at("nodeSelector").keys])
     if len(named := set(_NAMED.findall(text))) == 1:
         return str(named.pop())
     owners = [[name for name, known in _KINDS.items() if key in known] for key in value.keys]
@@ -246,43 +231,36 @@ def _plugin_of(value: Value) -> str:
 
 def _completed(spec: Value, defaults: Mapping[str, str], remark: str = "") -> Value:
     for key, text in defaults.items():
-        if spec.at(key) is None:
+        if not spec.at(key):
             spec = spec.put((key,), parse(text.encode(), spec.source.diagnostics))
             spec.source.note(*([f"{key}: {text} {remark}"] if remark else []))
     return spec
 
 
-def _spec(one: _Given) -> _Spec | None:
-    """The settings with the defaults of the release; ``None`` if they are wrong."""
-    known, source = _KINDS[one.plugin], one.spec.source
-    one.spec.for_pods()
-    value = _as_of_release(one.spec, known, one.release)
-    if value.is_true("resourceManager"):
-        source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
-    mine = value.without("resourceManager", *OF_PODS)
-    found = mine.as_dataclass(_Spec, source.note, only=known or ("-",))
-    spec: _Spec | None = None if found is WRONG else found
-    if spec and one.plugin == "gpu" and spec.prefer and spec.shared_dev_num < 2:
-        hint = "set sharedDevNum to 2 or more, or remove it"
-        value.report("requires sharedDevNum above 1", hint, "preferredAllocationPolicy")
-    return spec
-
-
-def _as_of_release(spec: Value, keys: Sequence[str], release: tuple[int, ...]) -> Value:
-    """The same with the defaults of this release of the plugin; of the latest one if it is not known."""
+def _spec(plugin: str, spec: Value, release: _Release) -> _Spec:
+    """The settings, with the defaults of this release of the plugin, or of the latest one."""
+    known, source = _KINDS[plugin], spec.source
+    spec.for_pods()
     for key, defaults in _BY_RELEASE.items():
-        is_used = key in keys and (key != "monitoringMode" or spec.is_true("enableMonitoring"))
-        if is_used and spec.at(key) is None:
+        is_used = key in known and (key != "monitoringMode" or spec.is_true("enableMonitoring"))
+        if is_used and not spec.at(key):
             (first, newest), *older = defaults.items()
             fits = (text for since, text in defaults.items() if release >= since)
             spec = _completed(spec, {key: next(fits) if release else newest})
             if not release:
-                spec.source.note(
+                source.note(
                     f"{key}: {newest} is assumed, as in releases since {first[0]}.{first[1]}; the input "
                     f"names none. Older ones have {' or '.join(text for _, text in older)}: for these set "
                     "the tag of the image, and import again."
                 )
-    return spec
+    if spec.is_true("resourceManager"):
+        source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
+    mine = spec.without("resourceManager", *OF_PODS)
+    found = mine.as_dataclass(_Spec, source.note, only=known or ("-",))
+    if plugin == "gpu" and found.prefer and found.shared_dev_num < 2:
+        hint = "set sharedDevNum to 2 or more, or remove it"
+        spec.at("preferredAllocationPolicy").refuse("requires sharedDevNum above 1", hint)
+    return found
 
 
 def _entries(name: str, spec: _Spec, service: str, source: Source) -> Iterator[Entry]:
@@ -305,19 +283,15 @@ def _entries(name: str, spec: _Spec, service: str, source: Source) -> Iterator[E
                 "init container with accel-config, or use a systemd unit."
             )
         for resource, block, number in _OF_UDEV[name]:
-            replicas = getattr(spec, number) if number else 1
-            yield Entry(f"{name}.intel.com/{resource}", "udev", [block], _shared(replicas))
-
-
-def _shared(replicas: int) -> dict[str, Written]:
-    return {"share": {"replicas": replicas}} if replicas > 1 else {}
+            shares = replicas(getattr(spec, number) if number else 1)
+            yield Entry(f"{name}.intel.com/{resource}", "udev", [block], shares)
 
 
 def _gpu(one: _Spec) -> Iterator[Entry]:
     where = {"vendor": "intel"} | given(deviceID=_ids(one.allow_IDs))
     where |= given(**{"not": given(deviceID=_ids(one.deny_IDs))})
     both: dict[str, Written] = {"exclusive": False} if one.enable_monitoring else {}
-    keys = {**_shared(one.shared_dev_num), **one.prefer, **both}
+    keys = {**replicas(one.shared_dev_num), **one.prefer, **both}
     yield Entry("gpu.intel.com/{driver}", "gpu", [where], keys)
     drivers = ("i915", "xe") if one.monitoring_mode == "split" else ("",)
     for driver in drivers if one.enable_monitoring else ():

@@ -1,31 +1,28 @@
-"""Converts KubeVirt's ``permittedHostDevices`` to devhost.yaml (``PermittedHostDevices`` in
-``staging/src/kubevirt.io/api/core/v1/types.go``), also of a HyperConverged object.
-"""
+"""Converts the permittedHostDevices of KubeVirt, also of a HyperConverged object."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated
 
 from devhost.backend import option
-from devhost.config.diagnostics import Diagnostics, shown
-from devhost.config.document import Fields, Items, Node, Scalar
+from devhost.backend.errors import ConfigError
+from devhost.config.diagnostics import shown
+from devhost.config.document import Items
 from devhost.config.language import naming
-from devhost.config.reader import WRONG, Bounds, Form, Raw, camel
+from devhost.config.reader import Bounds, Form, Raw, camel
 
-from .gojson import PCI_ID, pci_id
-from .source import Object, Source, Value, some, text_at
-from .writing import Entry, Group, Written, document
+from .source import PCI_ID, Object, Source, Value, pci_id, text_at
+from .writing import Block, Entry, Written, document
 
 _OF_KINDS = {
     "KubeVirt": ("spec", "configuration", "permittedHostDevices"),
     "HyperConverged": ("spec", "permittedHostDevices"),
 }
 _PATHS = (*_OF_KINDS.values(), ("configuration", "permittedHostDevices"), ("permittedHostDevices",))
-_OWN = "KubeVirt serves this resource as well until its selector has externalResourceProvider."
 
 _Ids = Annotated[
     str, Form(f"{PCI_ID.pattern}:{PCI_ID.pattern}", "a vendor id and a device id", 'as in "10de:1eb8"')
@@ -51,6 +48,11 @@ class _Device:
 class _Pci(_Device):
     pci_vendor_selector: _Ids = option(example='"10DE:1EB8"')
 
+    @property
+    def where(self) -> Block:
+        vendor, product = map(pci_id, self.pci_vendor_selector.split(":"))
+        return {"vendor": vendor, "device": product, "driver": "vfio-pci"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mediated(_Device):
@@ -65,14 +67,14 @@ class _UsbSelector:
     vendor: _Id = option(example='"46f4"')
     product: _Id = option(example='"0001"')
 
-    @property
-    def ids(self) -> dict[str, Written]:
-        return {"idVendor": pci_id(self.vendor), "idProduct": pci_id(self.product)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Usb(_Device):
     selectors: Annotated[tuple[_UsbSelector, ...], Bounds(1, 100)] = option()
+
+    @property
+    def ids(self) -> list[dict[str, Written]]:
+        return [{"idVendor": pci_id(one.vendor), "idProduct": pci_id(one.product)} for one in self.selectors]
 
 
 _KINDS: Mapping[str, type[_Device]] = {  # a HyperConverged object has usbHostDevices
@@ -80,8 +82,7 @@ _KINDS: Mapping[str, type[_Device]] = {  # a HyperConverged object has usbHostDe
 }  # fmt: skip
 
 
-def convert(data: bytes, file_name: str) -> str:
-    source = Source(data, file_name, "kubevirt")
+def convert(source: Source) -> str:
     hint = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
     found = source.of_kinds("", *_OF_KINDS, hint=hint)
     devices: list[_Device] = []
@@ -93,133 +94,106 @@ def convert(data: bytes, file_name: str) -> str:
         lists += len(every) + _name_others(one, ".".join(paths[0]))
     if not lists:
         missing = "it has no spec.configuration.permittedHostDevices"
-        source.diagnostics.fail(found[0].node.mark, missing, "KubeVirt permits no host device with it")
+        found[0].fail(missing, "KubeVirt permits no host device with it")
     entries = [*_entries(devices)]
-    if own := [entry.name for entry in entries if _OWN in entry.remarks]:
-        source.note(_BOTH.format(", ".join(own)))
-    for entry in entries:
-        if entry.backend == "sriov" and len(entry.where) > 1:
-            entry.remarks = [*entry.remarks, _OF_ONE_CARD]
-    several = "both combine the first of each of several USB devices under one name"
-    differs = [*_DIFFERS, several] if any(entry.groups for entry in entries) else _DIFFERS
-    return document(source, "KubeVirt", differs, sorted(entries, key=lambda entry: entry.backend))
+    own = [
+        one.resource_name for one in devices if not (one.external_resource_provider or type(one) is _Mediated)
+    ]
+    if names := [entry.name for entry in entries if entry.name in own]:
+        source.note(_OWN.format(", ".join(names)))
+    return document(source, "KubeVirt", _DIFFERS, sorted(entries, key=lambda entry: entry.backend))
 
 
 def _name_others(value: Value, right: str) -> int:
     """Remarks on lists of devices in other places, where KubeVirt ignores them; the number of such lists."""
-    count, left = 0, list[str]()
-    for key in value.keys:
-        inner = value.at(key)
-        if inner is None or value.source.is_read(inner):
+    count, around = 0, ("spec", "configuration", "permittedHostDevices", "virtualization")
+    for key, inner in value.members():
+        if value.source.is_read(inner):
             continue
-        if key in map(camel, _KINDS) and (isinstance(inner.node, Items) or key != "usb"):
+        if key in around:
+            count += _name_others(inner, right)
+        elif key in map(camel, _KINDS) and (isinstance(inner.take(), Items) or key != "usb"):
             count += 1
             hint = f"move it below {right}, and import again"
             value.source.note(f"{inner.place.path}: KubeVirt ignores it here: {hint}.")
-        elif isinstance(value, Object) and value.kind and key != "spec":
-            continue
-        elif key in ("spec", "configuration", "permittedHostDevices", "virtualization"):
-            count += _name_others(inner, right)
-            continue
-        elif key == "mediatedDevicesConfiguration":
-            value.source.note(f"{key}: KubeVirt makes mediated devices: keep it.")
-        else:
-            left.append(key)
-        inner.take()
-    if left:
-        value.source.note(f"{some(left)}: other settings of KubeVirt, which stay there.")
+    if not (isinstance(value, Object) and value.kind):
+        value.leave("other settings of KubeVirt, which stay there.", *around)
     return count
 
 
 def _devices(permitted: Value) -> Iterator[_Device]:
-    read = permitted.as_dataclass(_Permitted, permitted.source.note)
-    for field, kind in _KINDS.items() if read is not WRONG else ():
+    read, note = permitted.as_dataclass(_Permitted, permitted.source.note), permitted.source.note
+    for field, kind in _KINDS.items():
         for one in permitted.parts(camel(field), getattr(read, field)):
-            name, note = text_at(one.node, "resourceName"), one.source.note
-            is_external = text_at(one.node, "externalResourceProvider") == "true"
-            aside = replace(one.place, diagnostics=Diagnostics("")) if is_external else one.place
-            device = replace(one, node=_spelled(one.node), place=aside).as_dataclass(kind, note)
-            if device is WRONG and not is_external:
-                continue
-            if kind is not _Mediated and (problem := naming.problem(name)):
-                one.report(f"{shown(name)} {problem}", key="resourceName")
-            elif device is WRONG:  # KubeVirt does not read its selector
+            name = text_at(one.node, "resourceName")
+            if name and kind is not _Mediated and (problem := naming.problem(name)):
+                one.at("resourceName").refuse(f"{shown(name)} {problem}")
+            if selector := one.at("pciDeviceSelector"):  # of a HyperConverged object
+                one = one.without("pciDeviceSelector").put(("pciVendorSelector",), selector.node)
+            try:
+                device = one.as_dataclass(kind, note)
+            except ConfigError:
+                if text_at(one.node, "externalResourceProvider") != "true":
+                    raise
+                one.place.diagnostics.found.clear()  # KubeVirt does not read its selector
                 what = "another plugin serves it, and its selector is none"
                 note(f"{name}: {what}: import the configuration of that plugin.")
-            elif device.disabled:
+                continue
+            if device.disabled:
                 note(f"{name} is disabled: omitted.")
             else:
                 yield device
 
 
-def _spelled(node: Node) -> Node:
-    """The mapping with KubeVirt's spelling of a key of a HyperConverged object, whose value is text."""
-    if not isinstance(node, Fields):
-        return node
-    wanted = "pciVendorSelector"
-    found = {wanted if key == "pciDeviceSelector" else key: entry for key, entry in node.entries.items()}
-    given = found.get(wanted)
-    if given and isinstance(given.value, Scalar) and given.value.kind != "null":  # 1002:15 is a number
-        found[wanted] = given._replace(value=replace(given.value, kind="str"))
-    return Fields(node.mark, found)
-
-
 def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
     entries: dict[str, Entry] = {}
-    pci = [one for one in devices if isinstance(one, _Pci) and not one.external_resource_provider]
-    last = {one.pci_vendor_selector.lower(): one.resource_name for one in pci}
+    pci = [one for one in devices if isinstance(one, _Pci)]
+    last = {str(one.where): one.resource_name for one in pci if not one.external_resource_provider}
     for device in devices:
-        name, backend, omitted = device.resource_name, "udev", ""
-        keys: dict[str, Written] = {"kubevirt": True}
-        block, groups, remarks = dict[str, Written](), list[Group](), list[str]()
+        name, omitted = device.resource_name, ""
+        made = Entry(name, "udev", keys={"kubevirt": True})
         if isinstance(device, _Mediated):
             what = f"{name}, mediated devices {shown(device.mdev_name_selector)}"
             omitted = f"{what}: KubeVirt must serve them, devhost does not."
         elif isinstance(device, _Pci):
-            selector, backend = device.pci_vendor_selector.lower(), "sriov"
-            if not device.external_resource_provider and last[selector] != name:
-                why = f"of several names for a selector KubeVirt uses the last, here {last[selector]}"
-                omitted = f"{name}: {why}: omitted."
-            vendor, product = map(pci_id, selector.split(":"))
-            block = {"vendor": vendor, "device": product, "driver": "vfio-pci"}
+            made.where, made.backend = [device.where], "sriov"
+            if not device.external_resource_provider and (used := last[str(device.where)]) != name:
+                omitted = (
+                    f"{name}: of several names for a selector KubeVirt uses the last, here {used}: omitted."
+                )
         elif isinstance(device, _Usb):
-            keys["permissions"] = "mrw"
-            block = {"devType": "usb_device", **device.selectors[0].ids}
-            remarks = [_EQUAL] if len({*device.selectors}) < len(device.selectors) else []
-            if len(device.selectors) > 1:
+            made.where = [{"devType": "usb_device", **device.ids[0]}]
+            made.keys = {"kubevirt": True, "permissions": "mrw"}
+            if len(device.ids) > 1:
                 group = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-63:].strip("._-")
-                groups = [{"name": group, "usb": [one.ids for one in device.selectors], "pair": "order"}]
-                block = {"group": group}
-        if not omitted and (former := entries.get(name)) and former.backend != backend:
+                made.where = [{"group": group}]
+                made.groups = [{"name": group, "usb": device.ids, "pair": "order"}]
+        entry = entries.setdefault(omitted or name, made)
+        if entry.backend != made.backend:
             omitted = f"{name}: USB devices under the name of PCI functions: omitted."
         if omitted:
             entries[omitted] = Entry(remarks=[omitted])
             continue
-        entry = entries.setdefault(name, Entry(name, backend, keys=keys))
         # of equal entries the first takes all devices
-        entry.where = [*entry.where, *([block] if block not in entry.where else [])]
-        entry.groups = [*entry.groups, *(one for one in groups if one not in entry.groups)]
-        own = [] if device.external_resource_provider else [_OWN]
-        entry.remarks = [*dict.fromkeys([*entry.remarks, *own, *remarks])]
+        entry.where = [*entry.where, *(one for one in made.where if one not in entry.where)]
+        entry.groups = [*entry.groups, *(one for one in made.groups if one not in entry.groups)]
     return entries.values()
 
 
-_BOTH = (
+_OWN = (
     "Set externalResourceProvider: true for the selectors of these in the KubeVirt object, before devhost "
     "starts: {}. Otherwise KubeVirt's own plugin and devhost serve the same name."
-)
-_OF_ONE_CARD = (
-    "A machine gets one function for each that it requests. If these are functions of one card, such as a "
-    "GPU and its audio, give them different names, and request both."
-)
-_EQUAL = (  # fetch in pkg/virt-handler/device-manager/usb_device.go
-    "Equal selectors: KubeVirt finds one USB device for all of them, devhost a different one for each."
 )
 _DIFFERS = [
     "ids are IOMMU groups for KubeVirt, PCI addresses for devhost: live-migrate machines before the switch",
     "all functions of an IOMMU group are offered, and go to one machine: while it has one, the others are "
     "Unhealthy for all other machines",
+    "a machine gets one function for each that it requests. If functions of one name are of one card, such "
+    "as a GPU and its audio, give them different names, and request both",
     "devhost never gives one function of two resources to two machines",
     "neither KubeVirt nor devhost offers a function that is not bound to vfio-pci; for NVIDIA vGPUs of Linux "
     "6.8 and later write isVfio: true instead of the driver",
+    # fetch in pkg/virt-handler/device-manager/usb_device.go
+    "both combine the first of each of several USB devices under one name; for equal selectors KubeVirt "
+    "finds one device, devhost a different one for each",
 ]

@@ -1,7 +1,7 @@
-"""Finds the configuration of a plugin for adapters, which the NVIDIA network operator may contain.
+"""Finds the configuration of a plugin for adapters, also in what configures the NVIDIA network operator.
 
-The operator has them in its NicClusterPolicy and NicNodePolicy as text, and had them in values of its chart
-until release 24.10, whose template made the text.
+The operator has it in its NicClusterPolicy and NicNodePolicy as text, and had it in values of its chart until
+release 24.10, whose template made the text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse
 
-from .source import CHOOSE, GUIDE, Source, Value, node_at, some, text_at
+from .source import CHOOSE, GUIDE, Source, Value, node_at, text_at
 from .workload import Container, Options, file_of, the_container
 
 _POLICIES = ("NicClusterPolicy", "NicNodePolicy")
@@ -23,7 +23,6 @@ _DEFAULTS = {  # the chart's own values of resources
     "sriovDevicePlugin": b"[{name: hostdev, vendors: [15b3]}]",
 }
 _OF_CHART = {*_IMPORTERS, "deployCR", "keepNCP", "maintenanceOperator", "sriovNetworkOperator"}
-_OTHERS = "parts of the network operator, which keep their settings."
 NAMED = {"use-cdi": "set inject: cdi, see docs/cdi.md."}
 """A flag of both plugins without a counterpart."""
 
@@ -35,13 +34,11 @@ _FORMER = {  # by the mode of k8s-rdma-sriov-dev-plugin
 }
 
 
-def configuration(
-    source: Source, section: str, top: str, program: str, key: str
-) -> tuple[Value, Options | None]:
+def configuration(source: Source, section: str, top: str, program: str) -> tuple[Value, Options | None]:
     """The plugin's document, and the flags that start the plugin if the input has them.
 
     ``section`` is the plugin's in objects and values of the operator, ``top`` the key of the list in its
-    file, ``program`` a word in its image or command, ``key`` the entry of a ConfigMap that the user chose.
+    file, ``program`` a word in its image or command.
     """
     plugin = the_container(source, lambda one: one.starts(program) or one.starts("-resource-prefix"), program)
     policies = [one for one in source.objects if one.kind in _POLICIES and one.at("spec", section, "config")]
@@ -50,37 +47,36 @@ def configuration(
     if len(every := [*policies, *bare]) > 1:
         named = " and ".join(map(str, every[:3]))
         every[1].fail(f"several objects contain a configuration: {named}", "give only one of them")
-    left: list[str] = []
     options = plugin.options(("use-cdi",)) if plugin and not policies else None
     if policies:
-        spec = policies[0].at("spec") or policies[0]
-        part, found = spec.at(section), spec.at(section, "config")
-        assert part is not None and found is not None
-        if part.is_true("useCdi"):
-            source.note(f"{part.place.path}.useCdi: {NAMED['use-cdi']}")
-        part.for_pods()
-        spec.leave(_OTHERS, section)
-        found, options = found.document(), Options(part)  # the operator adds only -use-cdi
+        spec = policies[0].at("spec")
+        found, options = spec.at(section, "config").document(), Options(spec.at(section))
+        _finish(spec, section)
     elif bare:
         found = bare[0]
     elif values is not None and any(node_at(values.node, name) for name in _IMPORTERS):
+        values.for_pods()
         found = _of_values(values, section, top)
+        _finish(values, section)
     else:
-        file = options.flag("config-file") if options else None
-        path = file.text() if file else ""
-        held = file_of(
-            source, plugin, path, "config.json", likely=lambda node: node_at(node, top) is not None, key=key
-        )
+        path = options.get("config-file").text() if options else ""
+        held = file_of(source, plugin, path, "config.json", marks=[top])
         found = held or _refuse(source, section, plugin, path)
-        if left := source.others():
-            source.note(f"This is the entry {source.chosen}; for the others ({some(left)}) use --key.")
     mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
     if mode in _FORMER and node_at(found.node, top) is None:
         found.fail(f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}", _FORMER[mode])
-    if isinstance(listed := node_at(found.node, top), Scalar) and listed.kind == "null":
+    if node_at(found.node, top) and not found.at(top):
         message = f"{found.place.key(top).path} is null: this node has no resources"
-        found.fail(message, CHOOSE if left else "give the file of another node", listed.mark)
+        found.at(top).fail(message, f"{CHOOSE}, or give the file of another node")
     return found, options
+
+
+def _finish(holder: Value, section: str) -> None:
+    part = holder.at(section)
+    if part.is_true("useCdi"):
+        holder.source.note(f"{part.place.path}.useCdi: {NAMED['use-cdi']}")
+    part.for_pods()
+    holder.leave("parts of the network operator, which keep their settings.", section)
 
 
 def _refuse(source: Source, section: str, plugin: Container | None, path: str) -> NoReturn:
@@ -108,21 +104,16 @@ def _refuse(source: Source, section: str, plugin: Container | None, path: str) -
 def _of_values(values: Value, section: str, top: str) -> Value:
     """What the chart makes of its values: each item has a name, and selectors beside it."""
     source, plugin = values.source, values.at(section)
-    values.for_pods()
-    values.leave(f"other {_OTHERS}", section)
-    resources = plugin.at("resources") if plugin else None
-    if plugin is not None and resources is None and plugin.is_true("deploy"):
+    resources = plugin.at("resources")
+    if not resources and plugin.is_true("deploy"):
         node = parse(_DEFAULTS[section], source.diagnostics)
         resources = source.document(node, plugin.place.key("resources"))
         source.note(f"{section}.resources are those of the chart's default.")
-    if plugin is None or resources is None:
+    if not resources:
         others = [name for key, name in _IMPORTERS.items() if node_at(values.node, key, "resources")]
         hint = f"devhost import {' and '.join(others)}" if others else "is it the right file?"
         values.fail(f"these values have no {section}.resources", hint)
     values.is_off("operator", section, "deploy")
-    if plugin.is_true("useCdi"):
-        source.note(f"{section}.useCdi: {NAMED['use-cdi']}")
-    plugin.for_pods()
     mark = plugin.node.mark
     made = tuple(_item(one, section) for one in resources.each())
     resources.take()

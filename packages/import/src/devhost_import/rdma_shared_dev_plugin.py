@@ -1,4 +1,4 @@
-"""Converts the JSON of k8s-rdma-shared-dev-plugin, and refuses what the plugin refuses."""
+"""Converts the JSON of k8s-rdma-shared-dev-plugin."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Annotated, Literal
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.language import MAX_REPLICAS, MAX_RESOURCES, naming
-from devhost.config.reader import WRONG, Bounds, Form, Raw, keys
+from devhost.config.reader import Bounds, Form, keys
 
-from .gojson import Id, Text, odd_ids, pci_id
 from .network_operator import NAMED, configuration
-from .source import Source, some
+from .source import Id, Source, Text, odd_ids, pci_id, some
 from .writing import Entry, Written, document, several
 
 _LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
@@ -70,41 +69,39 @@ class _Resource:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    config_list: Annotated[tuple[Raw, ...], Bounds(1, MAX_RESOURCES)] = option()
+    config_list: Annotated[tuple[_Resource, ...], Bounds(1, MAX_RESOURCES)] = option()
     periodic_update_interval: Annotated[int, Bounds(0, 2**31 - 1)] | None = None
 
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for n, one in enumerate(self.config_list):
+            # the names of the plugin's sockets have no prefix, so it refuses this as well
+            if one.resource_name in seen:
+                key = f"configList[{n}].resourceName"
+                raise OptionError(f"{shown(one.resource_name)} occurs twice", key=key)
+            seen.add(one.resource_name)
 
-def convert(data: bytes, file_name: str, key: str = "") -> str:
-    source = Source(data, file_name, "rdma-shared-dev-plugin")
-    found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared", key)
+
+def convert(source: Source) -> str:
+    found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared")
     if options is not None:
         options.finish("config-file", "version", named=NAMED)
-    of_examples = {"kubeletRootDir": "use `devhost run --kubelet-dir` instead"}  # no version reads it
-    read = found.as_dataclass(_File, source.note, of_examples)
-    if read is not WRONG and read.periodic_update_interval is not None:
+    of_examples = "use `devhost run --kubelet-dir` instead"  # no version reads it
+    read = found.as_dataclass(_File, source.note, kubeletRootDir=of_examples)
+    if read.periodic_update_interval is not None:
         what = f"periodicUpdateInterval: {read.periodic_update_interval} is omitted"
         source.note(f"{what}: the kernel notifies devhost of changes.")
-    resources: list[tuple[_Resource, list[str]]] = []
-    for value in found.parts("configList", () if read is WRONG else read.config_list):
-        remarks: list[str] = []
-        resource = value.as_dataclass(_Resource, remarks.append)
-        if resource is WRONG:
-            continue
-        # the names of the plugin's sockets have no prefix, so it refuses this as well
-        if any(resource.resource_name == one.resource_name for one, _ in resources):
-            value.report(f"{shown(resource.resource_name)} occurs twice", key="resourceName")
-        ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
-        remarks += odd_ids(ids, value.place.key("selectors").path)
-        resources.append((resource, remarks))
-    served = {one.name: one.where() for one, _ in resources if one.rdma_hca_max}
-    entries = [_entry(one, remarks, served) for one, remarks in resources]
+    served = {one.name: one.where() for one in read.config_list if one.rdma_hca_max}
+    entries = [_entry(one, n, served) for n, one in enumerate(read.config_list)]
     return document(source, "k8s-rdma-shared-dev-plugin", _DIFFERS, entries)
 
 
-def _entry(resource: _Resource, remarks: list[str], served: Mapping[str, _Where]) -> Entry:
+def _entry(resource: _Resource, number: int, served: Mapping[str, _Where]) -> Entry:
+    ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
+    remarks = [*odd_ids(ids, f"configList[{number}].selectors")]
     if not resource.rdma_hca_max:
-        why = f"{resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted."
-        return Entry(remarks=[*remarks, why])
+        remarks.append(f"{resource.name} has rdmaHcaMax 0, so no pod could ever get it: omitted.")
+        return Entry(remarks=remarks)
     mine = served[resource.name]
     where = {key: several([*values]) for key, values in mine.items()}
     if "pciBusID" in where:

@@ -1,4 +1,4 @@
-"""Converts ``conf.yaml`` of smarter-device-manager to devhost.yaml.
+"""Converts the conf.yaml of smarter-device-manager.
 
 The plugin makes a resource of each file below ``/dev`` in whose path a regular expression matches
 (``findDevicesPattern`` in its ``main.go``).
@@ -7,21 +7,21 @@ The plugin makes a resource of each file below ``/dev`` in whose path a regular 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
-from devhost.config.document import Items, Node
+from devhost.config.document import Items
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import WRONG, Bounds
+from devhost.config.reader import Bounds
 
-from . import overlap, regular
-from .regular import Glob, Inexpressible, Invalid
-from .source import Source, Value, node_at, text_at
+from . import globs
+from .globs import Glob, Inexpressible, Invalid
+from .source import Source, Value, text_at
 from .workload import file_of, the_container
-from .writing import Block, Entry, Group, Written, document, given, several
+from .writing import Entry, Group, Written, document, given, replicas, several
 
 PEER = "smarter-device-manager"
 DOMAIN = "smarter-devices"
@@ -46,49 +46,43 @@ class _Rule:
             raise OptionError("is empty, which matches every file", key="devicematch")
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Files of ``/dev`` that an entry offers."""
+class _Files(NamedTuple):
+    """An entry and the files of ``/dev`` that it offers; none if it is complete."""
 
-    rule: _Rule
-    name: str
-    globs: Sequence[Glob]
-    remarks: Sequence[str]
+    entry: Entry
+    files: Sequence[Glob] = ()
     is_path: bool = False  # a directory or a link of udev's standard rules, whose nodes are found by its path
     is_plain: bool = True  # none of them is a directory or a link
 
 
-def convert(data: bytes, file_name: str, key: str = "") -> str:
-    source = Source(data, file_name, PEER)
-    read = [*_rules(_configuration(source, key))]
-    files = [(n, one) for n, one in enumerate(read) if isinstance(one, _Files)]
-    paths = [(n, f"/dev/{glob.text}", one.is_plain) for n, one in files for glob in one.globs]
+def convert(source: Source) -> str:
+    found = [*_rules(_configuration(source))]
+    paths = [(n, f"/dev/{glob.text}", one.is_plain) for n, one in enumerate(found) for glob in one.files]
 
     def apart(one: int, other: int) -> bool:  # without a link the same node is the same resource
         return paths[one][2] and paths[other][2]
 
-    shared = {paths[n][0] for n in overlap.shared([path for _, path, _ in paths], apart)}
-    entries = [_entry(one, n, n in shared) if isinstance(one, _Files) else one for n, one in enumerate(read)]
-    missing = "a missing directory makes no resource for the plugin, an Unhealthy one for devhost"
-    differs = [*_DIFFERS, missing] if any(one.is_path for _, one in files) else _DIFFERS
-    return document(source, PEER, differs, entries)
+    shared = {paths[n][0] for n in globs.shared([path for _, path, _ in paths], apart)}
+    entries = [_complete(one, n + 1, n in shared) if one.files else one.entry for n, one in enumerate(found)]
+    return document(source, PEER, _DIFFERS, entries)
 
 
-def _configuration(source: Source, key: str) -> Value:
+def _configuration(source: Source) -> Value:
     plugin = the_container(source, lambda one: one.starts(PEER), PEER)
-    values = source.values(PEER, recognized=_is_chart)
+    values = source.values(
+        PEER, recognized=lambda one: one.at("config") or PEER in text_at(one.node, "image", "repository")
+    )
     path = CONFIG_KEY
     if plugin is not None:
         options = plugin.options()
-        path = file.text() if (file := options.flag("config")) else path
+        path = options.get("config").text() or path
         options.finish()
     if values is not None:
-        values.for_pods()
         values.leave("settings of the chart, which are not converted.", "config")
     usual = path.rpartition("/")[2]
-    found = file_of(source, plugin, path, usual, CONFIG_KEY, likely=_is_config, key=key)
+    found = file_of(source, plugin, path, usual, CONFIG_KEY, marks=["devicematch"])
     found = found or next((one for one in source.bare if one is not values), None)
-    config = values.at("config") if values else None
+    config = values and values.at("config")
     if config and config.node != Items(config.node.mark, ()):
         found = config.document()  # of the project's chart a list, of the k8s-at-home chart text
     if found is None and (holder := values or plugin):
@@ -99,50 +93,51 @@ def _configuration(source: Source, key: str) -> Value:
     return found or source.refuse(_HINT)
 
 
-def _is_chart(values: Value) -> bool:
-    return values.at("config") is not None or PEER in text_at(values.node, "image", "repository")
-
-
-def _is_config(node: Node) -> bool:
-    return isinstance(node, Items) and any(node_at(one, "devicematch") for one in node.items)
-
-
-def _rules(value: Value) -> Iterator[_Files | Entry]:
+def _rules(value: Value) -> Iterator[_Files]:
     if not isinstance(value.node, Items):
         value.fail(f"it must be a list of rules, not {value.node}", _HINT)
     for one in value.each():
         rule = one.as_dataclass(_Rule, one.source.note)
-        if rule is WRONG:
-            continue
-        match = f"devicematch {shown(rule.devicematch)}"
+        match, keys = f"devicematch {shown(rule.devicematch)}", replicas(rule.nummaxdevices)
         if rule.nummaxdevices == 0:
-            yield Entry(remarks=[f"{match} has nummaxdevices 0, so no pod ever gets it: omitted."])
+            yield _Files(Entry(remarks=[f"{match} has nummaxdevices 0, so no pod ever gets it: omitted."]))
         elif rule.devicematch == "nvidia-gpu":  # instead of an expression
-            yield _udev(rule, "nvidia-gpu0", [{"group": "nvidia-gpu0"}], _OF_JETSON, _JETSON)
+            name = _JETSON["name"]
+            yield _Files(Entry(f"{DOMAIN}/{name}", "udev", [{"group": name}], keys, _OF_JETSON, [_JETSON]))
         else:
             try:
-                yield from _files(rule, regular.globs(rule.devicematch))
+                yield from [*_files(rule.devicematch, keys)]
             except Inexpressible as error:
                 why = f"{match} cannot be converted, because {error}: omitted."
-                yield Entry(remarks=[why, "Add entries for the files that you need, with devNode."])
+                yield _Files(Entry(remarks=[why, "Add entries for the files that you need, with devNode."]))
             except Invalid as error:
-                one.report(str(error), "the plugin does not start with it", "devicematch")
+                one.at("devicematch").refuse(str(error), "the plugin does not start with it")
 
 
-def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:
+def _files(expression: str, keys: Mapping[str, Written]) -> Iterator[_Files]:
     """The matches of a rule: each plain path, links, and other paths by their directory."""
-    remark = f"devicematch: {rule.devicematch}"
+    remark, every = f"devicematch: {expression}", globs.of_expression(expression)
     varying: dict[str, list[Glob]] = {}
-    for one in globs:
-        before = one.text.rpartition("/")[0]
-        if _LINK.fullmatch(one.text) or not _VARIES.search(one.text):
-            yield _of_path(rule, one, one.text, [remark])
-        elif "/by-" in before:
-            why = "The plugin makes a resource of each of these links, devhost one of all: change the pods."
-            yield _of_path(rule, one, _VARIES.split(one.text)[0].rstrip("/._-"), [remark, why])
+    for one in every:
+        before, name, remarks = one.text.rpartition("/")[0], one.text, [remark]
+        if _VARIES.search(name) and not _LINK.fullmatch(name):
+            if "/by-" not in before:
+                is_by_path = _VARIES.search(before) or before.startswith(_OTHER_NAMES)
+                varying.setdefault("" if is_by_path else f"{before}/", []).append(one)
+                continue
+            if one.is_bounded:
+                raise Inexpressible("a part inside the names of links repeats")
+            remarks += [_OF_LINKS, *([_WIDER] if one.never else [])]
+            name = _VARIES.split(name)[0].rstrip("/._-")
+        is_path = one.text in globs.DIRECTORIES or "/by-" in one.text
+        if one.text in globs.DIRECTORIES:
+            remarks.append(f"A directory: the container gets every node below /dev/{one.text}.")
+        is_plain = not is_path and not globs.may_be_link(f"/dev/{one.text}")
+        name = f"{DOMAIN}/{_UNNAMED.sub('_', name)}"
+        if problem := naming.problem(name):
+            yield _Files(Entry(remarks=[*remarks, f"{shown(name)} {problem}: omitted."]))
         else:
-            is_by_path = _VARIES.search(before) or before.startswith(_OTHER_NAMES)
-            varying.setdefault("" if is_by_path else f"{before}/", []).append(one)
+            yield _Files(Entry(name, "udev", keys=keys, remarks=remarks), [one], is_path, is_plain)
     for before, alike in varying.items():
         remarks, name = [remark], f"{before}{{sysName}}".lstrip("/").replace("/", "_")
         if not before:
@@ -153,41 +148,25 @@ def _files(rule: _Rule, globs: Sequence[Glob]) -> Iterator[_Files | Entry]:
             inside = f"{before}*/*".lstrip("/")
             alike = [replace(one, never=one.never or ("*" in one.text and inside) or "") for one in alike]
         if any(one.is_bounded for one in alike):
-            remarks.append(regular.BOUNDED)
-        yield _Files(rule, name, alike, remarks)
-    if not globs:
-        yield Entry(remarks=[f"{remark} never matches, neither for the plugin nor for devhost: omitted."])
+            remarks.append(globs.BOUNDED)
+        yield _Files(Entry(f"{DOMAIN}/{name}", "udev", keys=keys, remarks=remarks), alike)
+    if not every:
+        why = "never matches, neither for the plugin nor for devhost: omitted."
+        yield _Files(Entry(remarks=[f"{remark} {why}"]))
 
 
-def _of_path(rule: _Rule, glob: Glob, name: str, remarks: Sequence[str]) -> _Files | Entry:
-    """A node, all nodes of a directory, or the nodes to which links lead."""
-    name = _UNNAMED.sub("_", name)
-    if problem := naming.problem(f"{DOMAIN}/{name}"):
-        return Entry(remarks=[*remarks, f"{shown(f'{DOMAIN}/{name}')} {problem}: omitted."])
-    is_directory = glob.text in overlap.DIRECTORIES
-    if is_directory:
-        remarks = [*remarks, f"A directory: the container gets every node below /dev/{glob.text}."]
-    is_path = is_directory or "/by-" in glob.text
-    is_plain = not is_path and not overlap.may_be_link(f"/dev/{glob.text}")
-    return _Files(rule, name, [glob], remarks, is_path, is_plain)
-
-
-def _entry(files: _Files, number: int, is_shared: bool) -> Entry:
+def _complete(files: _Files, number: int, is_shared: bool) -> Entry:
     """The entry; with a group if nodes have another path in the container, or another resource as well."""
-    blocks = [glob.block("devNode", "/dev/") for glob in files.globs]
+    entry, first, is_one = files.entry, files.files[0].text, "{" not in files.entry.name
+    blocks = [glob.block("devNode", "/dev/") for glob in files.files]
     if files.is_plain and not is_shared:
-        return _udev(files.rule, files.name, blocks, files.remarks)
-    path, is_one = f"/dev/{files.globs[0].text}", "{" not in files.name
-    member: dict[str, Written] = {"where": several(blocks)} | given(containerPath=path if is_one else "")
-    member = {"path": path} if files.is_path else member
-    group = files.name if is_one else f"{_UNNAMED.split(files.globs[0].text)[0] or 'dev'}-rule{number + 1}"
-    written: Group = {"name": group, "members": [member | given(shared=is_shared)]}
-    return _udev(files.rule, files.name, [{"group": group}], files.remarks, written)
-
-
-def _udev(rule: _Rule, name: str, where: Sequence[Block], remarks: Sequence[str], *groups: Group) -> Entry:
-    share = given(share={"replicas": rule.nummaxdevices} if rule.nummaxdevices > 1 else "")
-    return Entry(f"{DOMAIN}/{name}", "udev", where, share, remarks, groups)
+        return replace(entry, where=blocks)
+    member: dict[str, Written] = {"path": f"/dev/{first}"}
+    if not files.is_path:
+        member = {"where": several(blocks)} | given(containerPath=is_one and f"/dev/{first}")
+    group = entry.name.partition("/")[2] if is_one else f"{_UNNAMED.split(first)[0] or 'dev'}-rule{number}"
+    groups: list[Group] = [{"name": group, "members": [member | given(shared=is_shared)]}]
+    return replace(entry, where=[{"group": group}], groups=groups)
 
 
 _JETSON: Group = {
@@ -197,19 +176,21 @@ _JETSON: Group = {
 }
 _OF_JETSON = [
     "devicematch: nvidia-gpu, the GPU of a Jetson: the plugin offers each /sys/devices/gpu.N, devhost the "
-    "first.",
-    "On other machines the resource is Unhealthy: remove it.",
+    "first. On other machines the resource is Unhealthy: remove it.",
 ]
 _BY_PATH = (
     "The plugin's names are such as dvb_adapter0_frontend0, devhost's dev-dvb-adapter0-frontend0: change the "
     "pods."
 )
+_OF_LINKS = "The plugin makes a resource of each of these links, devhost one of all: change the pods."
 _OF_USB = "A USB device has another number after each plug: better select idVendor and idProduct."
+_WIDER = "devhost accepts any text for the repetition: check what it selects."
 _DIFFERS = [
     "the plugin scans /dev once, when it starts; devhost follows changes",
     "the plugin makes names from the file's name, devhost from the kernel's name of the device: they differ "
     "if a udev rule names the file. For characters that a name cannot have, the plugin writes _, devhost -",
     "the plugin makes a resource of each link in /dev, devhost of those whose path has no wildcard",
+    "a missing directory makes no resource for the plugin, an Unhealthy one for devhost",
     "device ids of the plugin are numbers, those of devhost identify the hardware: drain the node before the "
     "switch",
 ]

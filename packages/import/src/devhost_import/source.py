@@ -1,31 +1,31 @@
 """Reads what people have of a device plugin's configuration, and remembers which keys were read.
 
-It is a file, an entry of a ConfigMap, values of a Helm chart (as printed by ``helm get values``, or in an
-object that installs the chart), a custom resource, or the flags and variables of a workload
-(:mod:`.workload`); alone, in several documents, or in a List of ``kubectl get``.
-
-An importer is a function ``convert(data, file_name, …)``, which gives the text of an equivalent devhost.yaml.
-It raises ``ConfigError``, as the methods here do, if the input does not configure the plugin or the plugin
-would refuse it. A key that no importer reads is named in the result (:meth:`Source.remarks`).
+It is a file, an entry of a ConfigMap, values of a Helm chart (as printed by Helm, or in an object that
+installs the chart), a custom resource, or the flags and variables of a workload (:mod:`.workload`); alone, in
+several documents, or in a List of ``kubectl get``. What does not configure the plugin, or what the plugin
+would refuse, is a ``ConfigError``. A key that no importer reads is named in the result.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from functools import reduce
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Annotated, Any, NoReturn, Self, TypeVar, get_args, get_origin
 
-from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown
+from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown, suggest
 from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
-from devhost.config.reader import WRONG, read_dataclass
+from devhost.config.reader import WRONG, Form, Raw, keys, members, read
 
-from .gojson import UNKNOWN_KEY, Hints, Report, pruned
-
+PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")  # a vendor or device id in any notation
+Id = Annotated[str, Form(PCI_ID.pattern, "a PCI id", 'four hex digits, as in "15b3"')]
+Text = Annotated[str, Form("(?s).+", "text that is not empty", "remove it")]
+Ignored = list[tuple[Mark, str, str]]  # position, path and a hint
 HELM = "the output of helm get values"
 GUIDE = "docs/migration.md"  # the page for plugins and objects that cannot be imported
 CHOOSE = "choose one with --key"
+UNKNOWN_KEY = "this import does not know it"  # another release of the plugin may read it
 UNKNOWN = f"{UNKNOWN_KEY}, and does not convert it: check whether you need it."
 TRUE = ("true", "t", "1")  # what Go takes for true, in lower case
 INTEL = ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")  # the plugins of Intel
@@ -63,6 +63,8 @@ OF_PODS = frozenset({
     "tolerations", "updateStrategy", "version",
 })  # fmt: skip
 """Keys for the pods of a plugin, which many charts and objects have."""
+T = TypeVar("T")
+V = TypeVar("V", bound="Value")
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")  # of helm get values
 _ALL = re.compile(rb"(?sm)\A(NAME: .*?^MANIFEST:\r?\n)(.*?)(?:^NOTES:\r?\n.*)?\Z")  # of helm get all
 
@@ -76,15 +78,17 @@ class Value:
     node: Node
     place: Place
 
-    def at(self, *path: str) -> Value | None:
-        """The value below these keys; ``None`` if one of them is missing or null."""
-        node = node_at(self.node, *path)
-        if node is None or (isinstance(node, Scalar) and node.kind == "null"):
-            return None
+    def __bool__(self) -> bool:
+        return not (isinstance(self.node, Scalar) and self.node.kind == "null")
+
+    def at(self, *path: str) -> Value:
+        """The value below these keys; a false one with its place if one of them is missing or null."""
+        node = node_at(self.node, *path) or Scalar(self.node.mark, "", "null")
         return Value(self.source, self.root, node, reduce(Place.key, path, self.place))
 
     def text(self, *path: str) -> str:
-        if (found := self.at(*path)) is None or not isinstance(found.node, Scalar):
+        found = self.at(*path)
+        if not found or not isinstance(found.node, Scalar):
             return ""
         found.take()
         return found.node.text.strip()
@@ -93,14 +97,14 @@ class Value:
         text = self.text(*path).lower()
         return text in TRUE if text else otherwise
 
-    def fail(self, message: str, hint: str = "", mark: Mark | None = None) -> NoReturn:
-        """Refuses the input because of this value, or of something at ``mark``."""
-        self.place.diagnostics.fail(mark or self.node.mark, message, hint)
+    def fail(self, message: str, hint: str = "") -> NoReturn:
+        """Refuses the input because of something in this value."""
+        self.place.diagnostics.fail(self.node.mark, message, hint)
 
-    def report(self, message: str, hint: str = "", key: str = "") -> None:
-        """Adds a diagnostic about the value, or about that of one of its keys."""
-        place = self.place.key(key) if key else self.place
-        place.report((node_at(self.node, key) if key else None) or self.node, message, hint)
+    def refuse(self, message: str, hint: str = "") -> NoReturn:
+        """Refuses the input because of this value, whose path is in the message."""
+        self.place.report(self.node, message, hint)
+        raise self.place.diagnostics.error()
 
     def is_off(self, who: str, *path: str) -> None:
         """Adds a remark if the key of a chart or an operator that starts the plugin is false."""
@@ -120,17 +124,16 @@ class Value:
         return [*_entries(self.node)]
 
     def members(self) -> list[tuple[str, Value]]:  # of a mapping, without those that are null
-        return [(key, value) for key in self.keys if (value := self.at(key)) is not None]
+        return [(key, value) for key in self.keys if (value := self.at(key))]
 
     def each(self, *path: str) -> Iterator[Value]:
-        if (found := self.at(*path)) is not None and isinstance(found.node, Items):
-            for _, item, place in _inside(found.node, found.place):
-                yield Value(self.source, self.root, item, place)
+        found = self.at(*path)
+        for _, item, place in _inside(found.node, found.place) if isinstance(found.node, Items) else ():
+            yield Value(self.source, self.root, item, place)
 
-    def parts(self, key: str, nodes: Sequence[Node]) -> Iterator[Self]:
+    def parts(self, key: str, nodes: Sequence[Node]) -> list[Self]:
         """The members of the list below a key, which were read as ``nodes``."""
-        place = self.place.key(key)
-        yield from (replace(self, node=node, place=place.item(n)) for n, node in enumerate(nodes))
+        return [replace(self, node=one, place=self.place.key(key).item(n)) for n, one in enumerate(nodes)]
 
     def take(self) -> Node:
         """The node, which is then read with all that it contains."""
@@ -139,11 +142,10 @@ class Value:
 
     def omit(self, *names: str) -> list[str]:
         """Marks keys as read, and lists those with a value that was not read before."""
-        found = {name: value for name in names if (value := self.at(name)) is not None}
-        unread = [name for name, value in found.items() if not self.source.is_read(value)]
-        for value in found.values():
-            value.take()
-        return unread
+        found = [
+            (name, value) for name in names if (value := self.at(name)) and not self.source.is_read(value)
+        ]
+        return [name for name, value in found if value.take()]
 
     def others(self, *names: str) -> list[str]:
         """The same for all keys except these."""
@@ -151,7 +153,7 @@ class Value:
 
     def leave(self, why: str, *names: str) -> None:
         """Names all keys except these, and those that were read, in one remark."""
-        if left := self.others(*names):
+        if left := [self.place.key(name).path for name in self.others(*names)]:
             self.source.note(f"{some(left)}: {why}")
 
     def for_pods(self) -> None:
@@ -167,29 +169,38 @@ class Value:
             self.fail(f"{place.path} must be text, not {node}")
         self.take()
         inner = Diagnostics(f"{place.diagnostics.file}:{node.mark.line}: {place.path}")
-        self.source.collected.append(inner)
         return self.source.document(parsed(node, inner), Place(inner))
 
-    def expected(self, known: Sequence[str], likely: Callable[[Node], bool]) -> Value:
-        """The value itself, which must be a mapping that is empty or has keys of the plugin's file."""
-        if not self.is_mapping or (self.keys and not likely(self.node)):
-            hint = f"known keys: {', '.join(known)}; for other plugins see {GUIDE}"
+    def expected(self, known: Collection[str], marks: Collection[str] = ()) -> Value:
+        """The value, which must be a mapping that is empty or has keys of the plugin's file."""
+        if not self.is_mapping or (self.keys and not has_key(self.node, marks or known)):
+            hint = f"known keys: {', '.join(sorted(known))}; for other plugins see {GUIDE}"
             self.fail(f"it has no key of the configuration of {self.source.peer}", hint)
         return self
 
+    def read_as(self, wanted: Any) -> Any:
+        """The value as this type, or a refusal."""
+        if (found := read(self.take(), wanted, self.place)) is WRONG:
+            raise self.place.diagnostics.error()
+        return found
+
     def as_dataclass(
-        self, cls: type, remark: Report, elsewhere: Hints | None = None, only: Collection[str] = ()
-    ) -> Any:
-        """The value as Go reads it into a struct (:func:`pruned`); ``WRONG`` if the reason is among the
-        diagnostics, also about misspelt keys."""
-        ignored: list[tuple[Mark, str, str]] = []
-        node = pruned(self.take(), cls, self.place, lambda *one: ignored.append(one), elsewhere or {}, only)
-        found = read_dataclass(node, cls, self.place)
+        self, cls: type[T], remark: Callable[[str], None], only: Collection[str] = (), **hints: str
+    ) -> T:
+        """The value as Go reads it into a struct (:func:`pruned`). A refusal names misspelt keys as well.
+
+        ``hints`` are for keys that occur in files although the plugin ignores them.
+        """
+        ignored: Ignored = []
+        node = pruned(self.take(), cls, self.place, ignored, hints, only)
+        found: T = read(node, cls, self.place)
         for mark, path, hint in ignored:
             if found is WRONG and hint.startswith(MEANT):
                 self.place.diagnostics.add(mark, path, UNKNOWN_KEY, hint)
             else:
                 remark(one_line(f"{path}: {UNKNOWN_KEY} ({hint})"))
+        if found is WRONG:
+            raise self.place.diagnostics.error()
         return found
 
     def without(self, *names: str) -> Self:
@@ -203,9 +214,6 @@ class Value:
             inner = entries[key].value if key in entries else Fields(node.mark)
             node = replace(self, node=inner).put(below, node).node
         return replace(self, node=Fields(self.node.mark, entries | {key: Entry(node.mark, node)}))
-
-
-V = TypeVar("V", bound=Value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,15 +238,16 @@ class Object(Value):
 
 
 class Source:
-    """An input for the importer ``peer``: its objects, what of them was read, diagnostics and remarks."""
+    """An input for the importer ``peer``: its objects, what of them was read, diagnostics and remarks.
 
-    def __init__(self, data: bytes, file_name: str, peer: str) -> None:
+    ``key`` is the configuration that the user chose.
+    """
+
+    def __init__(self, data: bytes, file_name: str, peer: str, key: str = "") -> None:
         self.peer = peer
+        self.key = key
         self.diagnostics = Diagnostics(file_name)
-        self.collected = [self.diagnostics]
         self.pods: dict[str, None] = {}
-        self.chosen = ""  # the entry of a ConfigMap that was read, and all of its entries
-        self.entries: Value | None = None
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str, Collection[str]]] = []
@@ -254,11 +263,9 @@ class Source:
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = parse_all(rest, self.diagnostics, if_empty=_IF_EMPTY)
         objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics), holder)]
-        if not objects:
-            mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
-            message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
-            self.diagnostics.fail(mark, message, _IF_EMPTY)
-        return _overridden(objects)
+        mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
+        message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
+        return _overridden(objects) if objects else self.diagnostics.fail(mark, message, _IF_EMPTY)
 
     def _flat(self, node: Node, place: Place, holder: str = "") -> Iterator[Object]:
         if isinstance(node, Scalar) and node.kind == "null":  # after a final "---"
@@ -289,14 +296,22 @@ class Source:
     def note(self, *remarks: str) -> None:
         self._notes += remarks
 
-    def of_kinds(self, *kinds: str, hint: str) -> list[Object]:
-        """The objects of these kinds, or a refusal; no kind means that it is not a Kubernetes object."""
-        return [one for one in self.objects if one.kind in kinds] or self.refuse(hint)
+    def chosen(self, name: str, every: Value, of_label: str = "") -> Value:
+        """One of several configurations, with a remark on the others, which are then read."""
+        if left := every.others(name):
+            others = f"For nodes with another one{of_label} ({some(left)}), import it with --key."
+            self.note(f"This is the configuration {name}. {others}")
+        return every.at(name).document()
+
+    def of_kinds(self, *kinds: str, hint: str = "") -> list[Object]:
+        """The objects of these kinds, or a refusal with the hint; those without kind are no objects."""
+        found = [one for one in self.objects if one.kind in kinds]
+        return found or (self.refuse(hint) if hint else [])
 
     @property
     def bare(self) -> list[Object]:
         """The documents that are neither Kubernetes objects nor values of a known chart."""
-        return [one for one in self.objects if not one.kind and not one.holder]
+        return [one for one in self.of_kinds("") if not one.holder]
 
     def refuse(self, hint: str) -> NoReturn:
         first = next((one for one in self.objects if one.kind), self.objects[0])
@@ -309,7 +324,7 @@ class Source:
             what = "it is not a Kubernetes object"
         if (reader := _IMPORTERS.get(first.kind, self.peer)) != self.peer:
             hint = f"`devhost import {reader}` reads it"
-        first.fail(what, hint, (node_at(first.node, "kind") or first.node).mark)
+        first.at("kind").fail(what, hint)
 
     def one_of(self, found: Sequence[V], program: str = "", made: Sequence[object] = ()) -> V | None:
         """The only one of several configurations of one plugin, if any; those that set, or ``made``, the same
@@ -325,10 +340,10 @@ class Source:
             one.take()
         return found[0] if found else None
 
-    def charts(self, *charts: str, recognized: Callable[[Value], bool]) -> list[Object]:
+    def charts(self, *charts: str, recognized: Callable[[Object], object]) -> list[Object]:
         """All values of these charts, or ``recognized`` as such, also those in values of another chart."""
         found: list[Object] = []
-        for one in (one for one in self.objects if not one.kind):
+        for one in self.of_kinds(""):
             inside = {name: value for name in charts if (value := one.at(name)) and value.is_mapping}
             if inside:
                 one.leave("values of other charts, which are not converted.", *inside)
@@ -347,17 +362,8 @@ class Source:
                 one.fail(f"values of a chart must be a mapping, not {one.node}")
         return found
 
-    def values(self, *charts: str, recognized: Callable[[Value], bool]) -> Object | None:
+    def values(self, *charts: str, recognized: Callable[[Object], object]) -> Object | None:
         return self.one_of(self.charts(*charts, recognized=recognized))
-
-    def others(self) -> list[str]:
-        """The names of the other entries of the ConfigMap, which are then read."""
-        return self.entries.others(self.chosen) if self.entries else []
-
-    def check(self) -> None:
-        for one in self.collected:
-            if one.found:
-                raise one.error()
 
     def remarks(self) -> list[str]:
         """All remarks for the head of the result, with one on each key that no importer has read."""
@@ -388,6 +394,57 @@ class Source:
         return ([place.path] if unread and place.path else unread), False
 
 
+def pruned(
+    node: Node, wanted: Any, place: Place, ignored: Ignored, hints: Mapping[str, str], only: Collection[str]
+) -> Node:
+    """The value with only those keys, at any depth, that a plugin written in Go reads into the type
+    ``wanted``, in any case; of the value itself ``only`` these, all if empty. The others are in ``ignored``,
+    because a misspelt selector selects more than intended. Null is as a missing key.
+    """
+    wanted = without_annotation(wanted)
+    if wanted == Raw:
+        return node
+    if isinstance(node, Scalar) and node.kind == "int" and ":" in node.text:  # Go has no numbers of base 60
+        return replace(node, kind="str")
+    if isinstance(node, Items):
+        inner = next((one for one in get_args(wanted) if one is not Ellipsis), None)
+        items = (pruned(one, inner, place.item(n), ignored, hints, ()) for n, one in enumerate(node.items))
+        return Items(node.mark, tuple(items))
+    cls = next((one for one in members(wanted) if is_dataclass(one)), None)
+    if not isinstance(node, Fields) or not isinstance(cls, type):
+        return node
+    names = {key.lower(): (key, one) for key, (_, one) in keys(cls).items() if not only or key in only}
+    found = Fields(node.mark)
+    for key, entry in node.entries.items():
+        known = names.get(key.lower())
+        if isinstance(entry.value, Scalar) and entry.value.kind == "null":
+            continue
+        if known is None:
+            hint = hints.get(key) or suggest(key, [one for one, _ in names.values()], "keys")
+            ignored.append((entry.mark, place.key(key).path, hint))
+        else:
+            value = pruned(entry.value, known[1], place.key(key), ignored, hints, ())
+            found.entries[known[0]] = Entry(entry.mark, value)
+    return found
+
+
+def without_annotation(wanted: Any) -> Any:
+    return get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
+
+
+def pci_id(value: str) -> str:
+    """A vendor or device id in the kernel's notation: four lower-case hex digits."""
+    return value.lower().removeprefix("0x").rjust(4, "0") if PCI_ID.fullmatch(value) else value
+
+
+def odd_ids(values: Iterable[str], path: str, right: Callable[[str], str] = pci_id) -> Iterator[str]:
+    """Remarks on ids that never match for a plugin that compares exactly, but match in devhost."""
+    for one in dict.fromkeys(values):
+        if (known := right(one)) != one:
+            what = f'never matches for the plugin; devhost takes it as "{known}"'
+            yield one_line(f"{path}: {shown(one)} {what}")
+
+
 def some(names: Sequence[str], most: int = 8) -> str:
     """Names for a message: the first few, and the number of others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
@@ -404,6 +461,15 @@ def node_at(node: Node, *path: str) -> Node | None:
 def text_at(node: Node, *path: str) -> str:
     found = node_at(node, *path)
     return found.text if isinstance(found, Scalar) and found.kind != "null" else ""
+
+
+def has_key(node: Node, keys: Collection[str]) -> bool:
+    """Whether a mapping, or one in a list, has one of these keys in any case; ``a.b`` is b below a."""
+    if isinstance(node, Items):
+        return any(has_key(one, keys) for one in node.items)
+    found = {key: _entries(entry.value) for key, entry in _entries(node).items()}
+    paths = [*found, *(f"{key}.{inner}" for key, below in found.items() for inner in below)]
+    return not {key.lower() for key in keys}.isdisjoint(map(str.lower, paths))
 
 
 def _entries(node: Node | None) -> dict[str, Entry]:
@@ -448,16 +514,14 @@ _VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"), ("c
 
 def _unwrapped(one: Object) -> Iterator[Object]:
     """The values of a chart in an object that installs it; another object itself."""
-    spec = one.at("spec")
-    if spec is not None and one.kind in ("HelmRelease", "HelmChart", "HelmChartConfig"):
-        yield _values(one, spec, spec)
-    elif spec is not None and one.kind in ("Application", "ApplicationSet"):
+    spec, parts = one.at("spec"), list[Value]()
+    if spec and one.kind in ("HelmRelease", "HelmChart", "HelmChartConfig"):
+        parts = [spec]
+    elif one.kind in ("Application", "ApplicationSet"):
         spec = spec.at("template", "spec") or spec
-        every = filter(None, (*spec.each("sources"), spec.at("source")))
+        every = (*spec.each("sources"), spec.at("source"))
         parts = [part for part in every if part.at("chart") or part.at("helm")]
-        yield from (_values(one, spec, part) for part in parts) if parts else (one,)
-    else:
-        yield one
+    yield from (_values(one, spec, part) for part in parts) if parts else (one,)
 
 
 def _values(one: Object, spec: Value, part: Value) -> Object:
@@ -474,8 +538,7 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     found = values.document() if values else Value(source, one.root, Fields(one.node.mark), holder.place)
     found.take()  # its keys are read in the document made below
     given = [(text_at(each.node, "name"), node_at(each.node, "value")) for each in holder.each("parameters")]
-    if (pairs := holder.at("set")) is not None:
-        given += [(key, node_at(pairs.node, key)) for key in pairs.keys]
+    given += [(key, node_at(holder.at("set").node, key)) for key in holder.at("set").keys]
     left = sorted({*(one.at("spec") or one).keys, *spec.keys, *part.keys, *holder.keys} - _OF_VALUES)
     one.take()
     for name, value in given:

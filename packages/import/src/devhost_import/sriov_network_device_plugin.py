@@ -1,4 +1,4 @@
-"""Converts the JSON of sriov-network-device-plugin, and refuses what the plugin refuses.
+"""Converts the JSON of sriov-network-device-plugin.
 
 The plugin joins the keys of one object of selectors by "and", the members of one key by "or". Its
 ``pkg/resources/deviceSelectors.go`` defines what it compares, its device providers which functions it
@@ -17,11 +17,10 @@ from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
 from devhost.config.document import Items
 from devhost.config.language import MAX_RESOURCES, naming
-from devhost.config.reader import WRONG, Bounds, Form, Raw
+from devhost.config.reader import Bounds, Form, Raw
 
-from .gojson import Id, Text, odd_ids, pci_id
 from .network_operator import NAMED, configuration
-from .source import Source, Value
+from .source import Id, Source, Text, Value, odd_ids, pci_id
 from .writing import Block, Entry, Written, document, given, several
 
 DEFAULT_PREFIX = "intel.com"  # of the plugin's flag --resource-prefix
@@ -142,29 +141,21 @@ class _Selectors:
                     yield f"{path}: {shown(text)} selects nothing: its range is empty"
 
 
-def convert(data: bytes, file_name: str, prefix: str = "", key: str = "") -> str:
-    """The text of an equivalent devhost.yaml. ``prefix`` has precedence over that of a DaemonSet."""
-    peer = "sriov-network-device-plugin"
-    source = Source(data, file_name, peer)
-    found, options = configuration(source, "sriovDevicePlugin", "resourceList", peer, key)
+def convert(source: Source, prefix: str) -> str:
+    found, options = configuration(source, "sriovDevicePlugin", "resourceList", source.peer)
     if options is not None:
-        flag = options.flag("resource-prefix")
-        prefix = prefix or (flag.text() if flag else "") or DEFAULT_PREFIX
+        flag = options.get("resource-prefix")
+        prefix = prefix or flag.text() or DEFAULT_PREFIX
         options.finish("config-file", "log-dir", "log-level", named=NAMED)
-    read = found.as_dataclass(_File, source.note)
-    entries: list[Entry] = []
+    values = found.parts("resourceList", found.as_dataclass(_File, source.note).resource_list)
     names: set[str] = set()
-    for value in found.parts("resourceList", () if read is WRONG else read.resource_list):
-        entries += _entries(value, prefix, names)
-    return document(source, peer, _DIFFERS, entries)
+    return document(source, source.peer, _DIFFERS, [_entry(value, prefix, names) for value in values])
 
 
-def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
+def _entry(value: Value, prefix: str, names: set[str]) -> Entry:
     remarks: list[str] = []
-    former = dict.fromkeys(("isRdma", "needVhostNet"), "put it into selectors")  # only old versions read them
-    resource = value.as_dataclass(_Resource, remarks.append, former)
-    if resource is WRONG:
-        return
+    hint = "put it into selectors"  # only old versions read them
+    resource = value.as_dataclass(_Resource, remarks.append, isRdma=hint, needVhostNet=hint)
     inner = replace(value, node=resource.selectors, place=value.place.key("selectors"))
     selectors = [*_selectors(inner, resource.device_type, remarks)]
     domain = resource.resource_prefix or prefix
@@ -172,37 +163,34 @@ def _entries(value: Value, prefix: str, names: set[str]) -> Iterator[Entry]:
         value.source.note(_ASSUMED)
     name = f"{domain or DEFAULT_PREFIX}/{resource.resource_name}"
     if problem := naming.problem(name) or ("occurs twice" if name in names else ""):
-        value.report(f"{shown(name)} {problem}", key="resourceName")
+        value.at("resourceName").refuse(f"{shown(name)} {problem}")
     names.add(name)
     where = [block for one in selectors for block in one.where(resource.device_type)]
     if not where:
         remarks.append(f"{name} selects nothing, neither with the plugin nor with devhost: omitted.")
-        yield Entry(remarks=remarks)
-        return
+        return Entry(remarks=remarks)
     rdma, vhost = [one.is_rdma for one in selectors], [one.need_vhost_net for one in selectors]
     for key, are in (("isRdma", rdma), ("needVhostNet", vhost)):
         if any(are) and not all(are):
-            remarks.append(
-                f"{key} is set in some of its selectors; devhost applies it to the whole resource."
-            )
+            what = "is set in some of its selectors; devhost applies it to the whole resource."
+            remarks.append(f"{key} {what}")
     info = {device: words for device, words in resource.additional_info.items() if words}
     written = given(rdma=any(rdma), vhostNet=any(vhost), info=info)
     if resource.exclude_topology:
         written["topology"] = False
-    yield Entry(name, "sriov", where, written, remarks)
+    return Entry(name, "sriov", where, written, remarks)
 
 
 def _selectors(listed: Value, kind: str, remarks: list[str]) -> Iterator[_Selectors]:
     """The objects of which one must select a device; for the plugin one object is a list of one."""
     if listed.node == Items(listed.node.mark, ()):
-        listed.report("an empty list selects nothing", "write {} to select every function")
+        listed.refuse("an empty list selects nothing", "write {} to select every function")
     for value in listed.each() if isinstance(listed.node, Items) else (listed,):
         selectors = value.as_dataclass(_Selectors, remarks.append, only=_READ[kind])
-        if kind == "auxNetDevice" and selectors is not WRONG and not selectors.aux_types:
-            value.report("an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
-        elif selectors is not WRONG:
-            remarks += selectors.remarks(value.place.path)
-            yield selectors
+        if kind == "auxNetDevice" and not selectors.aux_types:
+            value.refuse("an auxNetDevice requires auxTypes", 'write "auxTypes": ["sf"]')
+        remarks += selectors.remarks(value.place.path)
+        yield selectors
 
 
 def _numbered(text: str) -> tuple[str, _Numbers]:

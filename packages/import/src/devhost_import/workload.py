@@ -16,8 +16,20 @@ from devhost.config.diagnostics import Diagnostics
 from devhost.config.document import Items, Node, Scalar
 from devhost.config.reader import members
 
-from .gojson import without_annotation
-from .source import CHOOSE, TRUE, UNKNOWN, Object, Source, Value, node_at, parsed, some, text_at
+from .source import (
+    CHOOSE,
+    TRUE,
+    UNKNOWN,
+    Object,
+    Source,
+    Value,
+    has_key,
+    node_at,
+    parsed,
+    some,
+    text_at,
+    without_annotation,
+)
 
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # kinds that start a plugin
 _IN_EACH_NAMESPACE = "kube-root-ca.crt"  # a ConfigMap of Kubernetes
@@ -35,67 +47,50 @@ _GIVE = {"ConfigMap": "add that to the input", "Secret": "write it in env, and i
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Option(Value):
-    """A flag or a variable; a flag without a value has the text true."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name if self.name.isupper() else f"-{self.name}"
-
-
 class Options:
     """The flags and variables that start a program, of a mapping with ``command``, ``args`` and ``env``. The
-    ``switches`` are flags that never use the next argument as their value."""
+    ``switches`` are flags that never use the next argument as their value; without one, the text is true."""
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
-        self.variables: dict[str, Option] = {}
+        self._value = value
+        self._variables: dict[str, Value] = {}
         self._switches = switches
         self._used: set[str] = set()
         self._taken = [*value.each("envFrom"), *value.each("env")]
         for name, one in _environment(value):
             given = one.node if isinstance(one.node, Scalar) else node_at(one.node, "value")
             if isinstance(given, Scalar) and name:
-                self.variables[name] = option(name, one, self._expanded(given))
+                self._variables[name] = replace(one, node=self._expanded(given))
         words = [replace(one, node=self._expanded(one.node)) for one in _words(value)]
-        self.flags = [
-            *_flags(words, {*switches, "alsologtostderr", "logtostderr"})
-        ]  # each time that it is given
+        self.flags = [*_flags(words, {*switches, "alsologtostderr", "logtostderr"})]  # all, also equal ones
         self._taken += words
+        self._given = self._variables | dict(self.flags)
 
     def _expanded(self, word: Node) -> Scalar:
         def value(found: re.Match[str]) -> str:
             name = found[1] or found[2] or found[3]
             self._used.add(name)
-            return text_at(self.variables[name].node) if name in self.variables else found[0]
+            return text_at(self._variables[name].node) if name in self._variables else found[0]
 
         return Scalar(word.mark, _VARIABLE.sub(value, text_at(word)), "str")
 
-    def flag(self, *names: str) -> Option | None:
+    def get(self, *names: str) -> Value:
+        """The first of these flags and variables that is given; of a flag given twice, the last one."""
         self._used.update(names)
-        return next((one for one in reversed(self.flags) if one.name in names), None)
-
-    def variable(self, *names: str) -> Option | None:
-        self._used.update(names)
-        return next((self.variables[name] for name in names if name in self.variables), None)
+        return next((self._given[name] for name in names if name in self._given), self._value.at(""))
 
     def finish(self, *omitted: str, named: Mapping[str, str] = MappingProxyType({})) -> None:
         """Adds a remark on each flag and variable that was not read, except those of the log and those
         ``omitted``. ``named``: what to do with those without equivalent; switches count if they are on."""
         for one in self._taken:
             one.take()
-        for option in (*self.flags, *self.variables.values()):
-            text = option.text()
-            what = f"{option}" if text == "true" else f"{option} {text}"
-            is_off = option.name in self._switches and not option.is_true()
-            counts = option.name not in named or (text and not is_off)
-            if counts and option.name not in self._used.union(omitted, LOGGING):
-                option.source.note(f"{what}: {named.get(option.name, UNKNOWN)}")
-
-
-def option(name: str, value: Value, node: Node) -> Option:
-    return Option(value.source, value.root, node, value.place, name)
+        for name, one in (*self.flags, *self._variables.items()):
+            text = one.text()
+            what = (name if name.isupper() else f"-{name}") + (f" {text}" if text != "true" else "")
+            is_off = name in self._switches and not one.is_true()
+            counts = name not in named or (text and not is_off)
+            if counts and name not in self._used.union(omitted, LOGGING):
+                one.source.note(f"{what}: {named.get(name, UNKNOWN)}")
 
 
 def typed(node: Node, wanted: Any) -> Node:
@@ -129,10 +124,6 @@ class Container(Value):
     @property
     def image(self) -> str:
         return text_at(self.node, "image")
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        return tag_of(self.image)
 
     @property
     def words(self) -> list[str]:
@@ -220,12 +211,9 @@ class Container(Value):
                 yield text_at(one.node, "mountPath").rstrip("/"), text_at(one.node, "subPath"), volume
 
 
-def tag_of(image: str) -> tuple[int, ...]:
-    return version_of(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
-
-
-def version_of(tag: str) -> tuple[int, ...]:
-    found = _VERSION.fullmatch(tag)
+def version_of(image: str) -> tuple[int, ...]:
+    """The version in the tag of an image, or the tag itself; empty if it is none."""
+    found = _VERSION.fullmatch(image.partition("@")[0].rpartition(":")[2])
     return tuple(map(int, found.groups())) if found else ()
 
 
@@ -253,69 +241,62 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
 
 
 def file_of(
-    source: Source,
-    plugin: Value | None,
-    path: str,
-    *keys: str,
-    likely: Callable[[Node], bool],
-    key: str = "",
+    source: Source, plugin: Value | None, path: str, *names: str, marks: Collection[str], default: str = ""
 ) -> Value | None:
     """The plugin's file in an entry of a ConfigMap; ``None`` if there is none.
 
-    ``path`` is that of the file in the plugin's container. ``keys`` are usual names of the entry, the
-    preferred one first, ``key`` is the user's choice. ``likely`` recognizes entries with other names; those
-    of a ConfigMap that a container does not mount count only if they are likely.
+    ``path`` is that of the file in the plugin's container. ``names`` are usual ones of the entry, the
+    preferred one first, ``default`` is the one without a choice of the user and a file in the container. An
+    entry with another name counts if its text has a key of ``marks``, or in a ConfigMap that is mounted.
     """
-    name, entry, space, names = "", "", "", list[str]()
+    name, entry, space, mounted = "", "", "", list[str]()
     if isinstance(plugin, Container):
         name, entry = plugin.entry(path)
-        space, names = plugin.holder.namespace, [name] if name else plugin.config_maps
+        space, mounted = plugin.holder.namespace, [name] if name else plugin.config_maps
     maps = [
         one
-        for one in source.objects
-        if one.kind == "ConfigMap" and (one.name in names if names else one.name != _IN_EACH_NAMESPACE)
-        if not (names and space and one.namespace) or one.namespace == space
+        for one in source.of_kinds("ConfigMap")
+        if (one.name in mounted if mounted else one.name != _IN_EACH_NAMESPACE)
+        if not (mounted and space and one.namespace) or one.namespace == space
     ]
-    held = [(one, dict(data.members()) if (data := one.at("data")) else {}) for one in maps]
-    wanted, is_named = key or entry, plugin is None or names != []
-    found = [(one, inside, _fitting(inside, keys, likely, wanted)) for one, inside in held]
+    held = [(one, dict(one.at("data").members())) for one in maps]
+    wanted, is_named = source.key or entry or default, plugin is None or mounted != []
+    found = [(one, inside, _fitting(inside, names, marks, wanted)) for one, inside in held]
     if is_named and not wanted and [len(inside) for _, inside in held] == [1]:
         found = [(one, inside, [*inside]) for one, inside in held]
     fitting = [each for each in found if each[2]]
-    if not maps or not (fitting or is_named or key):
+    if not maps or not (fitting or is_named or source.key or default):
         return None
     source.one_of([one for one, _, _ in fitting])
     chosen, inside, fits = (fitting or found)[0]
     if len(fits) != 1:
-        message = f"it has no {chosen.place.key('data').key(wanted or keys[0]).path}"
+        message = f"it has no {chosen.place.key('data').key(wanted or names[0]).path}"
         hint = f"{CHOOSE}, which may be {some(fits or [*inside])}" if inside else "is it the right object?"
         if fits:
             message = f"several entries of {chosen} may be the configuration"
         elif len(maps) > 1:
             which = some([f"{one.namespace}/{one.name}".strip("/") for one in maps])
-            message = f"none of {which} has the entry {wanted or keys[0]}"
+            message = f"none of {which} has the entry {wanted or names[0]}"
             hint = "give only the ConfigMap of the plugin, and name its entry with --key"
-        chosen.fail(message, hint, (node_at(chosen.node, "data") or chosen.node).mark)
-    source.chosen, source.entries = fits[0], chosen.at("data")
+        chosen.at("data").fail(message, hint)
     if entry:
-        source.others()  # which the plugin does not read
-    return inside[fits[0]].document()
+        chosen.at("data").others(fits[0])  # which the plugin does not read
+    return source.chosen(fits[0], chosen.at("data"))
 
 
 def _fitting(
-    inside: Mapping[str, Value], keys: Sequence[str], likely: Callable[[Node], bool], wanted: str
+    inside: Mapping[str, Value], names: Sequence[str], marks: Collection[str], wanted: str
 ) -> list[str]:
-    """The wanted entry; else the one with the first of these names, or those that are likely."""
-    hits: list[str] = []
-    for name, value in inside.items():
+    """The wanted entry; else the one with the first of these names, or those with one of the marks."""
+    found = [name for name in ((wanted,) if wanted else names) if name in inside][:1]
+    for name, value in inside.items() if not found and not wanted else ():
         with suppress(ConfigError):
-            if isinstance(value.node, Scalar) and likely(parsed(value.node, Diagnostics(""))):
-                hits.append(name)
-    named = [name for name in ((wanted,) if wanted else keys) if name in inside]
-    return named[:1] or ([] if wanted else hits)
+            if isinstance(value.node, Scalar) and has_key(parsed(value.node, Diagnostics("")), marks):
+                found.append(name)
+    return found
 
 
-def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[Option]:
+def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[tuple[str, Value]]:
     """The flags with two hyphens or one, as ``--name=value`` or ``--name value``."""
     texts = [text_at(word.node) for word in words]
     for n, word in enumerate(words):
@@ -323,9 +304,9 @@ def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[Option
             continue
         name, sign, text = texts[n].lstrip("-").partition("=")
         if sign or name in switches or not texts[n + 1 :] or _FLAG.match(texts[n + 1]):
-            yield option(name, word, Scalar(word.node.mark, text if sign else "true", "str"))
+            yield name, replace(word, node=Scalar(word.node.mark, text if sign else "true", "str"))
         else:
-            yield option(name, words[n + 1], words[n + 1].node)
+            yield name, words[n + 1]
 
 
 def _words(value: Value) -> list[Value]:
@@ -338,35 +319,27 @@ def _words(value: Value) -> list[Value]:
             if is_script:
                 parts = one.node.text.split()
                 with suppress(ValueError):  # quotes that are not closed
-                    parts = _split(one.node.text)
+                    script = shlex.shlex(one.node.text, posix=True, punctuation_chars=";&|<>")
+                    script.whitespace_split = True
+                    parts = [*script]
             is_script = re.fullmatch("-[eilux]*c", "".join(parts)) is not None  # options of a shell
             nodes = [Scalar(one.node.mark, "" if is_script else part, "str") for part in parts]
             found += [replace(one, node=node) for node in nodes]
     return found
 
 
-def _split(script: str) -> list[str]:
-    words = shlex.shlex(script, posix=True, punctuation_chars=";&|<>")
-    words.whitespace_split = True
-    return [*words]
-
-
 def _environment(value: Value) -> Iterator[tuple[str, Value]]:
     """Names of variables, and what gives their values, in increasing precedence."""
     for one in value.each("envFrom"):
-        data = _data(one, "envFrom")
-        for key, each in data.members() if data else ():
+        for key, each in _data(one, "envFrom").members():
             yield f"{text_at(one.node, 'prefix')}{key}", each
     for one in value.each("env"):
         name, origin = text_at(one.node, "name"), one.at("valueFrom")
-        data = _data(origin, name) if origin else None
-        held = data.at(text_at(one.node, "valueFrom", "configMapKeyRef", "key")) if data else None
-        yield name, held or one
-    if (env := value.at("env")) is not None:  # a mapping, as in many charts
-        yield from env.members()
+        yield name, _data(origin, name).at(text_at(origin.node, "configMapKeyRef", "key")) or one
+    yield from value.at("env").members()  # a mapping, as in many charts
 
 
-def _data(origin: Value, variable: str) -> Value | None:
+def _data(origin: Value, variable: str) -> Value:
     """The entries of the ConfigMap from which a variable is; a remark if the input does not have them."""
     for key, kind in _ORIGINS.items():
         if name := text_at(origin.node, key, "name"):
@@ -374,4 +347,4 @@ def _data(origin: Value, variable: str) -> Value | None:
                 if one.kind == kind == "ConfigMap" and one.name == name:
                     return one.at("data")
             origin.source.note(f"{variable}: the value is in the {kind} {name}: {_GIVE[kind]}.")
-    return None
+    return origin.at("data")  # of no ConfigMap

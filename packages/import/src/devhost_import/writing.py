@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from devhost.backend import where
-from devhost.config.diagnostics import one_line
+from devhost.backend import Attribute, where
+from devhost.config.diagnostics import Diagnostics, Place, one_line
+from devhost.config.document import parse
 from devhost.config.language import naming
+from devhost.config.reader import read_where
 
 from .source import Source
 
@@ -42,21 +44,28 @@ class Entry:
     groups: Sequence[Group] = ()
 
 
+_ATTRIBUTES = {  # how backends compare what importers write, other ids in lower case
+    "*": Attribute(str, "", ""),
+    "isRdma": Attribute(bool, "", True),
+    "pKey": Attribute(str, "", "0x8001", hex=True),
+    **dict.fromkeys(("acpiIndex", "index", "sfNum", "vfIndex"), Attribute(int, "", 0)),
+}
+
+
 def document(
     source: Source,
     peer: str,
     differs: Sequence[str],
     entries: Sequence[Entry],
     *,
-    backends: Mapping[str, Mapping[str, Written]] | None = None,
-    labels: Mapping[str, Written] | None = None,
+    gpu: Written = (),
+    labels: Written = (),
 ) -> str:
-    """The whole file, if nothing was wrong with the input, whose remarks are at the head.
+    """The whole file, with the remarks on the input at the head.
 
-    ``differs`` are the differences between the plugin and devhost, without a full stop. ``backends`` are
-    options by backend; lists in them have a line for each mapping. ``labels`` are for a plugin with labels.
+    ``differs`` are the differences between the plugin and devhost, without a full stop. ``gpu`` are options
+    of that backend.
     """
-    source.check()
     kept = [*_kept(entries)]
     groups = [group for entry in kept for group in entry.groups]
     parts = [group.get(key, ()) for group in groups for key in ("members", "usb")]
@@ -68,7 +77,7 @@ def document(
     for note in source.remarks():
         lines += _comment(note, "# ")
     lines += ["version: 1", ""]
-    if options := given(**(backends or {}), udev=given(groups=groups)):
+    if options := given(gpu=gpu, udev=given(groups=groups)):
         lines += ["backends:", *_nested(options, "  ", is_open=True), ""]
     if labels:
         lines += [f"labels: {flow(labels)}", ""]
@@ -91,6 +100,10 @@ def given(**values: Written) -> dict[str, Written]:
     return {key: value for key, value in values.items() if value}
 
 
+def replicas(number: int) -> dict[str, Written]:
+    return {"share": {"replicas": number}} if number > 1 else {}
+
+
 def several(values: Sequence[Written]) -> Written:
     return values[0] if len(values) == 1 else list(values)
 
@@ -99,7 +112,8 @@ def _kept(entries: Sequence[Entry]) -> Iterator[Entry]:
     """The entries. One that could never get a device is replaced by its remarks and the reason."""
     above: list[tuple[Entry, where.Where]] = []
     for entry in entries:
-        blocks = tuple(map(_condition, entry.where)) or (where.Block(),)
+        node, aside = parse(flow(entry.where).encode(), Diagnostics("")), Place(Diagnostics(""))
+        blocks = read_where(node, entry.backend, _ATTRIBUTES, aside) or (where.Block(),)
         takers = [_taker(above, entry, block) for block in blocks] if entry.name else [""]
         if all(takers):
             names = " and ".join(name for name in dict.fromkeys(takers) if name != entry.name)
@@ -121,27 +135,6 @@ def _taker(above: Sequence[tuple[Entry, where.Where]], later: Entry, block: wher
         if is_same or (may_take and has_name and where.covers(blocks, (block,))):
             return earlier.name
     return ""
-
-
-# attributes that backends compare as numbers, or without regard to case
-_NUMBERS = frozenset({"acpiIndex", "index", "sfNum", "vfIndex"})
-_HEX = frozenset({"device", "pKey", "pciBusID", "pciClass", "pfPciBusID", "vendor"})
-
-
-def _condition(block: Block) -> where.Block:
-    terms: list[where.Term] = []
-    refuse: list[where.Block] = []
-    for key, value in block.items():
-        values = [value] if isinstance(value, (str, int, Mapping)) else [*value]
-        patterns: list[where.Pattern] = [where.Text(str(one), fold=key in _HEX) for one in values]
-        if key == "not":
-            refuse += map(_condition, _mappings(values))
-            continue
-        if key in _NUMBERS:
-            spans = (span.partition("-") for one in values for span in str(one).split(","))
-            patterns = [where.Range(int(low), int(high or low)) for low, _, high in spans]
-        terms.append(where.Term(key, tuple(patterns)))
-    return where.Block(tuple(terms), tuple(refuse))
 
 
 def _comment(remark: str, first: str) -> list[str]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import shown
-from devhost.config.document import Fields, Items, Scalar
 from devhost.config.language import MAX_REPLICAS, naming
-from devhost.config.reader import Bounds, Raw
+from devhost.config.reader import Bounds, Form, Raw
 
-_DEVICE = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]{1,4}(:[0-9]{1,4})?")
-
-Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+_Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+_UUID = r"(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]{1,4}(:[0-9]{1,4})?"
+_Device = Annotated[str, Form(_UUID, "an index, a MIG index or a UUID")] | Annotated[int, Bounds(0, 9999)]
 
 
 def full_name(name: str) -> str:
@@ -32,7 +30,7 @@ class Plugin:
     """``flags.plugin``."""
 
     pass_device_specs: bool = False
-    device_list_strategy: Strategy | tuple[Strategy, ...] = "envvar"
+    device_list_strategy: _Strategy | tuple[_Strategy, ...] = "envvar"
     device_ID_strategy: Literal["uuid", "index"] = "uuid"
     cdi_annotation_prefix: str = ""
     nvidia_CTK_path: str = ""
@@ -44,16 +42,9 @@ class Plugin:
         given = self.device_list_strategy
         return tuple(dict.fromkeys((given,) if isinstance(given, str) else given)) or ("envvar",)
 
-
-@dataclass(frozen=True, slots=True)
-class FeatureDiscovery:
-    """``flags.gfd``, for gpu-feature-discovery, the plugin's companion that labels nodes."""
-
-    output_file: str = ""
-    oneshot: Raw = option(None)
-    no_timestamp: Raw = option(None)
-    sleep_interval: Raw = option(None)
-    machine_type_file: Raw = option(None)
+    @property
+    def has_cdi(self) -> bool:
+        return any(one.startswith("cdi-") for one in self.strategies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ class Flags:
     device_discovery_strategy: str = "auto"
     use_node_feature_API: Raw = option(None)
     plugin: Plugin = Plugin()
-    gfd: FeatureDiscovery | None = None
+    gfd: dict[str, Raw] | None = None  # of gpu-feature-discovery, the plugin's companion that labels nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,35 +84,21 @@ class _Resources:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """One entry of ``sharing.timeSlicing.resources``; ``devices`` are ``all``, a number, or a list."""
+    """One entry of ``sharing.timeSlicing.resources``."""
 
     name: str = option(example="nvidia.com/gpu")
     replicas: Annotated[int, Bounds(2, MAX_REPLICAS)] = option(example=10)
     rename: str = ""
-    devices: Raw = option(None)
+    devices: Literal["all"] | Annotated[int, Bounds(1, 9999)] | tuple[_Device, ...] = "all"
 
     def __post_init__(self) -> None:
         _check_name(self.name, "name")
         if self.rename:
             _check_name(self.rename, "rename")
-        node = self.devices
-        is_wrong = isinstance(node, Scalar) and node.text != "all" and (node.kind != "int" or not self.count)
-        if is_wrong or isinstance(node, Fields):
-            hint = "all is the default" if is_wrong else ""
-            raise OptionError(f"must be all, a number or a list, not {node}", key="devices", hint=hint)
-        for n, one in enumerate(node.items if isinstance(node, Items) else ()):
-            if not (isinstance(one, Scalar) and _DEVICE.fullmatch(one.text)):
-                raise OptionError("is not an index, a MIG index or a UUID", key=f"devices[{n}]")
-
-    @property
-    def count(self) -> int:
-        text = self.devices.text if isinstance(self.devices, Scalar) else ""
-        return int(text) if re.fullmatch("[0-9]{1,4}", text) else 0
 
     @property
     def listed(self) -> list[str]:
-        items = self.devices.items if isinstance(self.devices, Items) else ()
-        return [one.text for one in items if isinstance(one, Scalar)]
+        return [*map(str, self.devices)] if isinstance(self.devices, tuple) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,41 @@
-"""The resources of an NVIDIA device plugin configuration, as entries of devhost.yaml."""
+"""Converts the YAML of the NVIDIA device plugin, also as the NVIDIA GPU operator makes it.
+
+Settings that the plugin reads but ignores (names by pattern, ``rename``, ``devices``) are omitted with a
+remark, because pods request what the plugin serves.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 
-from devhost_import.writing import Entry, Written, given
+from devhost.config.language import LABEL_DIRECTORY
 
-from .config import Config, Pattern, Shared, full_name
+from .nvidia_config import Config, Pattern, Plugin, Shared, full_name
+from .nvidia_settings import settings
+from .source import Source, text_at
+from .writing import Entry, Written, document, given, several
 
 Where = dict[str, Written]
+
+_DIFFERS = [
+    "with devhost an Unhealthy GPU becomes Healthy again, with the plugin only after a restart",
+    "devhost follows changes of GPUs and MIG instances, the plugin needs a restart",
+]
+
+_APPLICATION = [13, 31, 43, 45, 68, 109]
+"""Xids that the plugin ignores unless they are enabled (``getDisabledHealthCheckXids`` in
+``internal/rm/health.go``)."""
 
 _IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
 _INSTANCES: Where = {"vendor": "nvidia", "kind": "mig"}
 _MIG = "nvidia.com/mig-"
 _MPS_ROOT = "/run/nvidia/mps"  # in the plugin's chart
+_MPS = (
+    "sharing.mps: devhost does not start MPS servers, it uses those of the plugin's mps-control-daemon: keep "
+    "it running."
+)
 
 # remarks on whole GPUs, by value of migStrategy
 _BY_STRATEGY = {
@@ -24,7 +45,92 @@ _BY_STRATEGY = {
 }
 
 
-class Entries:
+def convert(source: Source, *, as_written: bool) -> str:
+    found = settings(source)
+    config = found.config.as_dataclass(Config, source.note)
+    options = _options(config, source) | _health(found.health)
+    source.note(*_omitted(config), *([_MPS] if config.sharing.mps else []))
+    entries = list(_Entries(config, source.note, as_written=as_written).all())
+    labels: dict[str, Written] = {}
+    if config.flags.gfd is not None:
+        file = config.flags.gfd.get("outputFile")
+        directory = str(PurePosixPath(text_at(file) if file else LABEL_DIRECTORY / "gfd").parent)
+        labels = given(write=True, directory=directory != str(LABEL_DIRECTORY) and directory)
+        source.note("labels: those of gpu-feature-discovery: remove that program, or both write them.")
+    return document(source, "the NVIDIA device plugin", _DIFFERS, entries, gpu=options, labels=labels)
+
+
+def _options(config: Config, source: Source) -> dict[str, Written]:
+    flags, plugin = config.flags, config.flags.plugin
+    strategies = _strategies(plugin, source.note)
+    program = plugin.nvidia_CTK_path if "cdi" in strategies else ""
+    path = PurePosixPath(program)
+    is_ctk = path.name == "nvidia-ctk"
+    has_ctk = is_ctk or path.parent.name == "toolkit"  # NVIDIA's toolkit container installs both there
+    return given(
+        driverRoot=flags.nvidia_driver_root != "/" and flags.nvidia_driver_root,
+        devRoot=flags.nvidia_dev_root != flags.nvidia_driver_root and flags.nvidia_dev_root,
+        deviceListStrategy=strategies != ["envvar"] and several(strategies),
+        deviceIDStrategy=plugin.device_ID_strategy == "index" and "index",
+        nvidiaCTKPath=has_ctk and str(path.with_name("nvidia-ctk")),
+        nvidiaCDIHookPath=program != "" and not is_ctk and str(path),
+        gdsEnabled=flags.gds_enabled,
+        mofedEnabled=flags.mofed_enabled,
+        gdrcopyEnabled=flags.gdrcopy_enabled,
+        imexChannelIDs=config.imex.channel_IDs,
+    )
+
+
+def _strategies(plugin: Plugin, note: Callable[[str], None]) -> list[str]:
+    found = [one for one in plugin.strategies if not one.startswith("cdi-")]
+    if {"envvar", "volume-mounts"} <= {*found}:
+        found.remove("envvar")
+        note("deviceListStrategy: together with volume-mounts the plugin ignores envvar; it is omitted.")
+    if plugin.pass_device_specs and found:
+        found.append("device-specs")
+    elif plugin.pass_device_specs:
+        note("passDeviceSpecs: the plugin ignores it if CDI is the only strategy; it is omitted.")
+    if plugin.has_cdi and "cdi-cri" not in plugin.strategies:
+        note("cdi-annotations: devhost passes the names in the field for CDI devices, as with cdi-cri.")
+    return [*found, "cdi"] if plugin.has_cdi else found
+
+
+def _health(variables: Mapping[str, str]) -> dict[str, Written]:
+    """``all`` and ``xids`` mean the same; if all are disabled, none can be enabled. It ignores words."""
+    off, on = (
+        {word.strip().lower() for word in variables.get(name, "").split(",")}
+        for name in ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
+    )
+    if on & {"all", "xids"}:
+        return {"heedXids": _APPLICATION}
+    if off & {"all", "xids"}:
+        return {"healthChecks": "none"}
+    ignored, heeded = (sorted({int(word) for word in one if word.isdecimal()} - {0}) for one in (off, on))
+    return given(ignoreXids=ignored, heedXids=heeded)
+
+
+def _omitted(config: Config) -> list[str]:
+    flags, plugin, imex = config.flags, config.flags.plugin, config.imex
+    finder, of_gfd = flags.device_discovery_strategy, [key for key in flags.gfd or () if key != "outputFile"]
+    every: Sequence[tuple[str, object, str]] = [
+        ("imex.required", imex.channel_IDs and imex.required, "a container gets its node's channels."),
+        ("mpsRoot", flags.mps_root and not config.sharing.mps, "it matters only with sharing.mps."),
+        ("nvidiaCTKPath", plugin.nvidia_CTK_path and not plugin.has_cdi, "it matters only with CDI."),
+        ("failOnInitError", not flags.fail_on_init_error, "devhost retries GPUs that cannot be used."),
+        (
+            f"deviceDiscoveryStrategy {finder}",
+            finder not in ("auto", "nvml"),
+            "devhost serves PCI GPUs only.",
+        ),
+        ("containerDriverRoot", plugin.container_driver_root, "devhost finds driverRoot below its --root."),
+        ("cdiAnnotationPrefix", plugin.cdi_annotation_prefix, "devhost passes no CDI names as annotations."),
+        ("useNodeFeatureAPI", flags.use_node_feature_API is not None, "devhost writes labels as files."),
+        (f"flags.gfd.{', '.join(of_gfd)}", of_gfd, "devhost writes labels when they change."),
+    ]
+    return [f"{key} is omitted: {why}" for key, applies, why in every if applies]
+
+
+class _Entries:
     """The entries for one configuration. ``note`` is called with remarks for the head of the result."""
 
     def __init__(self, config: Config, note: Callable[[str], None], *, as_written: bool) -> None:
@@ -38,9 +144,7 @@ class Entries:
         self._mps_root = (config.flags.mps_root.rstrip("/") or _MPS_ROOT) if mps else ""
         # with MPS always, regardless of the key (ValidateRequest in the plugin's internal/rm/rm.go)
         self._most = int(bool(mps or (slicing and slicing.fail_requests_greater_than_one)))
-        self._renames = bool(slicing and slicing.rename_by_default)
-        policy = config.flags.plugin.shared_devices_allocation_policy
-        self._prefer = "pack" if policy == "packed" else "spread"
+        self._suffix = ".shared" if slicing and slicing.rename_by_default else ""
         self._served: set[str] = set()
 
     def all(self) -> Iterator[Entry]:
@@ -95,16 +199,14 @@ class Entries:
         self._served.add(name)
         overrides: list[Where] = []
         for share in self._effective(name, remarks):
-            renamed = full_name(share.rename) if share.rename else f"{name}.shared" * self._renames
+            renamed = full_name(share.rename) if share.rename else self._suffix and f"{name}{self._suffix}"
             some = self._some(share, where, remarks)
             if renamed or not some:
                 yield Entry(renamed or name, "gpu", some or where, self._keys(share.replicas), remarks)
                 remarks = []
             elif self._most:
-                remarks.append(
-                    "maxPerContainer limits whole GPUs of this resource as well; the plugin limits only "
-                    "shares."
-                )
+                what = "limits whole GPUs of this resource as well; the plugin limits only shares."
+                remarks.append(f"maxPerContainer {what}")
             if not some:
                 return
             overrides += [{"where": one, "replicas": share.replicas} for one in some if not renamed]
@@ -120,24 +222,25 @@ class Entries:
             return shares
         if any(share.rename for share in shares):
             remarks.append(f"rename: {_IGNORED}")
-        if any(share.count or share.listed for share in shares):
+        if any(share.devices != "all" for share in shares):
             remarks.append(f"devices, which shares only some: {_IGNORED}")
         if len(shares) > 1:
             what = f"sharing has {len(shares)} entries for this resource"
             remarks.append(f"{what}; for the plugin the highest number counts.")
-        replicas = max(share.replicas for share in shares)
-        return [Shared(name, replicas)]
+        return [Shared(name, max(share.replicas for share in shares))]
 
     def _keys(self, replicas: int, overrides: Sequence[Where] = ()) -> dict[str, Written]:
         if not replicas and not overrides:  # MPS serves only shared devices
             return {}
         share = given(replicas=replicas, maxPerContainer=self._most, overrides=overrides)
-        return given(share=share, mps=given(root=self._mps_root), prefer=self._prefer)
+        is_packed = self._config.flags.plugin.shared_devices_allocation_policy == "packed"
+        prefer = "pack" if is_packed else "spread"
+        return given(share=share, mps=given(root=self._mps_root), prefer=prefer)
 
     def _some(self, share: Shared, where: list[Where], remarks: list[str]) -> list[Where]:
-        if share.count:
-            remarks += [f"devices: {share.count} means the {share.count} devices with the lowest numbers."]
-            return [block | {"index": f"0-{share.count - 1}"} for block in where]
+        if isinstance(count := share.devices, int):
+            remarks.append(f"devices: {count} means the {count} devices with the lowest numbers.")
+            return [block | {"index": f"0-{count - 1}"} for block in where]
         numbers = [one for one in share.listed if one.isdigit()]
         uuids = [one for one in share.listed if one.startswith(("GPU-", "MIG-"))]
         if len(numbers) + len(uuids) < len(share.listed):

@@ -1,1 +1,0 @@
-"""Converts configurations of the NVIDIA device plugin and of the GPU operator."""
