@@ -32,6 +32,7 @@ class FakeSource:
     kind: type[Toy] = Toy
     link_cache = None
     missing_drivers = ()
+    started = True
 
     def __init__(self, *, probes: bool) -> None:
         self.abilities = Abilities(probe=probes)

@@ -103,6 +103,25 @@ def test_an_event_source_that_is_open_without_events_for_long_works_again(
     assert [message for message, _ in said(caplog)] == ["event source failed", "event source is back"]
 
 
+def test_a_backend_that_has_not_started_is_one_problem_and_not_also_one_of_its_event_source(
+    virtual: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        scene.source.started, scene.source.error = False, BackendError("no library")
+        async with scene.running(watch=True):
+            await asyncio.sleep(600)
+            assert scene.discovery.event_source_error == ""
+            assert scene.source.watches == []
+            scene.source.started, scene.source.error = True, None
+            await asyncio.sleep(600)
+            assert len(scene.source.watches) == 1
+
+    caplog.set_level(logging.INFO, "devhost")
+    virtual(main())
+    assert [message for message, _ in said(caplog)] == ["backend is degraded", "backend is back"]
+
+
 def test_a_backend_without_an_event_source_has_no_event_source_error(virtual: Any) -> None:
     async def main() -> None:
         old, new = Scene(probes=False), Scene(probes=False)

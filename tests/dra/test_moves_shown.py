@@ -72,6 +72,26 @@ async def test_a_move_is_a_few_lines_and_no_problem(place: Path, count: int, bef
                     node.delete_claim(claim.name)
 
 
+async def test_after_a_restart_no_device_moves_only_because_its_backend_is_still_looking(place: Path) -> None:
+    async with DraNode(place) as node:
+        node.configure(DRA)
+        hang = node.node.root / "hang"
+        async with node.node.served():
+            await node.register()
+            await node.node.until(lambda: len(node.published().get(RESOURCE, ())) == 2)
+        hang.touch()
+        async with node.node.served():
+            await node.register()
+            document = status(node.node.host)
+            assert document["dra"] is not None
+            assert (document["dra"]["moving"], document["dra"]["moves"]) == ([], [])
+            claim = node.allocate("early", node.name_of("c0"))
+            assert "still looking for devices (cards)" in (await node.prepare(claim))[claim.uid].error
+            hang.unlink()
+            await node.node.until(lambda: node.node.host.ready()[0])
+            assert node.moving() == []
+
+
 @pytest.mark.parametrize(
     "after", [DRA, DRA.replace("card,", "other,"), RENAMED], ids=["to-dra", "to-dra-renamed", "renamed"]
 )

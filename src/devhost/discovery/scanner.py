@@ -261,7 +261,8 @@ class Scanner:
             # The next scan must be a full one, since the events of this one were not handled.
             self._events, self._full = [ANYTHING], True
             self._failing = self._failing.added(error.message, began)
-            self._scanned.set()
+            if runner.started:  # else there is nothing yet that could have events
+                self._scanned.set()
             self._failed(error)
             return False
         # record how long the scan took

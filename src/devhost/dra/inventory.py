@@ -205,10 +205,11 @@ class DraInventory:
         """Why there is no such device, as the end of a sentence; empty if nothing of that name is known."""
         absent = self._absent = self._absent or _Absent(self._configured(), self._refused())
         known = self._known.get((pool, device)) or absent.configured.get((pool, device))
+        unlisted = sorted(name for name, one in self._scanners.items() if not one.listed)
+        concerned = unlisted if known is None else [name for name in unlisted if name == known[1][0]]
+        if concerned or not self._scanners:
+            return f"devhost is still looking for devices ({', '.join(concerned) or 'it just started'})"
         if known is None:
-            unlisted = sorted({name for name, one in self._scanners.items() if not one.listed})
-            if unlisted or not self._scanners:
-                return f"devhost is still looking for devices ({', '.join(unlisted) or 'it just started'})"
             return ""
         resource, key = known
         if not self.is_gone(key) and (waits_for := self._sides.waits_for(key)):
@@ -247,6 +248,10 @@ class DraInventory:
         scanner = self._scanners.get(key[0])
         return scanner is not None and scanner.listed and key[1] not in scanner.devices
 
+    def _may_be_offered(self, key: Key) -> bool:
+        scanner = self._scanners.get(key[0])
+        return scanner is None or (scanner.listed and key[1] in scanner.devices)
+
     def unplugged(self) -> Iterator[DraDevice]:
         """The devices that claims hold and that certainly do not exist, in a stable order."""
         holders = self._claims.by_device()
@@ -261,9 +266,9 @@ class DraInventory:
     def moving(self) -> Sequence[Moving]:
         """The devices that change sides, in a stable order: also those that a pod still holds.
 
-        A device that is gone leaves its side, too, but only because there is nothing to offer.
+        A device that is gone, or not found yet, is on no side, too, but only because there is nothing to offer.
         """
-        found = [one for one in self._sides.moving() if not self.is_gone(one.key)]
+        found = [one for one in self._sides.moving() if self._may_be_offered(one.key)]
         known = {one.key for one in found}
         for refusal in self._plan.refusals:
             key = (refusal.backend, refusal.device)
