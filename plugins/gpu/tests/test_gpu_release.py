@@ -93,10 +93,10 @@ async def test_no_process_has_the_driver_open_when_a_release_returns(node: Machi
         assert node.users() == []
         await node.offers({GPU: 0})
         assert node.reasons() == {f"{RELEASED}{until} (to end that: devhost resume gpu)"}
-        condition = node.host.scanners["gpu"].condition
-        before = condition.last_scan
+        scanner = node.host.scanners["gpu"]
+        before = scanner.condition.last_scan
         node.look("gpu")
-        await node.until(lambda: condition.last_scan != before)
+        await node.until(lambda: scanner.condition.last_scan != before)
         assert node.nvidia().client.processes == []
         await node.host.backends.release("gpu", 900)  # again: only its end changes
         assert node.users() == []
