@@ -119,14 +119,12 @@ async def test_a_kubelet_socket_without_a_listener_is_tried_again(rig, kubelet):
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services, WAIT)
-        registration = host.services[TOY].registration
-        await rig.until(
-            lambda: registration.condition.error == f"no process listens on {kubelet.socket}", WAIT
-        )
+        toy = host.services[TOY].registration
+        await rig.until(lambda: toy.condition.error == f"no process listens on {kubelet.socket}", WAIT)
         await kubelet.start()
         await served(kubelet, toy=2)
         # the list may come before the answer to Register
-        await rig.until(lambda: registration.condition.error == "", WAIT)
+        await rig.until(lambda: toy.condition.error == "", WAIT)
 
 
 @pytest.mark.conformance(7)
@@ -138,13 +136,11 @@ async def test_an_unanswered_register_ends_at_its_deadline_and_leaks_no_task(rig
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await rig.until(lambda: TOY in host.services, WAIT)
-        registration = host.services[TOY].registration
-        await rig.until(
-            lambda: "has not answered Register within 0.3 s" in registration.condition.error, WAIT
-        )
+        toy = host.services[TOY].registration
+        await rig.until(lambda: "has not answered Register within 0.3 s" in toy.condition.error, WAIT)
         await served(kubelet, toy=2)
         # the list may come before the answer to Register
-        await rig.until(lambda: registration.condition.error == "", WAIT)
+        await rig.until(lambda: toy.condition.error == "", WAIT)
     await kubelet.stop()
     await rig.until(lambda: not asyncio.all_tasks() - before)
 

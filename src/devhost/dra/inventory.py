@@ -266,7 +266,7 @@ class DraInventory:
     def moving(self) -> Sequence[Moving]:
         """The devices that change sides, in a stable order: also those that a pod still holds.
 
-        A device that is gone, or not found yet, is on no side, too, but only because there is nothing to offer.
+        A device that is gone, or not found yet, is on no side, but only because there is nothing to offer.
         """
         found = [one for one in self._sides.moving() if self._may_be_offered(one.key)]
         known = {one.key for one in found}
