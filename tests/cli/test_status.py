@@ -410,6 +410,7 @@ def empty(name: str, state: str, reason: str, *, optional: bool = False) -> Entr
         "state": "none",
         "reason": reason,
         "remark": "",
+        "cordoned": "",
     }
     return made | {"state": state}  # type: ignore[return-value]
 

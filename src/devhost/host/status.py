@@ -11,6 +11,7 @@ from devhost import __version__
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.backend.files import digest
 from devhost.backend.model import Holder
+from devhost.discovery.maintenance.follower import Applied
 from devhost.discovery.observers import Observer
 from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
@@ -23,6 +24,7 @@ from devhost.telemetry.document import (
     DepartedStatus,
     DeviceStatus,
     HeldStatus,
+    JudgedStatus,
     LabelsStatus,
     MemberStatus,
     ObserverStatus,
@@ -33,6 +35,7 @@ from devhost.telemetry.document import (
     RefusedDevice,
     ResourceStatus,
     StatusDocument,
+    VerdictStatus,
     held_by,
     holder_status,
 )
@@ -100,6 +103,7 @@ def captured(host: Host) -> Callable[[], StatusDocument]:
         ]
         + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
         "observers": [_observer(observer) for observer in host.observers],
+        "verdicts": [_verdict(one) for one in host.verdicts.applied],
         "refusals": [
             PlanRefusal(
                 backend=refusal.backend,
@@ -295,6 +299,19 @@ def _observer(observer: Observer) -> ObserverStatus:
         "failures": condition.failures,
         "waiting": observer.waiting,
         "dropped": condition.dropped,
+    }
+
+
+def _verdict(applied: Applied) -> VerdictStatus:
+    verdict = applied.verdict
+    return {
+        "file": verdict.file,
+        "kind": verdict.kind.value,
+        "by": verdict.by,
+        "reason": verdict.reason,
+        "since": _iso(verdict.since),
+        "until": None if verdict.until is None else _iso(verdict.until),
+        "devices": [JudgedStatus(backend=backend, device=device) for backend, device in applied.devices],
     }
 
 
