@@ -11,6 +11,7 @@ import pytest
 
 from devhost.discovery.health import ALL
 from devhost.discovery.maintenance.files import (
+    FRESH,
     MAX_BYTES,
     MAX_FILES,
     MAX_NAMES,
@@ -23,6 +24,7 @@ from devhost.discovery.maintenance.files import (
     is_own,
     own_file,
     parsed,
+    signature_of,
     write,
 )
 
@@ -226,6 +228,13 @@ def test_an_edit_without_another_size_or_name_is_seen(place: Place) -> None:
     place.read()
     place.put("a.json", changed(reason="XID 48"))
     assert [one.reason for one in place.read().verdicts] == ["XID 48"]
+
+
+def test_a_file_that_was_just_changed_is_read_again(place: Place) -> None:
+    found = place.put("a.json").lstat()
+    assert signature_of(found, found.st_ctime + FRESH - 0.1) is None
+    assert signature_of(found, found.st_ctime - 3600) is None  # the clock was set back
+    assert signature_of(found, found.st_ctime + FRESH + 0.1) is not None
 
 
 def test_so_many_files_are_read_and_the_others_are_one_problem(place: Place) -> None:

@@ -18,6 +18,7 @@ from devhost.discovery.health import ALL
 from devhost.discovery.maintenance.follower import OLD, Flaw, VerdictFollower
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
+from devhost.discovery.timing import NODE, Timing
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.telemetry.metrics import Metrics
 
@@ -59,13 +60,14 @@ class Machine:
         self.changes = 0
         self.follower = self.made()
 
-    def made(self, clock: Clock | None = None) -> VerdictFollower:
+    def made(self, clock: Clock | None = None, timing: Timing = NODE) -> VerdictFollower:
         return VerdictFollower(
             self.directory,
             self.root,
             self.scanners,
             self._plan,
             self._changed,
+            timing,
             clock=clock or self.clock,
             wall=lambda: self.wall,
         )
@@ -261,6 +263,7 @@ async def test_a_verdict_ends_at_its_time_by_the_clock_of_the_wall(machine: Mach
 
 
 async def test_the_end_needs_no_change_of_a_file(machine: Machine, until: Any) -> None:
+    machine.follower = machine.made(timing=Timing(verdicts=3600.0))
     machine.put(until="2001-09-09T01:47:40Z")
     async with following(machine):
         await until(lambda: machine.reasons() == {"cards/d0": FAN})

@@ -43,8 +43,8 @@ MAX_BY = 64
 SETTLE = 1.0
 """Seconds for which a bad file may be one that is being written, and has no effect."""
 
-_FRESH = 1.0
-"""A file that was changed so recently may change again without another time of its change."""
+FRESH = 1.0
+"""Seconds in which a file may change again without another time: kernels before 6.13 count in ticks."""
 
 _OWN = "cordon-"
 """What the files of ``devhost cordon`` begin with."""
@@ -173,7 +173,7 @@ class VerdictDirectory:
         since = before.since if before and before.flaw else now
         try:
             found = path.lstat()
-            signature = _signature(found)
+            signature = signature_of(found, time.time())
             if before is not None and signature is not None and signature == before.signature:
                 return before
             return _Known(signature, read_verdict(path, found))
@@ -189,9 +189,9 @@ class VerdictDirectory:
         return name if name == ALL else resolved(self._root, name)
 
 
-def _signature(found: os.stat_result) -> tuple[int, ...] | None:
-    """What changes with a file; ``None`` while another change might not be seen."""
-    if max(found.st_mtime, found.st_ctime) > time.time() - _FRESH:
+def signature_of(found: os.stat_result, now: float) -> tuple[int, ...] | None:
+    """What changes with a file; ``None`` while another change might not be seen, at this wall-clock time."""
+    if max(found.st_mtime, found.st_ctime) > now - FRESH:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
