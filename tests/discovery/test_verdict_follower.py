@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,8 @@ from fake_clock import FakeClock
 
 from devhost.backend import Attribute, Backend, Device, Edits
 from devhost.discovery.health import ALL
-from devhost.discovery.maintenance.follower import OLD, Flaw, VerdictFollower
+from devhost.discovery.maintenance.follower import VerdictFollower
+from devhost.discovery.maintenance.judge import OLD, Flaw
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.timing import NODE, Timing
@@ -130,15 +130,13 @@ async def test_a_device_is_named_by_any_of_its_names(machine: Machine, name: str
     (machine.root / "dev/my-card").symlink_to("card0")
     machine.put(devices=[name])
     assert await machine.look() == {"cards/d0": FAN}
-    assert [one.devices for one in machine.follower.applied] == [(("cards", "d0"),)]
+    assert [one.devices for one in machine.follower.applied()] == [(("cards", "d0"),)]
     assert machine.follower.flaws == []
 
 
-async def test_without_a_directory_nothing_is_imported_and_nothing_happens(machine: Machine) -> None:
-    sys.modules.pop("devhost.discovery.maintenance.files", None)
+async def test_without_a_directory_nothing_happens(machine: Machine) -> None:
     assert await machine.look() == {}
-    assert "devhost.discovery.maintenance.files" not in sys.modules
-    assert machine.plans == []
+    assert (machine.plans, [*machine.follower.applied()], machine.follower.flaws) == ([], [], ())
 
 
 async def test_a_name_means_what_it_means_now_and_an_id_stays(machine: Machine) -> None:
@@ -254,7 +252,7 @@ async def test_a_verdict_ends_at_its_time_by_the_clock_of_the_wall(machine: Mach
     assert await machine.look() == {"cards/d0": FAN}
     machine.wall += 1.0
     assert await machine.look() == {}
-    assert machine.follower.applied == []
+    assert [*machine.follower.applied()] == []
     # the clock was wrong, and is set back
     machine.wall -= 3600.0
     assert await machine.look() == {"cards/d0": FAN}
@@ -310,7 +308,7 @@ async def test_only_an_old_cordon_may_have_been_forgotten(machine: Machine) -> N
     machine.put("c.json")
     machine.put("u.json", kind="unhealthy", devices=["d1"])
     await machine.look()
-    since = machine.follower.applied[0].verdict.since
+    since = next(machine.follower.applied()).verdict.since
     machine.wall = since + OLD
     assert [*machine.follower.forgotten()] == []
     machine.wall += 1.0

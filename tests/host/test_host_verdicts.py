@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from devhost_testing.kubelet import UnexpectedAdmissionError
 
 from devhost.backend.model import unhealthy
-from devhost.discovery.maintenance.follower import OLD
+from devhost.discovery.maintenance.judge import OLD
 from devhost.host.problems import problems
 from devhost.host.status import status
 from devhost.telemetry.readiness import unready
@@ -143,12 +142,3 @@ async def test_a_cordoned_device_is_missing_for_expect_with_who_did_it(rig, kube
         rig.write(f"name: {TOY}, backend: toy", "name: example.com/other, backend: other")
         verdicts.put("toy/d0")
         await rig.until(lambda: FAN in reasons(host).values() and not unready(status(host)))
-
-
-async def test_a_node_without_verdicts_has_their_code_not_in_memory(rig, kubelet, tmp_path):
-    sys.modules.pop("devhost.discovery.maintenance.files", None)
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running(state_dir=tmp_path / "state") as host:
-        await rig.until(lambda: host.ready()[0])
-        assert "devhost.discovery.maintenance.files" not in sys.modules
-        assert status(host)["verdicts"] == []

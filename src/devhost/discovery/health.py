@@ -192,7 +192,9 @@ class HealthTracker:
         """The device's health as the kubelet should see it."""
         own = self._recovery.settle(device.id, self._raw(device), now)
         cordon = self.cordon(device.id) if self.cordons else HEALTHY
-        return own if cordon.healthy else worst(cordon, own)
+        if cordon.healthy:
+            return own
+        return cordon if own.healthy else worst(cordon, own)
 
     def next_change(self, now: float, asked: float) -> float | None:
         """See :meth:`Recovery.next_change`."""

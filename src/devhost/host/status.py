@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from devhost import __version__
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.backend.files import digest
 from devhost.backend.model import Holder
-from devhost.discovery.maintenance.follower import Applied
 from devhost.discovery.observers import Observer
 from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
@@ -46,6 +46,9 @@ from .orphans import Orphan
 from .problems import problems
 from .service import ResourceService
 from .shortages import refusal_reason
+
+if TYPE_CHECKING:
+    from devhost.discovery.maintenance.judge import Applied
 
 NOT_HELD: tuple[Sequence[Key], Holder | None] = ((), None)
 
@@ -103,7 +106,7 @@ def captured(host: Host) -> Callable[[], StatusDocument]:
         ]
         + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
         "observers": [_observer(observer) for observer in host.observers],
-        "verdicts": [_verdict(one) for one in host.verdicts.applied],
+        "verdicts": [_verdict(one) for one in host.verdicts.applied()],
         "refusals": [
             PlanRefusal(
                 backend=refusal.backend,

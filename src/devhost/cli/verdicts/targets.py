@@ -22,7 +22,8 @@ from devhost.config.root_directory import check_root
 from devhost.config.state import state_directory
 from devhost.discovery.health import ALL
 from devhost.discovery.maintenance import files
-from devhost.discovery.maintenance.follower import DIRECTORY, is_one
+from devhost.discovery.maintenance.follower import DIRECTORY
+from devhost.discovery.maintenance.judge import is_one
 from devhost.discovery.named import named
 from devhost.discovery.unserved import resolved
 from devhost.runtime.log import printable

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import trusted
-from devhost.backend.errors import DevhostError
+from devhost.backend.errors import DevhostError, printable
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_REASON
@@ -112,7 +113,7 @@ class _Known:
     ``kept`` is whether that only hides the verdict, as an error of the file system does.
     """
 
-    signature: tuple[int, ...] | None
+    signature: int | None
     verdict: Verdict | None
     flaw: str = ""
     since: float = 0.0
@@ -176,7 +177,8 @@ class VerdictDirectory:
             signature = signature_of(found, time.time())
             if before is not None and signature is not None and signature == before.signature:
                 return before
-            return _Known(signature, read_verdict(path, found))
+            verdict = read_verdict(path, found)
+            return _Known(signature, last if verdict == last else verdict)  # one object takes less memory
         except FileNotFoundError:
             return None
         except (Flawed, trusted.Untrusted, IsADirectoryError) as error:
@@ -189,11 +191,11 @@ class VerdictDirectory:
         return name if name == ALL else resolved(self._root, name)
 
 
-def signature_of(found: os.stat_result, now: float) -> tuple[int, ...] | None:
+def signature_of(found: os.stat_result, now: float) -> int | None:
     """What changes with a file; ``None`` while another change might not be seen, at this wall-clock time."""
     if max(found.st_mtime, found.st_ctime) > now - FRESH:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return hash((found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
 
 
 def read_verdict(path: Path, found: os.stat_result) -> Verdict:
@@ -239,7 +241,7 @@ def parsed(file: str, data: bytes, since: float) -> Verdict:
         _kind(content["kind"]),
         _names(content["devices"]),
         _text("reason", content["reason"], MAX_REASON),
-        _text("by", content["by"], MAX_BY),
+        sys.intern(_text("by", content["by"], MAX_BY)),
         since,
         _until(content.get("until")),
     )
@@ -261,7 +263,7 @@ def _names(value: Any) -> tuple[str, ...]:
 def _text(key: str, value: Any, most: int) -> str:
     if not (isinstance(value, str) and value.strip()):
         raise Flawed(f"its {key} is no text", f"write a {key}")
-    text = " ".join(value.split())
+    text = printable(" ".join(value.split()))
     if len(text) > most:
         raise Flawed(f"its {key} has more than {most} characters", "shorten it")
     return text
