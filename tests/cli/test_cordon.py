@@ -18,7 +18,7 @@ from devhost_testing.kubelet import KubeletSimulator
 from devhost.backend.errors import EnvironmentFailure
 from devhost.cli.verdicts import targets
 from devhost.discovery.health import ALL
-from devhost.discovery.maintenance.files import Verdict, in_directory
+from devhost.discovery.maintenance.files import Verdict, in_directory, write
 
 TOY = "example.com/toy"
 
@@ -109,6 +109,12 @@ def test_uncordon_removes_the_file_also_of_a_device_that_is_gone(desk: Desk) -> 
         2,
         ["devhost: no backend has a device 'one' (run `devhost discover --all` to list all devices)"],
     )
+
+
+def test_uncordon_removes_also_a_cordon_that_has_ended(desk: Desk) -> None:
+    write(desk.directory, "toy/one", "alice", "fan", 1e9)
+    assert desk.call("uncordon", "one") == (0, ["toy/one: no longer cordoned"])
+    assert [*desk.directory.iterdir()] == []
 
 
 def test_uncordon_leaves_the_files_of_other_programs(desk: Desk) -> None:

@@ -121,10 +121,10 @@ def cordon(
         raise denied("write", place, error) from None
 
 
-def in_force(place: Path, root: Path) -> Sequence[files.Verdict]:
-    """The verdicts that count now. Raises ``EnvironmentFailure``."""
+def in_force(place: Path, root: Path, *, ended: bool = False) -> Sequence[files.Verdict]:
+    """The verdicts that count now, or also those that have ended. Raises ``EnvironmentFailure``."""
     try:
-        return files.in_directory(place, root, time.time())
+        return files.in_directory(place, root, float("-inf") if ended else time.time())
     except OSError as error:
         raise denied("read", place, error) from None
 
