@@ -27,6 +27,7 @@ from . import (
     sriov,
     startup,
     sysfs,
+    verdicts,
 )
 from .measure import Result
 from .measures import MEASURES
@@ -43,6 +44,7 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "beside": scale.beside,
     "ledger": scale.ledger,
     "reload": latency.reload,
+    "verdicts": verdicts.listed,
     "allocate": allocate.measure,
     "affinity": affinity.measure,
     "burst": burst.measure,
@@ -50,6 +52,7 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "memory": footprint.few,
     "memory-default": footprint.default,
     "memory-10000": footprint.many,
+    "memory-verdicts": verdicts.memory,
     "idle": footprint.idle,
     "polled": polled.measure,
     "sysfs": sysfs.measure,

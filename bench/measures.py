@@ -37,6 +37,10 @@ EVENT_BIG_FRESH = Measure(
     "event-10000-fresh", "the same, from a backend that rebuilds every device", "ms", {}, (P50, MAX)
 )
 RELOAD = Measure("reload", "edited file → new list", "ms", {P50: 1000}, (P50, MAX))
+VERDICT = Measure("verdict", "verdict → new list", "ms", {P99: 300})
+MEMORY_VERDICTS = Measure(
+    "memory-verdicts", "what 1 000 verdicts add to resident memory", "MB", {MAX: 1}, (MAX,)
+)
 EMPTY = Measure("empty-call", "empty grpc.aio handler, round trip", "ms")
 ALLOCATE = Measure("allocate", "Allocate, round trip", "ms", {P99: 5})
 ALLOCATE_RATIO = Measure("allocate-ratio", "Allocate p50 over empty handler p50", "x", {MAX: 1.5}, (MAX,))
@@ -127,6 +131,7 @@ MEASURES = (
     AT_RANDOM,
     SUSTAINED,
     RELOAD,
+    VERDICT,
     EMPTY,
     ALLOCATE,
     ALLOCATE_RATIO,
@@ -142,6 +147,7 @@ MEASURES = (
     MEMORY,
     MEMORY_DEFAULT,
     MEMORY_BIG,
+    MEMORY_VERDICTS,
     MEMORY_RDMA,
     ADAPTERS,
     FUNCTIONS,

@@ -62,6 +62,7 @@ def document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
                 "state": "served",
                 "reason": "",
                 "remark": "",
+                "cordoned": "",
             }
         ],
         "resources": [
@@ -98,6 +99,7 @@ def document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
             }
         ],
         "observers": [],
+        "verdicts": [],
         "held": [],
         "refusals": [],
         "dra": None,

@@ -181,6 +181,37 @@ def test_recently_removed_devices_are_shown_with_reasons_newest_first() -> None:
     ]
 
 
+def test_verdicts_are_shown_with_who_gave_them_and_why() -> None:
+    found = _document()
+    found["verdicts"] = [
+        {
+            "file": "a.json",
+            "kind": "cordon",
+            "by": "alice",
+            "reason": "fan",
+            "since": "2026-11-20T09:00:00Z",
+            "until": "2026-11-21T09:00:00Z",
+            "devices": [{"backend": "udev", "device": "FT1"}],
+        },
+        {
+            "file": "b.json",
+            "kind": "unhealthy",
+            "by": "dcgm",
+            "reason": "XID 79",
+            "since": "2026-11-20T11:00:00Z",
+            "until": None,
+            "devices": [{"backend": "*", "device": "*"}],
+        },
+    ]
+    text = show(found, NOW)
+    assert (
+        "VERDICT    BY     SINCE  ENDS                  DEVICES   REASON\n"
+        "cordon     alice  3h     2026-11-21T09:00:00Z  udev/FT1  fan\n"
+        "unhealthy  dcgm   60m    -                     all       XID 79"
+    ) in "\n".join(line.rstrip() for line in text.splitlines())
+    assert "VERDICT" not in show(_document(), NOW)
+
+
 def test_observers_are_shown_with_the_reason_of_a_pause() -> None:
     document = _document()
     assert "OBSERVER" not in show(document, NOW)
@@ -410,6 +441,7 @@ def empty(name: str, state: str, reason: str, *, optional: bool = False) -> Entr
         "state": "none",
         "reason": reason,
         "remark": "",
+        "cordoned": "",
     }
     return made | {"state": state}  # type: ignore[return-value]
 

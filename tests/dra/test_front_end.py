@@ -88,6 +88,31 @@ async def test_an_unhealthy_device_has_a_taint_until_it_is_healthy(node: DraNode
         assert "unhealthy: it is hot" in (await node.prepare(claim))[claim.uid].error
 
 
+async def test_a_cordoned_device_has_a_taint_and_is_no_problem(node: DraNode, tmp_path: Path) -> None:
+    node.configure(CLAIMED)
+    node.node.state = tmp_path / "state"
+    file = tmp_path / "state/verdicts/a.json"
+    file.parent.mkdir(parents=True)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        file.write_text('{"devices": ["c0"], "kind": "cordon", "reason": "fan", "by": "alice"}')
+
+        def taints() -> dict[str, list[tuple[str, str]]]:
+            (spec,) = node.slices()
+            found = {one["name"]: one.get("taints", ()) for one in spec["devices"]}
+            return {
+                name: [(one["value"], one["effect"]) for one in has] for name, has in found.items() if has
+            }
+
+        await node.node.until(lambda: taints() == {"c0": [("cordoned-by-alice-fan", "NoSchedule")]})
+        claim = node.allocate("one", node.name_of("c0"))
+        assert "unhealthy: cordoned by alice: fan" in (await node.prepare(claim))[claim.uid].error
+        assert not any(kind == "device" for kind, _, _ in wrong(node))
+        file.unlink()
+        await node.node.until(lambda: not taints())
+        assert not (await node.prepare(claim))[claim.uid].error
+
+
 async def test_a_device_that_is_unplugged_while_a_claim_holds_it_is_gone_and_does_not_move(
     node: DraNode,
 ) -> None:

@@ -56,6 +56,7 @@ async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig,
             "state": "none",
             "reason": MISS,
             "remark": "",
+            "cordoned": "",
         }
         assert wrong(host) == [("entry", TOY, MISS)]
         assert verdict(status(host)) != "No problems"

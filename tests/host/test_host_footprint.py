@@ -105,6 +105,7 @@ def devhost(directory: Path, backends: tuple[str, ...]) -> Iterator[Running]:
         *(sys.executable, "-X", "importtime", "-m", "devhost", "run", "--listen", "127.0.0.1:0"),
         *("--config", f"{directory}/devhost.yaml", "--kubelet-dir", f"{directory}/kubelet"),
         *("--root", f"{directory}/root", "--status-socket", f"{directory}/s.sock"),
+        *("--state-dir", f"{directory}/state"),
     ]
     log = directory / "log"
     with log.open("wb") as sink, subprocess.Popen(command, stdout=sink, stderr=sink) as process:
@@ -134,3 +135,15 @@ def test_all_five_backends_without_hardware_keep_at_most_one_thread_more_than_ud
         until(lambda: alone.has_looked(("udev",)), "udev has not looked")
         until(lambda: every.has_looked(BACKENDS), "not every backend has looked")
         until(lambda: every.threads <= alone.threads + 1, "threads stay that have nothing to do")
+
+
+VERDICTS = {f"devhost.discovery.{name}" for name in ("named", "maintenance.files", "maintenance.judge")}
+
+
+def test_the_code_for_verdicts_is_imported_once_there_are_any(tmp_path: Path) -> None:
+    with devhost(tmp_path, ("udev",)) as running:
+        until(lambda: running.has_looked(("udev",)), "udev has not looked")
+        assert "devhost.discovery.maintenance.follower" in running.imported
+        assert running.imported & VERDICTS == set()
+        (tmp_path / "state/verdicts").mkdir(parents=True)
+        until(lambda: running.imported >= VERDICTS, "the directory is not noticed")

@@ -54,6 +54,7 @@ WELL = {
     f'devhost_provisioning{{{ON},backend="sriov",state="waiting"}}': f"1+0{STEADY}",
     f'devhost_label_failures_total{{{ON},backend="gpu"}}': f"1+0{STEADY}",
     f'devhost_observer_paused{{{ON},observer="audit"}}': f"0+0{STEADY}",
+    f'devhost_verdicts_oldest_timestamp_seconds{{{ON},kind="cordon",by="alice"}}': f"0+0{STEADY}",
     f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="2.0"}}': f"0+10{STEADY}",
     f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="20.0"}}': f"0+10{STEADY}",
     f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="+Inf"}}': f"0+10{STEADY}",
@@ -106,6 +107,9 @@ WRONG: dict[str, dict[str, str | None]] = {
     },
     "DevhostLabelsFailing": {f'devhost_label_failures_total{{{ON},backend="gpu"}}': f"0+1{STEADY}"},
     "DevhostObserverPaused": {f'devhost_observer_paused{{{ON},observer="audit"}}': f"1+0{STEADY}"},
+    "DevhostCordonForgotten": {
+        f'devhost_verdicts_oldest_timestamp_seconds{{{ON},kind="cordon",by="alice"}}': f"-700000+0{STEADY}"
+    },
     "DevhostSlowLists": {f'devhost_event_to_list_seconds_bucket{{{ON},{GPU},le="2.0"}}': f"0+9{STEADY}"},
     "DevhostProblems": {f'devhost_problems{{{ON},kind="refused"}}': f"1+0{STEADY}"},
     "DevhostVersionSkew": {

@@ -91,6 +91,7 @@ def entry(
         "state": "served" if devices else "absent" if optional else "none",
         "reason": reason,
         "remark": "",
+        "cordoned": "",
     }
 
 
@@ -145,6 +146,7 @@ def document(*resources: ResourceStatus, **more: object) -> StatusDocument:
         "held": [],
         "backends": [],
         "observers": [],
+        "verdicts": [],
         "refusals": [],
         "dra": None,
         "problems": [],

@@ -369,6 +369,14 @@ def test_an_entry_with_devices_has_a_row_for_those_that_it_just_misses() -> None
     assert "example.com/pool" not in shown(made.document(entries=[pool])).text
 
 
+def test_verdicts_have_rows_with_who_gave_them_and_why() -> None:
+    verdict = {"file": "a.json", "kind": "cordon", "by": "alice", "reason": "fan", "until": None}
+    verdict |= {"since": made.ago(hours=3), "devices": [{"backend": "gpu", "device": "GPU-1"}]}
+    text = shown(made.document(verdicts=[verdict])).text
+    assert "gpu/GPU-1 cordon alice 3h ago fan" in text and "No problems" in text
+    assert "Verdicts" not in shown(made.document()).text
+
+
 def test_the_worst_resources_come_first_and_healthy_rows_are_quiet() -> None:
     found = [
         made.resource("a.example/free", "toy", [made.device("free")]),

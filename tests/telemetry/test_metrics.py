@@ -16,7 +16,9 @@ from devhost.planning.plan import RefusalKind
 from devhost.telemetry.document import ProblemKind
 from devhost.telemetry.exposition import TURN
 from devhost.telemetry.metrics import (
+    MOST_AUTHORS,
     MOST_REASONS,
+    OTHER_AUTHORS,
     OTHER_REASONS,
     TABLE,
     BackendFailure,
@@ -397,3 +399,20 @@ def test_holders_are_shown_at_each_scrape_and_end_with_the_container(
     held.clear()
     assert _value(metrics, "device_held", resource="a/b", device="d0", **labels) is None
     assert b"# TYPE devhost_device_held gauge" in asyncio.run(metrics.render())
+
+
+def test_verdicts_are_counted_by_a_bounded_number_of_authors(metrics: Metrics) -> None:
+    given = [
+        ("cordon", "alice", 7.0),
+        ("cordon", "alice", 5.0),
+        ("unhealthy", "dcgm", 9.0),
+        ("unhealthy", "dcgm", 8.0),
+    ]
+    metrics.name_verdicts(lambda: given)
+    assert _value(metrics, "verdicts", kind="cordon", by="alice") == 2
+    assert _value(metrics, "verdicts_oldest_timestamp_seconds", kind="cordon", by="alice") == 5.0
+    assert _value(metrics, "verdicts_oldest_timestamp_seconds", kind="unhealthy", by="dcgm") == 8.0
+    metrics.name_verdicts(lambda: [*given, *(("cordon", f"user{n}", 1.0) for n in range(1000))])
+    found = [sample for sample in samples(metrics) if sample.name == "devhost_verdicts"]
+    assert len(found) == MOST_AUTHORS + 1 and sum(sample.value for sample in found) == 1004
+    assert _value(metrics, "verdicts", kind="cordon", by=OTHER_AUTHORS) == 1000 - (MOST_AUTHORS - 2)

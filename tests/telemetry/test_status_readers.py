@@ -41,7 +41,7 @@ def _document() -> StatusDocument:
         },
         "dra": None,
     }
-    lists = ("entries", "resources", "backends", "observers", "held", "refusals", "problems")
+    lists = ("entries", "resources", "backends", "observers", "verdicts", "held", "refusals", "problems")
     return cast("StatusDocument", {**document, **{name: [] for name in lists}})
 
 

@@ -66,6 +66,15 @@ class Attribute:
     plain: bool = False
 
 
+def declared(attributes: Mapping[str, Attribute], name: str) -> Attribute | None:
+    """The declaration of attribute ``name``: its own, or that of the longest family (``ID_*``) it is in."""
+    if name in attributes and not name.endswith("*"):
+        return attributes[name]
+    families = (f for f in attributes if f.endswith("*") and name.startswith(f[:-1]) and len(name) >= len(f))
+    longest = max(families, key=len, default=None)
+    return None if longest is None or name.endswith("*") else attributes[longest]
+
+
 @frozen
 class Conditions:
     """Declares, in ``Annotated[Where, Conditions(…)]``, an option with the syntax of a resource's ``where``.

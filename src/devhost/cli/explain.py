@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -16,10 +16,10 @@ from devhost.backend.model import HEALTHY, Device, Health
 from devhost.backend.sysfs import natural
 from devhost.backend.where import objection, show
 from devhost.config.loader import load_or_everything
-from devhost.config.reader import declared
 from devhost.config.root_directory import check_root
 from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
+from devhost.discovery.named import Match, alike, named
 from devhost.discovery.unserved import resolved, why_unserved
 from devhost.host.entries import place, wanted
 from devhost.planning.affinity import unproven
@@ -69,12 +69,12 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     shared.warn_of(loaded.catalog.refused)
     seen = asyncio.run(view(loaded, root, status_socket, everything=True, links=True))
     full = resolved(root, device)
-    matches = _matches(seen.found, device) or _matches(seen.found, full)
+    matches = _matches(seen.found, [device, full])
     lacking = _without_driver(seen.found, {device, full, *(one.id for _, one in matches)})
     entries = [] if matches or lacking else _entries(seen.found, device)
     skipped = [] if matches or lacking else seen.found.skipped(device)
     if not (matches or lacking or entries or skipped):
-        raise _unknown(seen.found, root, device)
+        raise unknown(seen.found, root, device)
     if output == "json":
         documents = [_document(seen, name, match) for name, match in matches]
         documents += [_missing(seen.found, name, one) for name, one in lacking]
@@ -111,30 +111,10 @@ def _entry(status: EntryStatus) -> str:
     return printable(f"{status['name']} ({status['entry']}): {why}")
 
 
-def _matches(found: ScanResult, text: str) -> list[tuple[str, Device]]:
-    """The devices with this id, or else with this attribute value or claimed node.
-
-    If nothing matches exactly, ids match without regard to case as long as only one device matches, and so
-    do the attributes that ``where`` compares without regard to case.
-    """
-    devices = found.devices()
-    exact = [item for item in devices if text in (item[1].id, f"{item[0]}/{item[1].id}")]
-    if exact:
-        return exact
-    named = [item for item in devices if _is_named(text, item[1])]
-    if named:
-        return named
-    if len(alike := _alike(found, text)) == 1:
-        return alike
-    return [(name, device) for name, device in devices if _has_hex(found, name, device, text.lower())]
-
-
-def _alike(found: ScanResult, text: str) -> list[tuple[str, Device]]:
-    """The devices whose ids differ from ``text`` at most in case."""
-    folded = text.lower()
-    return [
-        (name, one) for name, one in found.devices() if folded in (one.id.lower(), f"{name}/{one.id}".lower())
-    ]
+def _matches(found: ScanResult, texts: Sequence[str]) -> list[Match]:
+    """The devices that the first of the texts names that names any."""
+    matches = named(found.scanners, texts)
+    return next((matches[text] for text in texts if text in matches), [])
 
 
 def _without_driver(found: ScanResult, texts: Collection[str]) -> list[tuple[str, MissingDriver]]:
@@ -176,7 +156,8 @@ def _missing(found: ScanResult, backend: str, lacking: MissingDriver) -> dict[st
     }
 
 
-def _unknown(found: ScanResult, root: Path, text: str) -> UsageError:
+def unknown(found: ScanResult, root: Path, text: str) -> UsageError:
+    """The error for a name that no backend knows: what it is, or what is called nearly so."""
     folded = text.lower()
     for name, scanner in found.scanners.items():
         for flawed in scanner.condition.refused:
@@ -188,7 +169,7 @@ def _unknown(found: ScanResult, root: Path, text: str) -> UsageError:
         why, hint = unserved
         asked = f"backends asked: {', '.join(sorted(found.scanners)) or 'none'}"
         return UsageError(f"{text} is not served: {why}", "; ".join(filter(None, [*failed, hint, asked])))
-    twins = [device.id for _, device in _alike(found, text)[:3]]
+    twins = [device.id for _, device in alike(found.scanners, [text]).get(text, ())[:3]]
     known = {device.id for _, device in found.devices()}
     close = twins or difflib.get_close_matches(text, sorted(known), n=3)
     if (
@@ -204,27 +185,6 @@ def _unknown(found: ScanResult, root: Path, text: str) -> UsageError:
         else "run `devhost discover --all` to list all devices"
     )
     return UsageError(f"no backend has a device {text!r}", "; ".join([*failed, hint]))
-
-
-def _is_named(text: str, device: Device) -> bool:
-    values = device.attributes.values()
-    return f"node:{text}" in device.claims or any(_names(text, value) for value in values)
-
-
-def _has_hex(found: ScanResult, backend: str, device: Device, folded: str) -> bool:
-    """Whether an attribute that is compared without regard to case has this value, given in lower case."""
-    known = found.scanners[backend].runner.kind.attributes
-    for key, value in device.attributes.items():
-        attribute = declared(known, key)
-        if attribute is not None and attribute.hex:
-            texts = value if isinstance(value, tuple) else (str(value),)
-            if folded in map(str.lower, texts):
-                return True
-    return False
-
-
-def _names(text: str, value: object) -> bool:
-    return text in value if isinstance(value, tuple) else text == value
 
 
 def _print(seen: View, backend: str, device: Device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -71,6 +72,19 @@ kubelet_dir = click.option(
     metavar="DIR",
     help="The kubelet directory of the host to ask, if several run.",
 )
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """The value of an option that is a duration, such as ``30m``; ``None`` if it is not given."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d{1,6})([smh])", value)
+    if not found:
+        raise click.BadParameter(f"{value!r} is not a duration: write 90s, 30m or 2h")
+    return float(found[1]) * _UNITS[found[2]]
 
 
 def warn_of(refused: Iterable[Refusal]) -> None:

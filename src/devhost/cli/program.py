@@ -21,8 +21,10 @@ from devhost.telemetry.ending import ended, output
 
 COMMANDS = {
     "check": "check",
+    "cordon": "verdicts.cordon",
     "discover": "discover",
     "dra": "dra",
+    "drain": "verdicts.drain",
     "explain": "explain",
     "plugins": "plugins",
     "ready": "ready",
@@ -32,6 +34,7 @@ COMMANDS = {
     "run": "run",
     "schema": "schema",
     "status": "status",
+    "uncordon": "verdicts.uncordon",
 }
 """Command name → module of this package; the module's ``command`` is the click command."""
 

@@ -170,7 +170,7 @@ async def view(
     """
     running, no_answer, refused = None, "", False
     try:
-        running = answer(await _document(root, status_socket))
+        running = answer(await document(root, status_socket))
     except DevhostError as error:
         no_answer, refused = error.message, not isinstance(error, ask.NoneHere)
     listing = running.listing if running else None
@@ -179,7 +179,7 @@ async def view(
     return View(found, running, no_answer, same, refused)
 
 
-async def _document(root: Path, status_socket: Path | None) -> StatusDocument:
+async def document(root: Path, status_socket: Path | None) -> StatusDocument:
     """The status of the devhost behind the socket, or of the one with this root. Raises ``DevhostError``."""
     answers, failure = [], None
     for path in [status_socket] if status_socket else ask.running():

@@ -67,7 +67,7 @@ OPTIONS = (
         ("--state-dir",),
         Path,
         "Directory for a copy of the last accepted configuration and the record of what containers were "
-        "given.  [default: /var/lib/devhost]",
+        "given, and for verdicts.  [default: /var/lib/devhost]",
         "DIR",
     ),
     Option(
@@ -198,6 +198,7 @@ def serve(
 
         from devhost.config.loader import DEFAULT
         from devhost.config.root_directory import check_root
+        from devhost.config.state import below, tree_of
         from devhost.host import daemon
         from devhost.host.host import KUBELET_DIRECTORY
 
@@ -205,8 +206,8 @@ def serve(
         check_root(root)
         if kubelet_dir is None:
             kubelet_dir = KUBELET_DIRECTORY
-            if not daemon.is_this_machine(root):
-                kubelet_dir = daemon.below(root, kubelet_dir)
+            if tree_of(root):
+                kubelet_dir = below(root, kubelet_dir)
         options = daemon.Options(
             config or DEFAULT,
             kubelet_dir,

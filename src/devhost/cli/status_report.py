@@ -20,6 +20,7 @@ from devhost.telemetry.tables import (
     fair,
     held_by,
     in_use,
+    judged,
     numbered,
     reason,
     refused,
@@ -59,6 +60,7 @@ def show(document: StatusDocument, now: datetime, *, everything: bool = False, s
         _backends(document, now),
         _provisioning(document, now),
         _observers(document, now),
+        _verdicts(document, now, everything),
         _refusals(document, everything),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -381,6 +383,23 @@ def _observers(document: StatusDocument, now: datetime) -> str:
     ]
     headers = ("OBSERVER", "STATE", "SINCE", "CALLS", "FAILED", "WAITING", "DROPPED", "REASON")
     return _with_remarks(headers, rows) if rows else ""
+
+
+def _verdicts(document: StatusDocument, now: datetime, everything: bool) -> str:
+    """The verdicts of people and other programs on devices."""
+    rows: list[_Row] = [
+        (
+            verdict["kind"],
+            verdict["by"],
+            age(verdict["since"], now),
+            verdict["until"] or "",
+            judged(verdict),
+            verdict["reason"],
+        )
+        for verdict in document["verdicts"]
+    ]
+    headers = ("VERDICT", "BY", "SINCE", "ENDS", "DEVICES", "REASON")
+    return _first(headers, rows, "verdicts", everything) if rows else ""
 
 
 def _refusals(document: StatusDocument, everything: bool) -> str:

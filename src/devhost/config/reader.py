@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from devhost.backend import Attribute, Conditions, OptionError
+from devhost.backend.base import declared
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF
 from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
@@ -238,15 +239,6 @@ _BEGINS_BDF: Final = re.compile(
 )
 """How a PCI address may begin. People omit the domain on machines with one; the kernel's always have it."""
 _DIGITS: Final = re.compile(r"[0-9a-fA-F]+")
-
-
-def declared(attributes: Mapping[str, Attribute], name: str) -> Attribute | None:
-    """The declaration of attribute ``name``: its own, or that of the longest family (``ID_*``) it is in."""
-    if name in attributes and not name.endswith("*"):
-        return attributes[name]
-    families = (f for f in attributes if f.endswith("*") and name.startswith(f[:-1]) and len(name) >= len(f))
-    longest = max(families, key=len, default=None)
-    return None if longest is None or name.endswith("*") else attributes[longest]
 
 
 def read_where(node: Node, backend: str, attributes: Mapping[str, Attribute], place: Place) -> Where:

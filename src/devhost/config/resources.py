@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from devhost.backend import Backend, NoOptions
+from devhost.backend.base import declared
 from devhost.backend.errors import ConfigError
 from devhost.backend.where import Block, Flag, Term, Where, covers, gets_all
 from devhost.discovery.catalog import Catalog
@@ -29,7 +30,7 @@ from devhost.planning.settings import (
 from .diagnostics import MEANT, Located, Mark, Place, one_line, shown, suggest
 from .document import Entry, Fields, Items, Node, Scalar
 from .language import Override, Resource, ResourceDra, Sharing
-from .reader import WRONG, agreed, camel, declared, keys, read_dataclass, read_fields, read_ranges, read_where
+from .reader import WRONG, agreed, camel, keys, read_dataclass, read_fields, read_ranges, read_where
 
 BACKEND = "backend"
 """The key that decides which other keys an entry has."""

@@ -1,7 +1,8 @@
 """Verdicts on the health of devices, with reasons and hysteresis.
 
 A device is healthy if all verdicts are: those of the backend's ``discover`` and ``probe``, that of an
-Allocate that found host paths missing, and those of the resource's conditions. A failure takes effect at
+Allocate that found host paths missing, those of people and other programs
+(:mod:`devhost.discovery.maintenance`), and those of the resource's conditions. A failure takes effect at
 once. So does recovery, unless the device is flapping: from the third failure within :data:`WINDOW` on, it
 must stay healthy for a time that doubles with each failure, so that pods do not get an unreliable device.
 """
@@ -23,6 +24,9 @@ PATIENCE = 2
 
 LONGEST_HOLD = 60.0
 """Longest time in seconds that a device must stay healthy before it counts as healthy again."""
+
+ALL = "*"
+"""Represents every device of the node in a verdict, also those that come later."""
 
 
 def is_health(verdict: object) -> bool:
@@ -144,6 +148,10 @@ class HealthTracker:
         """Why earlier answers of the backend no longer count; empty while it answers."""
         self.released = ""
         """Why no device can be used while the backend has released its driver; empty while it has not."""
+        self.cordons: Mapping[str, Health] = {}
+        """The devices that are out of service, by id, or :data:`ALL`. It takes effect and ends at once."""
+        self.reported: Mapping[str, Health] = {}
+        """The devices that another program found unhealthy, likewise."""
 
     def apply_probe(self, verdicts: Mapping[str, Health]) -> bool:
         """Stores the latest verdicts of ``probe``; devices not named are healthy. True if they changed."""
@@ -161,15 +169,32 @@ class HealthTracker:
 
     def conditions(self) -> tuple[object, ...]:
         """What verdicts depend on beside the devices and the time: equal if they do not differ."""
-        return self.stale, self.released, self._probed, tuple(self.missing_paths.items())
+        missing = tuple(self.missing_paths.items())
+        return self.stale, self.released, self._probed, missing, self.cordons, self.reported
+
+    def general(self) -> tuple[object, ...]:
+        """What counts for every device: equal if it does not differ."""
+        return self.stale, self.released, self.cordons.get(ALL), self.reported.get(ALL)
+
+    def is_cordoned(self, device: str) -> bool:
+        """Whether a device, by its id, is taken out of service."""
+        return device in self.cordons or ALL in self.cordons
+
+    def cordon(self, device: str) -> Health:
+        """The verdict of those who took a device, by its id, out of service; healthy if it is in service."""
+        return _found(self.cordons, device)
 
     def particular(self) -> Iterator[str]:
-        """The ids of the devices that were unhealthy, failed a probe or lack a host path."""
-        return chain(self._recovery, self._probed, self.missing_paths)
+        """The ids of the devices that were unhealthy, failed a probe, lack a host path or have a verdict."""
+        return chain(self._recovery, self._probed, self.missing_paths, self.cordons, self.reported)
 
     def verdict(self, device: Device, now: float) -> Health:
         """The device's health as the kubelet should see it."""
-        return self._recovery.settle(device.id, self._raw(device), now)
+        own = self._recovery.settle(device.id, self._raw(device), now)
+        cordon = self.cordon(device.id) if self.cordons else HEALTHY
+        if cordon.healthy:
+            return own
+        return cordon if own.healthy else worst(cordon, own)
 
     def next_change(self, now: float, asked: float) -> float | None:
         """See :meth:`Recovery.next_change`."""
@@ -188,4 +213,11 @@ class HealthTracker:
             return device.health
         if missing := self.missing_paths.get(device.id):
             return unhealthy(f"{', '.join(missing)} does not exist on the node: a pod needed it")
-        return self._probed.get(device.id, HEALTHY)
+        probed = self._probed.get(device.id, HEALTHY)
+        return worst(_found(self.reported, device.id), probed) if self.reported else probed
+
+
+def _found(verdicts: Mapping[str, Health], device: str) -> Health:
+    """The verdict on a device, by its id."""
+    own, general = verdicts.get(device, HEALTHY), verdicts.get(ALL, HEALTHY)
+    return worst(own, general) if general is not HEALTHY else own

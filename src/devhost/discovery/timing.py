@@ -38,6 +38,9 @@ class Timing:
     releases: float = 2.0
     """Between checks whether the release of a driver is over."""
 
+    verdicts: float = 5.0
+    """Between two readings of the directory of verdicts if inotify reports no event."""
+
     observer: float = 5.0
     """Deadline of one call of an observer's hook."""
 

@@ -54,7 +54,7 @@ class Verdicts:
         known, entry = self._scanner.health, self._entry
         conditional = self._conditional()
         particular = chain(known.particular(), self._recovery if conditional else ())
-        return Grounds((known, known.stale, known.released, entry, conditional), frozenset(particular))
+        return Grounds((known, *known.general(), entry, conditional), frozenset(particular))
 
     def _conditional(self) -> bool:
         """Whether the conditions of the entry count.

@@ -252,6 +252,11 @@ class DraInventory:
         scanner = self._scanners.get(key[0])
         return scanner is None or (scanner.listed and key[1] in scanner.devices)
 
+    def is_cordoned(self, key: Key) -> bool:
+        """Whether an existing device is out of service on purpose."""
+        scanner = self._scanners.get(key[0])
+        return scanner is not None and not self.is_gone(key) and scanner.health.is_cordoned(key[1])
+
     def unplugged(self) -> Iterator[DraDevice]:
         """The devices that claims hold and that certainly do not exist, in a stable order."""
         holders = self._claims.by_device()

@@ -84,9 +84,13 @@ def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
 
 
 def unhealthy(front_end: DraFrontEnd) -> Iterator[tuple[str, str, Reason]]:
-    """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
-    for one in (*front_end.inventory.offered(), *front_end.inventory.unplugged()):
-        if not one.health.healthy:
+    """The devices that are unhealthy, or gone while claims hold them: resource, device and reason.
+
+    Not those that are out of service on purpose.
+    """
+    inventory = front_end.inventory
+    for one in (*inventory.offered(), *inventory.unplugged()):
+        if not one.health.healthy and not inventory.is_cordoned(one.key):
             held_by = one.bound.held_by if one.bound else ()
             yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
 

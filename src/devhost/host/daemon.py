@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from devhost.backend.errors import ConfigError, Diagnostic, EnvironmentFailure, UsageError, exhausted
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Recurring
-from devhost.config.last_good import STATE_DIRECTORY, LastGood, state_dir
+from devhost.config.last_good import LastGood
 from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
-from devhost.discovery.unserved import resolved
+from devhost.config.state import below, state_directory, tree_of
 from devhost.kubelet.server import CONNECTIONS
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions, Serve
@@ -108,27 +108,6 @@ STEADY = 5.0
 """Seconds after which what exists is exempt from garbage collection: most of it stays to the end, and to look
 at all of it takes as long as ten Allocates if there are 200 resources."""
 
-BOOT_ID = Path("proc/sys/kernel/random/boot_id")
-"""Below a root: differs after each boot, and is the same in every container of a machine (random(4))."""
-
-
-def is_this_machine(root: Path) -> bool:
-    """Whether a root is that of the running machine, perhaps mounted in a container, and no other tree.
-
-    Then the kernel's sysfs or procfs is mounted in it.
-    """
-    if Path(os.path.realpath(root)) == Path("/") or os.path.ismount(root / "sys"):
-        return True
-    try:
-        return (root / BOOT_ID).read_text() == (Path("/") / BOOT_ID).read_text()
-    except OSError:
-        return False
-
-
-def below(tree: Path, path: Path) -> Path:
-    """An absolute path of the machine whose root is ``tree``, whose symbolic links do not lead out of it."""
-    return tree / resolved(tree, str(path)).lstrip("/")
-
 
 def _in_tree(loaded: Loaded, tree: Path | None) -> Loaded:
     """The same configuration; the directories to write into are in the tree, if there is one."""
@@ -160,8 +139,8 @@ async def serve(options: Options) -> None:
     sys.setswitchinterval(SWITCH)
     listen = parse_listen(options.listen) if options.listen else None
     _check_pods(options)
-    tree = None if is_this_machine(options.root) else options.root.absolute()
-    directory = options.state_dir or state_dir(tree and below(tree, STATE_DIRECTORY))
+    tree = tree_of(options.root)
+    directory = options.state_dir or state_directory(options.root)
     if directory is None:
         reason = "this user has no home directory (name a directory with --state-dir)"
         log.warning("the configuration is not copied", file=str(options.config), reason=reason)
@@ -203,6 +182,7 @@ async def serve(options: Options) -> None:
     )
     metrics.name_entries(lambda: _entries(host))
     metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
+    metrics.name_verdicts(lambda: ((one.kind, one.by, one.since) for one in host.verdicts.in_force))
     if options.pod_metrics:
         metrics.name_holders(lambda: _held(host))
     status_server = StatusServer(

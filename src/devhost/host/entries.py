@@ -14,6 +14,7 @@ from itertools import islice
 from devhost.backend import MissingDriver
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, AttributeValue, Device
+from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.scanner import State as BackendState
@@ -56,7 +57,7 @@ class EntryOutcome:
     """One entry: the number of its devices, the names of its resources, and what is wrong with that number.
 
     ``reason`` is why it has no devices, or another number than the file expects. ``held_by`` are the
-    containers that the reason refers to.
+    containers that the reason refers to. ``cordoned`` is the same if cordoned devices do not count.
     """
 
     entry: ResourceSettings
@@ -65,6 +66,7 @@ class EntryOutcome:
     state: State
     reason: str = ""
     held_by: tuple[AnyHolder, ...] = ()
+    cordoned: str = ""
 
 
 class EntryOutcomes:
@@ -140,7 +142,10 @@ class EntryOutcomes:
         if count := self.count(entry):
             names = tuple(resource.name for resource in self._served[entry.index])
             reason = self._unexpected(entry, count, refused)
-            return EntryOutcome(entry, count, tuple(sorted(names)), State.SERVED, reason.text, reason.held_by)
+            cordoned = "" if reason.text else self._cordoned(entry, count)
+            return EntryOutcome(
+                entry, count, tuple(sorted(names)), State.SERVED, reason.text, reason.held_by, cordoned
+            )
         state, reason = self._why(entry, refused)
         return EntryOutcome(entry, 0, (), state, f"0 devices; {reason.text}", reason.held_by)
 
@@ -188,6 +193,18 @@ class EntryOutcomes:
         return Reason(
             "; ".join((*found, *filter(None, (self._dead_links(entry), self._missed_by(entry))))), held
         )
+
+    def _cordoned(self, entry: ResourceSettings, count: int) -> str:
+        """What is wrong with the number of devices without those that are cordoned, and who did that."""
+        health = self._scanners[entry.backend].health
+        if not (entry.expect and health.cordons):
+            return ""
+        offered = (offer.device.id for one in self._served[entry.index] for offer in one.offers)
+        cordoned = sorted(filter(health.is_cordoned, offered), key=natural)
+        if not cordoned or not (wrong := entry.unexpected(count - len(cordoned))):
+            return ""
+        named = [f"{device}: {health.cordon(device).reason}" for device in cordoned[:NAMED]]
+        return "; ".join((wrong, *named, *_rest(len(cordoned) - len(named), "more cordoned device")))
 
     def _moves(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> bool:
         """Whether an entry lacks only devices that change sides: it gets them without an edit of the file."""
@@ -265,6 +282,7 @@ def _described(outcome: EntryOutcome, remark: str) -> EntryStatus:
         "state": outcome.state.value,
         "reason": outcome.reason,
         "remark": remark,
+        "cordoned": outcome.cordoned,
         **held_by(outcome.held_by),
     }
 

@@ -23,6 +23,8 @@ from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Refusal
+from devhost.discovery.maintenance.follower import DIRECTORY as VERDICTS
+from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
 from devhost.discovery.observers import Observers
 from devhost.discovery.provisioning import Provisioning
@@ -69,7 +71,8 @@ class Host:
         pod_resources: the socket on which the kubelet reports who holds what; by default next to
             ``kubelet_dir``.
         last_good: keeps a copy of each accepted configuration; without it there is no copy.
-        state_dir: the directory for the record of what containers were given; without it there is no record.
+        state_dir: the directory for the record of what containers were given, and for verdicts; without it
+            there are none.
         dra: what Dynamic Resource Allocation needs, for a configuration with ``dra``.
         released: the file that records which backends have released their drivers.
     """
@@ -117,6 +120,14 @@ class Host:
             self._scanned,
         )
         self.monitors = Monitors(self.backends, root, changed)
+        self.verdicts = VerdictFollower(
+            state_dir and state_dir / VERDICTS,
+            root,
+            self.scanners,
+            self.replan,
+            changed,
+            timing.discovery,
+        )
 
         # the kubelet, and what it reports
         source = PodResources(pod_resources or beside(kubelet_dir), time.monotonic, timing=timing.kubelet)
@@ -202,6 +213,7 @@ class Host:
             preferred=preferred,
             shortages=self.shortages,
             orphans=self.orphans,
+            verdicts=self.verdicts,
             given=self.given,
             labels=self.node_labels,
             publisher=self.publisher,
@@ -257,6 +269,7 @@ class Host:
                     self.reloader.keep(self._accepted),  # the copy exists before anything is offered
                     self.dra.read_claims(self.configuration.settings),
                     self.given.read(),
+                    self.verdicts.look(),
                 )
                 await self.given.prepare(self.configuration.settings)
                 self.dra.start(self.configuration.settings)
@@ -266,6 +279,8 @@ class Host:
                 self.tasks.spawn("device-info", self.device_info.run)
                 self.tasks.spawn("labels", self.node_labels.run)
                 self.tasks.spawn("given", self.given.run)
+                blind = self.monitors.reporter(self.verdicts.directory or Path())
+                self.tasks.spawn("verdicts", partial(self.verdicts.run, blind))
                 try:
                     await self._stop.wait()
                 finally:
@@ -282,6 +297,7 @@ class Host:
                 self._cdi_files,
                 self._claim_files,
                 self.given,
+                self.verdicts,
                 self.device_info,
                 self.node_labels,
                 self.backends,

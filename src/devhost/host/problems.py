@@ -32,6 +32,8 @@ KINDS: tuple[ProblemKind, ...] = get_args(ProblemKind)
 
 MORE_UNHEALTHY = "more devices are unhealthy"
 
+FORGOTTEN_CORDON = "for more than 7 days (end it, or cordon it again)"
+
 MOST = 100
 """Most problems that are shown."""
 
@@ -81,6 +83,7 @@ def problems(host: Host) -> Problems:
         *_plan(host),
         *_events(host),
         *_refused(host),
+        *_verdicts(host),
         *_provisioning(host),
         *_labels(host),
         *_observers(host),
@@ -162,6 +165,9 @@ def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
     for name in sorted(host.services.keys() | missing.keys() | claimable.keys() | given.keys()):
         service = host.services.get(name)
         found = unhealthy_devices(service.inventory.snapshot, moving.get(name, ())) if service else {}
+        if service:  # out of service on purpose
+            health = service.scanner.health
+            found = {one: why for one, why in found.items() if not health.is_cordoned(one)}
         absent = {device: Unhealthy(reason) for device, reason in missing.get(name, {}).items()}
         for device, unhealthy in {**absent, **claimable.get(name, {})}.items():
             found.setdefault(device, unhealthy)
@@ -276,6 +282,15 @@ def _refused(host: Host) -> Iterator[Problem]:
         refused = scanner.condition.refused
         found = [Problem("refused", f"{name} {one.device}", one.reason) for one in refused]
         yield from _first(found, NAMED, name, "more devices are refused")
+
+
+def _verdicts(host: Host) -> list[Problem]:
+    """Files that have no effect, and cordons that may have been forgotten."""
+    found = [Problem("verdict", one.file, one.reason) for one in host.verdicts.flaws]
+    for verdict in host.verdicts.forgotten():
+        file = str(host.verdicts.directory and host.verdicts.directory / verdict.file)
+        found.append(Problem("verdict", file, f"{verdict.text}, {FORGOTTEN_CORDON}", verdict.since))
+    return _first(found, NAMED, "", "more problems of verdicts")
 
 
 def _provisioning(host: Host) -> Iterator[Problem]:

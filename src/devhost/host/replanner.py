@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.where import selected
+from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
 from devhost.kubelet.given import GivenKeeper
 from devhost.planning import naming
@@ -43,6 +44,7 @@ class Replanner:
         preferred: PreferredAllocation,
         shortages: Shortages,
         orphans: Orphans,
+        verdicts: VerdictFollower,
         given: GivenKeeper,
         labels: NodeLabels,
         publisher: EventPublisher,
@@ -61,6 +63,7 @@ class Replanner:
         self._preferred = preferred
         self._shortages = shortages
         self._orphans = orphans
+        self._verdicts = verdicts
         self._given = given
         self._labels = labels
         self._publisher = publisher
@@ -147,6 +150,7 @@ class Replanner:
         self._planned_at = time.monotonic()
         settings, backends = self._configuration.settings, self._backends.scanners
         self._settings, found = settings, self._found()
+        self._verdicts.apply()
         self.plan = plan_devices(found, settings, self._allocations, self._dra.sides, self._planner)
         self._count(Counter(refusal.kind for refusal in self.plan.refusals))
         refused = self.plan.reasons()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from devhost import __version__
 from devhost.allocation.inventory import Entry, Snapshot
@@ -23,6 +24,7 @@ from devhost.telemetry.document import (
     DepartedStatus,
     DeviceStatus,
     HeldStatus,
+    JudgedStatus,
     LabelsStatus,
     MemberStatus,
     ObserverStatus,
@@ -33,6 +35,7 @@ from devhost.telemetry.document import (
     RefusedDevice,
     ResourceStatus,
     StatusDocument,
+    VerdictStatus,
     held_by,
     holder_status,
 )
@@ -43,6 +46,9 @@ from .orphans import Orphan
 from .problems import problems
 from .service import ResourceService
 from .shortages import refusal_reason
+
+if TYPE_CHECKING:
+    from devhost.discovery.maintenance.judge import Applied
 
 NOT_HELD: tuple[Sequence[Key], Holder | None] = ((), None)
 
@@ -100,6 +106,7 @@ def captured(host: Host) -> Callable[[], StatusDocument]:
         ]
         + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
         "observers": [_observer(observer) for observer in host.observers],
+        "verdicts": [_verdict(one) for one in host.verdicts.applied()],
         "refusals": [
             PlanRefusal(
                 backend=refusal.backend,
@@ -295,6 +302,19 @@ def _observer(observer: Observer) -> ObserverStatus:
         "failures": condition.failures,
         "waiting": observer.waiting,
         "dropped": condition.dropped,
+    }
+
+
+def _verdict(applied: Applied) -> VerdictStatus:
+    verdict = applied.verdict
+    return {
+        "file": verdict.file,
+        "kind": verdict.kind.value,
+        "by": verdict.by,
+        "reason": verdict.reason,
+        "since": _iso(verdict.since),
+        "until": None if verdict.until is None else _iso(verdict.until),
+        "devices": [JudgedStatus(backend=backend, device=device) for backend, device in applied.devices],
     }
 
 

@@ -246,7 +246,8 @@ class EntryStatus(Reasoned):
     devices, ``moving`` while they change sides, ``absent`` for an optional one without hardware on the node,
     else ``none``. ``reason`` is why
     it has no devices, or another number than the file expects; empty if all is as expected. ``remark`` names
-    devices that the entry just misses.
+    devices that the entry just misses. ``cordoned`` is what the file expects and is cordoned; empty if the
+    other devices are enough.
     """
 
     entry: str
@@ -258,6 +259,7 @@ class EntryStatus(Reasoned):
     state: Literal["served", "waiting", "moving", "none", "absent"]
     reason: str
     remark: str
+    cordoned: str
 
 
 class PlanRefusal(Reasoned):
@@ -286,6 +288,7 @@ ProblemKind = Literal[
     "plan",
     "device",
     "refused",
+    "verdict",
     "events",
     "provisioning",
     "labels",
@@ -309,6 +312,28 @@ class ProblemStatus(Reasoned):
     reason: str
     since: str | None
     count: int
+
+
+class JudgedStatus(TypedDict):
+    """A device that a verdict is about; both are ``*`` for all devices of the node."""
+
+    backend: str
+    device: str
+
+
+class VerdictStatus(TypedDict):
+    """A verdict in force: the name of its ``file``, and the content.
+
+    ``since`` is when the file was written. ``devices`` are those that it is about and that exist.
+    """
+
+    file: str
+    kind: Literal["cordon", "unhealthy"]
+    by: str
+    reason: str
+    since: str
+    until: str | None
+    devices: list[JudgedStatus]
 
 
 class DraDeviceStatus(Reasoned):
@@ -435,6 +460,7 @@ class StatusDocument(TypedDict):
     held: list[HeldStatus]
     backends: list[BackendStatus]
     observers: list[ObserverStatus]
+    verdicts: list[VerdictStatus]
     refusals: list[PlanRefusal]
     dra: DraStatus | None
     problems: list[ProblemStatus]

@@ -86,6 +86,8 @@ Wrong = tuple[Mapping[ProblemKind, int], Iterable[tuple[str, str, str]]]
 """The number of problems by kind; and kind, subject and reason of each that is named."""
 Left = tuple[str, str]
 """The resource that a device left, and the reason."""
+Given = tuple[str, str, float]
+"""A verdict: its kind, its author, and when it was written, in Unix time."""
 Entry = tuple[str, str, str, bool, int]
 """An entry's place in the file, name and backend, whether it is optional, and its number of devices."""
 
@@ -335,6 +337,14 @@ TABLE = (
         more=("kind", "subject", "reason"),
         scraped=True,
     ),
+    Declaration("gauge", "verdicts", "Verdicts in force.", more=("kind", "by"), scraped=True),
+    Declaration(
+        "gauge",
+        "verdicts_oldest_timestamp_seconds",
+        "When the oldest of them was written, in Unix time.",
+        more=("kind", "by"),
+        scraped=True,
+    ),
     Declaration(
         "gauge",
         "devices_left",
@@ -367,6 +377,12 @@ MOST_REASONS = 20
 OTHER_REASONS = "other reasons"
 """The label value for all other reasons."""
 
+MOST_AUTHORS = 20
+"""The maximum number of authors of verdicts with separate series."""
+
+OTHER_AUTHORS = "others"
+"""The label value for all other authors."""
+
 
 def device_samples(backend: str, healthy: int, unhealthy: Mapping[str, int]) -> dict[tuple[str, ...], float]:
     """The samples of ``devices`` for a resource of this backend.
@@ -386,6 +402,16 @@ def device_samples(backend: str, healthy: int, unhealthy: Mapping[str, int]) -> 
         (backend, "Healthy", ""): healthy,
         **{(backend, "Unhealthy", reason): count for reason, count in {"": counts[""], **named}.items()},
     }
+
+
+def _by_author(given: Iterable[Given]) -> Mapping[tuple[str, str], Sequence[float]]:
+    """When verdicts were written, by kind and author; those of the less frequent authors together."""
+    given = list(given)
+    frequent = {by for by, _ in Counter(by for _, by, _ in given).most_common(MOST_AUTHORS)}
+    found: dict[tuple[str, str], list[float]] = {}
+    for kind, by, since in given:
+        found.setdefault((kind, by if by in frequent else OTHER_AUTHORS), []).append(since)
+    return found
 
 
 class Metrics:
@@ -413,6 +439,7 @@ class Metrics:
         self._wrong: Callable[[], Wrong] = lambda: ({}, ())
         self._left: Callable[[], Iterable[Left]] = lambda: ()
         self._entries: Callable[[], Iterable[Entry]] = lambda: ()
+        self._verdicts: Callable[[], Iterable[Given]] = lambda: ()
         self._held: Callable[[], Iterable[Held]] | None = None
 
     def begin(self, owner: Owner, name: str) -> None:
@@ -470,6 +497,10 @@ class Metrics:
         """Adds the metric of the number of devices of each entry of the configuration."""
         self._entries = listed
 
+    def name_verdicts(self, given: Callable[[], Iterable[Given]]) -> None:
+        """Adds the metrics of verdicts in force."""
+        self._verdicts = given
+
     def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
         """Adds the metrics of problems and of devices that left recently, as returned at each scrape."""
         self._wrong, self._left = wrong, left
@@ -490,6 +521,9 @@ class Metrics:
         # a series must not occur twice
         infos = dict.fromkeys((kind, subject, printable(reason)) for kind, subject, reason in named)
         yield "problem_info", ((info, 1) for info in infos)
+        given = _by_author(self._verdicts())
+        yield "verdicts", ((labels, len(since)) for labels, since in given.items())
+        yield "verdicts_oldest_timestamp_seconds", ((labels, min(since)) for labels, since in given.items())
         yield "devices_left", Counter((name, printable(reason)) for name, reason in self._left()).items()
         yield (
             "entry_devices",

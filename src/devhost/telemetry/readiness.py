@@ -56,8 +56,8 @@ def _wrong(entry: EntryStatus, document: StatusDocument) -> Iterator[str]:
         yield "looking for devices"
     elif entry["state"] != "served":
         yield entry["reason"] or "0 devices"
-    elif entry["reason"]:
-        yield entry["reason"]
+    elif wrong := entry["reason"] or entry["cordoned"]:
+        yield wrong
     else:
         served = {one["name"]: one for one in document["resources"]}
         pools = {one["resource"]: one for one in (document["dra"] or {"pools": []})["pools"]}

@@ -25,6 +25,7 @@ from .document import (
     PlanRefusal,
     Reasoned,
     StatusDocument,
+    VerdictStatus,
 )
 
 T = TypeVar("T")
@@ -166,6 +167,13 @@ def refused(document: StatusDocument) -> list[PlanRefusal]:
 def side(serve: str) -> str:
     """The side of a resource in words."""
     return "DRA" if serve == "dra" else "device plugin"
+
+
+def judged(verdict: VerdictStatus) -> str:
+    """The devices that a verdict is about."""
+    return few(
+        ["all" if one["device"] == "*" else f"{one['backend']}/{one['device']}" for one in verdict["devices"]]
+    )
 
 
 def _said(device: DeviceStatus) -> Hashable:

@@ -69,6 +69,7 @@ class Node:
         cdi: the directory for specifications, set by :meth:`configure`.
         infos: the directory for device-info files, set by :meth:`configure`.
         kubelet: the simulator, with its events and allocations.
+        state: the directory for devhost's state, such as verdicts; ``None``, which is the default, for none.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Node:
         self.config = place / "devhost.yaml"
         self.cdi = place / "cdi"
         self.infos = place / "devinfo"
+        self.state: Path | None = None
         place.mkdir(parents=True, exist_ok=True)
         # not below place, because pytest's directories have the login in their path
         self._sockets = tempfile.TemporaryDirectory(prefix="devhost-node-", dir=short_place())
@@ -138,6 +140,7 @@ class Node:
             timing=self._timing,
             dra=self._dra,
             released=self._released,
+            state_dir=self.state,
         )
         running = asyncio.create_task(host.run())
         self._host = host

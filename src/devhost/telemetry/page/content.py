@@ -26,6 +26,7 @@ from devhost.telemetry.tables import (
     container,
     empty_entry,
     in_use,
+    judged,
     numbered,
     reason,
     refused,
@@ -71,6 +72,7 @@ def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = 
         _dra(document["dra"], now),
         _backends(document["backends"], now),
         _observers(document, now),
+        _verdicts(document, now),
         _held(document, pods),
         _refusals(document),
     )
@@ -404,6 +406,32 @@ def _observers(document: StatusDocument, now: datetime) -> Markup | None:
     return _section(
         "Observers", "observers", table("Observers", headers, rows, wide=("Reason",), headed=True)
     )
+
+
+def _verdicts(document: StatusDocument, now: datetime) -> Markup | None:
+    """The verdicts of people and other programs on devices."""
+    found = document["verdicts"]
+    rows = [
+        Row(
+            (
+                judged(one),
+                tag("span", one["kind"], class_="kind"),
+                one["by"],
+                since(one["since"], now, " ago"),
+                one["until"],
+                one["reason"],
+            ),
+            {"data-key": one["file"]},
+        )
+        for one in found[:MOST]
+    ]
+    if not rows:
+        return None
+    headers = ("Devices", "Kind", "By", "Since", "Ends", "Reason")
+    listed = table(
+        "Verdicts on devices", headers, rows, wide=("Devices", "Reason"), optional=("Ends",), headed=True
+    )
+    return _section("Verdicts", "verdicts", listed, more(len(found) - len(rows), "verdicts"))
 
 
 def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:

@@ -1,0 +1,314 @@
+"""The files of verdicts: their content, and which of a directory can be used.
+
+A verdict is a JSON object. ``devices`` are names as for ``devhost explain``, or :data:`ALL`; ``kind`` is
+``cordon`` or ``unhealthy``; ``reason`` and ``by`` are text; ``until``, if there is one, is RFC 3339. What is
+wrong with one file, or is too large, has no effect on any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from devhost.backend import trusted
+from devhost.backend.errors import DevhostError, printable
+from devhost.backend.files import make_directory, replace_file
+from devhost.backend.frozen import frozen
+from devhost.backend.model import MAX_REASON
+from devhost.discovery.health import ALL
+from devhost.discovery.unserved import resolved
+
+MAX_FILES = 1000
+"""The most files that are read, the first by name; any others are a problem."""
+
+MAX_BYTES = 16384
+"""The most bytes of a file; one with 300 UUIDs has as many."""
+
+MAX_NAMES = 10_000
+"""The most names of devices in all files; a file that would exceed it is a problem."""
+
+MAX_BY = 64
+"""The most characters of ``by``, which is a label of metrics."""
+
+SETTLE = 1.0
+"""Seconds for which a bad file may be one that is being written, and has no effect."""
+
+FRESH = 1.0
+"""Seconds in which a file may change again without another time: kernels before 6.13 count in ticks."""
+
+_OWN = "cordon-"
+"""What the files of ``devhost cordon`` begin with."""
+
+_KEYS = ("devices", "kind", "reason", "by", "until")
+
+
+class Kind(StrEnum):
+    """The kind of a verdict."""
+
+    CORDON = "cordon"
+    """A person, or a program, takes a device out of service. This is no problem."""
+    UNHEALTHY = "unhealthy"
+    """A program has found out that a device cannot be used."""
+
+
+@frozen
+class Verdict:
+    """The content of a file, written at ``since`` and in force ``until``, in wall-clock seconds."""
+
+    file: str
+    kind: Kind
+    names: tuple[str, ...]
+    reason: str
+    by: str
+    since: float
+    until: float | None = None
+
+    @property
+    def text(self) -> str:
+        """Why a device is unhealthy."""
+        if self.kind is Kind.CORDON:
+            return f"cordoned by {self.by}: {self.reason}"
+        return f"{self.reason} ({self.by})"
+
+    def holds(self, now: float) -> bool:
+        """Whether it is in force at this time."""
+        return self.until is None or now < self.until
+
+
+@frozen
+class Reading:
+    """What a directory has.
+
+    Attributes:
+        flaws: why something cannot be used, by its path.
+        ends: where names lead to that are symbolic links or short PCI addresses.
+        again: seconds after which a file must be read again that cannot be used now.
+    """
+
+    verdicts: tuple[Verdict, ...] = ()
+    flaws: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, str] = field(default_factory=dict)
+    again: float | None = None
+
+
+class Flawed(DevhostError):
+    """A file is no verdict; the message is the reason."""
+
+
+@frozen
+class _Known:
+    """What is known of a file: the last ``verdict`` in it, and what is wrong with it ``since`` some time.
+
+    ``kept`` is whether that only hides the verdict, as an error of the file system does.
+    """
+
+    signature: int | None
+    verdict: Verdict | None
+    flaw: str = ""
+    since: float = 0.0
+    kept: bool = False
+
+
+class VerdictDirectory:
+    """The verdicts in a directory. Names lead to devices of the machine whose ``/`` is ``root``."""
+
+    def __init__(self, directory: Path, root: Path) -> None:
+        self.directory = directory
+        self._root = root
+        self._files: dict[str, _Known] = {}
+
+    def read(self, now: float) -> Reading:
+        """What the directory has at this time, in monotonic seconds. May block.
+
+        Raises:
+            OSError: it exists and cannot be read.
+        """
+        try:
+            listed = trusted.names(self.directory)
+        except FileNotFoundError:
+            listed = []
+        except trusted.Untrusted as error:
+            self._files = {}
+            return Reading(flaws={str(self.directory): str(error)})
+        names = sorted(name for name in listed if not name.startswith("."))
+        read = ((name, self._file(name, now)) for name in names[:MAX_FILES])
+        self._files = {name: one for name, one in read if one is not None}
+        flaws: dict[str, str] = {}
+        if (more := len(names) - MAX_FILES) > 0:
+            flaws[str(self.directory)] = f"{more} of its {len(names)} files are not read (remove some)"
+        verdicts: list[Verdict] = []
+        waits: list[float] = []
+        left = MAX_NAMES
+        for name, one in self._files.items():
+            verdict, path = one.verdict, str(self.directory / name)
+            if one.flaw and (wait := one.since + SETTLE - now) > 0:
+                waits.append(wait)
+            elif one.flaw:
+                flaws[path] = one.flaw
+                verdict = verdict if one.kept else None
+            if verdict is None:
+                continue
+            if len(verdict.names) > left:
+                flaws[path] = f"all files together name more than {MAX_NAMES} devices (remove some)"
+                continue
+            left -= len(verdict.names)
+            verdicts.append(verdict)
+        ends = {name: end for one in verdicts for name in one.names if (end := self._end(name)) != name}
+        return Reading(tuple(verdicts), flaws, ends, min(waits, default=None))
+
+    def _file(self, name: str, now: float) -> _Known | None:
+        """A file as it is now; ``None`` if it has gone."""
+        before, path = self._files.get(name), self.directory / name
+        last = before.verdict if before else None
+        since = before.since if before and before.flaw else now
+        try:
+            found = path.lstat()
+            signature = signature_of(found, time.time())
+            if before is not None and signature is not None and signature == before.signature:
+                return before
+            verdict = read_verdict(path, found)
+            return _Known(signature, last if verdict == last else verdict)  # one object takes less memory
+        except FileNotFoundError:
+            return None
+        except (Flawed, trusted.Untrusted, IsADirectoryError) as error:
+            flaw = "it is a directory (remove it)" if isinstance(error, IsADirectoryError) else str(error)
+            return _Known(None, last, flaw, since)
+        except OSError as error:
+            return _Known(None, last, f"it cannot be read: {error.strerror or error}", since, kept=True)
+
+    def _end(self, name: str) -> str:
+        return name if name == ALL else resolved(self._root, name)
+
+
+def signature_of(found: os.stat_result, now: float) -> int | None:
+    """What changes with a file; ``None`` while another change might not be seen, at this wall-clock time."""
+    if max(found.st_mtime, found.st_ctime) > now - FRESH:
+        return None
+    return hash((found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+
+def read_verdict(path: Path, found: os.stat_result) -> Verdict:
+    """The verdict in a file that ``lstat`` describes.
+
+    Raises:
+        Flawed, Untrusted: it is none, or others can change it.
+        OSError: it cannot be read.
+    """
+    if stat.S_ISLNK(found.st_mode):
+        raise Flawed("it is a symbolic link", "write the file itself into this directory")
+    if path.suffix != ".json":
+        raise Flawed(
+            "its name does not end in .json", "rename it, or let names of unfinished files begin with a dot"
+        )
+    with trusted.opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
+        data = file.read(MAX_BYTES + 1)
+        since = os.fstat(descriptor).st_mtime
+    if len(data) > MAX_BYTES:
+        raise Flawed(f"it is larger than {MAX_BYTES} bytes", "write several files")
+    return parsed(path.name, data, since)
+
+
+def parsed(file: str, data: bytes, since: float) -> Verdict:
+    """The verdict in the content of a file. Raises ``Flawed``."""
+    try:
+        content = json.loads(data) if data.strip() else None
+    except (ValueError, RecursionError) as error:
+        raise Flawed(f"it is not JSON: {error}", "write it to another name, then rename it") from None
+    if content is None:
+        raise Flawed("it is empty", "write it to another name, then rename it")
+    if not isinstance(content, dict):
+        raise Flawed("it is no JSON object", f"its keys are {', '.join(_KEYS)}")
+    for key in content:
+        if key not in _KEYS:
+            close = get_close_matches(key, _KEYS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"its keys are {', '.join(_KEYS)}"
+            raise Flawed(f"it has an unknown key, {key[:80]!r}", hint)
+    if missing := [key for key in _KEYS[:-1] if key not in content]:
+        raise Flawed(f"it has no {missing[0]}", f"it needs {', '.join(_KEYS[:-1])}")
+    return Verdict(
+        file,
+        _kind(content["kind"]),
+        _names(content["devices"]),
+        _text("reason", content["reason"], MAX_REASON),
+        sys.intern(_text("by", content["by"], MAX_BY)),
+        since,
+        _until(content.get("until")),
+    )
+
+
+def _kind(value: Any) -> Kind:
+    try:
+        return Kind(value)
+    except ValueError:
+        raise Flawed(f"its kind is {value!r}"[:120], f"use {' or '.join(Kind)}") from None
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not (isinstance(value, list) and value and all(isinstance(one, str) and one for one in value)):
+        raise Flawed("its devices are no list of names", 'such as ["0000:3b:00.0"]')
+    return tuple(dict.fromkeys(value))
+
+
+def _text(key: str, value: Any, most: int) -> str:
+    if not (isinstance(value, str) and value.strip()):
+        raise Flawed(f"its {key} is no text", f"write a {key}")
+    text = printable(" ".join(value.split()))
+    if len(text) > most:
+        raise Flawed(f"its {key} has more than {most} characters", "shorten it")
+    return text
+
+
+def _until(value: Any) -> float | None:
+    if value is None:
+        return None
+    hint = "write a time with its zone, such as 2026-11-26T10:00:00Z"
+    try:
+        found = datetime.fromisoformat(value)
+        if found.tzinfo is not None:
+            return found.timestamp()
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise Flawed(f"its until is {value!r}"[:120], hint)
+
+
+def own_file(directory: Path, name: str) -> Path:
+    """The file in which ``devhost cordon`` keeps its verdict on a device: ``BACKEND/ID``, or :data:`ALL`."""
+    number = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
+    return directory / f"{_OWN}{'node' if name == ALL else number}.json"
+
+
+def is_own(verdict: Verdict) -> bool:
+    """Whether a verdict is one of ``devhost cordon``."""
+    names = verdict.names
+    return len(names) == 1 and own_file(Path(), names[0]).name == verdict.file
+
+
+def write(directory: Path, name: str, by: str, reason: str, until: float | None) -> Verdict:
+    """Cordons a device. Raises ``Flawed`` or ``OSError``."""
+    content: dict[str, object] = {"devices": [name], "kind": Kind.CORDON, "reason": reason, "by": by}
+    if until is not None:
+        content["until"] = f"{datetime.fromtimestamp(until, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    data = json.dumps(content).encode() + b"\n"
+    path = own_file(directory, name)
+    verdict = parsed(path.name, data, time.time())
+    make_directory(directory.parent, 0o700)
+    make_directory(directory)
+    replace_file(path, data, f".{_OWN}")
+    return verdict
+
+
+def in_directory(directory: Path, root: Path, now: float) -> Sequence[Verdict]:
+    """The verdicts in force, for a command."""
+    read = VerdictDirectory(directory, root).read(time.monotonic() - SETTLE)
+    return [one for one in read.verdicts if one.holds(now)]

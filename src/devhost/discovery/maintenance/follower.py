@@ -1,0 +1,124 @@
+"""Waits for the directory of verdicts, and has it read after each change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from devhost.discovery.scanner import Scanner
+from devhost.discovery.timing import NODE, Timing
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
+from devhost.runtime.watch import DirectoryWatch
+
+if TYPE_CHECKING:
+    from .files import Verdict
+    from .judge import Applied, Flaw, Judge
+
+DIRECTORY = "verdicts"
+"""The name of the directory, below that for the state of devhost."""
+
+GAP = 0.02
+"""Least seconds between two readings, if the directory keeps changing."""
+
+
+class VerdictFollower:
+    """The verdicts on the devices of one machine.
+
+    Args:
+        directory: where the files are; it need not exist. ``None`` for no verdicts.
+        root: the ``/`` of the machine.
+        replan: called when other verdicts are in force, with the monotonic time at which that was found.
+        changed: called when other files have no effect.
+        wall: see :class:`.judge.Judge`.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        root: Path,
+        scanners: Mapping[str, Scanner],
+        replan: Callable[[float | None], None],
+        changed: Callable[[], None] = lambda: None,
+        timing: Timing = NODE,
+        clock: Clock = LOOP_CLOCK,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.directory = directory
+        self._root = root
+        self._scanners = scanners
+        self._replan = replan
+        self._changed = changed
+        self._timing = timing
+        self._clock = clock
+        self._wall = wall
+        self._judge: Judge | None = None
+        """There is one as soon as there is a directory."""
+        self._passes = Reconciler(self.look, gap=GAP, clock=clock)
+
+    async def run(self, blind: Callable[[str], None] = lambda reason: None) -> None:
+        """Reads the directory after each change; for ``blind`` see :class:`.DirectoryWatch`."""
+        if self.directory is None:
+            return
+        watch = DirectoryWatch(self._watched, self._timing.verdicts, blind)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._passes.run())
+            async for _ in watch.changes():
+                self._passes.wake()
+
+    async def look(self) -> float | None:
+        """Reads the directory; seconds until something changes without a change of a file."""
+        if self.directory is None or (self._judge is None and not self._is_there()):
+            return None
+        if self._judge is None:
+            from .judge import Judge  # only on nodes with verdicts
+
+            self._judge = Judge(self.directory, self._root, self._scanners, self._wall)
+        began = self._clock.time()
+        others, flawed, again = await self._judge.read(began)
+        if others:
+            self._replan(began)
+        if flawed:
+            self._judge.apply()
+            self._changed()
+        return again
+
+    def apply(self) -> None:
+        """Applies what is in force to the devices that exist now. Call it before each plan."""
+        if self._judge:
+            self._judge.apply()
+
+    def applied(self) -> Iterator[Applied]:
+        """What is in force."""
+        return self._judge.applied() if self._judge else iter(())
+
+    def forgotten(self) -> Iterator[Verdict]:
+        """The cordons that are so old that they may have been forgotten."""
+        return self._judge.forgotten() if self._judge else iter(())
+
+    @property
+    def flaws(self) -> Sequence[Flaw]:
+        """What has no effect."""
+        return self._judge.flaws if self._judge else ()
+
+    @property
+    def in_force(self) -> Sequence[Verdict]:
+        """The verdicts in force, also those without a device that exists."""
+        return self._judge.in_force if self._judge else ()
+
+    def close(self) -> None:
+        """Lets the thread end."""
+        if self._judge:
+            self._judge.close()
+
+    def _is_there(self) -> bool:
+        """Whether there is anything, not only a directory: what else it is, is a problem."""
+        return self.directory is not None and os.path.lexists(self.directory)
+
+    def _watched(self) -> list[Path]:
+        """The directory; until it exists, the one in which it appears."""
+        assert self.directory is not None
+        return [self.directory if self.directory.is_dir() else self.directory.parent]

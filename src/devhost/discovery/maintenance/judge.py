@@ -1,0 +1,189 @@
+"""Which verdicts are in force, and on which devices. Imported only where there are any."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.frozen import frozen
+from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
+from devhost.discovery.health import ALL, HealthTracker, worst
+from devhost.discovery.named import Match, named
+from devhost.discovery.scanner import Scanner
+from devhost.runtime.log import get
+from devhost.runtime.text import few
+from devhost.runtime.worker import FileWorker
+
+from .files import Kind, Reading, Verdict, VerdictDirectory
+
+log = get(__name__)
+
+OLD = 7 * 86400.0
+"""Seconds after which a cordon is a problem: it may have been forgotten."""
+
+LOGGED = 20
+"""The most problems that are logged at a time."""
+
+
+@frozen
+class Applied:
+    """A verdict in force, and the devices that it applies to now: backend and id."""
+
+    verdict: Verdict
+    devices: tuple[tuple[str, str], ...]
+
+
+@frozen
+class Flaw:
+    """Why a file, or one of its names, has no effect."""
+
+    file: str
+    reason: str
+
+
+class Judge:
+    """Follows a directory that exists, and the devices of one machine.
+
+    ``wall`` gives wall-clock seconds. The clock may be set at any time: what is in force is decided again at
+    each reading.
+    """
+
+    def __init__(
+        self, directory: Path, root: Path, scanners: Mapping[str, Scanner], wall: Callable[[], float]
+    ) -> None:
+        self.flaws: Sequence[Flaw] = ()
+        """What has no effect."""
+        self.in_force: tuple[Verdict, ...] = ()
+        """The verdicts in force, also those without a device that exists."""
+        self._directory = directory
+        self._scanners = scanners
+        self._wall = wall
+        self._source = VerdictDirectory(directory, root)
+        self._reading = Reading()
+        self._unread = ""
+        """Why the directory cannot be read; what it had stays in force."""
+        self._basis: object = None
+        self._devices: Mapping[str, tuple[Mapping[str, Device], HealthTracker]] = {}
+        self._worker = FileWorker("verdicts", "")
+
+    async def read(self, now: float) -> tuple[bool, bool, float | None]:
+        """Reads the directory, at this time in monotonic seconds.
+
+        Returns whether others are in force, whether something else has no effect, and the seconds until
+        something changes without a change of a file.
+        """
+        try:
+            reading = await self._worker.file(f"read {self._directory}", self._source.read, now)
+            unread = ""
+        except EnvironmentFailure as error:
+            reading, unread = self._reading, str(error)
+        wall, last = self._wall(), self._reading
+        in_force = tuple(one for one in reading.verdicts if one.holds(wall))
+        others = in_force != self.in_force or last.ends != reading.ends
+        flawed = unread != self._unread or last.flaws != reading.flaws
+        self._reading, self.in_force, self._unread = reading, in_force, unread
+        waits = [one.until - wall for one in in_force if one.until is not None]
+        waits += [] if reading.again is None else [reading.again]
+        return others, flawed, min(waits, default=None)
+
+    def apply(self) -> None:
+        """Applies what is in force to the devices that exist now."""
+        devices = {name: (one.devices, one.health) for name, one in self._scanners.items()}
+        complete = all(scanner.listed for scanner in self._scanners.values())
+        basis = self.in_force, self._reading.ends, self._reading.flaws, self._unread, complete
+        if basis == self._basis and _same(devices, self._devices):
+            return
+        self._basis, self._devices = basis, devices
+        flaws = [Flaw(path, reason) for path, reason in self._reading.flaws.items()]
+        if self._unread:
+            flaws.append(Flaw(str(self._directory), self._unread))
+        self._overrule(self._matched(flaws if complete else None, flaws))
+        self._report(flaws)
+
+    def applied(self) -> Iterator[Applied]:
+        """What is in force, made for each request: a thousand verdicts take a few milliseconds."""
+        return self._matched(None, [])
+
+    def forgotten(self) -> Iterator[Verdict]:
+        """The cordons that are so old that they may have been forgotten."""
+        now = self._wall()
+        return (one for one in self.in_force if one.kind is Kind.CORDON and one.since < now - OLD)
+
+    def close(self) -> None:
+        """Lets the thread end."""
+        self._worker.close()
+
+    def _matched(self, of_none: list[Flaw] | None, of_several: list[Flaw]) -> Iterator[Applied]:
+        """The verdicts in force with their devices.
+
+        Adds the names that are of several devices, and of none, unless a backend may not have listed it yet.
+        """
+        ends = self._reading.ends
+        names = {name for one in self.in_force for name in one.names} - {ALL}
+        found = named(self._scanners, names | {ends[name] for name in names if name in ends})
+        for verdict in self.in_force:
+            matches: dict[tuple[str, str], None] = {}
+            for name in verdict.names:
+                hits = found.get(name) or found.get(ends.get(name, name), [])
+                flaws = of_several if hits else of_none
+                if name == ALL:
+                    matches[ALL, ALL] = None
+                elif is_one(hits):
+                    matches.update(((backend, device.id), None) for backend, device in hits)
+                elif flaws is not None:
+                    flaws.append(Flaw(str(self._directory / verdict.file), _why(name, hits)))
+            yield Applied(verdict, tuple(matches))
+
+    def _overrule(self, applied: Iterable[Applied]) -> None:
+        """Gives the health of each backend's devices what is in force."""
+        cordons: dict[str, dict[str, Health]] = defaultdict(dict)
+        reported: dict[str, dict[str, Health]] = defaultdict(dict)
+        for one in applied:
+            into = cordons if one.verdict.kind is Kind.CORDON else reported
+            health = sound_health(unhealthy(one.verdict.text))
+            for backend, device in one.devices:
+                for name in self._scanners if backend == ALL else (backend,):
+                    into[name][device] = worst(into[name].get(device, HEALTHY), health)
+        for name, scanner in self._scanners.items():
+            scanner.health.cordons, scanner.health.reported = cordons[name], reported[name]
+
+    def _report(self, flaws: Sequence[Flaw]) -> None:
+        """Logs what has no effect now and did before, or the reverse."""
+        before, self.flaws = self.flaws, flaws
+        new = [one for one in flaws if one not in before]
+        for one in new[:LOGGED]:
+            log.warning("a verdict has no effect", file=one.file, reason=one.reason)
+        if len(new) > LOGGED:
+            log.warning("more verdicts have no effect", files=len(new) - LOGGED)
+        bad = {one.file for one in flaws}
+        over = sorted({one.file for one in before} - bad)
+        for file in over[:LOGGED]:
+            log.info("a verdict is no longer without effect", file=file)
+
+
+def is_one(matches: Sequence[Match]) -> bool:
+    """Whether a name is that of one device, which several backends may find: their claims show that."""
+    if not matches:
+        return False
+    together, rest = {*matches[0][1].claims}, [*matches[1:]]
+    while joined := [match for match in rest if not together.isdisjoint(match[1].claims)]:
+        for match in joined:
+            together |= match[1].claims
+            rest.remove(match)
+    return not rest
+
+
+def _why(name: str, matches: Sequence[Match]) -> str:
+    if not matches:
+        return f"no device is called {name} (correct the name, or remove the file)"
+    ids = few([f"{backend}/{device.id}" for backend, device in matches])
+    return f"{name} is a name of {ids} (write the one that is meant)"
+
+
+def _same(one: Mapping[str, tuple[object, object]], other: Mapping[str, tuple[object, object]]) -> bool:
+    """Whether the backends have the same objects."""
+    return one.keys() == other.keys() and all(
+        mine is other[name][0] and health is other[name][1] for name, (mine, health) in one.items()
+    )

@@ -1,0 +1,91 @@
+"""The devices that a text names: by id, by an attribute value that identifies them, or by a claimed node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from devhost.backend.base import declared
+from devhost.backend.model import Device
+from devhost.backend.sysfs import natural
+
+from .scanner import Scanner
+
+Match = tuple[str, Device]
+"""The name of a backend, and a device of it."""
+
+_Values = Callable[[str, Scanner, Device], Collection[str]]
+
+
+def named(scanners: Mapping[str, Scanner], texts: Collection[str]) -> dict[str, list[Match]]:
+    """The devices with this id, or else with this attribute value or claimed node; only texts that match.
+
+    If nothing matches exactly, ids match without regard to case as long as only one device matches, and so
+    do the attributes that ``where`` compares without regard to case.
+    """
+    texts, found = frozenset(texts), {}
+    for text in texts:
+        if exact := _with_id(scanners, text):
+            found[text] = exact
+    found |= _having(scanners, texts - found.keys(), _values, str)
+    found |= {text: one for text, one in alike(scanners, texts - found.keys()).items() if len(one) == 1}
+    return found | _having(scanners, texts - found.keys(), _hex_values, str.lower)
+
+
+def alike(scanners: Mapping[str, Scanner], texts: Collection[str]) -> dict[str, list[Match]]:
+    """The devices whose ids differ from a text at most in case."""
+    return _having(scanners, texts, _folded_ids, str.lower)
+
+
+def _with_id(scanners: Mapping[str, Scanner], text: str) -> list[Match]:
+    found = []
+    for backend, scanner in scanners.items():
+        for name in (text, text.removeprefix(f"{backend}/")):
+            if (device := scanner.devices.get(name)) is not None:
+                found.append((backend, device))
+                break
+    return found
+
+
+def _having(
+    scanners: Mapping[str, Scanner], texts: Collection[str], values: _Values, form: Callable[[str], str]
+) -> dict[str, list[Match]]:
+    """The devices of which a value equals a text in this form. Looks at each device once."""
+    wanted: dict[str, list[str]] = {}
+    for text in texts:
+        wanted.setdefault(form(text), []).append(text)
+    found: dict[str, list[Match]] = {}
+    for backend, scanner in scanners.items() if wanted else ():
+        own: dict[str, list[Match]] = {}
+        for device in scanner.devices.values():
+            for value in wanted.keys() & values(backend, scanner, device):
+                own.setdefault(value, []).append((backend, device))
+        for value, matches in own.items():
+            matches.sort(key=lambda match: natural(match[1].id))
+            for text in wanted[value]:
+                found.setdefault(text, []).extend(matches)
+    return found
+
+
+def _values(backend: str, scanner: Scanner, device: Device) -> set[str]:
+    found = {claim.removeprefix("node:") for claim in device.claims if claim.startswith("node:")}
+    for value in device.attributes.values():
+        if isinstance(value, str):
+            found.add(value)
+        elif isinstance(value, tuple):
+            found.update(value)
+    return found
+
+
+def _folded_ids(backend: str, scanner: Scanner, device: Device) -> set[str]:
+    return {device.id.lower(), f"{backend}/{device.id}".lower()}
+
+
+def _hex_values(backend: str, scanner: Scanner, device: Device) -> set[str]:
+    """The values of attributes that are compared without regard to case."""
+    known = scanner.runner.kind.attributes
+    found: set[str] = set()
+    for key, value in device.attributes.items():
+        attribute = declared(known, key)
+        if attribute is not None and attribute.hex:
+            found.update(map(str.lower, value if isinstance(value, tuple) else (str(value),)))
+    return found
