@@ -116,6 +116,27 @@ def test_more_files_are_mounted_beside_the_configuration(chart: Chart) -> None:
     assert set(data) == {"devhost.yaml", "meter.py"}
 
 
+def test_the_audit_trail_is_installed_as_its_page_shows(chart: Chart, tmp_path: Path) -> None:
+    """The trail's directory is one that the container can write to."""
+    page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    argument = re.search(r"--set-file '(configFiles\.\S+)=(examples/\S+)'", page)
+    assert argument
+    (tmp_path / "devhost.yaml").write_text("version: 1\nbackendPaths: [.]\nresources: []\n")
+    rendered = chart.render(
+        {},
+        "--set-file",
+        f"config={tmp_path / 'devhost.yaml'}",
+        "--set-file",
+        f"{argument[1]}={ROOT / argument[2]}",
+    )
+    data = rendered.only("ConfigMap")["data"]
+    assert data["audit.py"] == (ROOT / argument[2]).read_text(encoding="utf-8")
+    assert "backendPaths: [.]" in data["devhost.yaml"]
+    state = rendered.mounts["/var/lib/devhost"]
+    assert state["hostPath"]["path"] == "/var/lib/devhost"
+    assert not state.get("readOnly")
+
+
 def test_an_existing_configmap_is_mounted_and_none_created(chart: Chart) -> None:
     rendered = chart.render({"existingConfigMap": "theirs"})
     assert rendered.kinds == ["DaemonSet"]
