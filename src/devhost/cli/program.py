@@ -20,6 +20,7 @@ from devhost.runtime import descriptors
 from devhost.telemetry.ending import ended, output
 
 COMMANDS = {
+    "accept": "accept",
     "check": "check",
     "discover": "discover",
     "dra": "dra",

@@ -157,8 +157,8 @@ DaemonSet has, besides Helm's keys,
   {{- include "devhost.fail" (list $context "the chart uses this name for another object: rename the group") -}}
 {{- end -}}
 {{- $object := include "devhost.daemonset" $context -}}
-{{- if gt (len $object) 55 -}}
-  {{- include "devhost.fail" (list $context (printf "its DaemonSet would be called %s, with %d characters, and 55 are allowed: use a shorter name, or fullnameOverride" $object (len $object))) -}}
+{{- if gt (len $object) 54 -}}
+  {{- include "devhost.fail" (list $context (printf "its DaemonSet would be called %s, with %d characters, and 54 are allowed: use a shorter name, or fullnameOverride" $object (len $object))) -}}
 {{- end -}}
 {{- $instance := include "devhost.instance" $context -}}
 {{- if gt (len $instance) 63 -}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 from pathlib import Path
 
@@ -11,19 +10,17 @@ import click
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.cli import options as shared
+from devhost.runtime.text import duration
 from devhost.telemetry import ask
 
 DEADLINE = 30.0
 """Seconds that the host has to answer: ten more than a backend has to release a driver."""
 
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-
 
 def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
-    found = re.fullmatch(r"(\d{1,6})([smh])", value)
-    if not found:
+    if (seconds := duration(value)) is None:
         raise click.BadParameter(f"{value!r} is not a duration: write 90s, 30m or 2h")
-    return float(found[1]) * _UNITS[found[2]]
+    return seconds
 
 
 @click.command(
