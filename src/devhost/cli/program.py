@@ -22,6 +22,7 @@ from devhost.telemetry.ending import ended, output
 COMMANDS = {
     "accept": "accept",
     "check": "check",
+    "diff": "diff",
     "discover": "discover",
     "dra": "dra",
     "explain": "explain",
