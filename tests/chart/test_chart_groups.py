@@ -399,7 +399,7 @@ def test_one_monitor_reads_every_devhost_once(chart: Chart, key: str, kind: str)
     )
     ((endpoint,),) = [spec[one] for one in ("endpoints", "podMetricsEndpoints") if one in spec]
     (label,) = [one["sourceLabels"] for one in endpoint["relabelings"] if one["targetLabel"] == "group"]
-    assert label == ["__meta_kubernetes_pod_label_devhost_dev_group"]
+    assert label == ["__meta_kubernetes_pod_label_app_kubernetes_io_instance"]
 
 
 def driver(name: str, **more: Any) -> dict[str, Any]:

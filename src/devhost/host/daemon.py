@@ -207,6 +207,7 @@ async def serve(options: Options) -> None:
         patience=patience,
     )
     metrics.name_entries(lambda: _entries(host))
+    metrics.name_config(lambda: host.configuration.sha256)
     metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
     if options.pod_metrics:
         metrics.name_holders(lambda: _held(host))

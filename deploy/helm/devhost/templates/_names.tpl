@@ -123,9 +123,7 @@ scrapeTimeout: {{ . }}
 relabelings:
   - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}
   - {targetLabel: job, replacement: devhost} # the alerts expect this name
-  {{- if (index . 0).Values.nodeGroups }}
-  - {sourceLabels: [__meta_kubernetes_pod_label_devhost_dev_group], targetLabel: group}
-  {{- end }}
+  - {sourceLabels: [__meta_kubernetes_pod_label_app_kubernetes_io_instance], targetLabel: group} # with the same file
   {{- with $monitor.relabelings }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
