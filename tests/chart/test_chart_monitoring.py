@@ -65,7 +65,7 @@ def test_a_monitor_takes_relabelings_and_a_timeout(chart: Chart, key: str, kind:
     (endpoint,) = monitor["spec"][endpoints]
     assert endpoint["scrapeTimeout"] == "5s"
     assert endpoint["relabelings"][-1] == own
-    assert [one["targetLabel"] for one in endpoint["relabelings"]] == ["node", "job", "cluster"]
+    assert [one["targetLabel"] for one in endpoint["relabelings"]] == ["node", "job", "group", "cluster"]
     assert endpoint["metricRelabelings"] == [drop]
 
 

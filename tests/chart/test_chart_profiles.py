@@ -24,7 +24,7 @@ def check(text: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_there_is_an_overlay_for_each_profile() -> None:
-    assert sorted(one.name for one in OVERLAYS.iterdir()) == sorted(PROFILES)
+    assert sorted(one.name for one in OVERLAYS.iterdir()) == sorted([*PROFILES, "groups"])
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda one: one.stem)

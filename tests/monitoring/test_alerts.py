@@ -24,6 +24,7 @@ MINUTES = 240
 
 ON = 'job="devhost/devhost",instance="10.0.0.1:9400",node="n1"'
 OTHER = 'job="devhost/devhost",instance="10.0.0.2:9400",node="n2"'
+THIRD = 'job="devhost/devhost",instance="10.0.0.3:9400",node="n3"'
 GPU = 'resource="nvidia.com/gpu"'
 ENTRY = 'entry="resources[0]",resource="nvidia.com/gpu",backend="gpu"'
 KUBELET = "/var/lib/kubelet/device-plugins"
@@ -35,6 +36,9 @@ WELL = {
     f"process_start_time_seconds{{{ON}}}": f"1000+0{STEADY}",
     f'devhost_build_info{{{ON},version="0.1.0"}}': f"1+0{STEADY}",
     f'devhost_build_info{{{OTHER},version="0.1.0"}}': f"1+0{STEADY}",
+    f'devhost_config_info{{{ON},group="devhost",sha256="ab"}}': f"1+0{STEADY}",
+    f'devhost_config_info{{{OTHER},group="devhost",sha256="ab"}}': f"1+0{STEADY}",
+    f'devhost_config_info{{{THIRD},group="devhost_h100",sha256="cd"}}': f"1+0{STEADY}",
     f'devhost_problems{{{ON},kind="kubelet"}}': f"0+0{STEADY}",
     f'devhost_problems{{{ON},kind="device"}}': f"0+0{STEADY}",
     f'devhost_problems{{{ON},kind="driver"}}': f"0+0{STEADY}",
@@ -102,6 +106,10 @@ WRONG: dict[str, dict[str, str | None]] = {
         **info("backend", "gpu", "no answer within 10 s"),
     },
     "DevhostConfigRefused": {f"devhost_config_last_reload_success{{{ON}}}": f"0+0{STEADY}"},
+    "DevhostConfigSkew": {
+        f'devhost_config_info{{{OTHER},group="devhost",sha256="ab"}}': None,
+        f'devhost_config_info{{{OTHER},group="devhost",sha256="cd"}}': f"1+0{STEADY}",
+    },
     "DevhostProvisioningFailed": {
         f'devhost_provisioning{{{ON},backend="sriov",state="failed"}}': f"1+0{STEADY}"
     },

@@ -310,6 +310,17 @@ def test_each_entry_of_the_file_has_a_series_that_ends_with_it(metrics: Metrics)
     assert text.count("devhost_entry_devices{") == 1
 
 
+def test_the_file_in_force_has_a_series_that_ends_with_it(metrics: Metrics) -> None:
+    files = ["ab", "cd", ""]
+    metrics.name_config(lambda: files[0])
+    for expected in ("ab", "cd"):
+        assert _value(metrics, "config_info", sha256=expected) == 1
+        text = asyncio.run(metrics.render()).decode()
+        assert text.count("devhost_config_info{") == 1
+        files.pop(0)
+    assert "devhost_config_info{" not in asyncio.run(metrics.render()).decode()
+
+
 def test_two_hosts_in_one_process_count_separately() -> None:
     first, second = Metrics(), Metrics()
     first.set("config_generation", to=5)

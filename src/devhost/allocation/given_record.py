@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import trusted
-from devhost.backend.errors import DevhostError
+from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 
@@ -70,18 +70,13 @@ class GivenRecord:
         if self.file is None:
             return Recorded()
         try:
-            with trusted.opened(self.file) as descriptor:
-                data = os.read(descriptor, MAX_BYTES + 1)
-                while len(data) <= MAX_BYTES and (more := os.read(descriptor, MAX_BYTES + 1 - len(data))):
-                    data += more
+            data = trusted.content(self.file, MAX_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return Recorded()
-        except trusted.Untrusted as error:
+        except EnvironmentFailure as error:
             raise Unusable(str(error)) from None
         except OSError as error:
             raise Unusable(f"cannot read {self.file}: {error.strerror or error}") from None
-        if len(data) > MAX_BYTES:
-            raise Unusable(f"{self.file} is larger than {MAX_BYTES >> 20} MiB")
         try:
             content = json.loads(data)
             version, kubelet = content["version"], content["kubelet"]

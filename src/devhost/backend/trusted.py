@@ -68,6 +68,20 @@ def opened(path: str | Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def content(path: str | Path, most: int) -> bytes:
+    """The same as :func:`read_bytes`, of a file with at most ``most`` bytes.
+
+    Raises:
+        EnvironmentFailure: it is larger.
+        Untrusted, OSError: as :func:`opened`.
+    """
+    with opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise EnvironmentFailure(f"{path} is larger than {most >> 20} MiB")
+    return data
+
+
 def read_bytes(path: str | Path) -> bytes:
     """The content of a file that only root and this process's user can change.
 

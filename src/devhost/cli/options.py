@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +11,8 @@ import click
 from .serve import CONFIG, ROOT
 
 if TYPE_CHECKING:
-    from devhost.discovery.catalog import Refusal
+    from devhost.runtime.text import duration
+from devhost.discovery.catalog import Refusal
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -74,17 +74,13 @@ kubelet_dir = click.option(
 )
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """The value of an option that is a duration, such as ``30m``; ``None`` if it is not given."""
     if value is None:
         return None
-    found = re.fullmatch(r"(\d{1,6})([smh])", value)
-    if not found:
+    if (found := duration(value)) is None:
         raise click.BadParameter(f"{value!r} is not a duration: write 90s, 30m or 2h")
-    return float(found[1]) * _UNITS[found[2]]
+    return found
 
 
 def warn_of(refused: Iterable[Refusal]) -> None:

@@ -20,8 +20,10 @@ from devhost.runtime import descriptors
 from devhost.telemetry.ending import ended, output
 
 COMMANDS = {
+    "accept": "accept",
     "check": "check",
     "cordon": "verdicts.cordon",
+    "diff": "diff",
     "discover": "discover",
     "dra": "dra",
     "drain": "verdicts.drain",

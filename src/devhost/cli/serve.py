@@ -77,6 +77,14 @@ OPTIONS = (
         default=False,
     ),
     Option(
+        ("--patience",),
+        str,
+        "How long /readyz fails while an entry has no devices that had some before an edit, so that a "
+        "rollout stops at this node: 90s, 10m, 1h. `devhost accept` ends it.  [default: off]",
+        "TIME",
+        "",
+    ),
+    Option(
         ("--listen",),
         str,
         "Address for HTTP: the status page at /, /status.json, /metrics, /healthz and /readyz. "
@@ -177,6 +185,7 @@ def serve(
     root: Path,
     state_dir: Path | None,
     strict_config: bool,
+    patience: str,
     listen: str,
     pod_metrics: bool,
     show_pods: bool | None,
@@ -220,6 +229,7 @@ def serve(
             state_dir,
             strict_config,
             daemon.dra_options(kubelet_dir, plugins_registry, plugins_dir, node_name, kubeconfig),
+            patience,
         )
         asyncio.run(daemon.serve(options))
     except (DevhostError, OSError, ImportError) as failure:

@@ -28,6 +28,7 @@ from devhost.runtime.http import HttpServer, page, parse_listen, probe
 from devhost.runtime.log import get
 from devhost.runtime.sockets import too_long
 from devhost.runtime.systemd import SystemdNotifier, line
+from devhost.runtime.text import duration
 from devhost.runtime.watchdog import Watchdog
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Wrong
@@ -64,6 +65,7 @@ class Options:
         state_dir: the directory for a copy of the last accepted configuration.
         strict_config: never start from that copy.
         dra: what Dynamic Resource Allocation needs.
+        patience: how long a file that leaves entries without devices fails readiness; empty for never.
     """
 
     config: Path = DEFAULT
@@ -77,6 +79,7 @@ class Options:
     state_dir: Path | None = None
     strict_config: bool = False
     dra: DraOptions | None = None
+    patience: str = ""
 
 
 def dra_options(
@@ -139,6 +142,7 @@ async def serve(options: Options) -> None:
     sys.setswitchinterval(SWITCH)
     listen = parse_listen(options.listen) if options.listen else None
     _check_pods(options)
+    patience = _seconds(options.patience) if options.patience else None
     tree = tree_of(options.root)
     directory = options.state_dir or state_directory(options.root)
     if directory is None:
@@ -179,8 +183,10 @@ async def serve(options: Options) -> None:
         directory,
         dra=options.dra,
         released=_socket(options).with_suffix(".released"),
+        patience=patience,
     )
     metrics.name_entries(lambda: _entries(host))
+    metrics.name_config(lambda: host.configuration.sha256)
     metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
     metrics.name_verdicts(lambda: ((one.kind, one.by, one.since) for one in host.verdicts.in_force))
     if options.pod_metrics:
@@ -225,7 +231,18 @@ def _commands(host: Host) -> Mapping[str, Command]:
     async def resume(parameters: Mapping[str, str]) -> Mapping[str, object]:
         return {"resumed": await host.backends.resume(_backend(parameters))}
 
-    return {"release": release, "resume": resume}
+    async def accept(parameters: Mapping[str, str]) -> Mapping[str, object]:
+        if host.rollout is None:
+            raise UsageError("this devhost runs without --patience, so it waits for nothing")
+        return {"accepted": list(host.rollout.accept())}
+
+    return {"release": release, "resume": resume, "accept": accept}
+
+
+def _seconds(patience: str) -> float:
+    if (seconds := duration(patience)) is None:
+        raise UsageError(f"--patience {patience} is not a duration", "write 90s, 10m or 1h")
+    return seconds
 
 
 def _backend(parameters: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.claim_files import ClaimFiles
@@ -44,6 +45,7 @@ from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
+from .entries import EntryOutcomes
 from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
 from .orphans import Orphans
@@ -53,8 +55,11 @@ from .reload import Configuration, LastReload, Reloader
 from .replanner import Replanner
 from .service import ServiceParts
 from .services import Services
-from .shortages import Shortages
+from .shortages import Shortages, identified
 from .timing import NODE, Timing
+
+if TYPE_CHECKING:
+    from devhost.config.rollout import Rollout
 
 log = get(__name__)
 
@@ -75,6 +80,7 @@ class Host:
             there are none.
         dra: what Dynamic Resource Allocation needs, for a configuration with ``dra``.
         released: the file that records which backends have released their drivers.
+        patience: seconds for which a new file that leaves entries without devices makes the host not ready.
     """
 
     def __init__(
@@ -94,6 +100,7 @@ class Host:
         timing: Timing = NODE,
         dra: DraOptions | None = None,
         released: Path | None = None,
+        patience: float | None = None,
     ) -> None:
         self.metrics = metrics = metrics or Metrics()
         tag = "" if kubelet_dir == KUBELET_DIRECTORY else str(kubelet_dir.absolute())
@@ -220,7 +227,14 @@ class Host:
             dra=self.dra,
             metrics=metrics,
             changed=changed,
+            planned=self._planned,
         )
+        self.rollout: Rollout | None = None
+        """Whether a new file has left entries without devices, if that matters."""
+        if patience is not None:
+            from devhost.config.rollout import Rollout, RolloutRecord
+
+            self.rollout = Rollout(RolloutRecord(state_dir, config), patience, changed)
         self.reloader = Reloader(
             self.configuration,
             reload,
@@ -270,6 +284,7 @@ class Host:
                     self.dra.read_claims(self.configuration.settings),
                     self.given.read(),
                     self.verdicts.look(),
+                    *([self.rollout.read()] if self.rollout else ()),
                 )
                 await self.given.prepare(self.configuration.settings)
                 self.dra.start(self.configuration.settings)
@@ -281,6 +296,8 @@ class Host:
                 self.tasks.spawn("given", self.given.run)
                 blind = self.monitors.reporter(self.verdicts.directory or Path())
                 self.tasks.spawn("verdicts", partial(self.verdicts.run, blind))
+                if self.rollout is not None:
+                    self.tasks.spawn("rollout", self.rollout.run)
                 try:
                     await self._stop.wait()
                 finally:
@@ -302,6 +319,7 @@ class Host:
                 self.node_labels,
                 self.backends,
                 self.observers,
+                *([self.rollout] if self.rollout else ()),
             ):
                 part.close()
 
@@ -336,7 +354,13 @@ class Host:
     def ready(self) -> tuple[bool, str]:
         """Whether everything that is wanted is offered to pods; if not, what is not, and why."""
         return readiness(
-            self.configuration, self.backends, self.replanner, self.services, self.dra, self.tasks
+            self.configuration,
+            self.backends,
+            self.replanner,
+            self.services,
+            self.dra,
+            self.tasks,
+            self.rollout.reason if self.rollout else "",
         )
 
     @property
@@ -392,6 +416,15 @@ class Host:
         self.backends.follow(settings, catalog)
         self.replan()
         self.cdi_garbage.wake()
+
+    def _planned(self, outcomes: EntryOutcomes) -> None:
+        """There is a new plan."""
+        if self.rollout is not None:
+            from devhost.config.rollout import Found
+
+            entries = identified(self.configuration.settings)
+            found = [Found(one, outcomes.count(entry), not outcomes.waits(entry)) for one, entry in entries]
+            self.rollout.follow(self.configuration.sha256, found)
 
     def _devices(self) -> Iterator[Device]:
         """All devices that exist."""

@@ -111,7 +111,9 @@ def _config(host: Host) -> list[Problem]:
     found = [Problem("config", file, complaint, last.at) for complaint in last.complaints]
     copy = host.last_good
     outdated = [Problem("config", file, copy.outdated, copy.since)] if copy.outdated else []
-    return [*_first(found, NAMED, file, "more complaints"), *outdated]
+    rollout = host.rollout
+    waiting = [Problem("config", file, rollout.reason, rollout.since)] if rollout and rollout.reason else []
+    return [*_first(found, NAMED, file, "more complaints"), *outdated, *waiting]
 
 
 def _kubelet(host: Host) -> Iterator[Problem]:

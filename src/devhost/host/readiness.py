@@ -18,11 +18,13 @@ def readiness(
     services: Services,
     dra: DraSide,
     tasks: Tasks,
+    rollout: str,
 ) -> tuple[bool, str]:
     """Whether every wanted resource has an open list stream or a published pool; if not, which, and why.
 
     Until a backend has listed its devices, the wanted resources are unknown. A host that runs on a copy,
-    because the file was refused at the start, is not ready either, so that a rollout stops.
+    because the file was refused at the start, is not ready either, so that a rollout stops; nor is one whose
+    new file left entries without devices, for the reason ``rollout``.
     """
     if not replanner.started:
         return False, "looking for devices"
@@ -43,6 +45,8 @@ def readiness(
         ("failing tasks", failing),
     )
     reasons = [f"{what}: {', '.join(names)}" for what, names in found if names]
+    if rollout:
+        reasons.insert(0, rollout)
     if configuration.copied is not None:
         first, *more = configuration.last_reload.complaints
         rest = f" and {len(more)} more" if more else ""

@@ -47,6 +47,8 @@ class Configuration:
         """The number of configurations that have taken effect."""
         self.copied = loaded.copied
         """The copy in use, if the file was refused at the start; ``None`` once the file is accepted."""
+        self.sha256 = "" if loaded.copied else loaded.digest
+        """The SHA-256 of the file in force; empty if it is not a regular file, or if the copy is in use."""
         self.last_reload = LastReload(time.time(), loaded.copied.complaints if loaded.copied else ())
         self.seen = loaded.seen or fingerprint(file)
         """The fingerprint of the file when it was first read."""
@@ -56,6 +58,7 @@ class Configuration:
     def adopt(self, loaded: Loaded) -> None:
         """The loaded configuration takes effect."""
         self.settings, self.catalog, self.copied = loaded.settings, loaded.catalog, loaded.copied
+        self.sha256 = loaded.digest
         self.generation += 1
         self.last_reload = LastReload(time.time())
 
@@ -200,6 +203,9 @@ class Reloader:
             self._count(success=True)
             log.info("configuration loaded", generation=configuration.generation, change=str(change))
             self._adopt()
+        elif configuration.sha256 != loaded.digest:
+            configuration.sha256 = loaded.digest  # only comments are different
+            self._changed()
         if requested:
             self._backends.recheck()
 

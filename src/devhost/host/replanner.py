@@ -21,6 +21,7 @@ from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
+from .entries import EntryOutcomes
 from .node_labels import NodeLabels
 from .orphans import Orphans
 from .publisher import EventPublisher
@@ -51,6 +52,7 @@ class Replanner:
         dra: DraSide,
         metrics: Metrics,
         changed: Callable[[], None],
+        planned: Callable[[EntryOutcomes], None],
     ) -> None:
         self.plan = Plan()
         self.started = False
@@ -70,6 +72,7 @@ class Replanner:
         self._dra = dra
         self._metrics = metrics
         self._changed = changed
+        self._planned = planned
         self._planner = Planner()
         self._settings = configuration.settings
         """Those for which the plan was made."""
@@ -160,6 +163,7 @@ class Replanner:
         self._update(refused, basis, caused_at)
         self._dra.follow(self.plan, settings, backends)
         self._shortages.follow(settings, self.plan)
+        self._planned(self._shortages.outcomes)
         self._publisher.held()
         self._orphans.report()
         self._given.follow()

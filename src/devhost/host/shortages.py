@@ -58,7 +58,7 @@ class Shortages:
         """Hardware without its driver that an entry could select, each with the name of its backend."""
         self.refusals: Sequence[Refusal] = ()
         """Refusals that only an edit of the file can end."""
-        self._identified = _identified(settings)
+        self._identified = identified(settings)
         self._empty: dict[Identity, _Empty] = {}
         self._takers: set[tuple[Identity, int]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -66,7 +66,7 @@ class Shortages:
     def follow(self, settings: Settings, plan: Plan) -> None:
         """There is a new plan."""
         if settings is not self._settings:
-            self._settings, self._identified = settings, _identified(settings)
+            self._settings, self._identified = settings, identified(settings)
         self.outcomes = EntryOutcomes(
             settings, plan, self._scanners, comparisons=MAX_COMPARISONS, before=self.outcomes
         )
@@ -200,7 +200,8 @@ def _alike(one: ResourceSettings, other: ResourceSettings) -> bool:
     return replace(one, index=other.index) == other
 
 
-def _identified(settings: Settings) -> list[tuple[Identity, ResourceSettings]]:
+def identified(settings: Settings) -> list[tuple[Identity, ResourceSettings]]:
+    """The entries of a file, each with what an edit does not change."""
     seen: Counter[tuple[str, str]] = Counter()
     found = []
     for entry in settings.resources:

@@ -1,7 +1,8 @@
-"""Words for several things at once, the same in every message."""
+"""Words for several things at once, the same in every message, and durations that people write."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 
@@ -9,6 +10,12 @@ def few(devices: Sequence[str]) -> str:
     """At most three of the ids, and the number of others."""
     more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
     return ", ".join(devices[:3]) + more
+
+
+def duration(text: str) -> float | None:
+    """The seconds in ``90s``, ``30m`` or ``2h``; ``None`` if it is none of these."""
+    number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+    return float(number) * unit if unit and re.fullmatch(r"[0-9]{1,6}", number) else None
 
 
 def counted(count: int, noun: str) -> str:

@@ -325,6 +325,13 @@ TABLE = (
     ),
     Declaration(
         "gauge",
+        "config_info",
+        "1 for the file in force; none if it is not a regular file, or if a copy is used.",
+        more=("sha256",),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
         "build_info",
         "Always 1; the label names the version.",
         more=("version",),
@@ -441,6 +448,7 @@ class Metrics:
         self._entries: Callable[[], Iterable[Entry]] = lambda: ()
         self._verdicts: Callable[[], Iterable[Given]] = lambda: ()
         self._held: Callable[[], Iterable[Held]] | None = None
+        self._config: Callable[[], str] = str
 
     def begin(self, owner: Owner, name: str) -> None:
         """An owner of series exists from now on. If it is known, its series stay as they are."""
@@ -501,6 +509,10 @@ class Metrics:
         """Adds the metrics of verdicts in force."""
         self._verdicts = given
 
+    def name_config(self, sha256: Callable[[], str]) -> None:
+        """Adds the metric of the file in force, by its SHA-256; empty for none."""
+        self._config = sha256
+
     def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
         """Adds the metrics of problems and of devices that left recently, as returned at each scrape."""
         self._wrong, self._left = wrong, left
@@ -532,6 +544,7 @@ class Metrics:
                 for place, name, backend, optional, devices in self._entries()
             ),
         )
+        yield "config_info", (((sha256,), 1) for sha256 in filter(None, [self._config()]))
         if self._held is not None:
             yield (
                 "device_held",

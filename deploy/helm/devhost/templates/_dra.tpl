@@ -12,6 +12,11 @@
 {{- printf "%s/plugins" (include "devhost.kubeletRoot" .) -}}
 {{- end -}}
 
+{{/* (texts): the end of a CEL expression that is true for one of them. */}}
+{{- define "devhost.oneOf" -}}
+{{- if eq (len .) 1 -}}== {{ first . | quote }}{{- else -}}in {{ toJson . }}{{- end -}}
+{{- end -}}
+
 {{/* Fails unless the values, the configuration and the cluster agree on Dynamic Resource Allocation. */}}
 {{- define "devhost.checkDra" -}}
 {{- $values := default dict .Values.dra -}}
@@ -21,34 +26,34 @@
 {{- if $values.enabled -}}
   {{- $version := .Capabilities.KubeVersion.Version -}}
   {{- if semverCompare "<1.34.0-0" $version -}}
-    {{- fail (printf "dra.enabled needs Kubernetes 1.34 or newer, and this cluster has %s: set it to false" $version) -}}
+    {{- include "devhost.fail" (list $ (printf "dra.enabled needs Kubernetes 1.34 or newer, and this cluster has %s: set it to false" $version)) -}}
   {{- else if not $driver -}}
     {{- if .Values.existingConfigMap -}}
-      {{- fail (printf "dra.driver is missing: set it to dra.driver of the configuration in %s, which this chart does not read" .Values.existingConfigMap) -}}
+      {{- include "devhost.fail" (list $ (printf "dra.driver is missing: set it to dra.driver of the configuration in %s, which this chart does not read" .Values.existingConfigMap)) -}}
     {{- end -}}
-    {{- fail "dra.enabled is true, but config has no dra.driver: add dra: {driver: devhost.example.com} with a domain of yours, or set dra.enabled to false" -}}
+    {{- include "devhost.fail" (list $ "dra.enabled is true, but config has no dra.driver: add dra: {driver: devhost.example.com} with a domain of yours, or set dra.enabled to false") -}}
   {{- else if and $configured (ne $configured $driver) -}}
-    {{- fail (printf "dra.driver is %s, but config.dra.driver is %s: omit the former" $driver $configured) -}}
+    {{- include "devhost.fail" (list $ (printf "dra.driver is %s, but config.dra.driver is %s: omit the former" $driver $configured)) -}}
   {{- else if and (not .Values.existingConfigMap) (not $configured) -}}
-    {{- fail (printf "dra.driver is %s, but config has no dra.driver: add dra: {driver: %s} to config" $driver $driver) -}}
+    {{- include "devhost.fail" (list $ (printf "dra.driver is %s, but config has no dra.driver: add dra: {driver: %s} to config" $driver $driver)) -}}
   {{- else if not (regexMatch "^[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$" $driver) -}}
-    {{- fail (printf "config.dra.driver %q is not a DNS subdomain: use lower-case letters, digits, - and ." $driver) -}}
+    {{- include "devhost.fail" (list $ (printf "config.dra.driver %q is not a DNS subdomain: use lower-case letters, digits, - and ." $driver)) -}}
   {{- else if gt (len $driver) 63 -}}
-    {{- fail (printf "config.dra.driver %s has %d characters, and Kubernetes allows 63: choose a shorter one" $driver (len $driver)) -}}
+    {{- include "devhost.fail" (list $ (printf "config.dra.driver %s has %d characters, and Kubernetes allows 63: choose a shorter one" $driver (len $driver))) -}}
   {{- end -}}
   {{- range $socket := list
     (printf "%s/%s/dra.sock" (include "devhost.pluginsDirectory" .) $driver)
     (printf "%s/%s-reg.sock" (include "devhost.pluginsRegistry" .) $driver) -}}
     {{- if gt (len $socket) 107 -}}
-      {{- fail (printf "dra: the socket %s has %d characters, and Linux allows 107: choose a shorter dra.driver in the configuration" $socket (len $socket)) -}}
+      {{- include "devhost.fail" (list $ (printf "dra: the socket %s has %d characters, and Linux allows 107: choose a shorter dra.driver in the configuration" $socket (len $socket))) -}}
     {{- end -}}
   {{- end -}}
   {{- if eq (toString .Values.host.cdi) "false" -}}
-    {{- fail "dra.enabled needs the CDI directory, but host.cdi is false: omit it" -}}
+    {{- include "devhost.fail" (list $ "dra.enabled needs the CDI directory, but host.cdi is false: omit it") -}}
   {{- else if and (.Values.networkPolicy).enabled (not .Values.networkPolicy.apiServerPorts) -}}
-    {{- fail "networkPolicy.apiServerPorts is empty, so devhost cannot reach the API server, but dra.enabled needs that: add its ports, such as 443" -}}
+    {{- include "devhost.fail" (list $ "networkPolicy.apiServerPorts is empty, so devhost cannot reach the API server, but dra.enabled needs that: add its ports, such as 443") -}}
   {{- end -}}
 {{- else if hasKey $config "dra" -}}
-  {{- fail "config has dra, but dra.enabled is false, so that devhost gets no access to the API server: set dra.enabled to true, or remove dra from config" -}}
+  {{- include "devhost.fail" (list $ "config has dra, but dra.enabled is false, so that devhost gets no access to the API server: set dra.enabled to true, or remove dra from config") -}}
 {{- end -}}
 {{- end -}}

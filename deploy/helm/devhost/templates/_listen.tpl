@@ -40,20 +40,20 @@ true
 {{- $address := default "" .Values.listen.address -}}
 {{- $network := (fromYaml (include "devhost.needs" .)).network -}}
 {{- if not (or (has $address (list "" "$(NODE_IP)")) (include "devhost.isAddress" $address)) -}}
-  {{- fail (printf "listen.address %s is not an address" $address) -}}
+  {{- include "devhost.fail" (list $ (printf "listen.address %s is not an address" $address)) -}}
 {{- end -}}
 {{- if not $network -}}
   {{- if contains "$(NODE_IP)" $address -}}
-    {{- fail "listen.address $(NODE_IP) is the node's address, which the pod does not have: leave it empty, or set hostNetwork to true" -}}
+    {{- include "devhost.fail" (list $ "listen.address $(NODE_IP) is the node's address, which the pod does not have: leave it empty, or set hostNetwork to true") -}}
   {{- else if include "devhost.loopback" $address -}}
-    {{- fail (printf "listen.address %s is the pod's loopback, which neither the kubelet nor Prometheus reaches: leave it empty, or set hostNetwork to true" $address) -}}
+    {{- include "devhost.fail" (list $ (printf "listen.address %s is the pod's loopback, which neither the kubelet nor Prometheus reaches: leave it empty, or set hostNetwork to true" $address)) -}}
   {{- else if not (or (empty $address) (eq $address "0.0.0.0") (regexMatch "^[0:]+$" $address)) -}}
-    {{- fail (printf "listen.address %s cannot be known in advance, because the pod has a separate network: leave it empty, or set hostNetwork to true" $address) -}}
+    {{- include "devhost.fail" (list $ (printf "listen.address %s cannot be known in advance, because the pod has a separate network: leave it empty, or set hostNetwork to true" $address)) -}}
   {{- end -}}
 {{- else if include "devhost.loopback" $address -}}
   {{- range $key := list "podMonitor" "serviceMonitor" "service" -}}
     {{- if (default dict (get $.Values $key)).enabled -}}
-      {{- fail (printf "listen.address %s cannot be reached from outside, but %s.enabled needs that: omit one of them" $address $key) -}}
+      {{- include "devhost.fail" (list $ (printf "listen.address %s cannot be reached from outside, but %s.enabled needs that: omit one of them" $address $key)) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}

@@ -40,7 +40,7 @@ sockets: a mounted file becomes stale when it is replaced.
 {{- range $file := $files | uniq | sortAlpha -}}
   {{- $path := regexReplaceAll "/+" $file "/" | trimSuffix "/" -}}
   {{- if not $path -}}
-    {{- fail "config names a file in the node's root directory, which is not mounted in part: set host.root to true" -}}
+    {{- include "devhost.fail" (list $ "config names a file in the node's root directory, which is not mounted in part: set host.root to true") -}}
   {{- end -}}
   {{- $covered := false -}}
   {{- range $seen -}}
@@ -87,6 +87,6 @@ sockets: a mounted file becomes stale when it is replaced.
 {{- $at := default (printf "/host%s" $extra.path) $extra.mountPath -}}
 {{- $mounts = append $mounts (dict "name" (printf "extra-%d" $index) "from" (printf "extraHostPaths[%d]" $index) "path" $extra.path "at" $at "type" (default "DirectoryOrCreate" $extra.type) "live" true "writable" (eq (toString $extra.readOnly) "false")) -}}
 {{- end -}}
-{{- include "devhost.places" $mounts -}}
+{{- include "devhost.places" (list . $mounts) -}}
 {{- dict "mounts" $mounts | toYaml -}}
 {{- end -}}

@@ -19,15 +19,32 @@
 {{- default .Release.Namespace .Values.namespaceOverride -}}
 {{- end -}}
 
+{{/* Names of what there is for each DaemonSet. */}}
+{{- define "devhost.daemonset" -}}
+{{- include "devhost.fullname" . -}}{{- with .Group -}}-{{- . -}}{{- end -}}
+{{- end -}}
+
+{{/* Of the pods of a DaemonSet. That of the release itself, which can never change, must not select a group's pods. */}}
+{{- define "devhost.instance" -}}
+{{- .Release.Name -}}{{- with .Group -}}_{{- . -}}{{- end -}}
+{{- end -}}
+
 {{- define "devhost.selector" -}}
 app.kubernetes.io/name: {{ include "devhost.name" . | quote }}
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/instance: {{ include "devhost.instance" . | quote }}
+{{- end -}}
+
+{{/* A label of all objects and pods of a group. */}}
+{{- define "devhost.groupLabel" -}}
+{{- with .Group -}}
+devhost.dev/group: {{ . | quote }}
+{{- end -}}
 {{- end -}}
 
 {{/* Of the pods that make devhost release the GPU driver; not devhost's own labels, which keep releases apart. */}}
 {{- define "devhost.releaseLabels" -}}
 app.kubernetes.io/name: {{ printf "%s-release" (include "devhost.name" . | trunc 55 | trimSuffix "-") | quote }}
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/instance: {{ include "devhost.instance" . | quote }}
 {{- end -}}
 
 {{/* The node's directory for the status socket, if another pod uses it. */}}
@@ -36,14 +53,14 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/*
-The affinity of the values. Unless it has a podAntiAffinity, pods avoid nodes with another release of devhost, in any
-namespace.
+The affinity of the values, on the nodes of the group. Unless it has a podAntiAffinity, pods avoid nodes with another
+release or group of devhost, in any namespace.
 */}}
 {{- define "devhost.affinity" -}}
 {{- $name := include "devhost.name" . -}}
 {{- $names := list "devhost" $name | uniq -}}
 {{- $devhost := dict "key" "app.kubernetes.io/name" "operator" "In" "values" $names -}}
-{{- $foreign := dict "key" "app.kubernetes.io/instance" "operator" "NotIn" "values" (list .Release.Name) -}}
+{{- $foreign := dict "key" "app.kubernetes.io/instance" "operator" "NotIn" "values" (list (include "devhost.instance" .)) -}}
 {{- $elsewhere := dict "key" "kubernetes.io/metadata.name" "operator" "NotIn" "values" (list (include "devhost.namespace" .)) -}}
 {{- $here := dict "topologyKey" "kubernetes.io/hostname"
   "labelSelector" (dict "matchExpressions" (list $devhost $foreign)) -}}
@@ -51,7 +68,12 @@ namespace.
   "labelSelector" (dict "matchExpressions" (list $devhost))
   "namespaceSelector" (dict "matchExpressions" (list $elsewhere)) -}}
 {{- $apart := dict "requiredDuringSchedulingIgnoredDuringExecution" (list $here $there) -}}
-{{- $own := default dict .Values.affinity -}}
+{{- $own := deepCopy (default dict .Values.affinity) -}}
+{{- if .Terms -}}
+{{- $nodes := default dict $own.nodeAffinity -}}
+{{- $required := include "devhost.nodes" . | fromYaml -}}
+{{- $_ := set $own "nodeAffinity" (merge $required (omit $nodes "requiredDuringSchedulingIgnoredDuringExecution")) -}}
+{{- end -}}
 {{- ternary $own (merge (dict "podAntiAffinity" $apart) $own) (hasKey $own "podAntiAffinity") | toYaml -}}
 {{- end -}}
 
@@ -70,12 +92,16 @@ namespace.
 {{- end -}}
 
 {{- define "devhost.labels" -}}
-{{ include "devhost.selector" . }}
+app.kubernetes.io/name: {{ include "devhost.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- with include "devhost.groupLabel" . }}
+{{ . }}
+{{- end }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- $own := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version"
-  "app.kubernetes.io/managed-by" "helm.sh/chart" -}}
+  "app.kubernetes.io/managed-by" "helm.sh/chart" "devhost.dev/group" -}}
 {{- range $key, $value := .Values.commonLabels }}
 {{- if not (has $key $own) }}
 {{ $key }}: {{ $value | quote }}
@@ -97,6 +123,7 @@ scrapeTimeout: {{ . }}
 relabelings:
   - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}
   - {targetLabel: job, replacement: devhost} # the alerts expect this name
+  - {sourceLabels: [__meta_kubernetes_pod_label_app_kubernetes_io_instance], targetLabel: group} # with the same file
   {{- with $monitor.relabelings }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -11,14 +11,14 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- $parsed := fromYaml .Values.config -}}
 {{- with $parsed.Error -}}
 {{- if contains "cannot unmarshal" . -}}
-  {{- fail "config must be a map with version and resources" -}}
+  {{- include "devhost.fail" (list $ "config must be a map with version and resources") -}}
 {{- end -}}
-{{- fail (printf "config is no YAML: %s" (replace "\n" " " .)) -}}
+{{- include "devhost.fail" (list $ (printf "config is no YAML: %s" (replace "\n" " " .))) -}}
 {{- end -}}
-{{- include "devhost.outline" $parsed -}}
+{{- include "devhost.outline" (list . $parsed) -}}
 {{- toYaml $parsed -}}
 {{- else -}}
-{{- include "devhost.outline" .Values.config -}}
+{{- include "devhost.outline" (list . .Values.config) -}}
 {{- toYaml .Values.config -}}
 {{- end -}}
 {{- end -}}

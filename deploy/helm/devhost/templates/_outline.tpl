@@ -1,22 +1,24 @@
 {{/*
-Fails unless what the chart reads of a configuration has the right types; `devhost check` checks the rest. The schema of the
-values cannot check text, nor options of a backend.
+(context, configuration): fails unless what the chart reads of it has the right types; `devhost check` checks the rest. The
+schema of the values cannot check text, nor options of a backend.
 */}}
 {{- define "devhost.outline" -}}
-{{- include "devhost.kinds" (list "config" . true (dict
+{{- $config := index . 1 -}}
+{{- $at := printf "%sconfig" (include "devhost.where" (index . 0)) -}}
+{{- include "devhost.kinds" (list $at $config true (dict
   "version" "a number" "resources" "a list" "backends" "a map" "cdi" "a map" "deviceInfo" "a map" "dra" "a map" "labels" "a map")) -}}
-{{- include "devhost.kinds" (list "config.dra" .dra (hasKey . "dra") (dict "driver" "text")) -}}
+{{- include "devhost.kinds" (list (printf "%s.dra" $at) $config.dra (hasKey $config "dra") (dict "driver" "text")) -}}
 {{- range $key := list "version" "resources" -}}
-  {{- if not (hasKey $ $key) -}}
-    {{- fail (printf "config: the key %s is missing: a configuration needs version: 1 and resources, which may be []" $key) -}}
+  {{- if not (hasKey $config $key) -}}
+    {{- fail (printf "%s: the key %s is missing: a configuration needs version: 1 and resources, which may be []" $at $key) -}}
   {{- end -}}
 {{- end -}}
 {{- $directory := dict "directory" "a path" "write" "true or false" -}}
 {{- range $key := list "cdi" "deviceInfo" "labels" -}}
-  {{- include "devhost.kinds" (list (printf "config.%s" $key) (index $ $key) (hasKey $ $key) $directory) -}}
+  {{- include "devhost.kinds" (list (printf "%s.%s" $at $key) (index $config $key) (hasKey $config $key) $directory) -}}
 {{- end -}}
-{{- range $index, $one := .resources -}}
-  {{- $place := printf "config.resources[%d]" $index -}}
+{{- range $index, $one := $config.resources -}}
+  {{- $place := printf "%s.resources[%d]" $at $index -}}
   {{- include "devhost.kinds" (list $place $one true (dict "name" "text" "backend" "text" "program" "a map" "mps" "a map")) -}}
   {{- range $key := list "name" "backend" -}}
     {{- if not (hasKey $one $key) -}}{{- fail (printf "%s: the key %s is missing" $place $key) -}}{{- end -}}
@@ -32,14 +34,14 @@ values cannot check text, nor options of a backend.
   "gpu" (dict "driverRoot" "a path" "devRoot" "a path or empty" "driverDirectory" "a path or empty" "cdiDirectories" "a list")
   "sriov" (dict "virtualFunctions" "a list")
   "udev" (dict "groups" "a list") -}}
-{{- range $key, $one := default dict .backends -}}
-  {{- include "devhost.kinds" (list (printf "config.backends.%s" $key) $one true (default dict (index $options $key))) -}}
+{{- range $key, $one := default dict $config.backends -}}
+  {{- include "devhost.kinds" (list (printf "%s.backends.%s" $at $key) $one true (default dict (index $options $key))) -}}
 {{- end -}}
-{{- range $index, $one := dig "gpu" "cdiDirectories" list (default dict .backends) -}}
-  {{- include "devhost.kind" (list (printf "config.backends.gpu.cdiDirectories[%d]" $index) $one "a path") -}}
+{{- range $index, $one := dig "gpu" "cdiDirectories" list (default dict $config.backends) -}}
+  {{- include "devhost.kind" (list (printf "%s.backends.gpu.cdiDirectories[%d]" $at $index) $one "a path") -}}
 {{- end -}}
-{{- range $index, $group := dig "udev" "groups" list (default dict .backends) -}}
-  {{- $place := printf "config.backends.udev.groups[%d]" $index -}}
+{{- range $index, $group := dig "udev" "groups" list (default dict $config.backends) -}}
+  {{- $place := printf "%s.backends.udev.groups[%d]" $at $index -}}
   {{- include "devhost.kinds" (list $place $group true (dict "mounts" "a list" "members" "a list")) -}}
   {{- range $key := list "mounts" "members" -}}
     {{- range $number, $one := index $group $key -}}

@@ -1,28 +1,29 @@
 {{/*
-(mounts): fails if Kubernetes would refuse a path, two mounts have the same place in the container, or a mount would hide
+(context, mounts): fails if Kubernetes would refuse a path, two mounts have the same place in the container, or a mount would hide
 what runs there.
 
  own      no mounts here, below or above
  system   no mounts here; below is allowed, such as a vendor's library
 */}}
 {{- define "devhost.places" -}}
+{{- $context := index . 0 -}}
 {{- $own := dict "/opt/devhost" "devhost itself" "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" "/var/lib/devhost" "devhost's own files" "/proc" "the container's processes" -}}
 {{- $system := list "/usr" "/usr/bin" "/usr/sbin" "/usr/lib" "/usr/lib64" "/usr/lib/x86_64-linux-gnu" "/usr/lib/aarch64-linux-gnu" -}}
 {{- $places := dict "/etc/devhost" "the configuration" "/run/devhost" "devhost's own files" "/var/lib/devhost" "devhost's own files" -}}
-{{- range $mount := . -}}
+{{- range $mount := index . 1 -}}
   {{- $who := default $mount.name $mount.from -}}
   {{- range $path := list $mount.path $mount.at -}}
     {{- if not (hasPrefix "/" $path) -}}
-      {{- fail (printf "%s: %q is not an absolute path: begin it with /" $who $path) -}}
+      {{- include "devhost.fail" (list $context (printf "%s: %q is not an absolute path: begin it with /" $who $path)) -}}
     {{- end -}}
     {{- if contains "/../" (printf "%s/" $path) -}}
-      {{- fail (printf "%s: Kubernetes refuses paths with ..: write the resolved path" $path) -}}
+      {{- include "devhost.fail" (list $context (printf "%s: Kubernetes refuses paths with ..: write the resolved path" $path)) -}}
     {{- end -}}
   {{- end -}}
   {{- range $at := compact (list $mount.at $mount.also) | uniq -}}
     {{- $at = clean $at -}}
     {{- with get $places $at -}}
-      {{- fail (printf "%s of the container is used twice, by %s and by %s: omit one, or use another path" $at . $who) -}}
+      {{- include "devhost.fail" (list $context (printf "%s of the container is used twice, by %s and by %s: omit one, or use another path" $at . $who)) -}}
     {{- end -}}
     {{- $_ := set $places $at $who -}}
     {{- /* as Debian has it, where some directories are links to others */ -}}
@@ -42,7 +43,7 @@ what runs there.
       {{- $hidden = "the node's directories, which are below" -}}
     {{- end -}}
     {{- if $hidden -}}
-      {{- fail (printf "%s: a mount at %s of the container would hide %s: use another path" $who $at $hidden) -}}
+      {{- include "devhost.fail" (list $context (printf "%s: a mount at %s of the container would hide %s: use another path" $who $at $hidden)) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}

@@ -4,24 +4,24 @@
 {{- include "devhost.checkNetworkPolicy" . -}}
 {{- include "devhost.checkDra" . -}}
 {{- if and (.Values.podMonitor).enabled (.Values.serviceMonitor).enabled -}}
-  {{- fail "podMonitor.enabled and serviceMonitor.enabled make Prometheus read each devhost twice: omit one of them" -}}
+  {{- include "devhost.fail" (list $ "podMonitor.enabled and serviceMonitor.enabled make Prometheus read each devhost twice: omit one of them") -}}
 {{- end -}}
 {{- if and .Values.existingConfigMap .Values.configFiles -}}
-  {{- fail (printf "configFiles belong to the chart's ConfigMap, which existingConfigMap replaces: put them into %s" .Values.existingConfigMap) -}}
+  {{- include "devhost.fail" (list $ (printf "configFiles belong to the chart's ConfigMap, which existingConfigMap replaces: put them into %s" .Values.existingConfigMap)) -}}
 {{- end -}}
 {{- $part := "[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*" -}}
 {{- if not (regexMatch (printf "^([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/)?%s(/%s)*$" $part $part) .Values.image.repository) -}}
-  {{- fail (printf "image.repository %s is not a valid image name: after the registry, use lower-case letters and digits, separated by single . _ or -" .Values.image.repository) -}}
+  {{- include "devhost.fail" (list $ (printf "image.repository %s is not a valid image name: after the registry, use lower-case letters and digits, separated by single . _ or -" .Values.image.repository)) -}}
 {{- end -}}
-{{- range $name := list "app.kubernetes.io/name" "app.kubernetes.io/instance" -}}
+{{- range $name := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "devhost.dev/group" -}}
   {{- if hasKey (default dict $.Values.podLabels) $name -}}
-    {{- fail (printf "podLabels: %s is set by the chart, to select its pods: omit it" $name) -}}
+    {{- include "devhost.fail" (list $ (printf "podLabels: %s is set by the chart, to select its pods: omit it" $name)) -}}
   {{- end -}}
 {{- end -}}
-{{- include "devhost.checkEnv" .Values.extraEnv -}}
-{{- include "devhost.checkCapabilities" .Values.capabilities -}}
-{{- include "devhost.checkTolerations" .Values.tolerations -}}
-{{- include "devhost.checkResources" .Values.resources -}}
+{{- include "devhost.checkEnv" . -}}
+{{- include "devhost.checkCapabilities" . -}}
+{{- include "devhost.checkTolerations" . -}}
+{{- include "devhost.checkResources" . -}}
 {{- end -}}
 
 {{/* Fails if Prometheus needs access and the NetworkPolicy admits no pod. */}}
@@ -30,7 +30,7 @@
 {{- if and $policy.enabled (not $policy.from) -}}
   {{- range $key := list "podMonitor" "serviceMonitor" "service" -}}
     {{- if (default dict (get $.Values $key)).enabled -}}
-      {{- fail (printf "networkPolicy.from is empty, so no pod reaches the port, but %s.enabled needs Prometheus to: add its pods or namespace to networkPolicy.from" $key) -}}
+      {{- include "devhost.fail" (list $ (printf "networkPolicy.from is empty, so no pod reaches the port, but %s.enabled needs Prometheus to: add its pods or namespace to networkPolicy.from" $key)) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
@@ -38,13 +38,13 @@
 
 {{- define "devhost.checkEnv" -}}
 {{- $seen := list "NODE_IP" "NODE_NAME" "HOST_IP" -}}
-{{- range $one := . -}}
+{{- range $one := .Values.extraEnv -}}
   {{- if has $one.name (list "NODE_IP" "NODE_NAME" "HOST_IP") -}}
-    {{- fail (printf "extraEnv: %s is set by the chart: omit it" $one.name) -}}
+    {{- include "devhost.fail" (list $ (printf "extraEnv: %s is set by the chart: omit it" $one.name)) -}}
   {{- else if has $one.name $seen -}}
-    {{- fail (printf "extraEnv: %s is given twice: omit one of them" $one.name) -}}
+    {{- include "devhost.fail" (list $ (printf "extraEnv: %s is given twice: omit one of them" $one.name)) -}}
   {{- else if and (hasKey $one "value") (hasKey $one "valueFrom") -}}
-    {{- fail (printf "extraEnv: %s has value and valueFrom: omit one of them" $one.name) -}}
+    {{- include "devhost.fail" (list $ (printf "extraEnv: %s has value and valueFrom: omit one of them" $one.name)) -}}
   {{- end -}}
   {{- $seen = append $seen $one.name -}}
 {{- end -}}
@@ -52,40 +52,41 @@
 
 {{- define "devhost.checkCapabilities" -}}
 {{- $known := splitList " " "AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE MKNOD NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG SYS_ADMIN SYS_BOOT SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG WAKE_ALARM" -}}
-{{- range . -}}
+{{- range .Values.capabilities -}}
   {{- if hasPrefix "CAP_" . -}}
-    {{- fail (printf "capabilities: %s is written %s in Kubernetes" . (trimPrefix "CAP_" .)) -}}
+    {{- include "devhost.fail" (list $ (printf "capabilities: %s is written %s in Kubernetes" . (trimPrefix "CAP_" .))) -}}
   {{- else if eq . "ALL" -}}
-    {{- fail "capabilities: ALL is not allowed: list those that are needed, or set securityProfile: privileged" -}}
+    {{- include "devhost.fail" (list $ "capabilities: ALL is not allowed: list those that are needed, or set securityProfile: privileged") -}}
   {{- else if not (has . $known) -}}
-    {{- fail (printf "capabilities: Linux has no capability %s" .) -}}
+    {{- include "devhost.fail" (list $ (printf "capabilities: Linux has no capability %s" .)) -}}
   {{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "devhost.checkTolerations" -}}
-{{- range $index, $one := . -}}
+{{- range $index, $one := .Values.tolerations -}}
   {{- $place := printf "tolerations[%d]" $index -}}
   {{- $operator := default "Equal" $one.operator -}}
   {{- if and (not $one.key) (ne $operator "Exists") -}}
-    {{- fail (printf "%s: without a key it matches every taint, and the operator must be Exists" $place) -}}
+    {{- include "devhost.fail" (list $ (printf "%s: without a key it matches every taint, and the operator must be Exists" $place)) -}}
   {{- else if and $one.value (eq $operator "Exists") -}}
-    {{- fail (printf "%s: Exists takes no value: omit it, or use Equal" $place) -}}
+    {{- include "devhost.fail" (list $ (printf "%s: Exists takes no value: omit it, or use Equal" $place)) -}}
   {{- else if and (has $operator (list "Lt" "Gt")) (not (regexMatch "^-?(0|[1-9][0-9]*)$" (default "" $one.value))) -}}
-    {{- fail (printf "%s: %s compares integers, but the value is %q" $place $operator (default "" $one.value)) -}}
+    {{- include "devhost.fail" (list $ (printf "%s: %s compares integers, but the value is %q" $place $operator (default "" $one.value))) -}}
   {{- else if and (hasKey $one "tolerationSeconds") (ne (default "" $one.effect) "NoExecute") -}}
-    {{- fail (printf "%s: tolerationSeconds is only for the effect NoExecute: omit one of them" $place) -}}
+    {{- include "devhost.fail" (list $ (printf "%s: tolerationSeconds is only for the effect NoExecute: omit one of them" $place)) -}}
   {{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "devhost.checkResources" -}}
-{{- $requests := default dict (default dict .).requests -}}
-{{- range $name, $limit := default dict (default dict .).limits -}}
+{{- $resources := default dict .Values.resources -}}
+{{- $requests := default dict $resources.requests -}}
+{{- range $name, $limit := default dict $resources.limits -}}
   {{- if hasKey $requests $name -}}
     {{- $request := get $requests $name -}}
     {{- if gt (float64 (include "devhost.quantity" $request)) (float64 (include "devhost.quantity" $limit)) -}}
-      {{- fail (printf "resources: requests.%s (%v) is more than limits.%s (%v): set both" $name $request $name $limit) -}}
+      {{- include "devhost.fail" (list $ (printf "resources: requests.%s (%v) is more than limits.%s (%v): set both" $name $request $name $limit)) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
