@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from devhost.runtime.text import duration
+
 from .serve import CONFIG, ROOT
 
 if TYPE_CHECKING:
-    from devhost.runtime.text import duration
-from devhost.discovery.catalog import Refusal
+    from devhost.discovery.catalog import Refusal
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
