@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.claim_files import ClaimFiles
@@ -53,6 +54,9 @@ from .service import ServiceParts
 from .services import Services
 from .shortages import Shortages
 from .timing import NODE, Timing
+
+if TYPE_CHECKING:
+    from devhost.dra.node_condition import NodeCondition
 
 log = get(__name__)
 
@@ -179,6 +183,9 @@ class Host:
             timing=timing,
         )
 
+        self.node_condition: NodeCondition | None = None
+        """Keeps the condition of the node; set before :meth:`run`, if it is wanted."""
+
         # what reacts
         parts = ServiceParts(
             self.kubelet,
@@ -251,6 +258,8 @@ class Host:
                 self.tasks.spawn("pod resources", self.pod_resources.run)
                 self.tasks.spawn("rivals", self.rivals.run)
                 self.reloader.start()
+                if self.node_condition is not None:
+                    self.tasks.spawn("node condition", self.node_condition.run)
                 await asyncio.gather(
                     self.backends.answered(self._timing.first_plan),
                     self.pod_resources.first_answer(self._timing.first_plan),

@@ -279,6 +279,7 @@ ProblemKind = Literal[
     "plugin",
     "resource",
     "dra",
+    "node",
     "allocation",
     "backend",
     "driver",
