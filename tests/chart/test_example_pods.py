@@ -10,7 +10,7 @@ import yaml
 from rendering import CHART, DEPLOY, ROOT, Object, Types, resources
 
 EXAMPLES = DEPLOY / "examples"
-KINDS = sorted(one.name for one in EXAMPLES.iterdir() if one.is_dir())
+KINDS = sorted(one.parent.name for one in EXAMPLES.glob("*/pod.yaml"))
 CONFIGURATIONS = [
     *sorted((ROOT / "config").rglob("*.yaml")),
     *sorted((DEPLOY / "kustomize").rglob("devhost.yaml")),

@@ -124,16 +124,30 @@ OPTIONS = (
         "DIR",
     ),
     Option(
+        ("--node-condition",),
+        bool,
+        "Keep the condition DevicesReady of the Node object.",
+        default=False,
+    ),
+    Option(
+        ("--startup-taints",),
+        str,
+        "With --node-condition: taints of the Node object to remove once all devices are there, separated by "
+        "commas.",
+        "KEY[:EFFECT]",
+        "",
+    ),
+    Option(
         ("--node-name",),
         str,
-        "Name of the Node object, for DRA.  [default: $NODE_NAME, else the host's name]",
+        "Name of the Node object, for DRA and the condition.  [default: $NODE_NAME, else the host's name]",
         "NAME",
         "",
     ),
     Option(
         ("--kubeconfig",),
         Path,
-        "Access to the API server, for DRA.  [default: the pod's service account]",
+        "Access to the API server, for the same.  [default: the pod's service account]",
         "FILE",
     ),
     Option(
@@ -192,6 +206,8 @@ def serve(
     status_socket: Path | None,
     plugins_registry: Path | None,
     plugins_dir: Path | None,
+    node_condition: bool,
+    startup_taints: str,
     node_name: str,
     kubeconfig: Path | None,
     log_format: logging.Format,
@@ -230,6 +246,8 @@ def serve(
             strict_config,
             daemon.dra_options(kubelet_dir, plugins_registry, plugins_dir, node_name, kubeconfig),
             patience,
+            node_condition,
+            startup_taints,
         )
         asyncio.run(daemon.serve(options))
     except (DevhostError, OSError, ImportError) as failure:

@@ -28,7 +28,7 @@ _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/?]+))/(?P<version>[^/?]+)"
     r"(?:/namespaces/[^/?]+)?/(?P<resource>[^/?]+)(?:/(?P<name>[^/?]+))?"
 )
-_VERBS = {"POST": "create", "PUT": "update", "DELETE": "delete"}
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "UNKNOWN_CA")
 
 

@@ -343,6 +343,15 @@ class KubeApi:
         """
         return await self._call("PUT", path, body)
 
+    async def patch(self, path: str, body: Object) -> Object:
+        """Changes the object at ``path`` by a strategic merge patch; gives it as stored.
+
+        Raises:
+            ApiError: see the module; 409 if it has another version than ``body``.
+            Unreachable: see the module.
+        """
+        return await self._call("PATCH", path, body)
+
     async def delete(self, path: str, *, uid: str = "", resource_version: str = "") -> None:
         """Deletes the object at ``path``, if it still has this uid and version; it may be gone already.
 
@@ -526,7 +535,8 @@ def _head(given: Credentials, method: str, path: str, body: bytes, accept: str) 
     if given.token:
         headers.append(("Authorization", f"Bearer {given.token}"))
     if body:
-        headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        kind = "strategic-merge-patch+json" if method == "PATCH" else "json"
+        headers += [("Content-Type", f"application/{kind}"), ("Content-Length", str(len(body)))]
     return h11.Request(method=method, target=given.path + path, headers=headers)
 
 

@@ -30,6 +30,7 @@ from devhost.runtime.sockets import too_long
 from devhost.runtime.systemd import SystemdNotifier, line
 from devhost.runtime.text import duration
 from devhost.runtime.watchdog import Watchdog
+from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Wrong
 from devhost.telemetry.status import Command, StatusServer
@@ -42,6 +43,7 @@ from .problems import problems
 from .status import captured, holders
 
 if TYPE_CHECKING:
+    from devhost.dra.node_condition import NodeCondition
     from devhost.telemetry.page.serving import StatusPage
 
 log = get(__name__)
@@ -66,6 +68,8 @@ class Options:
         strict_config: never start from that copy.
         dra: what Dynamic Resource Allocation needs.
         patience: how long a file that leaves entries without devices fails readiness; empty for never.
+        node_condition: whether to keep the condition of the node.
+        startup_taints: the taints to remove with it, as on the command line.
     """
 
     config: Path = DEFAULT
@@ -80,6 +84,8 @@ class Options:
     strict_config: bool = False
     dra: DraOptions | None = None
     patience: str = ""
+    node_condition: bool = False
+    startup_taints: str = ""
 
 
 def dra_options(
@@ -168,6 +174,8 @@ async def serve(options: Options) -> None:
         notify.changed()
         if status_page is not None:
             status_page.changed()
+        if host.node_condition is not None:
+            host.node_condition.wake()
 
     host = Host(
         options.config,
@@ -185,6 +193,7 @@ async def serve(options: Options) -> None:
         released=_socket(options).with_suffix(".released"),
         patience=patience,
     )
+    host.node_condition = _node_condition(host, options, directory, changed)
     metrics.name_entries(lambda: _entries(host))
     metrics.name_config(lambda: host.configuration.sha256)
     metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
@@ -211,6 +220,28 @@ async def serve(options: Options) -> None:
         stack.callback(asyncio.create_task(telling).cancel)
         stack.callback(asyncio.get_running_loop().call_later(STEADY, gc.freeze).cancel)
         await host.run()
+
+
+def _node_condition(
+    host: Host, options: Options, directory: Path | None, changed: Callable[[], None]
+) -> NodeCondition | None:
+    """What keeps the condition of the node, if it is wanted; only then its code is imported.
+
+    Raises:
+        UsageError: an option is not valid, or missing.
+        EnvironmentFailure: there is no access to the API server.
+    """
+    if not options.node_condition:
+        if options.startup_taints:
+            raise UsageError("--startup-taints has no condition to wait for", "add --node-condition")
+        return None
+    assert options.dra is not None
+    from devhost.dra.node_condition import node_condition
+
+    def capture() -> Callable[[], StatusDocument] | None:
+        return captured(host) if host.planned else None
+
+    return node_condition(options.dra, options.startup_taints, directory, capture, changed)
 
 
 def _socket(options: Options) -> Path:

@@ -60,6 +60,7 @@ from .timing import NODE, Timing
 
 if TYPE_CHECKING:
     from devhost.config.rollout import Rollout
+    from devhost.dra.node_condition import NodeCondition
 
 log = get(__name__)
 
@@ -197,6 +198,9 @@ class Host:
             timing=timing,
         )
 
+        self.node_condition: NodeCondition | None = None
+        """Keeps the condition of the node; set before :meth:`run`, if it is wanted."""
+
         # what reacts
         parts = ServiceParts(
             self.kubelet,
@@ -277,6 +281,8 @@ class Host:
                 self.tasks.spawn("pod resources", self.pod_resources.run)
                 self.tasks.spawn("rivals", self.rivals.run)
                 self.reloader.start()
+                if self.node_condition is not None:
+                    self.tasks.spawn("node condition", self.node_condition.run)
                 await asyncio.gather(
                     self.backends.answered(self._timing.first_plan),
                     self.pod_resources.first_answer(self._timing.first_plan),

@@ -75,6 +75,7 @@ def problems(host: Host) -> Problems:
         *_kubelet(host),
         *_resources(host),
         *_dra(host),
+        *_node(host),
         *_allocations(host),
         *_plugins(host),
         *_backends(host),
@@ -142,6 +143,11 @@ def _dra(host: Host) -> list[Problem]:
         if one.stuck
     ]
     return _first(found, NAMED, "", "more problems of DRA")
+
+
+def _node(host: Host) -> Iterator[Problem]:
+    if (condition := host.node_condition) is not None and condition.failure:
+        yield Problem("node", condition.node, condition.failure, condition.since)
 
 
 def _allocations(host: Host) -> list[Problem]:

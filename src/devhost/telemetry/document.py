@@ -281,6 +281,7 @@ ProblemKind = Literal[
     "plugin",
     "resource",
     "dra",
+    "node",
     "allocation",
     "backend",
     "driver",

@@ -15,6 +15,9 @@ from .document import (
     StatusDocument,
 )
 
+WAITING = "looking for devices"
+"""The reason of an entry whose backend has not answered yet."""
+
 
 def unready(document: StatusDocument, names: Collection[str] = ()) -> Sequence[tuple[str, str]]:
     """The entries whose devices are not all there, or cannot be requested, each with the reason.
@@ -53,7 +56,7 @@ def _wanted(document: StatusDocument, names: Collection[str]) -> Iterator[EntryS
 def _wrong(entry: EntryStatus, document: StatusDocument) -> Iterator[str]:
     """The first thing that is wrong with an entry."""
     if entry["state"] == "waiting":
-        yield "looking for devices"
+        yield WAITING
     elif entry["state"] != "served":
         yield entry["reason"] or "0 devices"
     elif wrong := entry["reason"] or entry["cordoned"]:

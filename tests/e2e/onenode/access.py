@@ -30,11 +30,11 @@ POD = {
 
 
 class Access:
-    """While entered, the driver's kubeconfig has the shipped rights and no others."""
+    """While entered, the driver's kubeconfig has the shipped rights, or those that are given."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, rights: str = "") -> None:
         self._cluster = cluster
-        self._manifests = f"{RIGHTS.read_text()}\n---\n{yaml.safe_dump(POD)}"
+        self._manifests = f"{rights or RIGHTS.read_text()}\n---\n{yaml.safe_dump(POD)}"
 
     def __enter__(self) -> Access:
         kubectl = self._cluster.kubectl

@@ -54,9 +54,10 @@ class Api:
                 raise
 
     def call(self, method: str, path: str, document: Json | None = None) -> str:
-        """One request; the answer's body."""
+        """One request; the answer's body. A patch is a strategic merge patch."""
+        kind = "strategic-merge-patch+json" if method == "PATCH" else "json"
         body = None if document is None else json.dumps(document)
-        headers = {**self._headers, **({"Content-Type": "application/json"} if body else {})}
+        headers = {**self._headers, **({"Content-Type": f"application/{kind}"} if body else {})}
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
         plain = self._namespaces.connect(self._port, TIMEOUT)
         try:

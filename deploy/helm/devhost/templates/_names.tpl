@@ -86,7 +86,7 @@ release or group of devhost, in any namespace.
 {{- define "devhost.serviceAccount" -}}
 {{- if .Values.serviceAccountName -}}
 {{- .Values.serviceAccountName -}}
-{{- else if (.Values.dra).enabled -}}
+{{- else if or (.Values.dra).enabled (.Values.nodeCondition).enabled -}}
 {{- include "devhost.fullname" . -}}
 {{- end -}}
 {{- end -}}

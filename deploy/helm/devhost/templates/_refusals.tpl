@@ -3,6 +3,7 @@
 {{- include "devhost.checkListen" . -}}
 {{- include "devhost.checkNetworkPolicy" . -}}
 {{- include "devhost.checkDra" . -}}
+{{- include "devhost.checkNodeCondition" . -}}
 {{- if and (.Values.podMonitor).enabled (.Values.serviceMonitor).enabled -}}
   {{- include "devhost.fail" (list $ "podMonitor.enabled and serviceMonitor.enabled make Prometheus read each devhost twice: omit one of them") -}}
 {{- end -}}

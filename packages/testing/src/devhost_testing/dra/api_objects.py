@@ -221,6 +221,19 @@ class Objects:
         self._check(where.kind, new)
         return self._store(where, "MODIFIED", new)
 
+    def patch(self, where: Place, changes: Object) -> Object:
+        """Changes an object, or its status, by a strategic merge patch."""
+        old = self.get(where)
+        version = changes.get("metadata", {}).get("resourceVersion", "")
+        if version not in ("", old["metadata"]["resourceVersion"]):
+            message = f'Operation cannot be fulfilled on {where.kind.plural} "{where.name}": it was modified'
+            raise Refused(409, "Conflict", message)
+        other = "spec" if where.part == "status" else "status"
+        new = _merged(old, {key: value for key, value in changes.items() if key != other})
+        if new == old:
+            return old
+        return self._store(where, "MODIFIED", new)
+
     def delete(self, where: Place, preconditions: Mapping[str, str] | None = None) -> Object:
         """Removes an object, if it still is the one in the preconditions."""
         old = self.get(where)
@@ -348,6 +361,26 @@ def _without(value: Any, dropped: Collection[str]) -> Any:
     if isinstance(value, list):
         return [_without(one, dropped) for one in value]
     return value
+
+
+def _merged(old: Any, changes: Any, name: str = "") -> Any:
+    """A value after a strategic merge patch."""
+    if isinstance(changes, dict):
+        merged = dict(old) if isinstance(old, dict) else {}
+        for key, value in changes.items():
+            if value is None:
+                merged.pop(key, None)
+            else:
+                merged[key] = _merged(merged.get(key), value, key)
+        return merged
+    if name == "conditions":
+        types = [one["type"] for one in changes]
+        kept = [one for one in old or () if one["type"] not in types]
+        return kept + [
+            _merged(next((one for one in old or () if one["type"] == new["type"]), {}), new)
+            for new in changes
+        ]
+    return copy.deepcopy(changes)
 
 
 def _slice_problems(spec: Object) -> Iterator[str]:

@@ -1,14 +1,15 @@
 """An API server for tests: real sockets, and the part of Kubernetes that DRA drivers use.
 
 It stores ResourceSlices, ResourceClaims with their status, DeviceClasses and Nodes; it answers get, list in
-pages, watch, create, update, delete and delete of a collection, with resource versions, generations,
+pages, watch, create, update, patch, delete and delete of a collection, with resource versions, generations,
 preconditions and selectors. A test can make it fail in the ways of a real one.
 
 Limits: any valid token may do everything, and there is no admission. Objects are not validated against a
 schema: only the rules of a ResourceSlice in :mod:`.api_objects` are checked. It sets no defaults. Selectors
 know only ``key=value``. A list that is read in pages is a snapshot, but a watch does not notice that an
-object begins or stops to match its selector. There are no patches, no finalizers, no garbage collection, no
-protobuf and no HTTP/2. Bookmarks are sent when the test asks for them.
+object begins or stops to match its selector. Patches are strategic merge patches, in which conditions are
+the only list that is merged. There are no finalizers, no garbage collection, no protobuf and no HTTP/2.
+Bookmarks are sent when the test asks for them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from .api_objects import (
 
 
 class Write(NamedTuple):
-    """A create, update or delete that was carried out."""
+    """A create, update, patch or delete that was carried out."""
 
     verb: str
     path: str
@@ -382,6 +383,8 @@ class ApiServer:
             return self.objects.create(where, request.body)
         if request.method == "PUT" and where.name:
             return self.objects.update(where, request.body)
+        if request.method == "PATCH" and where.name:
+            return self.objects.patch(where, request.body)
         if request.method == "DELETE" and where.name:
             return self.objects.delete(where, request.body.get("preconditions"))
         if request.method == "DELETE":

@@ -1,0 +1,127 @@
+"""``devhost run --node-condition`` as a process: an API server, a kubelet, and what depends on neither."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devhost_testing.dra import AccessFiles, ApiServer
+from devhost_testing.kubelet import KubeletSimulator
+
+from devhost.telemetry import ask
+from devhost.telemetry.document import ProblemStatus
+
+PATH = "/api/v1/nodes/n1"
+TAINT = {"key": "example.com/starting", "effect": "NoSchedule"}
+
+
+class Running:
+    """What a test sees of the process."""
+
+    def __init__(self, kubelet: KubeletSimulator, socket: Path) -> None:
+        self.kubelet = kubelet
+        self._socket = socket
+
+    async def problems(self) -> list[ProblemStatus]:
+        """The problems with the node."""
+        found = (await ask.fetch(self._socket))["problems"]
+        return [one for one in found if one["kind"] == "node"]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(120):
+            while not condition():
+                await asyncio.sleep(0.05)
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[None]:
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait(120)
+
+
+@asynccontextmanager
+async def running(toys: Any, place: Path, server: ApiServer) -> AsyncIterator[Running]:
+    access = AccessFiles(place)
+    access.write(server.url)
+    with tempfile.TemporaryDirectory(prefix="devhost-") as short:
+        socket = Path(short) / "status.sock"
+        command = [sys.executable, "-m", "devhost", "run", f"--config={toys.config}", f"--root={toys.root}"]
+        command += [f"--kubelet-dir={place / 'kubelet'}", f"--status-socket={socket}"]
+        command += [f"--kubeconfig={access.file}", "--node-name=n1", f"--state-dir={place / 'state'}"]
+        command += ["--node-condition", f"--startup-taints={TAINT['key']}:NoSchedule"]
+        async with KubeletSimulator(place / "kubelet") as kubelet:
+            with started(command):
+                yield Running(kubelet, socket)
+
+
+async def test_the_condition_follows_expect_and_then_the_startup_taint_leaves(
+    toys: Any, tmp_path: Path
+) -> None:
+    toys.write("name: example.com/toy, backend: toy, expect: 3")
+    async with ApiServer() as server:
+        server.node("n1")
+        server.put(PATH, {"metadata": {"name": "n1"}, "spec": {"taints": [TAINT]}, "status": {}})
+
+        def condition() -> dict[str, Any]:
+            (node,) = server.stored(PATH)
+            return next(iter(node["status"].get("conditions", ())), {})
+
+        async with running(toys, tmp_path, server) as devhost:
+            await devhost.until(lambda: condition().get("status") == "False")
+            assert "example.com/toy: 2 of 3 devices" in condition()["message"]
+            assert server.stored(PATH)[0]["spec"]["taints"] == [TAINT]
+            toys.plug("one=x100", "two=x200", "three=x300")
+            await devhost.until(lambda: condition()["status"] == "True")
+            await devhost.until(lambda: server.stored(PATH)[0]["spec"]["taints"] == [])
+            assert await devhost.problems() == []
+
+
+async def test_a_node_that_cannot_be_written_is_one_problem_and_devices_are_served(
+    toys: Any, tmp_path: Path
+) -> None:
+    async with ApiServer() as server, running(toys, tmp_path, server) as devhost:
+        await devhost.kubelet.wait_for(lambda: devhost.kubelet.allocatable().get("example.com/toy") == 2)
+        await devhost.until(lambda: server.requests)
+        async with asyncio.timeout(60):
+            while not (found := await devhost.problems()):
+                await asyncio.sleep(0.05)
+    (problem,) = found
+    assert problem["subject"] == "n1"
+    assert 'nodes "n1" not found' in problem["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--startup-taints=a"], "--startup-taints has no condition to wait for (add --node-condition)"),
+        (["--node-condition", "--startup-taints=a b"], "--startup-taints: 'a b' is no taint"),
+        (["--node-condition", "--node-name=N_1"], "'N_1' is not the name of a node in Kubernetes"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(
+    toys: Any, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    kubeconfig = f"--kubeconfig={tmp_path / 'kubeconfig'}"
+    done = toys.devhost("run", f"--kubelet-dir={tmp_path}", kubeconfig, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_without_access_to_an_api_server_the_condition_is_refused(
+    toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    done = toys.devhost("run", f"--kubelet-dir={tmp_path}", "--node-condition", "--node-name=n1")
+    assert done.returncode == 3
+    assert "run devhost in a pod, or give --kubeconfig FILE" in done.stderr
