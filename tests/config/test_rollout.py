@@ -83,6 +83,18 @@ async def test_it_ends_when_the_time_is_over(record: RolloutRecord, clock: FakeC
         await written(record, good("b"))
 
 
+async def test_while_it_waits_nothing_runs_but_one_timer(record: RolloutRecord, clock: FakeClock) -> None:
+    await begun(record, clock, [entry("a", 2)])
+    async with running(record, clock) as rollout:
+        rollout.follow("2", [entry("a", 0)])
+        async with asyncio.timeout(60):
+            while clock.timers != [1000.0 + PATIENCE]:
+                await asyncio.sleep(0.01)
+        for _ in range(50):
+            await asyncio.sleep(0)
+            assert clock.timers == [1000.0 + PATIENCE]
+
+
 async def test_the_time_goes_on_over_a_restart(record: RolloutRecord, clock: FakeClock) -> None:
     await begun(record, clock, [entry("a", 2)])
     for passed in (0.0, PATIENCE / 2):

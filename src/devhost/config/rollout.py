@@ -178,12 +178,15 @@ class Rollout:
         """A plan was made for the file with this SHA-256, which is empty if it has none."""
         self._latest = sha256, entries
         self._judge()
+        if self._recorded != self._written or self._losses:
+            self._loop.wake()
 
     def accept(self) -> Sequence[str]:
         """Stops waiting for the entries without devices; their names."""
         names = self._losses
         if names:
             self._judge(accepted=True)
+            self._loop.wake()
         return names
 
     async def run(self) -> None:
@@ -200,8 +203,6 @@ class Rollout:
         if self._losses != before:
             self._report(accepted)
             self._changed()
-        if self._recorded != self._written or self._losses:
-            self._loop.wake()
 
     def _lost(self, sha256: str, entries: Sequence[Found], accepted: bool) -> Sequence[str]:
         """The names of the entries without devices since the new file; records what is known now."""
