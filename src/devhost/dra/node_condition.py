@@ -141,7 +141,7 @@ class Handled:
 
 
 class BootRecord:
-    """The file in which the next process reads what this one has done since the boot.
+    """The file with what was done since the boot, for the next process.
 
     Without a directory, or if the file cannot be used, the next process repeats it.
     """
