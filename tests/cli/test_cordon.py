@@ -76,6 +76,19 @@ def test_a_cordon_may_end_by_itself_and_names_its_author(desk: Desk) -> None:
     assert [round((end - start) / 60) for end, start in zip(ends, starts, strict=True)] == [120, 120]
 
 
+def test_a_cordon_for_no_time_is_refused(desk: Desk) -> None:
+    desk.call("cordon", "one", "--reason", "fan")
+    code, said = desk.call("cordon", "one", "--reason", "other", "--for", "0s")
+    assert (code, said) == (2, ["devhost: the cordon would have no effect (give --for a longer time)"])
+    assert [one.text for one in desk.cordoned()] == ["cordoned by alice: fan"]
+
+
+def test_a_drain_lets_an_earlier_cordon_not_end(desk: Desk) -> None:
+    desk.call("cordon", "one", "--reason", "fan", "--by", "bob", "--for", "1h")
+    desk.call("drain", "one", "--reason", "other")
+    assert [(one.text, one.until) for one in desk.cordoned()] == [("cordoned by bob: fan", None)]
+
+
 def test_an_unknown_name_or_one_of_several_devices_changes_nothing(desk: Desk) -> None:
     desk.toys.plug("one=x", "two=x")
     for command in (["cordon", "--reason", "fan"], ["drain"]):
