@@ -158,6 +158,40 @@ def test_maintenance_is_about_the_whole_node(desk: Desk) -> None:
     assert desk.call("uncordon", "--maintenance") == (0, ["all devices of this node: was not cordoned"])
 
 
+@pytest.mark.parametrize(
+    "command", [("cordon", "one", "--reason", "fan"), ("uncordon", "one"), ("drain", "one")]
+)
+def test_in_a_directory_that_devhost_refuses_nothing_is_done(desk: Desk, command: Sequence[str]) -> None:
+    file = desk.put("cordon-of-another.json", kind="cordon")
+    desk.directory.chmod(0o777)
+    code, said = desk.call(*command)
+    assert (code, [line.partition(", who")[0] for line in said]) == (
+        3,
+        [f"devhost: {desk.directory} is writable by its group and others"],
+    )
+    assert [*desk.directory.iterdir()] == [file]
+
+
+@pytest.mark.root
+def test_another_user_does_not_write_where_the_devhost_of_root_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "STATE_DIRECTORY", tmp_path)
+    monkeypatch.delenv("DEVHOST_STATE_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "/home/alice/state")
+    for path in (tmp_path, *tmp_path.parents[:-2]):
+        path.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(EnvironmentFailure, match=r"add --state-dir /home/alice/state/devhost\)"):
+            targets.directory(Path("/"), None)
+        assert targets.directory(Path("/"), Path("/home/alice")) == Path("/home/alice/verdicts")
+        monkeypatch.setattr(targets, "STATE_DIRECTORY", tmp_path / "none")
+        assert targets.directory(Path("/"), None) == Path("/home/alice/state/devhost/verdicts")
+    finally:
+        os.seteuid(0)
+
+
 @pytest.mark.root
 def test_without_the_right_to_write_there_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
     for path in (tmp_path, *tmp_path.parents[:-2]):

@@ -274,7 +274,7 @@ def _text(key: str, value: Any, most: int) -> str:
 
 
 def _shown(seconds: float) -> float:
-    """Wall-clock seconds that can be shown in UTC. Raises ``ValueError``, ``OverflowError`` or ``OSError``."""
+    """The same wall-clock seconds. Raises ``ValueError``, ``OverflowError`` or ``OSError`` if UTC has none."""
     datetime.fromtimestamp(seconds, UTC)
     return seconds
 
