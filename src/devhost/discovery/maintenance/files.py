@@ -274,7 +274,7 @@ def _text(key: str, value: Any, most: int) -> str:
 
 
 def _shown(seconds: float) -> float:
-    """The same wall-clock seconds. Raises ``ValueError``, ``OverflowError`` or ``OSError`` if UTC has none."""
+    """The same wall-clock seconds. Raises ``ValueError``, ``OverflowError`` or ``OSError`` without a date."""
     datetime.fromtimestamp(seconds, UTC)
     return seconds
 
