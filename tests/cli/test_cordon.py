@@ -76,6 +76,19 @@ def test_a_cordon_may_end_by_itself_and_names_its_author(desk: Desk) -> None:
     assert [round((end - start) / 60) for end, start in zip(ends, starts, strict=True)] == [120, 120]
 
 
+def test_a_cordon_for_no_time_is_refused(desk: Desk) -> None:
+    desk.call("cordon", "one", "--reason", "fan")
+    code, said = desk.call("cordon", "one", "--reason", "other", "--for", "0s")
+    assert (code, said) == (2, ["devhost: the cordon would have no effect (give --for a longer time)"])
+    assert [one.text for one in desk.cordoned()] == ["cordoned by alice: fan"]
+
+
+def test_a_drain_lets_an_earlier_cordon_not_end(desk: Desk) -> None:
+    desk.call("cordon", "one", "--reason", "fan", "--by", "bob", "--for", "1h")
+    desk.call("drain", "one", "--reason", "other")
+    assert [(one.text, one.until) for one in desk.cordoned()] == [("cordoned by bob: fan", None)]
+
+
 def test_an_unknown_name_or_one_of_several_devices_changes_nothing(desk: Desk) -> None:
     desk.toys.plug("one=x", "two=x")
     for command in (["cordon", "--reason", "fan"], ["drain"]):
@@ -143,6 +156,40 @@ def test_maintenance_is_about_the_whole_node(desk: Desk) -> None:
     )
     assert desk.call("uncordon", "--maintenance") == (0, ["all devices of this node: no longer cordoned"])
     assert desk.call("uncordon", "--maintenance") == (0, ["all devices of this node: was not cordoned"])
+
+
+@pytest.mark.parametrize(
+    "command", [("cordon", "one", "--reason", "fan"), ("uncordon", "one"), ("drain", "one")]
+)
+def test_in_a_directory_that_devhost_refuses_nothing_is_done(desk: Desk, command: Sequence[str]) -> None:
+    file = desk.put("cordon-of-another.json", kind="cordon")
+    desk.directory.chmod(0o777)
+    code, said = desk.call(*command)
+    assert (code, [line.partition(", who")[0] for line in said]) == (
+        3,
+        [f"devhost: {desk.directory} is writable by its group and others"],
+    )
+    assert [*desk.directory.iterdir()] == [file]
+
+
+@pytest.mark.root
+def test_another_user_does_not_write_where_the_devhost_of_root_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "STATE_DIRECTORY", tmp_path)
+    monkeypatch.delenv("DEVHOST_STATE_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "/home/alice/state")
+    for path in (tmp_path, *tmp_path.parents[:-2]):
+        path.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(EnvironmentFailure, match=r"add --state-dir /home/alice/state/devhost\)"):
+            targets.directory(Path("/"), None)
+        assert targets.directory(Path("/"), Path("/home/alice")) == Path("/home/alice/verdicts")
+        monkeypatch.setattr(targets, "STATE_DIRECTORY", tmp_path / "none")
+        assert targets.directory(Path("/"), None) == Path("/home/alice/state/devhost/verdicts")
+    finally:
+        os.seteuid(0)
 
 
 @pytest.mark.root

@@ -99,6 +99,19 @@ async def test_a_devhost_that_never_applies_it_is_an_error_of_the_machine() -> N
     assert caught.value.exit_code == 3 and UNAPPLIED < scene.now < UNAPPLIED + 2 * POLL[1]
 
 
+async def test_a_devhost_that_starts_meanwhile_has_time_to_apply_it_again() -> None:
+    """Its status is there before its devices are, of which the verdicts in the status are."""
+
+    def states(now: float) -> StatusDocument:
+        if 30 < now < 60:
+            raise EnvironmentFailure("no devhost is running on this node")
+        return document([device("FT1")]) if 60 <= now < 70 else held() if now < 80 else free()
+
+    scene = Scene(states)
+    await scene.drain.run()
+    assert scene.said == [LINE, "# no devhost is running on this node"] and scene.now >= 80
+
+
 async def test_a_devhost_that_restarts_meanwhile_is_asked_again() -> None:
     def states(now: float) -> StatusDocument:
         if 10 < now < 60:

@@ -84,6 +84,12 @@ def test_a_verdict_ends_at_its_time(until: str, moment: float) -> None:
     assert parsed("a.json", json.dumps(changed(until=None)).encode(), 5.0).holds(1e12)
 
 
+@pytest.mark.parametrize("since", [1e15, -1e15, 1e30])
+def test_a_file_that_was_changed_at_no_time_is_wrong(since: float) -> None:
+    with pytest.raises(Flawed, match="which is no time"):
+        parsed("a.json", json.dumps(GOOD).encode(), since)
+
+
 WRONG: dict[str, tuple[object, str]] = {
     "empty": ("", "it is empty (write it to another name, then rename it)"),
     "half": ('{"devices": ["GPU', "it is not JSON: "),
@@ -105,6 +111,9 @@ WRONG: dict[str, tuple[object, str]] = {
         "its until is '2026-11-26T10:00:00' (write a time with ",
     ),
     "no time": (changed(until="tomorrow"), "its until is 'tomorrow' (write a time with its zone, such as "),
+    "after 9999": (changed(until="9999-12-31T23:59:59-10:00"), "its until is '9999-12-31T23:59:59-10:00' ("),
+    "rounded up to 10000": (changed(until="9999-12-31T23:59:59.999999Z"), "its until is '9999-12-31T23:59"),
+    "before 1": (changed(until="0001-01-01T00:00:00+10:00"), "its until is '0001-01-01T00:00:00+10:00' ("),
     "seconds": (changed(until=17), "its until is 17 (write a time with its zone, such as "),
 }
 

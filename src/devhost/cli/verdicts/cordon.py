@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from devhost.backend.errors import UsageError
 from devhost.cli import options as shared
 
 from . import targets
@@ -41,6 +42,8 @@ def command(
     seconds: float | None,
     by: str | None,
 ) -> None:
+    if seconds == 0:
+        raise UsageError("the cordon would have no effect", "give --for a longer time")
     names = targets.given(devices, maintenance)
     place = targets.directory(root, state_dir)
     found = targets.meant(names, config, root)

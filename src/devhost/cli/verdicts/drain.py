@@ -33,7 +33,8 @@ UNAPPLIED = 15.0
     Cordons DEVICE, and waits until no container holds it. Prints a `kubectl delete pod` line for each pod
     that does, and evicts nothing itself.
 
-    DEVICE and the options are as for `devhost cordon`. A device that is cordoned already keeps its reason.
+    DEVICE and the options are as for `devhost cordon`. A device that is cordoned already keeps its reason,
+    and from then on its cordon has no end.
 
     Exits with 0 when no container holds a device, and with 1 at the timeout. Exits with 2 if a name is
     unknown or that of several devices, and with 3 if no devhost runs on this node. Except with 2, the devices
@@ -66,9 +67,11 @@ def command(
     names = targets.given(devices, maintenance)
     place = targets.directory(root, state_dir)
     found = targets.meant(names, config, root)
-    known = {one.names[0] for one in targets.in_force(place, root) if is_own(one)}
-    fresh = [one for one in found if one not in known]
-    targets.cordon(place, fresh, by or targets.user(), reason, None)
+    known = {one.names[0]: one for one in targets.in_force(place, root) if is_own(one)}
+    targets.cordon(place, [one for one in found if one not in known], by or targets.user(), reason, None)
+    for device in found:
+        if (one := known.get(device)) and one.until is not None:  # it must not end before the drain does
+            targets.cordon(place, [device], one.by, one.reason, None)
     asyncio.run(Drain(lambda: document(root, status_socket), found, timeout).run())
     for device in found:
         click.echo(f"{targets.called(device)}: no container holds {'one' if device == ALL else 'it'}")
@@ -103,7 +106,7 @@ class Drain:
         Raises:
             DevhostError: the time is over; or no devhost runs, or it does not apply the cordon.
         """
-        began = self._clock()
+        began = applied_at = self._clock()
         found = await self._ask()
         while True:
             applied = self._is_applied(found)
@@ -113,7 +116,8 @@ class Drain:
             for line in left if applied else ():
                 self._note(line)
             now = self._clock()
-            if not applied and now - began > UNAPPLIED:
+            applied_at = now if applied else applied_at
+            if now - applied_at > UNAPPLIED:
                 raise EnvironmentFailure(
                     "the running devhost does not apply the cordon",
                     "does it have another --state-dir? `devhost status` shows verdicts and problems",
@@ -124,7 +128,8 @@ class Drain:
             await self._sleep(max(0.0, min(pause, began + self._timeout - now)))
             try:
                 found = await self._ask()
-            except DevhostError as error:  # it may be restarting
+            except DevhostError as error:  # it may be restarting, and then read the files first
+                applied_at = self._clock()
                 if self._clock() - began >= self._timeout:
                     raise
                 self._note(f"# {error}")

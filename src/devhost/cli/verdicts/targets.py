@@ -7,19 +7,22 @@ import os
 import pwd
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from devhost.backend import trusted
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.cli import options as shared
 from devhost.cli.explain import unknown
 from devhost.cli.scan_once import scan_once
+from devhost.config.last_good import OVERRIDE, STATE_DIRECTORY
 from devhost.config.loader import load_or_everything
 from devhost.config.root_directory import check_root
-from devhost.config.state import state_directory
+from devhost.config.state import state_directory, tree_of
 from devhost.discovery.health import ALL
 from devhost.discovery.maintenance import files
 from devhost.discovery.maintenance.follower import DIRECTORY
@@ -65,12 +68,26 @@ def given(devices: Sequence[str], maintenance: bool) -> Sequence[str]:
 
 
 def directory(root: Path, state_dir: Path | None) -> Path:
-    """The directory of verdicts. Raises ``EnvironmentFailure`` if there can be none."""
+    """The directory of verdicts.
+
+    Raises:
+        EnvironmentFailure: there is none; or others can write to it, so that devhost refuses it; or it is
+            one that the devhost of root does not read.
+    """
     check_root(root)
     state = state_dir or state_directory(root)
     if state is None:
         raise EnvironmentFailure("this user has no home directory", "name a directory with --state-dir")
-    return state / DIRECTORY
+    of_user = not (state_dir or os.environ.get(OVERRIDE) or tree_of(root))
+    if os.geteuid() and of_user and STATE_DIRECTORY.exists():
+        raise EnvironmentFailure(
+            f"the state of the devhost of root is in {STATE_DIRECTORY}",
+            f"run the command as root, or for a devhost of your own add --state-dir {state}",
+        )
+    place = state / DIRECTORY
+    with suppress(OSError):  # it does not exist; or the command fails with the reason
+        trusted.names(place)
+    return place
 
 
 def meant(names: Sequence[str], config: Path | None, root: Path) -> list[str]:

@@ -236,6 +236,10 @@ def parsed(file: str, data: bytes, since: float) -> Verdict:
             raise Flawed(f"it has an unknown key, {key[:80]!r}", hint)
     if missing := [key for key in _KEYS[:-1] if key not in content]:
         raise Flawed(f"it has no {missing[0]}", f"it needs {', '.join(_KEYS[:-1])}")
+    try:
+        _shown(since)
+    except (ValueError, OverflowError, OSError):
+        raise Flawed(f"it was changed {since:g} s after 1970, which is no time", "write it again") from None
     return Verdict(
         file,
         _kind(content["kind"]),
@@ -269,6 +273,12 @@ def _text(key: str, value: Any, most: int) -> str:
     return text
 
 
+def _shown(seconds: float) -> float:
+    """The same wall-clock seconds. Raises ``ValueError``, ``OverflowError`` or ``OSError`` without a date."""
+    datetime.fromtimestamp(seconds, UTC)
+    return seconds
+
+
 def _until(value: Any) -> float | None:
     if value is None:
         return None
@@ -276,8 +286,8 @@ def _until(value: Any) -> float | None:
     try:
         found = datetime.fromisoformat(value)
         if found.tzinfo is not None:
-            return found.timestamp()
-    except (TypeError, ValueError, OverflowError):
+            return _shown(found.timestamp())
+    except (TypeError, ValueError, OverflowError, OSError):
         pass
     raise Flawed(f"its until is {value!r}"[:120], hint)
 
