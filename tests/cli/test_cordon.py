@@ -178,16 +178,16 @@ def test_another_user_does_not_write_where_the_devhost_of_root_reads_nothing(
 ) -> None:
     monkeypatch.setattr(targets, "STATE_DIRECTORY", tmp_path)
     monkeypatch.delenv("DEVHOST_STATE_DIR", raising=False)
-    monkeypatch.setenv("XDG_STATE_HOME", "/home/alice/state")
+    monkeypatch.setenv("XDG_STATE_HOME", "/srv/alice/state")
     for path in (tmp_path, *tmp_path.parents[:-2]):
         path.chmod(0o755)
     os.seteuid(65534)
     try:
-        with pytest.raises(EnvironmentFailure, match=r"add --state-dir /home/alice/state/devhost\)"):
+        with pytest.raises(EnvironmentFailure, match=r"add --state-dir /srv/alice/state/devhost\)"):
             targets.directory(Path("/"), None)
-        assert targets.directory(Path("/"), Path("/home/alice")) == Path("/home/alice/verdicts")
+        assert targets.directory(Path("/"), Path("/srv/alice")) == Path("/srv/alice/verdicts")
         monkeypatch.setattr(targets, "STATE_DIRECTORY", tmp_path / "none")
-        assert targets.directory(Path("/"), None) == Path("/home/alice/state/devhost/verdicts")
+        assert targets.directory(Path("/"), None) == Path("/srv/alice/state/devhost/verdicts")
     finally:
         os.seteuid(0)
 

@@ -82,7 +82,7 @@ def directory(root: Path, state_dir: Path | None) -> Path:
     if os.geteuid() and of_user and STATE_DIRECTORY.exists():
         raise EnvironmentFailure(
             f"the state of the devhost of root is in {STATE_DIRECTORY}",
-            f"run the command as root, or for a devhost of your own add --state-dir {state}",
+            f"run the command as root, or for a devhost that you run add --state-dir {state}",
         )
     place = state / DIRECTORY
     with suppress(OSError):  # it does not exist; or the command fails with the reason
