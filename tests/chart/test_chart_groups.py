@@ -309,11 +309,36 @@ def test_a_group_may_have_every_value_that_concerns_pods() -> None:
     group = SCHEMA["properties"]["nodeGroups"]["items"]["properties"]
     release = {"global", "nodeGroups", "nameOverride", "fullnameOverride", "namespaceOverride"}
     release |= {"service", "podMonitor", "serviceMonitor", "prometheusRule", "dashboard"}
-    release |= {"priorityQuota", "serviceAccountAnnotations"}
+    release |= {"priorityQuota", "serviceAccountAnnotations", "nodeCondition"}
     assert set(group) - {"name", "match"} == set(SCHEMA["properties"]) - release
 
 
 # what there is once, and for each group
+
+
+def test_every_account_of_a_group_may_keep_the_condition_of_its_node(chart: Chart) -> None:
+    claims = {"config": EVERYTHING["config"], "dra": {"enabled": True}}
+    groups = [H100 | claims, EDGE | {"serviceAccountName": "edge"}]
+    rendered = chart.render({"nodeCondition": {"enabled": True}, "nodeGroups": groups})
+    names = [(one["kind"], one["metadata"]["name"]) for one in rendered.objects]
+    assert len(names) == len(set(names)), "Helm would refuse an object that is there twice"
+    pods = [one["spec"]["template"]["spec"] for one in rendered.objects if one["kind"] == "DaemonSet"]
+    used = {pod["serviceAccountName"] for pod in pods}
+    assert {name for kind, name in names if kind == "ServiceAccount"} == used - {"edge"}
+    (binding,) = (
+        one
+        for one in rendered.objects
+        if one["kind"] == "ClusterRoleBinding" and one["metadata"]["name"].endswith(".node")
+    )
+    assert {one["name"] for one in binding["subjects"]} == used
+    (policy,) = (
+        one
+        for one in rendered.objects
+        if one["kind"] == "ValidatingAdmissionPolicy" and one["metadata"]["name"].endswith(".node")
+    )
+    condition = policy["spec"]["matchConditions"][0]["expression"]
+    assert all(f":{name}" in condition for name in used)
+
 
 VERSIONS = {"nodeGroups": [H100, EDGE | {"listen": {"port": 9500}}]}
 
