@@ -173,6 +173,13 @@ def test_in_a_directory_that_devhost_refuses_nothing_is_done(desk: Desk, command
 
 
 @pytest.mark.root
+def test_root_does_not_cordon_for_a_devhost_of_another_user(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(EnvironmentFailure, match=r"uid 65534 .* \(run the command as the user of devhost\)$"):
+        targets.directory(Path("/"), tmp_path)
+
+
+@pytest.mark.root
 def test_another_user_does_not_write_where_the_devhost_of_root_reads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

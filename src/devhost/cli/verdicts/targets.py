@@ -7,7 +7,6 @@ import os
 import pwd
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,8 +84,14 @@ def directory(root: Path, state_dir: Path | None) -> Path:
             f"run the command as root, or for a devhost of your own add --state-dir {state}",
         )
     place = state / DIRECTORY
-    with suppress(OSError):  # it does not exist; or the command fails with the reason
+    try:
         trusted.names(place)
+    except trusted.Untrusted as error:
+        if Path(error.path).lstat().st_uid in (0, os.geteuid()):
+            raise
+        raise EnvironmentFailure(error.message, "run the command as the user of devhost") from None
+    except OSError:
+        pass  # it does not exist, or the command fails with the reason
     return place
 
 
