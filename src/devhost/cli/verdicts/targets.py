@@ -66,7 +66,7 @@ def given(devices: Sequence[str], maintenance: bool) -> Sequence[str]:
     return [ALL] if maintenance else devices
 
 
-def directory(root: Path, state_dir: Path | None) -> Path:
+def directory(root: Path, state_dir: Path | None, of_root: Path = STATE_DIRECTORY) -> Path:
     """The directory of verdicts.
 
     Raises:
@@ -78,10 +78,10 @@ def directory(root: Path, state_dir: Path | None) -> Path:
     if state is None:
         raise EnvironmentFailure("this user has no home directory", "name a directory with --state-dir")
     of_user = not (state_dir or os.environ.get(OVERRIDE) or tree_of(root))
-    if os.geteuid() and of_user and STATE_DIRECTORY.exists():
+    if os.geteuid() and of_user and of_root.exists():
         raise EnvironmentFailure(
-            f"the state of the devhost of root is in {STATE_DIRECTORY}",
-            f"run the command as root, or for a devhost of your own add --state-dir {state}",
+            f"the state of the devhost of root is in {of_root}",
+            f"run the command as root, or for a devhost of this user add --state-dir {state}",
         )
     place = state / DIRECTORY
     try:
