@@ -173,21 +173,28 @@ def test_in_a_directory_that_devhost_refuses_nothing_is_done(desk: Desk, command
 
 
 @pytest.mark.root
+def test_root_does_not_cordon_for_a_devhost_of_another_user(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(EnvironmentFailure, match=r"uid 65534 .* \(run the command as the user of devhost\)$"):
+        targets.directory(Path("/"), tmp_path)
+
+
+@pytest.mark.root
 def test_another_user_does_not_write_where_the_devhost_of_root_reads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "STATE_DIRECTORY", tmp_path)
     monkeypatch.delenv("DEVHOST_STATE_DIR", raising=False)
-    monkeypatch.setenv("XDG_STATE_HOME", "/srv/alice/state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))
+    own = tmp_path / "own" / "devhost"
     for path in (tmp_path, *tmp_path.parents[:-2]):
         path.chmod(0o755)
     os.seteuid(65534)
     try:
-        with pytest.raises(EnvironmentFailure, match=r"add --state-dir /srv/alice/state/devhost\)"):
-            targets.directory(Path("/"), None)
-        assert targets.directory(Path("/"), Path("/srv/alice")) == Path("/srv/alice/verdicts")
-        monkeypatch.setattr(targets, "STATE_DIRECTORY", tmp_path / "none")
-        assert targets.directory(Path("/"), None) == Path("/srv/alice/state/devhost/verdicts")
+        with pytest.raises(EnvironmentFailure) as caught:
+            targets.directory(Path("/"), None, tmp_path)
+        assert caught.value.hint.endswith(f"add --state-dir {own}")
+        assert targets.directory(Path("/"), own, tmp_path) == own / "verdicts"
+        assert targets.directory(Path("/"), None, tmp_path / "none") == own / "verdicts"
     finally:
         os.seteuid(0)
 

@@ -18,7 +18,7 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator, events
 
 from devhost.config.loader import DEFAULT
-from devhost.host.daemon import is_this_machine
+from devhost.config.state import is_this_machine
 from devhost.kubelet.kubelet_socket import ABSENT
 
 

@@ -7,7 +7,6 @@ import os
 import pwd
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -67,7 +66,7 @@ def given(devices: Sequence[str], maintenance: bool) -> Sequence[str]:
     return [ALL] if maintenance else devices
 
 
-def directory(root: Path, state_dir: Path | None) -> Path:
+def directory(root: Path, state_dir: Path | None, of_root: Path = STATE_DIRECTORY) -> Path:
     """The directory of verdicts.
 
     Raises:
@@ -79,14 +78,20 @@ def directory(root: Path, state_dir: Path | None) -> Path:
     if state is None:
         raise EnvironmentFailure("this user has no home directory", "name a directory with --state-dir")
     of_user = not (state_dir or os.environ.get(OVERRIDE) or tree_of(root))
-    if os.geteuid() and of_user and STATE_DIRECTORY.exists():
+    if os.geteuid() and of_user and of_root.exists():
         raise EnvironmentFailure(
-            f"the state of the devhost of root is in {STATE_DIRECTORY}",
-            f"run the command as root, or for a devhost that you run add --state-dir {state}",
+            f"the state of the devhost of root is in {of_root}",
+            f"run the command as root, or for a devhost of this user add --state-dir {state}",
         )
     place = state / DIRECTORY
-    with suppress(OSError):  # it does not exist; or the command fails with the reason
+    try:
         trusted.names(place)
+    except trusted.Untrusted as error:
+        if Path(error.path).lstat().st_uid in (0, os.geteuid()):
+            raise
+        raise EnvironmentFailure(error.message, "run the command as the user of devhost") from None
+    except OSError:
+        pass  # it does not exist, or the command fails with the reason
     return place
 
 
