@@ -27,7 +27,9 @@ def draw(every: Sequence[Series]) -> str:
     rows = (len(every) + 1) // 2
     parts = [part for n, one in enumerate(every) for part in _chart(one, n % 2 * WIDTH, n // 2 * HEIGHT)]
     size = f'width="{2 * WIDTH}" height="{rows * HEIGHT}" viewBox="0 0 {2 * WIDTH} {rows * HEIGHT}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{STYLE}</style>'
+    words = "; ".join(f"{one.unit} by {one.title}" for one in every)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{words}">'
+    head += f"<style>{STYLE}</style>"
     return "\n".join([head, *parts, "</svg>", ""])
 
 

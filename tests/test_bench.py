@@ -168,6 +168,7 @@ def test_a_bench_that_breaks_is_named_and_is_an_error(
 def test_a_chart_shows_every_size_within_its_area() -> None:
     few = Series("devices", "ms", [(10, 2.5), (1000, 9.0), (30_000, 120.0)])
     root = ElementTree.fromstring(draw([few, Series("resources", "MB", [(1, 45.0), (200, 46.0)])]))
+    assert (root.get("role"), root.get("aria-label")) == ("img", "ms by devices; MB by resources")
     dots = root.findall(".//{*}circle")
     assert [one.findtext("{*}title") for one in dots] == [
         "10: 2.5",
