@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from devhost_testing.dra import AccessFiles, ApiServer
 from devhost_testing.kubelet import KubeletSimulator
+from processes import started
 
 from devhost.telemetry import ask
 from devhost.telemetry.document import ProblemStatus
@@ -38,16 +38,6 @@ class Running:
         async with asyncio.timeout(120):
             while not condition():
                 await asyncio.sleep(0.05)
-
-
-@contextmanager
-def started(command: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait(120)
 
 
 @asynccontextmanager

@@ -8,15 +8,15 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
+from processes import started
 from status_document import device, document
 
 from devhost.cli.running_host import View, answer, view
@@ -130,16 +130,10 @@ def test_explain_prints_the_backend_options_of_each_entry(toys: Any) -> None:
     ]
 
 
-@contextmanager
-def run(toys: Any, kubelet: KubeletSimulator, root: Path) -> Iterator[None]:
+def run(toys: Any, kubelet: KubeletSimulator, root: Path) -> AbstractContextManager[None]:
     command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(root)]
     command += ["--kubelet-dir", str(kubelet.directory)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait(120)
+    return started(command)
 
 
 @asynccontextmanager

@@ -447,7 +447,7 @@ class ResourceAllocations:
 
 
 class Reservation:
-    """Tokens of one Allocate, which count as held from :meth:`add` until :meth:`end`, which must be called.
+    """Tokens of one Allocate, which count as held from :meth:`add` until :meth:`end`, to be called once.
 
     Otherwise a plan that is made meanwhile could give them to another resource. A request with many tokens
     adds them in pieces.
@@ -458,7 +458,6 @@ class Reservation:
         self._backend = backend
         self._mine: list[dict[str, tuple[Key, ...]]] = []
         self._given = True
-        self._ended = False
         allocations.everything.admissions.begin()
 
     def add(
@@ -490,9 +489,6 @@ class Reservation:
 
     def end(self) -> None:
         """Ends the reservation of all tokens. The plan is outdated if containers do not have them."""
-        if self._ended:
-            return
-        self._ended = True
         while self.drop():
             pass
         if not self._given:

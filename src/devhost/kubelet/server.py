@@ -293,8 +293,8 @@ class PluginServer:
                     granted = allocated.granted
                     response.container_responses.append(container_response(granted.edits, granted.left_out))
         finally:
-            # the answer is sent before: the kubelet admits no other pod until it has it
-            asyncio.get_running_loop().call_soon(self._start_recording, answered)
+            if answered:  # the answer is sent before: the kubelet admits no other pod until it has it
+                asyncio.get_running_loop().call_soon(self._start_recording, answered)
         self._metrics.add("allocations_total", self._resource.name)
         self._observe(_ALLOCATE, began)
         return response
