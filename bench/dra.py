@@ -56,6 +56,7 @@ async def _driver(cdi: str, resources: int, devices: int, *, plugin: bool) -> As
     async with workplace() as (directory, kubelet):
         cluster = dra_node.Cluster(directory)
         config = synthetic(directory, resources=resources, devices=devices)
+        config = config.replace("fresh: false", "fresh: false, lasting: false")
         lines = config.splitlines()
         served = [number for number, line in enumerate(lines) if line.startswith("  - name: ")]
         for number in reversed(served[:-1] if plugin else served):

@@ -35,6 +35,7 @@ class SyntheticOptions:
     devices: int = option(100, "The number of devices.")
     slices: int = option(10, "The number of values of the attribute `slice`.")
     fresh: bool = option(False, "Whether each scan makes new device objects.")
+    lasting: bool = option(True, "Whether an answer counts for the next container too.")
 
 
 class Synthetic(Backend):
@@ -63,7 +64,9 @@ class Synthetic(Backend):
     def allocate(self, request: AllocateRequest) -> Edits:
         """A node that every machine has."""
         return Edits(
-            nodes=(DeviceNode("/dev/null"),), env={"DEVICES": ",".join(d.id for d in request.devices)}
+            nodes=(DeviceNode("/dev/null"),),
+            env={"DEVICES": ",".join(d.id for d in request.devices)},
+            lasting=self.options.lasting,
         )
 
     async def watch(self) -> AsyncIterator[Event]:

@@ -20,7 +20,6 @@ from work import counted, grows_linearly, least, rested
 
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.listing import Listing
-from devhost.allocation.pieces import PIECE
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
@@ -29,6 +28,7 @@ from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.kubelet.timing import Timing as KubeletTiming
 from devhost.runtime.http import HttpServer, Listen, page
+from devhost.runtime.pieces import PIECE
 from devhost.telemetry.document import complete, json_line
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Metrics

@@ -196,6 +196,27 @@ async def test_an_entry_for_single_nodes_selects_no_group(machine: Any, tmp_path
             assert listed.id == "tty-1a86:7523-A10B-00"
 
 
+def test_the_answer_for_nodes_lasts_and_that_for_a_group_does_not(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "1", "A10B")
+    machine.usb_serial("ttyUSB1", "2", "B20C")
+    backend = machine.backend(Group("pair", (Member("/dev/ttyUSB1"),)))
+    found = {str(one.attributes.get("group") or one.attributes["devNode"]): one for one in backend.discover()}
+    node, group = found["/dev/ttyUSB0"], found["pair"]
+
+    def lasts(*devices: Device) -> bool:
+        return backend.allocate(request(backend, devices)).lasting
+
+    assert [lasts(node), lasts(group), lasts(group, node), lasts(node, group)] == [True, False, False, False]
+
+
+def test_the_answer_for_kubevirt_does_not_last_because_it_makes_qemu_the_owner(machine: Any) -> None:
+    require_chown()
+    machine.usb_serial("ttyUSB0", "1", "A10B")
+    backend = machine.backend()
+    usb = [one for one in backend.discover() if one.attributes.get("devType") == "usb_device"]
+    assert not backend.allocate(request(backend, usb, Use(kubevirt=True))).lasting
+
+
 async def test_kubevirt_gets_a_usb_device_by_owner_and_variable(machine: Any, tmp_path: Path) -> None:
     """KubeVirt's plugin chowns the node to qemu's 107:107 at Allocate and sets USB_RESOURCE_<NAME>."""
     require_chown()

@@ -14,15 +14,16 @@ from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
 from devhost.runtime.log import get
+from devhost.runtime.pieces import in_pieces
 
 from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .given import owned
-from .injection import DirectInjection, Injection, Rendered
+from .injection import DirectInjection, Injection
 from .inventory import Entry, Given, Inventory, Member
-from .pieces import in_pieces
+from .lasting import Answered, LastingAnswers
 from .preferred.across_resources import PreferredAllocation
-from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
+from .resource_backend import Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
 from .timing import NODE, Timing
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Allocator:
         self.name = backend.resource
         self.inventory = inventory
         self._backend = backend
+        self._lasting = LastingAnswers(backend)
         self._entry = entry
         self._injection = injection or DirectInjection()
         self._device_info = device_info
@@ -197,26 +199,25 @@ class Allocator:
             terms = replace(lasting, shares=shares)
         scanner = self._backend.scanner
         try:
-            answer, rendered, documents, numbers = await self._backend.call(
-                self._timing.allocate, self._answer, tuple(wanted.values()), terms
-            )
+            answered = await self._answered(tuple(wanted.values()), terms)
+            answer, numbers = answered.answer, answered.numbers
             if answer.unclaimed:
                 self.inventory.give(answer.devices, answer.unclaimed)
-            if rendered is not None:
+            if answered.rendered is not None:
                 self._check_given(wanted, numbers)
-                granted = await rendered.inject(tuple(wanted))
+                granted = await answered.rendered.inject(tuple(wanted))
         except AllocationError:
             scanner.recheck()
             raise
         for device, paths in answer.lacking.items():
             scanner.report_missing(device, paths)
-        if rendered is None:
+        if answered.rendered is None:
             raise self._backend.lacking(answer.lacking)
         for device, reason in answer.left_out.items():
             log.warning("a container does not get a device", resource=self.name, device=device, reason=reason)
         if answer.left_out:
             scanner.recheck()
-        if self._device_info is not None and documents:
+        if self._device_info is not None and (documents := answered.documents):
             # a file describes one device, so a token that represents several has none
             single = {token: some[0].id for token, some in wanted.items() if len(some) == 1}
             by_token = {token: documents[device] for token, device in single.items() if device in documents}
@@ -280,18 +281,24 @@ class Allocator:
         terms = self.inventory.allocations.terms.get(tokens[0], self._backend.terms)
         await self._backend.prepare(self._timing.prepare, each_once(got), terms)
 
-    def _answer(
-        self, wanted: Sequence[Sequence[Device]], terms: Terms
-    ) -> tuple[Answer, Rendered | None, Mapping[str, Document], Mapping[str, str]]:
+    async def _answered(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answered:
+        """The backend's answer for the devices behind some tokens."""
+        if (known := self._lasting.find(wanted, terms)) is not None:
+            return known
+        answered = await self._backend.call(self._timing.allocate, self._answer, wanted, terms)
+        self._lasting.keep(wanted, terms, answered)
+        return answered
+
+    def _answer(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answered:
         """Calls the backend for one Allocate, and looks at the nodes. Runs on the backend's thread."""
         answer = self._backend.answer(wanted, terms)
         documents: Mapping[str, Document] = {}
         if self._device_info is not None and self._device_info.wanted:
             documents = self._backend.documents(answer.devices, terms)
         if not answer.devices:
-            return answer, None, documents, {}
+            return Answered(answer, None, documents, {})
         rendered = self._injection.render(answer.devices, answer.granted, terms)
-        return answer, rendered, documents, self._backend.numbers(answer.granted)
+        return Answered(answer, rendered, documents, self._backend.numbers(answer.granted))
 
     def _check_given(self, tokens: Iterable[str], numbers: Mapping[str, str]) -> None:
         """Refuses nodes that another container was given for another device."""

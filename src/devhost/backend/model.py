@@ -139,6 +139,10 @@ class Edits:
     the container requested, in upper case and with ``_`` for all but letters and digits:
     ``INTEL_COM_SRIOV_DPDK`` for ``intel.com/sriov_dpdk``. So two resources in one container never set the
     same variable. ``{RESOURCE-}`` is the same with hyphens kept.
+
+    ``lasting`` is whether the next container gets the same with the same devices and options: the core may
+    then answer without a call, while the nodes have the same numbers. Not with ``mounts``, and not if
+    ``allocate`` changes anything on the host.
     """
 
     nodes: tuple[DeviceNode, ...] = ()
@@ -146,6 +150,7 @@ class Edits:
     env: Mapping[str, str] = NOTHING
     annotations: Mapping[str, str] = NOTHING
     cdi_devices: tuple[str, ...] = ()
+    lasting: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         freeze(self, ("env", "annotations"), ("nodes", "mounts", "cdi_devices"))
@@ -163,7 +168,9 @@ class Edits:
         env: dict[str, str] = {}
         annotations: dict[str, str] = {}
         cdi: dict[str, None] = {}
+        lasting = True
         for part in parts:
+            lasting = lasting and part.lasting
             for node in part.nodes:
                 place = (node.container_path or node.path, node.path)
                 known = nodes.setdefault(place, node)
@@ -176,7 +183,8 @@ class Edits:
             for key, value in part.annotations.items():
                 annotations.setdefault(key, value)
             cdi.update(dict.fromkeys(part.cdi_devices))
-        return Edits(tuple(nodes.values()), tuple(mounts.values()), env, annotations, tuple(cdi))
+        found = tuple(nodes.values()), tuple(mounts.values()), env, annotations, tuple(cdi)
+        return Edits(*found, lasting)
 
 
 @frozen

@@ -104,7 +104,8 @@ class Udev(Backend):
         env = {name: ",".join(each) for name, each in values.items()}
         if request.options.kubevirt:
             env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural), request)
-        return Edits(merged.nodes, merged.mounts, env)
+        lasting = merged.lasting and not request.options.kubevirt  # which changes owners
+        return Edits(merged.nodes, merged.mounts, env, lasting=lasting)
 
     def _edits(self, device: Device, index: int) -> Edits:
         assembled = self._assembled.get(device.id)
@@ -117,7 +118,8 @@ class Udev(Backend):
         if record is not None:
             paths = (record.node, *also_at(record.device.attributes))
             return Edits(
-                nodes=tuple(DeviceNode(record.node, path if n else "") for n, path in enumerate(paths))
+                nodes=tuple(DeviceNode(record.node, path if n else "") for n, path in enumerate(paths)),
+                lasting=True,
             )
         node = device.attributes.get("devNode")
         if "group" in device.attributes or not isinstance(node, str):

@@ -1,4 +1,4 @@
-"""Work on many tokens in pieces, between which the event loop does other things.
+"""Work on many items in pieces, between which the event loop does other things.
 
 A container may request every token of a list, and ``check`` accepts lists of about 100 000 tokens. No single
 request may keep the loop busy for 100 ms: another resource's Allocate, or a probe, would wait as long.
@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PIECE = 1024
-"""Tokens that are handled in one go: about 10 ms for what Allocate does with each."""
+"""Items that are handled in one go: about 10 ms for what Allocate does with each token."""
 
 
 async def in_pieces(items: Sequence[T], work: Callable[[Sequence[T]], object], size: int = PIECE) -> None:

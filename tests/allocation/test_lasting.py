@@ -1,0 +1,210 @@
+"""An answer that lasts is given to the next container without another call, until something differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from allocated import allocated
+from allocator_scene import NotingScanner
+
+from devhost.allocation.allocator import Allocator, MissingPath
+from devhost.allocation.inventory import Inventory
+from devhost.allocation.lasting import DEVICES, MOST
+from devhost.allocation.resource_backend import ResourceBackend
+from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Mount, NoOptions
+from devhost.discovery.runner import BackendRunner
+from devhost.planning.claims import Reason
+from devhost.planning.plan import Offer, units
+from devhost.planning.settings import Of, ResourceSettings
+
+NAMES = tuple(f"d{n}" for n in range(MOST + 1))
+
+
+@dataclass(frozen=True)
+class Options:
+    mode: str = ""
+
+
+class Card(Backend):
+    """Each device has a node of its own; what was asked is noted."""
+
+    name = "card"
+    ResourceOptions = Options
+    asked: list[str]
+    edits: Edits
+
+    def discover(self) -> list[Device]:
+        return []
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        self.asked.append(",".join(device.id for device in request.devices))
+        nodes = tuple(DeviceNode(f"/dev/{device.id}", shared=True) for device in request.devices)
+        return replace(self.edits, nodes=nodes + self.edits.nodes)
+
+
+class Node:
+    """A node with many cards, and the allocator of their resource. Files stand for the nodes."""
+
+    def __init__(self, root: Path, kind: type[Card] = Card) -> None:
+        self.root = root
+        (root / "dev").mkdir()
+        for number, name in enumerate(NAMES):
+            self.make(name, number)
+        Card.asked, Card.edits = [], Edits(lasting=True)
+        self.scanner = NotingScanner(BackendRunner(kind, NoOptions(), root))
+        self.inventory = Inventory(lambda: 0.0, lambda: 0.0)
+        self.entry = ResourceSettings(0, "example.com/card", "card", options=Options())
+        backend = ResourceBackend("example.com/card", self.scanner, self.entry)
+        self.allocator = Allocator(self.inventory, backend, self.entry)
+        self.list({name: Device(name) for name in NAMES})
+
+    def make(self, name: str, number: int) -> None:
+        (self.root / "dev" / name).write_text(f"c240:{number}\n")
+
+    def list(self, devices: dict[str, Device], of: Of = Of.EACH) -> None:
+        """The backend's last scan and the plan have these devices."""
+        self.scanner.devices = devices
+        offers = [Offer(one) for one in devices.values()]
+        self.inventory.update(units(of, offers), lambda one: one.health, lambda _: Reason("gone"))
+
+    async def start(self, *tokens: str) -> list[str]:
+        """A container starts and ends; the nodes that it got."""
+        self.scanner.runner.discover([])
+        granted = await allocated(self.allocator, tokens)
+        self.inventory.allocations.release(tokens)
+        return granted.nodes()
+
+    def questions(self) -> list[str]:
+        asked, Card.asked = Card.asked, []
+        return asked
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    made.scanner.runner.close()
+
+
+async def test_the_next_container_gets_a_lasting_answer_without_another_call(node: Node) -> None:
+    assert await node.start("d1") == ["/dev/d1"]
+    assert await node.start("d1") == ["/dev/d1"]
+    assert await node.start("d2") == ["/dev/d2"]
+    assert await node.start("d1", "d2") == ["/dev/d1", "/dev/d2"]
+    assert node.questions() == ["d1", "d2", "d1,d2"]
+
+
+async def test_an_answer_that_is_not_declared_as_lasting_does_not_last(node: Node) -> None:
+    Card.edits = Edits()
+    await node.start("d1")
+    await node.start("d1")
+    assert node.questions() == ["d1", "d1"]
+
+
+async def test_a_node_with_another_number_ends_it(node: Node) -> None:
+    await node.start("d1")
+    node.make("d1", 77)
+    await node.start("d1")
+    assert node.questions() == ["d1", "d1"]
+
+
+async def test_a_missing_node_ends_it_and_the_device_is_reported(node: Node) -> None:
+    await node.start("d1")
+    (node.root / "dev/d1").unlink()
+    with pytest.raises(MissingPath, match="/dev/d1 does not exist on the node"):
+        await node.start("d1")
+    assert node.scanner.denied == {"d1": ["/dev/d1"]}
+
+
+async def test_a_device_that_was_found_again_ends_it_before_the_plan_has_it(node: Node) -> None:
+    await node.start("d1")
+    node.scanner.devices = {**node.scanner.devices, "d1": Device("d1")}
+    await node.start("d1")
+    assert node.questions() == ["d1", "d1"]
+
+
+async def test_a_device_that_the_last_scan_has_not_found_ends_it(node: Node) -> None:
+    await node.start("d1")
+    node.scanner.devices = {}
+    await node.start("d1")
+    assert node.questions() == ["d1", "d1"]
+
+
+async def test_other_options_end_it_and_the_same_ones_do_not(node: Node) -> None:
+    await node.start("d1")
+    node.allocator.follow(node.scanner, replace(node.entry, options=Options()))
+    await node.start("d1")
+    assert node.questions() == ["d1"]
+    node.allocator.follow(node.scanner, replace(node.entry, options=Options("fast")))
+    await node.start("d1")
+    assert node.questions() == ["d1"]
+
+
+async def test_another_backend_object_ends_it(node: Node) -> None:
+    await node.start("d1")
+    other = NotingScanner(BackendRunner(Card, NoOptions(), node.root))
+    other.devices = node.scanner.devices
+    node.scanner.runner.close()
+    node.scanner = other
+    node.allocator.follow(other, node.entry)
+    await node.start("d1")
+    assert node.questions() == ["d1", "d1"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(Edits(mounts=(Mount("/lib", "/lib", required=False),)), id="a mount"),
+        pytest.param(
+            Edits((DeviceNode("/dev/absent", required=False),)), id="an optional node that is not there"
+        ),
+        pytest.param(Edits((DeviceNode("/dev/text"),)), id="a path that is no node"),
+    ],
+)
+async def test_an_answer_with_more_than_nodes_that_are_there_does_not_last(node: Node, more: Edits) -> None:
+    (node.root / "dev/text").write_text("no number\n")
+    (node.root / "lib").mkdir()
+    Card.edits = replace(more, lasting=True)
+    await node.start("d1")
+    await node.start("d1")
+    assert node.questions() == ["d1", "d1"]
+
+
+async def test_a_device_that_is_described_for_network_plugins_is_asked_for_each_time(tmp_path: Path) -> None:
+    class Port(Card):
+        def device_info(self, device: Device, request: AllocateRequest) -> None:
+            self.asked.append(f"about {device.id}")
+
+    node = Node(tmp_path, Port)
+    await node.start("d1")
+    await node.start("d1")
+    assert node.questions() == ["d1", "d1"]
+    node.scanner.runner.close()
+
+
+async def test_tokens_for_all_devices_are_asked_for_each_time(node: Node) -> None:
+    node.list({name: Device(name) for name in NAMES[:2]}, Of.ALL)
+    (token,) = list(node.inventory.snapshot.entries)[:1]
+    await node.start(token)
+    await node.start(token)
+    assert node.questions() == ["d0,d1", "d0,d1"]
+
+
+async def test_at_most_so_many_devices_are_in_an_answer_that_is_kept(node: Node) -> None:
+    for several, asked in ((DEVICES, 1), (DEVICES + 1, 2)):
+        await node.start(*NAMES[:several])
+        await node.start(*NAMES[:several])
+        assert len(node.questions()) == asked
+
+
+async def test_at_most_so_many_answers_are_kept(node: Node) -> None:
+    for name in NAMES[:MOST]:
+        await node.start(name)
+    await node.start(NAMES[0])
+    assert len(node.questions()) == MOST, "all of them were kept"
+    await node.start(NAMES[MOST])
+    await node.start(NAMES[0])
+    assert node.questions() == [NAMES[MOST], NAMES[0]], "another one replaced them"
