@@ -49,6 +49,7 @@ from .entries import EntryOutcomes
 from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
 from .orphans import Orphans
+from .publication import Publication
 from .publisher import EventPublisher
 from .readiness import readiness
 from .reload import Configuration, LastReload, Reloader
@@ -150,7 +151,7 @@ class Host:
         self.self_check = SelfCheck(self.services.sockets, changed, timing=timing.kubelet)
         self.observers = Observers(self.tasks, metrics, changed, timing.discovery)
         self.publisher = EventPublisher(self.observers, self.allocations, self.configuration, self.services)
-        self.shortages = Shortages(settings, self.scanners)
+        self._shortages = Shortages(settings, self.scanners)
         self.orphans = Orphans(self.allocations, self.services, self.scanners)
         preferred = PreferredAllocation(self.services.inventories, metrics, timing=timing.allocation)
 
@@ -201,7 +202,8 @@ class Host:
         self.node_condition: NodeCondition | None = None
         """Keeps the condition of the node; set before :meth:`run`, if it is wanted."""
 
-        # what reacts
+        # what reacts, and what is shown then
+        self.publication = Publication(self._show_plan, self._show_changes)
         parts = ServiceParts(
             self.kubelet,
             self.rivals,
@@ -210,6 +212,7 @@ class Host:
             self.device_info,
             preferred,
             self.publisher,
+            self.publication,
             self.given,
             metrics,
             changed,
@@ -222,16 +225,10 @@ class Host:
             self.services,
             parts,
             preferred=preferred,
-            shortages=self.shortages,
-            orphans=self.orphans,
             verdicts=self.verdicts,
-            given=self.given,
-            labels=self.node_labels,
-            publisher=self.publisher,
+            publication=self.publication,
             dra=self.dra,
             metrics=metrics,
-            changed=changed,
-            planned=self._planned,
         )
         self.rollout: Rollout | None = None
         """Whether a new file has left entries without devices, if that matters."""
@@ -315,7 +312,8 @@ class Host:
             for part in (
                 self.monitors,
                 self.reloader,
-                self.shortages,
+                self.publication,
+                self._shortages,
                 self.last_good,
                 self._cdi_files,
                 self._claim_files,
@@ -332,6 +330,7 @@ class Host:
     async def _leave(self) -> None:
         log.info("stopping")
         self.replanner.stop()
+        self.publication.now()
         flushed = asyncio.ensure_future(self.observers.flush(self._timing.flush))
         await asyncio.wait([flushed, *self.services.leaving()], timeout=self._timing.leave)
         self.tasks.cancel_all()
@@ -359,6 +358,7 @@ class Host:
 
     def ready(self) -> tuple[bool, str]:
         """Whether everything that is wanted is offered to pods; if not, what is not, and why."""
+        self.publication.now()
         return readiness(
             self.configuration,
             self.backends,
@@ -400,6 +400,12 @@ class Host:
         return self.configuration.last_reload
 
     @property
+    def shortages(self) -> Shortages:
+        """What the file asks for and the node lacks, by the current plan."""
+        self.publication.now()
+        return self._shortages
+
+    @property
     def plan(self) -> Plan:
         """The current plan."""
         return self.replanner.plan
@@ -423,8 +429,19 @@ class Host:
         self.replan()
         self.cdi_garbage.wake()
 
-    def _planned(self, outcomes: EntryOutcomes) -> None:
-        """There is a new plan."""
+    def _show_plan(self, plan: Plan) -> None:
+        self._shortages.follow(self.configuration.settings, plan)
+        self._follow_rollout(self._shortages.outcomes)
+        self.node_labels.offer(plan)
+        self.publisher.backends((name, one.condition) for name, one in self.scanners.items())
+
+    def _show_changes(self) -> None:
+        self.publisher.held()
+        self.orphans.report()
+        self.given.follow()
+        self._changed()
+
+    def _follow_rollout(self, outcomes: EntryOutcomes) -> None:
         if self.rollout is not None:
             from devhost.config.rollout import Found
 

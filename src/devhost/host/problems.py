@@ -67,6 +67,7 @@ class Problems:
 
 def problems(host: Host) -> Problems:
     """What is wrong now."""
+    host.publication.now()
     devices = [
         problem for name, found in _unhealthy(host) for problem in _first(found, NAMED, name, MORE_UNHEALTHY)
     ]

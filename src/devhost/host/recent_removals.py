@@ -51,6 +51,11 @@ class RecentRemovals:
                 self._leaving.pop(device, None)
                 self._departed.pop(device, None)
 
+    @property
+    def wait(self) -> bool:
+        """Whether a device that has left is still listed."""
+        return bool(self._leaving)
+
     def settle(self, listed: Callable[[], Container[str]]) -> None:
         """There is a new list; ``listed`` returns the devices in it, and is called only if needed."""
         if not self._leaving:

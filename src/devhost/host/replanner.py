@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.where import selected
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
-from devhost.kubelet.given import GivenKeeper
 from devhost.planning import naming
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Found, Plan, PlannedResource, RefusalKind
@@ -21,14 +20,10 @@ from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
-from .entries import EntryOutcomes
-from .node_labels import NodeLabels
-from .orphans import Orphans
-from .publisher import EventPublisher
+from .publication import Publication
 from .reload import Configuration
 from .service import NONE_REFUSED, ResourceService, ServiceParts, terms
 from .services import Services
-from .shortages import Shortages
 
 
 class Replanner:
@@ -43,16 +38,10 @@ class Replanner:
         parts: ServiceParts,
         *,
         preferred: PreferredAllocation,
-        shortages: Shortages,
-        orphans: Orphans,
         verdicts: VerdictFollower,
-        given: GivenKeeper,
-        labels: NodeLabels,
-        publisher: EventPublisher,
+        publication: Publication,
         dra: DraSide,
         metrics: Metrics,
-        changed: Callable[[], None],
-        planned: Callable[[EntryOutcomes], None],
     ) -> None:
         self.plan = Plan()
         self.started = False
@@ -63,16 +52,10 @@ class Replanner:
         self._services = services
         self._parts = parts
         self._preferred = preferred
-        self._shortages = shortages
-        self._orphans = orphans
         self._verdicts = verdicts
-        self._given = given
-        self._labels = labels
-        self._publisher = publisher
+        self._publication = publication
         self._dra = dra
         self._metrics = metrics
-        self._changed = changed
-        self._planned = planned
         self._planner = Planner()
         self._settings = configuration.settings
         """Those for which the plan was made."""
@@ -104,6 +87,7 @@ class Replanner:
         while self.started and self._piece(steps):  # noqa: ASYNC110 - it waits for nothing
             await asyncio.sleep(0)
         self._planner, self._steps = planner, None
+        self._publication.now()  # of the settings before
 
     def replan(self, caused_at: float | None = None) -> None:
         """Makes the plan, and brings the services in line with it; a plan that takes long does so later.
@@ -162,15 +146,8 @@ class Replanner:
         self._retire(refused, basis, caused_at)
         self._update(refused, basis, caused_at)
         self._dra.follow(self.plan, settings, backends)
-        self._shortages.follow(settings, self.plan)
-        self._planned(self._shortages.outcomes)
-        self._publisher.held()
-        self._orphans.report()
-        self._given.follow()
-        self._publisher.backends((name, backend.condition) for name, backend in backends.items())
-        self._labels.offer(self.plan)
         self._schedule()
-        self._changed()
+        self._publication.plan_made(self.plan)
 
     def _count(self, refusals: Counter[RefusalKind]) -> None:
         for kind in RefusalKind:
@@ -182,10 +159,7 @@ class Replanner:
         if self._depends_on_holders():
             self.replan()
         self._schedule()
-        self._publisher.held()
-        self._orphans.report()
-        self._given.follow()
-        self._changed()
+        self._publication.soon()
 
     def _depends_on_holders(self) -> bool:
         """Whether the plan, its reasons or those of tokens refer to containers."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from devhost.allocation.allocations import ResourceAllocations
@@ -34,6 +35,7 @@ from devhost.planning.sides import Listed
 from devhost.telemetry.metrics import Metrics, device_samples
 
 from .device_log import DeviceLog
+from .publication import Publication
 from .publisher import EventPublisher
 from .recent_removals import RecentRemovals
 from .timing import Timing
@@ -59,6 +61,7 @@ class ServiceParts:
     device_info: DeviceInfoFiles
     preferred: PreferredAllocation
     publisher: EventPublisher
+    publication: Publication
     given: GivenKeeper
     metrics: Metrics
     changed: Callable[[], None]
@@ -87,6 +90,7 @@ class ResourceService:
         self.removals = RecentRemovals(time.time)
         self._kubelet = parts.kubelet
         self._publisher = parts.publisher
+        self._publication = parts.publication
         self._metrics = parts.metrics
         self._device_log = DeviceLog(planned.name)
         self.inventory = Inventory(
@@ -290,7 +294,8 @@ class ResourceService:
             grounds=self._verdicts.grounds() if verdict is own else None,
         )
         self._caused_at = None
-        self.removals.settle(self.inventory.snapshot.devices)
+        if self.removals.wait:
+            self._publication.list_changed(self._settle)
         tally = self.inventory.snapshot.tally
         unhealthy = tally.unhealthy
         self._count(tally.tokens - sum(unhealthy.values()), unhealthy)
@@ -328,11 +333,19 @@ class ResourceService:
         return self._refused.get(device) or NOT_GIVEN
 
     def _devices_changed(self, changed: Changes) -> None:
+        self._publication.list_changed(partial(self._show_changes, self.entry.backend, changed))
+
+    def _show_changes(self, backend: str, changed: Changes) -> None:
         self._device_log.write(changed)
         if not changed.whole:
             self.removals.left(changed.left)
             self.removals.came(changed.appeared)
-        self._publisher.changed(self.name, self.entry.backend, changed)
+        self._publisher.changed(self.name, backend, changed)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.removals.settle(self.inventory.snapshot.devices)
 
     def _allocated(self, given: Given) -> None:
+        self._publication.now()  # an observer knows a device before it is allocated
         self._publisher.allocated(self.name, self.entry.backend, given)

@@ -65,6 +65,7 @@ def captured(host: Host) -> Callable[[], StatusDocument]:
 
     Most of the document are the rows of devices: 100 000 of them take about a second.
     """
+    host.publication.now()
     reload = host.last_reload
     served = sorted(host.services.items())
     rows = [_devices_of(service) for _, service in served]
