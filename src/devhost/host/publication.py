@@ -40,7 +40,11 @@ class Publication:
     def soon(self) -> None:
         """Something has changed, such as who holds what."""
         if self._due is None:
-            self._due = asyncio.get_running_loop().call_soon(self.now)
+            self._due = asyncio.get_running_loop().call_soon(self._behind)
+
+    def _behind(self) -> None:
+        """Waits for the streams that were woken after the first change, which are in the queue by now."""
+        self._due = asyncio.get_running_loop().call_soon(self.now)
 
     def now(self) -> None:
         """Shows everything that has changed. Without effect if nothing has."""
