@@ -1,7 +1,7 @@
 """Shows what has changed, after the lists: log, observers, node labels, status and metrics.
 
 A plan ends with what the kubelet gets. What people and programs see follows in one step, so that it delays no
-list: right after, or before somebody looks.
+list: right after, or before a reader gets the status.
 """
 
 from __future__ import annotations
