@@ -74,7 +74,7 @@ PURE = (
     "allocation.timing",
     "allocation.preferred.grouping",
     "discovery.health",
-    "host.recent_removals",
+    "host.shown.recent_removals",
 )
 """Packages and modules that decide and touch nothing. They import only each other and the values of
 ``backend``; ``allocation.preferred.grouping`` writes to the log besides."""

@@ -26,7 +26,7 @@ def test_the_bundled_configuration_runs_on_this_machine():
     done = demo()
     assert done.returncode == 0, done.stderr
     # a device of this machine may be unhealthy, be missing or lack its driver, or come and go
-    usual = (" devhost.host.device_log ", " devhost.host.shortages ")
+    usual = (" devhost.host.shown.device_log ", " devhost.host.shown.shortages ")
     assert not [line for line in done.stderr.splitlines() if not any(one in line for one in usual)]
     assert "RESOURCE" in done.stdout
 

@@ -14,7 +14,7 @@ from status_document import device, document
 from devhost.backend import Backend, Device, Edits
 from devhost.backend.errors import UsageError
 from devhost.cli.program import COMMANDS
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.readiness import unready
 

@@ -13,7 +13,7 @@ from devhost_testing.kubelet import KubeletSimulator, Point, answer, cut, distur
 
 from devhost.backend.model import Device
 from devhost.host.host import Host
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.telemetry.document import DeviceStatus
 
 THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")

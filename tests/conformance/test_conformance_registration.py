@@ -17,7 +17,7 @@ from devhost_testing.kubelet import events as ev
 from scraped_series import value
 
 from devhost.backend.errors import ConfigError
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.kubelet import registration
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.kubelet_socket import NO_DIRECTORY

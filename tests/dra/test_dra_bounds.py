@@ -29,7 +29,7 @@ from devhost.backend.model import Holder
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import health_v1_pb2
 from devhost.host.host import Host
-from devhost.host.status import captured
+from devhost.host.shown.status import captured
 from devhost.kubelet.timing import Timing as KubeletTiming
 from devhost.telemetry.document import complete, json_line
 

@@ -21,8 +21,8 @@ from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.front_end import DraFrontEnd
 from devhost.dra.health import RESEND
 from devhost.host.dra_side import access
-from devhost.host.problems import problems
-from devhost.host.status import status
+from devhost.host.shown.problems import problems
+from devhost.host.shown.status import status
 from devhost.planning.sides import Sides
 from devhost.runtime.tasks import BUG
 from devhost.telemetry.metrics import Metrics

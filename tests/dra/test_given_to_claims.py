@@ -13,7 +13,7 @@ from dra_node import Cards, DraNode
 
 from devhost.backend import Device, DeviceNode, Edits
 from devhost.backend.claim import node as node_claim
-from devhost.host.status import status
+from devhost.host.shown.status import status
 
 CLAIMED = "{name: example.com/card, backend: cards, serve: dra}"
 RESOURCE = "example.com/card"

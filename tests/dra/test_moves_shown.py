@@ -15,8 +15,8 @@ from dra_node import DraNode
 from devhost.cli.running_host import View, answer
 from devhost.cli.scan_once import ScanResult
 from devhost.cli.status_report import show
-from devhost.host.problems import problems
-from devhost.host.status import status
+from devhost.host.shown.problems import problems
+from devhost.host.shown.status import status
 from devhost.planning.claims import UNNAMED
 from devhost.planning.plan import Plan
 from devhost.planning.settings import Settings

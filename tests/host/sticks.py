@@ -7,7 +7,7 @@ from pathlib import Path
 
 from devhost.backend import Device
 from devhost.backend.claim import node
-from devhost.host.status import status
+from devhost.host.shown.status import status
 
 TTY = "example.com/serial"
 A, B = "tty-A", "tty-B"

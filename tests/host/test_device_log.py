@@ -14,7 +14,7 @@ from devhost.allocation.inventory import Changes, Inventory
 from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Health, unhealthy
 from devhost.discovery.health import HealthTracker
-from devhost.host.device_log import NAMED, REASONS, DeviceLog
+from devhost.host.shown.device_log import NAMED, REASONS, DeviceLog
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of

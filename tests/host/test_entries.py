@@ -13,7 +13,7 @@ from devhost.backend import MissingDriver
 from devhost.backend.model import AttributeValue, Device
 from devhost.backend.where import Block, Flag, Range, Term, Text, may_hold
 from devhost.discovery.scanner import Condition, State
-from devhost.host.entries import UNKNOWN, EntryOutcomes, nearest, wanted
+from devhost.host.shown.entries import UNKNOWN, EntryOutcomes, nearest, wanted
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings
 

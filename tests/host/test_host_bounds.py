@@ -23,7 +23,7 @@ from devhost.allocation.listing import Listing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
-from devhost.host.status import captured, holders
+from devhost.host.shown.status import captured, holders
 from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.kubelet.timing import Timing as KubeletTiming

@@ -9,7 +9,7 @@ from dataclasses import replace
 from devhost_testing.kubelet import events as ev
 
 from devhost.backend.model import Device, Holder
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.planning.claims import UNNAMED
 
 TOY, NEW, OTHER = "example.com/toy", "example.com/new", "example.com/other"

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from devhost.backend import Device, MissingDriver, unhealthy
-from devhost.host.problems import problems
-from devhost.host.status import status
+from devhost.host.shown.problems import problems
+from devhost.host.shown.status import status
 from devhost.telemetry.page.content import verdict
 
 TOY, OTHER = "example.com/toy", "example.com/other"

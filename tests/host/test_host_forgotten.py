@@ -8,7 +8,7 @@ from devhost_testing.kubelet import UnexpectedAdmissionError
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import Device
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.planning.tokens import stand_in
 
 TOY = "example.com/toy"

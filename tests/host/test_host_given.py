@@ -12,7 +12,7 @@ from sticks import TTY, USB0, USB1, A, B, Sticks, given, healthy, problems, reas
 
 from devhost.backend import Device, claim
 from devhost.backend.observe import hookimpl
-from devhost.host.status import status
+from devhost.host.shown.status import status
 
 OTHER = "example.com/other"
 LINE = f"name: {TTY}, backend: toy"

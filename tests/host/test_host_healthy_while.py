@@ -12,7 +12,7 @@ from devhost_testing.kubelet import events
 from devhost_testing.node import Node
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, unhealthy
-from devhost.host.status import status
+from devhost.host.shown.status import status
 
 TOY, ALL = "example.com/toy", "example.com/all"
 LINE = f"name: {TOY}, backend: toy, healthyWhile: {{model: x100}}"

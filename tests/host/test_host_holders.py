@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from devhost.backend import Device
 from devhost.backend.model import Holder
-from devhost.host.status import holders, status
+from devhost.host.shown.status import holders, status
 
 TOY = "example.com/toy"
 TOY_LINE = "name: example.com/toy, backend: toy"

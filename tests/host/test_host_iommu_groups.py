@@ -8,8 +8,8 @@ from devhost_testing.kubelet import UnexpectedAdmissionError
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend.model import Device, Holder
-from devhost.host.problems import problems
-from devhost.host.status import status
+from devhost.host.shown.problems import problems
+from devhost.host.shown.status import status
 from devhost.planning.claims import IN_USE
 
 TOY, OTHER = "example.com/toy", "example.com/other"

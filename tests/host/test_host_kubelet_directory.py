@@ -13,7 +13,7 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet.faults import Gate, Point
 
-from devhost.host.problems import problems
+from devhost.host.shown.problems import problems
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.kubelet_socket import NOT_A_DIRECTORY

@@ -13,7 +13,7 @@ import pytest
 from scraped_series import value
 
 from devhost.backend import Device, incident
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.runtime.reconciler import Retry
 from devhost.telemetry.metrics import Metrics
 

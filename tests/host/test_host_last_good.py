@@ -11,7 +11,7 @@ import pytest
 from devhost.backend.observe import ConfigurationRead, hookimpl
 from devhost.config.last_good import Accepted, LastGood
 from devhost.config.loader import Copied
-from devhost.host.problems import problems
+from devhost.host.shown.problems import problems
 
 TOY, OTHER = "example.com/toy", "example.com/other"
 TOY_LINE, OTHER_LINE = f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other"

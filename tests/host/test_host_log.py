@@ -15,7 +15,7 @@ async def test_each_change_of_health_is_logged_once(rig, kubelet, caplog):
     rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 100}}")
 
     def logged() -> list[tuple[str, str, dict[str, object]]]:
-        lines = [record for record in caplog.records if record.name == "devhost.host.device_log"]
+        lines = [record for record in caplog.records if record.name == "devhost.host.shown.device_log"]
         return [(line.levelname, line.getMessage(), vars(line)["fields"]) for line in lines]
 
     async with rig.running():

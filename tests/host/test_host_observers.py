@@ -26,7 +26,7 @@ from devhost.backend.observe import (
     hookimpl,
 )
 from devhost.discovery import catalog
-from devhost.host.status import status
+from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 LINE = f"name: {TOY}, backend: toy"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from devhost.backend import Device
-from devhost.host.orphans import OTHER_BACKEND, SHARED_OTHERWISE, UNSERVED
-from devhost.host.problems import problems
 from devhost.host.service import GONE
-from devhost.host.status import status
+from devhost.host.shown.orphans import OTHER_BACKEND, SHARED_OTHERWISE, UNSERVED
+from devhost.host.shown.problems import problems
+from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 LINE = f"name: {TOY}, backend: toy"

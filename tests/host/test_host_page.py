@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from devhost.backend import unhealthy
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.runtime.http import HttpServer, Listen
 from devhost.telemetry.page.serving import StatusPage
 

@@ -13,8 +13,8 @@ import pytest
 
 from devhost.backend import Device
 from devhost.cli.status_report import show
-from devhost.host.problems import problems
-from devhost.host.status import status
+from devhost.host.shown.problems import problems
+from devhost.host.shown.status import status
 from devhost.runtime.http import Response
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.metrics import Metrics

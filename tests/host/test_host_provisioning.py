@@ -8,7 +8,7 @@ from scraped_series import value
 
 from devhost.backend import NotYet, option
 from devhost.backend.errors import BackendError
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.telemetry.metrics import Metrics
 
 TOY = "example.com/toy"

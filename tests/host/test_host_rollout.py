@@ -14,7 +14,7 @@ import pytest
 
 from devhost.config.rollout import MAX_BYTES, Rollout, RolloutRecord
 from devhost.host.host import Host
-from devhost.host.problems import problems
+from devhost.host.shown.problems import problems
 
 TOY, OTHER = "example.com/toy", "example.com/other"
 BOTH = (f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from devhost.host.problems import problems
-from devhost.host.status import status
+from devhost.host.shown.problems import problems
+from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 GPU = "name: nvidia.com/gpu, backend: gpu, where: {vendor: nvidia}, whenEmpty: register, optional: true"

@@ -9,7 +9,7 @@ from devhost_testing.kubelet import events as ev
 
 from devhost.backend import AllocationError
 from devhost.backend.model import unhealthy
-from devhost.host.status import status
+from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 LINE = "name: example.com/toy, backend: toy, share: {replicas: 3, of: all}"

@@ -13,8 +13,8 @@ from devhost_testing.kubelet import UnexpectedAdmissionError
 
 from devhost.backend.model import unhealthy
 from devhost.discovery.maintenance.judge import OLD
-from devhost.host.problems import problems
-from devhost.host.status import status
+from devhost.host.shown.problems import problems
+from devhost.host.shown.status import status
 from devhost.telemetry.readiness import unready
 
 TOY = "example.com/toy"

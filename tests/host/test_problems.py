@@ -11,8 +11,8 @@ from devhost.backend import Device
 from devhost.backend.model import unhealthy
 from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.validation import RefusedDevice
-from devhost.host.problems import KINDS, MOST, NAMED, Problem, problems
-from devhost.host.status import status
+from devhost.host.shown.problems import KINDS, MOST, NAMED, Problem, problems
+from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 

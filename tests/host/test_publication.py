@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from devhost.host.publication import Publication
+from devhost.host.shown.publication import Publication
 from devhost.planning.plan import Plan
 
 

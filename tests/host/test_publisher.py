@@ -11,7 +11,7 @@ from devhost.allocation.inventory import Member
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.discovery.observers import Batch
 from devhost.discovery.scanner import Condition, State
-from devhost.host.publisher import EventPublisher
+from devhost.host.shown.publisher import EventPublisher
 from devhost.planning.claims import Held
 
 A, B = Device("a"), Device("b")

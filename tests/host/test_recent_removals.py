@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from devhost.host.recent_removals import LONGEST, MOST, Departed, RecentRemovals
+from devhost.host.shown.recent_removals import LONGEST, MOST, Departed, RecentRemovals
 from devhost.planning.claims import Reason
 
 GONE = Reason("the device is gone")

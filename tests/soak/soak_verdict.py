@@ -24,7 +24,7 @@ from soak_toys import Toy
 from devhost.backend.model import Device
 from devhost.discovery.scanner import State
 from devhost.host.host import Host
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
 from devhost.planning.plan import Plan, PlannedResource, units
 from devhost.planning.planner import make_plan

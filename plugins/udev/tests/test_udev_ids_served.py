@@ -10,7 +10,7 @@ from devhost_testing.kubelet import UnexpectedAdmissionError
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import Timing as KubeletTiming
 

@@ -11,7 +11,7 @@ from devhost_udev import Udev
 from devhost_udev.nodes import MAX_LINKS
 
 from devhost.backend import Event
-from devhost.host.status import status
+from devhost.host.shown.status import status
 
 from .conftest import Machine
 

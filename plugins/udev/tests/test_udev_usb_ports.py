@@ -12,7 +12,7 @@ from devhost_testing.node import Node
 from devhost_udev import Udev
 
 from devhost.backend import Device
-from devhost.host.status import status
+from devhost.host.shown.status import status
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import Timing as KubeletTiming
 

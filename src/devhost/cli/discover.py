@@ -19,7 +19,7 @@ from devhost.backend.sysfs import natural
 from devhost.backend.where import show
 from devhost.config.loader import load_or_everything
 from devhost.config.root_directory import check_root
-from devhost.host.entries import State, wanted
+from devhost.host.shown.entries import State, wanted
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
 from devhost.telemetry.document import held_by

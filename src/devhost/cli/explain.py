@@ -21,7 +21,7 @@ from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
 from devhost.discovery.named import Match, alike, named
 from devhost.discovery.unserved import resolved, why_unserved
-from devhost.host.entries import place, wanted
+from devhost.host.shown.entries import place, wanted
 from devhost.planning.affinity import unproven
 from devhost.planning.affinity.topology import Candidate, Topology
 from devhost.planning.plan import Verdict, explain

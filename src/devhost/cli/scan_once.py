@@ -17,7 +17,7 @@ from devhost.config.loader import Loaded
 from devhost.discovery.health import in_resource, worst
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.host.entries import EntryOutcomes
+from devhost.host.shown.entries import EntryOutcomes
 from devhost.planning.claims import Key
 from devhost.planning.plan import Plan
 from devhost.planning.planner import plan_devices

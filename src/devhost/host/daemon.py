@@ -37,10 +37,10 @@ from devhost.telemetry.status import Command, StatusServer
 
 from . import startup_signals
 from .dra_side import access, front_end_class, left_by_earlier_run
-from .entries import place
 from .host import KUBELET_DIRECTORY, Host
-from .problems import problems
-from .status import captured, holders
+from .shown.entries import place
+from .shown.problems import problems
+from .shown.status import captured, holders
 
 if TYPE_CHECKING:
     from devhost.dra.node_condition import NodeCondition

@@ -45,18 +45,18 @@ from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
-from .entries import EntryOutcomes
 from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
-from .orphans import Orphans
-from .publication import Publication
-from .publisher import EventPublisher
-from .readiness import readiness
 from .reload import Configuration, LastReload, Reloader
 from .replanner import Replanner
 from .service import ServiceParts
 from .services import Services
-from .shortages import Shortages, identified
+from .shown.entries import EntryOutcomes
+from .shown.orphans import Orphans
+from .shown.publication import Publication
+from .shown.publisher import EventPublisher
+from .shown.readiness import readiness
+from .shown.shortages import Shortages, identified
 from .timing import NODE, Timing
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from devhost.runtime.worker import WorkerThread
 from devhost.telemetry.metrics import Metrics
 
 from .monitors import Monitors
-from .publisher import EventPublisher
+from .shown.publisher import EventPublisher
 from .timing import Timing
 
 log = get(__name__)

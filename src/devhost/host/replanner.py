@@ -20,10 +20,10 @@ from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
-from .publication import Publication
 from .reload import Configuration
 from .service import NONE_REFUSED, ResourceService, ServiceParts, terms
 from .services import Services
+from .shown.publication import Publication
 
 
 class Replanner:

@@ -34,10 +34,10 @@ from devhost.planning.settings import Of, ResourceSettings
 from devhost.planning.sides import Listed
 from devhost.telemetry.metrics import Metrics, device_samples
 
-from .device_log import DeviceLog
-from .publication import Publication
-from .publisher import EventPublisher
-from .recent_removals import RecentRemovals
+from .shown.device_log import DeviceLog
+from .shown.publication import Publication
+from .shown.publisher import EventPublisher
+from .shown.recent_removals import RecentRemovals
 from .timing import Timing
 
 GONE = "the device is gone"

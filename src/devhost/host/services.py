@@ -13,8 +13,8 @@ from devhost.planning.sides import Listed
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 
-from .publisher import Present
 from .service import ResourceService
+from .shown.publisher import Present
 
 log = get(__name__)
 

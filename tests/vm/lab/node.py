@@ -127,8 +127,8 @@ class Node:
         lines = self.said().splitlines()
         bad = [line for line in lines if any(word in line for word in (" WARNING ", " ERROR ", "Traceback"))]
         usual = (
-            " devhost.host.device_log ",
-            " devhost.host.shortages ",
+            " devhost.host.shown.device_log ",
+            " devhost.host.shown.shortages ",
             " devhost.runtime.watchdog ",
             "did not return within",
         )

@@ -9,11 +9,10 @@ from devhost.allocation.inventory import FORGOTTEN
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID, Holder
 from devhost.discovery.scanner import Scanner
+from devhost.host.service import GONE, ResourceService
 from devhost.planning.claims import Key, Reason
 from devhost.planning.tokens import Known, is_former, represents_all, unit_of
 from devhost.runtime.log import get
-
-from .service import GONE, ResourceService
 
 log = get(__name__)
 

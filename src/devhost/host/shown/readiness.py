@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from devhost.discovery.manager import BackendManager
+from devhost.host.dra_side import DraSide
+from devhost.host.reload import Configuration
+from devhost.host.replanner import Replanner
+from devhost.host.services import Services
 from devhost.runtime.tasks import Tasks
-
-from .dra_side import DraSide
-from .reload import Configuration
-from .replanner import Replanner
-from .services import Services
 
 
 def readiness(

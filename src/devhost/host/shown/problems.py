@@ -18,11 +18,11 @@ from devhost.backend.model import AnyHolder
 from devhost.discovery.observers import State as ObserverState
 from devhost.discovery.provisioning import State as ProvisioningState
 from devhost.discovery.scanner import State as BackendState
+from devhost.host.host import Host
 from devhost.runtime.log import printable
 from devhost.telemetry.document import ProblemKind
 
 from .entries import State as EntryState
-from .host import Host
 from .shortages import refusal_reason
 
 T = TypeVar("T")

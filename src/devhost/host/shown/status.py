@@ -15,6 +15,9 @@ from devhost.backend.model import Holder
 from devhost.discovery.observers import Observer
 from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
+from devhost.host.host import Host
+from devhost.host.node_labels import LabelFile
+from devhost.host.service import ResourceService
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.planning.claims import Key
 from devhost.planning.settings import Of
@@ -40,11 +43,8 @@ from devhost.telemetry.document import (
     holder_status,
 )
 
-from .host import Host
-from .node_labels import LabelFile
 from .orphans import Orphan
 from .problems import problems
-from .service import ResourceService
 from .shortages import refusal_reason
 
 if TYPE_CHECKING:
