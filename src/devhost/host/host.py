@@ -55,7 +55,7 @@ from .reload import Configuration, LastReload, Reloader
 from .replanner import Replanner
 from .service import ServiceParts
 from .services import Services
-from .shortages import Shortages, identified
+from .shortages import Shortages
 from .timing import NODE, Timing
 
 if TYPE_CHECKING:
@@ -428,7 +428,7 @@ class Host:
         if self.rollout is not None:
             from devhost.config.rollout import Found
 
-            entries = identified(self.configuration.settings)
+            entries = self.configuration.settings.identified()
             found = [Found(one, outcomes.count(entry), not outcomes.waits(entry)) for one, entry in entries]
             self.rollout.follow(self.configuration.sha256, found)
 
