@@ -295,6 +295,7 @@ class Host:
                 await self.given.prepare(self.configuration.settings)
                 self.dra.start(self.configuration.settings)
                 self.replanner.start()
+                self._report_claims()
                 self.dra.spawn()
                 self.tasks.spawn("clear", self.cdi_garbage.run)
                 self.tasks.spawn("device-info", self.device_info.run)
@@ -431,6 +432,12 @@ class Host:
             entries = self.configuration.settings.identified()
             found = [Found(one, outcomes.count(entry), not outcomes.waits(entry)) for one, entry in entries]
             self.rollout.follow(self.configuration.sha256, found)
+
+    def _report_claims(self) -> None:
+        """Reports what claims hold to observers from now on: their devices are known."""
+        self.publisher.claims()
+        self.allocations.claims.subscribe(self.publisher.claims)
+        self.pod_resources.subscribe(self.publisher.claims)
 
     def _devices(self) -> Iterator[Device]:
         """All devices that exist."""

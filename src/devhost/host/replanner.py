@@ -154,6 +154,7 @@ class Replanner:
         settings, backends = self._configuration.settings, self._backends.scanners
         self._settings, found = settings, self._found()
         self._verdicts.apply()
+        self._publisher.verdicts(self._verdicts.in_force)
         self.plan = plan_devices(found, settings, self._allocations, self._dra.sides, self._planner)
         self._count(Counter(refusal.kind for refusal in self.plan.refusals))
         refused = self.plan.reasons()
