@@ -85,6 +85,7 @@ async def test_after_a_restart_the_trail_has_what_claims_still_hold(node: Audite
         claim = node.allocate("one", node.name_of("c0"), node.name_of("c1"))
         assert not (await node.prepare(claim))[claim.uid].error
         await node.events("started", "prepared", "prepared")
+    await node.node.kubelet.stop()
     async with node.node.served():
         _, *lines = await node.events("started", *["prepared"] * 4)
         assert sorted(line["device"] for line in lines) == ["c0", "c0", "c1", "c1"]
