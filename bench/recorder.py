@@ -7,10 +7,11 @@ but keeps no state, because the simulator's work on a long list would count as t
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
         self._server = grpc.aio.server()
         self._streams: set[asyncio.Task[None]] = set()
         self._news = asyncio.Condition()
+        self._failures: set[str] = set()
 
     async def start(self) -> None:
         """Listens like a kubelet."""
@@ -88,12 +90,15 @@ class Recorder(api_pb2_grpc.RegistrationServicer):
     async def _follow(self, connection: PluginConnection) -> None:
         lists = self.resources[connection.resource]
         try:
-            with suppress(CallError):  # devhost has ended, as at the end of every measurement
-                async for message in connection.lists():
-                    lists.latest.append(Listing(time.monotonic(), message))
-                    lists.count += 1
-                    async with self._news:
-                        self._news.notify_all()
+            async for message in connection.lists():
+                lists.latest.append(Listing(time.monotonic(), message))
+                lists.count += 1
+                async with self._news:
+                    self._news.notify_all()
+        except CallError as error:  # also at the end of each measurement, for every resource
+            if str(error) not in self._failures:
+                print(f"{connection.resource}: the stream ended: {error}", file=sys.stderr)
+            self._failures.add(str(error))
         finally:
             await connection.close()
 

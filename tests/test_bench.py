@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from devhost_testing.kubelet import OtherPlugin
 
 from devhost.backend import Backend
 from devhost.config.loader import load
@@ -23,6 +25,7 @@ from bench.chart import Series, draw
 from bench.measure import Measure, Result, Statistic, number, percentile
 from bench.measures import MEASURES
 from bench.process import cpu_seconds, resident, resource, synthetic
+from bench.recorder import recording
 from bench.table import cpu_model, machine, render
 
 LATENCY = Measure("latency", "how long it takes", "ms", {Statistic.P50: 6, Statistic.P99: 20})
@@ -119,6 +122,23 @@ def test_the_synthetic_configuration_is_sound_and_deals_out_its_devices(tmp_path
     devices = list(kind(loaded.settings.backends["synthetic"], None).discover())
     assert len(devices) == 6
     assert [flaw_of(device, kind.attributes, kind.claim_kinds) for device in devices] == [""] * 6
+
+
+async def test_why_a_stream_fails_is_printed_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plugins = [OtherPlugin(tmp_path, f"example.com/{name}", ["d0"], f"{name}.sock") for name in "ab"]
+    printed = ""
+    async with recording(tmp_path) as recorder, asyncio.timeout(60):
+        for plugin in plugins:
+            await plugin.serve()
+            await plugin.register()
+        await recorder.all_listed(2, 1)
+        for plugin in plugins:
+            await plugin.stop()
+        while "the stream ended: " not in printed:
+            await asyncio.sleep(0.05)
+            printed += capfd.readouterr().err
+    printed += capfd.readouterr().err
+    assert printed.count("the stream ended: ") == 1
 
 
 def test_measures_have_unique_names() -> None:

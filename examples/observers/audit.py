@@ -22,11 +22,14 @@ from devhost.backend.observe import (
     Allocated,
     Appeared,
     BackendChanged,
+    ClaimPrepared,
+    ClaimUnprepared,
     ConfigurationRead,
     DeviceNews,
     HealthChanged,
     Held,
     Released,
+    VerdictChanged,
     hookimpl,
 )
 
@@ -38,6 +41,9 @@ TEXT = 400
 
 COMPLAINTS = 10
 """Complaints about a configuration in a line."""
+
+PODS = 50
+"""Pods of a claim in a line."""
 
 WAITING = 10_000
 """Lines that wait while the file cannot be written; the oldest are dropped first."""
@@ -138,10 +144,15 @@ def _write(file: FileIO, line: bytes, end: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
 
 
+def rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def line(at: float, event: str, **fields: Any) -> bytes:
-    time = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     text = json.dumps(
-        {"time": time, "node": NODE, "event": event, **fields}, ensure_ascii=False, separators=(",", ":")
+        {"time": rfc3339(at), "node": NODE, "event": event, **fields},
+        ensure_ascii=False,
+        separators=(",", ":"),
     )
     return text.encode("utf-8", "replace") + b"\n"
 
@@ -155,6 +166,12 @@ def holder(news: Held | Released) -> dict[str, str | None]:
     who = news.holder
     names = (who.namespace, who.pod, who.container) if who else (None, None, None)
     return dict(zip(("namespace", "pod", "container"), names, strict=True))
+
+
+def claim(news: ClaimPrepared | ClaimUnprepared, event: str) -> bytes:
+    namespace, name, uid = news.claim
+    names = {"namespace": namespace, "claim": name, "uid": uid, "pods": news.pods[:PODS]}
+    return line(news.at, event, **about(news), shares=news.shares, **names)
 
 
 def health(news: Appeared | HealthChanged) -> bytes:
@@ -207,6 +224,36 @@ def devhost_held(news: tuple[Held, ...], missed: int) -> None:
 @hookimpl
 def devhost_released(news: tuple[Released, ...], missed: int) -> None:
     lines = [line(one.at, "released", **about(one), shares=len(one.tokens), **holder(one)) for one in news]
+    TRAIL.add(news[0].at, lines, missed)
+
+
+@hookimpl
+def devhost_claim_prepared(news: tuple[ClaimPrepared, ...], missed: int) -> None:
+    TRAIL.add(news[0].at, [claim(one, "prepared") for one in news], missed)
+
+
+@hookimpl
+def devhost_claim_unprepared(news: tuple[ClaimUnprepared, ...], missed: int) -> None:
+    TRAIL.add(news[0].at, [claim(one, "unprepared") for one in news], missed)
+
+
+@hookimpl
+def devhost_verdict_changed(news: tuple[VerdictChanged, ...], missed: int) -> None:
+    lines = [
+        line(
+            one.at,
+            "verdict",
+            file=one.file,
+            kind=one.kind,
+            ended=not one.in_force,
+            devices=one.devices,
+            by=one.by,
+            reason=cut(one.reason),
+            since=rfc3339(one.since),
+            until=None if one.until is None else rfc3339(one.until),
+        )
+        for one in news
+    ]
     TRAIL.add(news[0].at, lines, missed)
 
 

@@ -172,6 +172,17 @@ def built(kustomize: Path, directory: Path) -> Rendered:
     return Rendered(done.stdout)
 
 
+def overlay(kustomize: Path, directory: Path, base: str, *components: str) -> Rendered:
+    """What kustomize makes of components on top of ``base``, a directory below deploy/kustomize."""
+    (directory / "deploy").symlink_to(DEPLOY)
+    mine = directory / "mine"
+    mine.mkdir()
+    places = [f"../deploy/kustomize/components/{one}" for one in components]
+    text = json.dumps({"resources": [f"../deploy/kustomize/{base}"], "components": places})
+    (mine / "kustomization.yaml").write_text(text)
+    return built(kustomize, mine)
+
+
 def comparable(one: Object) -> Object:
     """An object without what differs for good: who made it, whom it avoids, the order of what has names."""
     return dict(_sorted(_without_labels(json.loads(json.dumps(one)))))

@@ -17,8 +17,8 @@ from rendering import (
     Refused,
     Rendered,
     Types,
-    built,
     comparable,
+    overlay,
     refusal,
 )
 
@@ -258,17 +258,6 @@ def test_a_cluster_with_the_stable_api_is_accepted(chart: Chart, version: str) -
     assert chart.render(enabled(), f"--kube-version={version}").pod["automountServiceAccountToken"] is True
 
 
-def overlay(kustomize: Path, directory: Path, base: str) -> Rendered:
-    """The component on top of ``base``, a directory below deploy/kustomize."""
-    (directory / "deploy").symlink_to(DEPLOY)
-    mine = directory / "mine"
-    mine.mkdir()
-    (mine / "kustomization.yaml").write_text(
-        f"resources: [../deploy/kustomize/{base}]\ncomponents: [../deploy/kustomize/components/dra]\n"
-    )
-    return built(kustomize, mine)
-
-
 @pytest.mark.parametrize("kind", [*OBJECTS, "DaemonSet"])
 @pytest.mark.parametrize(
     ("base", "profile"), [("base", ""), *((f"overlays/{profile}", profile) for profile in PROFILES)]
@@ -276,7 +265,7 @@ def overlay(kustomize: Path, directory: Path, base: str) -> Rendered:
 def test_the_component_of_kustomize_is_what_the_chart_renders(
     chart: Chart, kustomize: Path, tmp_path: Path, base: str, profile: str, kind: str
 ) -> None:
-    theirs = overlay(kustomize, tmp_path, base)
+    theirs = overlay(kustomize, tmp_path, base, "dra")
     values = {"dra": {"enabled": True}, "config": {"dra": {"driver": DRIVER}}}
     assert comparable(theirs.only(kind)) == comparable(chart.render(values, profile=profile).only(kind))
 

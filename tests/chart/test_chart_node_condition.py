@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from rendering import PROFILES, Chart, Refused, Types, refusal
+from rendering import PROFILES, Chart, Refused, Types, comparable, overlay, refusal
 
 STARTING = "example.com/starting"
 OBJECTS = {
@@ -79,6 +80,28 @@ def test_both_switches_together_have_one_account_and_two_roles(chart: Chart, typ
     assert both.kinds.count("ServiceAccount") == 1
     roles = [one["metadata"]["name"] for one in both.objects if one["kind"] == "ClusterRole"]
     assert sorted(roles) == ["devhost.devhost", "devhost.devhost.node"]
+
+
+@pytest.mark.parametrize("kind", [*sorted(OBJECTS), "DaemonSet"])
+@pytest.mark.parametrize(
+    ("base", "profile"), [("base", ""), *((f"overlays/{profile}", profile) for profile in PROFILES)]
+)
+def test_the_component_of_kustomize_is_what_the_chart_renders(
+    chart: Chart, kustomize: Path, tmp_path: Path, base: str, profile: str, kind: str
+) -> None:
+    theirs = overlay(kustomize, tmp_path, base, "node-condition")
+    assert comparable(theirs.only(kind)) == comparable(chart.render(enabled(), profile=profile).only(kind))
+
+
+def test_the_component_of_kustomize_goes_with_that_of_dra(
+    chart: Chart, kustomize: Path, tmp_path: Path
+) -> None:
+    theirs = overlay(kustomize, tmp_path, "base", "dra", "node-condition/beside-dra")
+    dra = {"dra": {"enabled": True}, "config": {"dra": {"driver": "devhost.example.com"}}}
+    ours = chart.render(enabled(**dra))
+    assert sorted(theirs.kinds) == sorted([*ours.kinds, "Namespace"])
+    assert comparable(theirs.only("DaemonSet")) == comparable(ours.only("DaemonSet"))
+    assert theirs.only("ServiceAccount")["metadata"]["name"] == theirs.pod["serviceAccountName"]
 
 
 def test_an_existing_service_account_is_bound_and_none_created(chart: Chart) -> None:

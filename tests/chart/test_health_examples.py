@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.maintenance.files import in_directory
+from devhost.discovery.maintenance.files import settled
 
 HEALTH = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "health"
 SCRIPTS = sorted(HEALTH.glob("*.py"))
@@ -96,7 +96,7 @@ class Bench:
 
     def verdicts(self) -> dict[str, str]:
         """Each device with the reason."""
-        found = in_directory(self.directory, self.place, 1e10)
+        found = [one for one in settled(self.directory, self.place).verdicts if one.holds(1e10)]
         return {name: one.text for one in found for name in one.names}
 
 

@@ -27,7 +27,9 @@ class Toy(Backend):
             name, _, model = line.partition("=")
             health = {"health": unhealthy("it is broken")} if name == "broken" else {}
             claims = frozenset({"node:/dev/toys/" + name})
-            yield Device(id=name, attributes={"model": model, "serial": "s-" + name}, claims=claims, **health)
+            whole = frozenset({"node:/dev/toys/" + model[3:]} if model.startswith("of-") else ())
+            attributes = {"model": model, "serial": "s-" + name}
+            yield Device(id=name, attributes=attributes, claims=claims, part_of=whole, **health)
 
     def allocate(self, request):
         return Edits(nodes=(DeviceNode("/dev/null"),))
@@ -52,7 +54,7 @@ class Toys:
         self.write("name: example.com/toy, backend: toy")
 
     def plug(self, *toys: str) -> None:
-        """Sets the list of existing toys, each as ``id=model``."""
+        """Sets the list of existing toys, each as ``id=model``; the model ``of-one`` is a part of ``one``."""
         (self.root / "toys").write_text("\n".join(toys))
 
     def write(self, *resources: str) -> None:

@@ -16,9 +16,9 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.cli.verdicts import targets
+from devhost.cli.verdicts import place, targets
 from devhost.discovery.health import ALL
-from devhost.discovery.maintenance.files import Verdict, in_directory, write
+from devhost.discovery.maintenance.files import Verdict, own_file, settled, write
 
 TOY = "example.com/toy"
 
@@ -37,7 +37,7 @@ class Desk:
         return done.returncode, (done.stdout + done.stderr).splitlines()
 
     def cordoned(self) -> Sequence[Verdict]:
-        return in_directory(self.directory, self.toys.root, 1e9)
+        return settled(self.directory, self.toys.root).verdicts
 
     def put(self, name: str, **values: Any) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -71,9 +71,7 @@ def test_a_cordon_may_end_by_itself_and_names_its_author(desk: Desk) -> None:
         "toy/one: cordoned by bob: fan",
         "toy/two: cordoned by bob: fan",
     ]
-    ends = [one.until or 0 for one in in_directory(desk.directory, desk.toys.root, 0.0)]
-    starts = [one.since for one in in_directory(desk.directory, desk.toys.root, 0.0)]
-    assert [round((end - start) / 60) for end, start in zip(ends, starts, strict=True)] == [120, 120]
+    assert [round(((one.until or 0) - one.since) / 60) for one in desk.cordoned()] == [120, 120]
 
 
 def test_a_cordon_for_no_time_is_refused(desk: Desk) -> None:
@@ -115,7 +113,7 @@ def test_uncordon_removes_the_file_also_of_a_device_that_is_gone(desk: Desk) -> 
         0,
         ["toy/one: no longer cordoned", "toy/two: no longer cordoned"],
     )
-    assert desk.cordoned() == []
+    assert not desk.cordoned()
     assert desk.call("uncordon", "two") == (0, ["toy/two: was not cordoned"])
     code, said = desk.call("uncordon", "one")
     assert (code, said) == (
@@ -128,6 +126,51 @@ def test_uncordon_removes_also_a_cordon_that_has_ended(desk: Desk) -> None:
     write(desk.directory, "toy/one", "alice", "fan", 1e9)
     assert desk.call("uncordon", "one") == (0, ["toy/one: no longer cordoned"])
     assert [*desk.directory.iterdir()] == []
+
+
+def test_uncordon_removes_a_damaged_cordon_and_reports_why(desk: Desk) -> None:
+    desk.directory.mkdir(parents=True)
+    for name, word in (("toy/one", "one"), ("toy/gone", "toy/gone"), (ALL, "--maintenance")):
+        own_file(desk.directory, name).write_text("half")
+        code, (said,) = desk.call("uncordon", word)
+        called = "all devices of this node" if name == ALL else name
+        assert (code, said[: said.index("JSON")]) == (
+            0,
+            f"{called}: a cordon without effect was removed: it is not ",
+        )
+    assert [*desk.directory.iterdir()] == []
+
+
+def test_a_cordon_of_a_device_is_one_of_its_parts_and_ends_only_with_it(desk: Desk) -> None:
+    desk.toys.plug("one=x", "two=of-one")
+    assert desk.call("cordon", "one", "--reason", "fan")[0] == 0
+    assert [one.names for one in desk.cordoned()] == [("toy/one",)]
+    hint = "to end that: devhost uncordon toy/one"
+    assert desk.call("uncordon", "two") == (
+        1,
+        [
+            "toy/two: was not cordoned",
+            f"devhost: toy/one is still out of service: cordoned by alice: fan ({hint})",
+        ],
+    )
+    assert desk.call("uncordon", "one") == (0, ["toy/one: no longer cordoned"])
+
+
+def test_without_a_devhost_the_files_count_for_discover_and_explain(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.call("cordon", "one", "--reason", "fan")
+    desk.put("dcgm.json", devices=["two"])
+    desk.put("ended.json", until="2001-01-01T00:00:00Z", reason="ended")
+    monkeypatch.setenv("DEVHOST_STATE_DIR", str(desk.state))
+    rows = desk.toys.devhost("discover").stdout.splitlines()[1:]
+    assert [row.split()[2] for row in rows] == ["Unhealthy", "Unhealthy"]
+    assert [row.split("  ")[-1].strip() for row in rows] == ["cordoned by alice: fan", "XID 79 (dcgm)"]
+    first = desk.toys.devhost("explain", "one").stdout.splitlines()[0]
+    assert first == "one of backend toy: Unhealthy: cordoned by alice: fan"
+    desk.directory.chmod(0o777)  # then devhost refuses them
+    first = desk.toys.devhost("explain", "one").stdout.splitlines()[0]
+    assert first == "one of backend toy: Healthy"
 
 
 def test_uncordon_leaves_the_files_of_other_programs(desk: Desk) -> None:
@@ -176,7 +219,7 @@ def test_in_a_directory_that_devhost_refuses_nothing_is_done(desk: Desk, command
 def test_root_does_not_cordon_for_a_devhost_of_another_user(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     with pytest.raises(EnvironmentFailure, match=r"uid 65534 .* \(run the command as the user of devhost\)$"):
-        targets.directory(Path("/"), tmp_path)
+        place.directory(Path("/"), tmp_path)
 
 
 @pytest.mark.root
@@ -191,10 +234,10 @@ def test_another_user_does_not_write_where_the_devhost_of_root_reads_nothing(
     os.seteuid(65534)
     try:
         with pytest.raises(EnvironmentFailure) as caught:
-            targets.directory(Path("/"), None, tmp_path)
+            place.directory(Path("/"), None, tmp_path)
         assert caught.value.hint.endswith(f"add --state-dir {own}")
-        assert targets.directory(Path("/"), own, tmp_path) == own / "verdicts"
-        assert targets.directory(Path("/"), None, tmp_path / "none") == own / "verdicts"
+        assert place.directory(Path("/"), own, tmp_path) == own / "verdicts"
+        assert place.directory(Path("/"), None, tmp_path / "none") == own / "verdicts"
     finally:
         os.seteuid(0)
 
@@ -261,3 +304,18 @@ async def test_a_drain_names_the_pods_and_waits_until_they_are_gone(
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1}, 60)
         assert (await asyncio.to_thread(desk.call, "uncordon", "one"))[0] == 0
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2}, 60)
+
+
+async def test_a_drain_waits_for_the_holders_of_parts(desk: Desk, kubelet: KubeletSimulator) -> None:
+    desk.toys.plug("one=x", "two=of-one")
+    desk.toys.write("name: example.com/toy, backend: toy, where: {model: of-one}")
+    (desk.toys.root / "dev").mkdir()
+    (desk.toys.root / "dev/null").touch()
+    async with serving(desk, kubelet):
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1}, 60)
+        await kubelet.admit("train", "main", TOY, 1)
+        code, said = await asyncio.to_thread(desk.call, "drain", "one", "--timeout", "3s")
+        assert (code, "kubectl delete pod -n default train" in said) == (1, True)
+        kubelet.release("train")
+        code, said = await asyncio.to_thread(desk.call, "drain", "one")
+        assert (code, said[-1]) == (0, "toy/one: no container holds it")

@@ -16,7 +16,7 @@ from devhost.backend.errors import UsageError
 from devhost.cli.program import COMMANDS
 from devhost.host.shown.status import status
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.readiness import unready
+from devhost.telemetry.unready import unready
 
 NAME = "example.com/serial"
 

@@ -20,10 +20,10 @@ from devhost.discovery.maintenance.files import (
     Kind,
     Reading,
     VerdictDirectory,
-    in_directory,
     is_own,
     own_file,
     parsed,
+    settled,
     signature_of,
     write,
 )
@@ -257,6 +257,20 @@ def test_so_many_files_are_read_and_the_others_are_one_problem(place: Place) -> 
     assert found.flaws == {str(place.directory): f"1 of its {MAX_FILES + 1} files are not read (remove some)"}
 
 
+def test_so_many_files_of_other_programs_hide_no_cordon(place: Place) -> None:
+    for number in range(MAX_FILES):
+        place.put(
+            f"a{number:04}.json", changed(devices=[f"d{number}.{n}" for n in range(MAX_NAMES // MAX_FILES)])
+        )
+    for name in ("gpu/GPU-1", ALL):
+        write(place.directory, name, "alice", "fan", None)
+    place.put("cordon-0.json")
+    found = place.settled()
+    assert [one.names for one in found.verdicts if is_own(one)] == [("gpu/GPU-1",), (ALL,)]
+    assert "cordon-0.json" not in place.names(found)
+    assert f"3 of its {MAX_FILES + 3} files are not read" in found.flaws[str(place.directory)]
+
+
 def test_a_file_of_the_largest_size_is_read(place: Place) -> None:
     text = json.dumps(GOOD)
     place.put("a.json", text + " " * (MAX_BYTES - len(text)))
@@ -292,13 +306,13 @@ def test_a_command_writes_one_file_for_a_device_and_replaces_it(tmp_path: Path) 
         write(directory, ALL, "bob", "power", None)
     finally:
         os.umask(old)
-    found = in_directory(directory, tmp_path, 1e9)
+    found = settled(directory, tmp_path).verdicts
     assert [(one.names, one.text, one.until, is_own(one)) for one in found] == [
         (("gpu/GPU-1",), "cordoned by alice: fan again", 2e9, True),
         ((ALL,), "cordoned by bob: power", None, True),
     ]
     assert own_file(directory, ALL).name == "cordon-node.json"
-    assert [one.names for one in in_directory(directory, tmp_path, 3e9)] == [(ALL,)]
+    assert [one.names for one in found if one.holds(3e9)] == [(ALL,)]
     with pytest.raises(Flawed, match="its reason is no text"):
         write(directory, "gpu/GPU-1", "alice", "\n", None)
 

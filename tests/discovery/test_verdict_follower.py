@@ -26,7 +26,7 @@ CORDON = {"devices": ["d0"], "kind": "cordon", "reason": "fan", "by": "alice"}
 
 
 class Cards(Backend):
-    """The cards that a file in the tree lists as JSON."""
+    """The cards that a file in the tree lists as JSON: id, claims, attributes, and what it is part of."""
 
     name = "cards"
     attributes: ClassVar = {
@@ -35,8 +35,8 @@ class Cards(Backend):
     }
 
     def discover(self) -> Iterator[Device]:
-        for name, claims, attributes in json.loads((self.context.root / self.name).read_text()):
-            yield Device(name, attributes=attributes, claims=frozenset(claims))
+        for name, claims, attributes, *parts in json.loads((self.context.root / self.name).read_text()):
+            yield Device(name, attributes=attributes, claims=frozenset(claims), part_of=frozenset(*parts))
 
     def allocate(self, request: Any) -> Edits:
         return Edits()
@@ -186,6 +186,31 @@ async def test_a_device_that_two_backends_find_is_one(machine: Machine) -> None:
     machine.put(devices=["/dev/card0"])
     assert await machine.look() == {"cards/d0": FAN, "nodes/n0": FAN}
     assert machine.follower.flaws == []
+
+
+PCI, GROUP = "pci:0000:3b:00.0", "iommu:7"
+
+
+@pytest.mark.parametrize("name", ["gpu", "0000:3b:00.0", "3b:00.0", "S"])
+async def test_a_verdict_on_a_device_counts_for_its_parts(machine: Machine, name: str) -> None:
+    common = {"serial": "S", "pciBusID": "0000:3b:00.0"}
+    parts = [[f"mig{n}", [f"mig:{n}"], common, [PCI]] for n in range(2)]
+    await machine.plug("cards", ["gpu", [PCI, GROUP], common], *parts, ["other", [], {}, [GROUP]])
+    machine.put(devices=[name])
+    await machine.plug("nodes", ["vf", [], {}, [PCI]])
+    assert await machine.look() == dict.fromkeys(("cards/gpu", "cards/mig0", "cards/mig1", "nodes/vf"), FAN)
+    assert machine.follower.flaws == []
+    (applied,) = machine.follower.applied()
+    assert {device for _, device in applied.devices} == {"gpu", "mig0", "mig1", "vf"}
+
+
+async def test_a_name_of_two_parts_is_one_of_several_devices(machine: Machine) -> None:
+    parts = [[f"mig{n}", [f"mig:{n}"], {"serial": "1g.10gb"}, [PCI]] for n in range(2)]
+    await machine.plug("cards", ["gpu", [PCI], {"serial": "S"}], *parts)
+    machine.put(devices=["1g.10gb", "mig0"])
+    assert await machine.look() == {"cards/mig0": FAN}
+    (flaw,) = machine.follower.flaws
+    assert flaw.reason == "1g.10gb is a name of cards/mig0, cards/mig1 (write the one that is meant)"
 
 
 async def test_a_name_of_several_devices_changes_none_and_its_file_keeps_its_other_names(

@@ -1,13 +1,22 @@
 """What the tests of Dynamic Resource Allocation share."""
 
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from devhost_testing.dra import ApiServer
 
 sys.path.append(str(Path(__file__).parent))
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory for a node; ``tmp_path`` is too long for a socket."""
+    # a thread of devhost may still write
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -130,13 +129,6 @@ async def page(address: str) -> str:
             return str(answer.read().decode()).replace("<wbr>", "")  # where a browser may break a line
 
     return await asyncio.to_thread(read)
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a short name, because sockets are in it."""
-    with tempfile.TemporaryDirectory(prefix="devhost-", ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
 
 
 async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,13 +29,6 @@ from devhost.telemetry.metrics import Metrics
 CARD = "{name: example.com/card, backend: cards}"
 CLAIMED = "{name: example.com/card, backend: cards, serve: dra}"
 RESOURCE = "example.com/card"
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    # tmp_path is too long for a socket; a thread of devhost may still write
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
 
 
 @pytest.fixture

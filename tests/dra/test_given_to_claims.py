@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,6 @@ class WithNodes(Cards):
 
     def allocate(self, request: Any) -> Edits:
         return Edits(nodes=tuple(DeviceNode(str(one.attributes["model"])) for one in request.devices))
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    # tmp_path is too long for a socket; a thread of devhost may still write
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
 
 
 @pytest.fixture

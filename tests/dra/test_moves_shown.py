@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,12 +27,6 @@ DRA = "{name: example.com/card, backend: cards, serve: dra}"
 RENAMED = "{name: example.com/other, backend: cards}"
 LINES = 30
 """The most lines that the status of this node has, however many devices move."""
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="devhost-", ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
 
 
 @pytest.mark.parametrize("count", [39, 400])

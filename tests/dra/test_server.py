@@ -6,8 +6,7 @@ import asyncio
 import os
 import socket
 import stat
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -49,12 +48,6 @@ class OneDevice:
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as directory:  # tmp_path is too long for a socket
-        yield Path(directory)
 
 
 def made(place: Path, **more: Callable[[], None]) -> DraServer:

@@ -9,6 +9,8 @@ from types import ModuleType
 
 from devhost.backend.model import Device, unhealthy
 from devhost.discovery import catalog
+from devhost.discovery.health import ALL
+from devhost.discovery.maintenance.files import write
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "observers" / "audit.py"
 
@@ -41,7 +43,7 @@ async def test_the_trail_has_what_a_host_does_with_a_pod_a_failure_and_a_bad_fil
     rig.scripts["toy"].devices = [Device("d0")]
     rig.write(LINE)
     rig.observe(loaded(tmp_path / "first"))
-    async with rig.running():
+    async with rig.running(state_dir=tmp_path / "state"):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: events()[-1:] == ["held"])
@@ -51,15 +53,18 @@ async def test_the_trail_has_what_a_host_does_with_a_pod_a_failure_and_a_bad_fil
         await rig.until(lambda: events()[-1:] == ["configuration"])
         rig.write(LINE)
         await rig.until(lambda: lines()[-1].get("accepted") is True)
+        write(tmp_path / "state" / "verdicts", ALL, "alice", "new power supply", None)
+        await rig.until(lambda: events()[-1:] == ["verdict"])
     rig.observe(loaded(tmp_path / "second"))
-    async with rig.running():
-        await rig.until(lambda: events()[-1:] == ["held"])
+    async with rig.running(state_dir=tmp_path / "state"):
+        await rig.until(lambda: {"held", "verdict"} <= set(events()[8:]))
         kubelet.release("pod")
         await rig.until(lambda: events()[-1:] == ["released"])
     assert events() == [
-        *("started", "allocated", "held", "health", "configuration", "configuration"),
-        *("started", "health", "held", "released"),
+        *("started", "allocated", "held", "health", "configuration", "configuration", "verdict"),
+        *("started", "verdict", "health", "held", "released"),
     ]
+    assert lines()[6].items() >= {"by": "alice", "devices": ["*"], "ended": False, "until": None}.items()
     about = {"resource": TOY, "backend": "toy", "device": "d0", "node": "node7"}
     holder = {"namespace": "default", "pod": "pod", "container": "main"}
     held, health, refused, released = lines()[2], lines()[3], lines()[4], lines()[-1]

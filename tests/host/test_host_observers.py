@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -23,9 +24,11 @@ from devhost.backend.observe import (
     Left,
     News,
     Released,
+    VerdictChanged,
     hookimpl,
 )
 from devhost.discovery import catalog
+from devhost.discovery.maintenance.files import own_file, write
 from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
@@ -51,6 +54,7 @@ class Recorder:
 
     devhost_left = devhost_health_changed = devhost_allocated = devhost_held = devhost_appeared
     devhost_released = devhost_backend_changed = devhost_configuration_read = devhost_appeared
+    devhost_claim_prepared = devhost_claim_unprepared = devhost_verdict_changed = devhost_appeared
 
     def of(self, kind: type[News]) -> list[News]:
         return [one for one in self.news if isinstance(one, kind)]
@@ -170,6 +174,32 @@ async def test_a_backend_failure_and_its_end_are_one_event_each(rig, kubelet, re
     degraded, back = recorder.of(BackendChanged)
     assert (degraded.backend, degraded.degraded, back.degraded, back.reason) == ("toy", True, False, None)
     assert "the driver is busy" in degraded.reason
+
+
+async def test_the_begin_and_the_end_of_a_verdict_are_events_and_its_begin_is_one_after_a_restart(
+    rig, kubelet, recorder, tmp_path
+):
+    rig.write(LINE)
+    until = time.time() + 3600
+    write(tmp_path / "state" / "verdicts", "toy/d0", "alice", "fan", until)
+    for _ in range(2):
+        recorder.news.clear()
+        async with rig.running(state_dir=tmp_path / "state"):
+            await rig.until(lambda: recorder.of(Appeared))
+        (begun,) = recorder.of(VerdictChanged)
+        assert (begun.in_force, begun.kind, begun.devices) == (True, "cordon", ("toy/d0",))
+        assert (begun.reason, begun.by, begun.until) == ("fan", "alice", int(until))
+    recorder.news.clear()
+    async with rig.running(state_dir=tmp_path / "state"):
+        await rig.until(lambda: recorder.of(Appeared))
+        own_file(tmp_path / "state" / "verdicts", "toy/d0").unlink()
+        await rig.until(lambda: recorder.of(HealthChanged))
+    begun, ended = recorder.of(VerdictChanged)
+    assert (ended.in_force, replace(ended, in_force=True, at=begun.at)) == (False, begun)
+    # the reason comes before the consequence
+    kinds = [type(one) for one in recorder.news]
+    assert kinds.index(VerdictChanged) < kinds.index(Appeared)
+    assert kinds[-2:] == [VerdictChanged, HealthChanged]
 
 
 async def test_a_hung_observer_delays_neither_lists_nor_pods_nor_the_exit(rig, kubelet, recorder):

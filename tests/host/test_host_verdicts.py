@@ -15,7 +15,7 @@ from devhost.backend.model import unhealthy
 from devhost.discovery.maintenance.judge import OLD
 from devhost.host.shown.problems import problems
 from devhost.host.shown.status import status
-from devhost.telemetry.readiness import unready
+from devhost.telemetry.unready import unready
 
 TOY = "example.com/toy"
 FAN = "cordoned by alice: fan replaced on Friday"

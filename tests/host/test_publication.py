@@ -14,7 +14,7 @@ class Shown:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.publication = Publication(self.plan, partial(self.add, "changes"))
+        self.publication = Publication(partial(self.add, "why"), self.plan, partial(self.add, "changes"))
 
     def add(self, line: str) -> None:
         self.lines.append(line)
@@ -33,7 +33,7 @@ async def test_everything_that_one_event_changes_is_shown_in_one_step_the_lists_
     shown.publication.plan_made(Plan())
     shown.list("second list")
     await asyncio.sleep(0.01)
-    assert shown.lines == ["first list", "second list", "plan of 0 resources", "changes"]
+    assert shown.lines == ["why", "first list", "second list", "plan of 0 resources", "changes"]
 
 
 async def test_a_stream_that_the_same_event_wakes_sends_its_list_before() -> None:
@@ -49,27 +49,27 @@ async def test_a_stream_that_the_same_event_wakes_sends_its_list_before() -> Non
     news.set()
     await asyncio.sleep(0.01)
     await sending
-    assert shown.lines == ["sent", "device appeared", "changes"]
+    assert shown.lines == ["sent", "why", "device appeared", "changes"]
 
 
 async def test_who_looks_sees_what_has_changed_so_far_and_it_is_not_shown_again() -> None:
     shown = Shown()
     shown.list("device appeared")
     shown.publication.now()
-    assert shown.lines == ["device appeared", "changes"]
+    assert shown.lines == ["why", "device appeared", "changes"]
     shown.publication.now()
     await asyncio.sleep(0.01)
-    assert shown.lines == ["device appeared", "changes"]
+    assert shown.lines == ["why", "device appeared", "changes"]
     shown.list("device left")
     await asyncio.sleep(0.01)
-    assert shown.lines[2:] == ["device left", "changes"]
+    assert shown.lines[3:] == ["why", "device left", "changes"]
 
 
 async def test_what_is_shown_may_change_something_which_is_shown_next() -> None:
     shown = Shown()
     shown.publication.list_changed(lambda: shown.list("and another"))
     await asyncio.sleep(0.01)
-    assert shown.lines == ["changes", "and another", "changes"]
+    assert shown.lines == ["why", "changes", "why", "and another", "changes"]
 
 
 async def test_nothing_is_shown_after_the_end() -> None:

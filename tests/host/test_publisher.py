@@ -7,15 +7,23 @@ from typing import Any, cast
 
 import pytest
 
+from devhost.allocation.claims import Claimed
 from devhost.allocation.inventory import Member
-from devhost.backend.model import HEALTHY, Device, Holder
+from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder
+from devhost.backend.observe import VerdictChanged
+from devhost.discovery.maintenance.files import Kind, Verdict
 from devhost.discovery.observers import Batch
 from devhost.discovery.scanner import Condition, State
 from devhost.host.shown.publisher import EventPublisher
 from devhost.planning.claims import Held
 
 A, B = Device("a"), Device("b")
+FIRST, SECOND = (ClaimHolder("default", name, f"uid of {name}") for name in ("first", "second"))
 ONE, TWO = Holder("default", "one", "main"), Holder("default", "two", "main")
+
+
+def verdict(reason: str, by: str = "alice") -> Verdict:
+    return Verdict(f"{reason}.json", Kind.CORDON, ("toy/a",), reason, by, 5.0)
 
 
 class Books:
@@ -24,6 +32,8 @@ class Books:
     def __init__(self) -> None:
         self.hands: tuple[Held, ...] = ()
         self.reserved: set[str] = set()
+        self.claims = self
+        self.given: tuple[Claimed, ...] = ()
 
     def hold(self, *hands: tuple[str, Device, Holder | None]) -> None:
         self.hands = tuple(
@@ -32,6 +42,15 @@ class Books:
 
     def held(self) -> tuple[Held, ...]:
         return self.hands
+
+    def prepare(self, *given: tuple[ClaimHolder, Device, str]) -> None:
+        """Each claim with a device, and its pods."""
+        self.given = tuple(
+            Claimed(claim, "x/y", "toy", device, 1, frozenset(pods.split())) for claim, device, pods in given
+        )
+
+    def claimed(self) -> tuple[Claimed, ...]:
+        return self.given
 
     def is_held(self, resource: str, token: str) -> bool:
         return token not in self.reserved
@@ -75,6 +94,10 @@ def _short(one: Any) -> str:
         words += [one.device.id, *getattr(one, "tokens", ())]
     if holder := getattr(one, "holder", None):
         words.append(holder.pod)
+    if hasattr(one, "claim"):
+        words += [one.claim.name, *one.pods]
+    if isinstance(one, VerdictChanged):
+        words += [one.reason, "begins" if one.in_force else "ends"]
     if hasattr(one, "degraded"):
         words += [one.backend, one.reason or "works again"]
     assert one.generation == 3
@@ -154,6 +177,49 @@ def test_a_new_observer_gets_the_present_state_and_then_only_changes(rig: Rig) -
     rig.books.hold(("b", B, ONE))
     rig.news.held()
     assert rig.published() == ["Released a a"]
+
+
+def test_what_a_claim_holds_is_an_event_and_again_with_each_new_pod(rig: Rig) -> None:
+    rig.books.prepare((FIRST, A, ""), (SECOND, B, "one"))
+    rig.news.claims()
+    rig.news.claims()
+    assert rig.published() == ["ClaimPrepared a first", "ClaimPrepared b second one"]
+    rig.books.prepare((FIRST, A, "two"), (SECOND, B, ""))
+    rig.news.claims()
+    assert rig.published() == ["ClaimPrepared a first two"]
+    rig.books.prepare((FIRST, B, "two"))
+    rig.news.claims()
+    assert rig.published() == [
+        "ClaimUnprepared a first two",
+        "ClaimUnprepared b second",
+        "ClaimPrepared b first two",
+    ]
+
+
+def test_a_verdict_begins_and_ends_and_another_content_is_another_verdict(rig: Rig) -> None:
+    rig.news.verdicts((verdict("a"), verdict("b")))
+    rig.news.verdicts((verdict("a"), verdict("b")))
+    assert rig.published() == ["VerdictChanged a begins", "VerdictChanged b begins"]
+    rig.news.verdicts((verdict("a", by="bob"), verdict("b")))
+    assert rig.published() == ["VerdictChanged a ends", "VerdictChanged a begins"]
+    rig.news.verdicts(())
+    assert rig.published() == ["VerdictChanged a ends", "VerdictChanged b ends"]
+
+
+def test_a_new_observer_gets_claims_and_verdicts_and_then_only_changes(rig: Rig) -> None:
+    rig.listeners.there = False
+    rig.books.prepare((FIRST, A, "one"))
+    rig.news.claims()
+    rig.news.verdicts((verdict("a"),))
+    assert rig.published() == []
+    assert rig.published(rig.news.everything()) == ["ClaimPrepared a first one", "VerdictChanged a begins"]
+    rig.listeners.there = True
+    rig.news.claims()
+    rig.news.verdicts((verdict("a"),))
+    assert rig.published() == []
+    rig.books.prepare()
+    rig.news.claims()
+    assert rig.published() == ["ClaimUnprepared a first one"]
 
 
 def test_a_degraded_backend_that_is_removed_has_not_recovered(rig: Rig) -> None:

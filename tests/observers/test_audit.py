@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from trail import (
+    CLAIM,
     EACH,
     EXAMPLES,
     FRIDAY,
@@ -25,6 +26,8 @@ from trail import (
     degraded,
     fell,
     held,
+    judged,
+    prepared,
     read,
     released,
     send,
@@ -75,12 +78,26 @@ def test_each_event_is_one_line_after_the_start(trail: Trail) -> None:
     holder = {"namespace": "ml", "pod": "train-0", "container": "main"}
     common = {"time": "2026-11-27T10:00:00.000Z", "node": "node7"}
     file = "/etc/devhost/devhost.yaml"
+    claim = {"namespace": "ml", "claim": "train-0-gpu", "uid": CLAIM.uid, "pods": ["train-0"]}
+    verdict = {
+        "file": "cordon-node.json",
+        "kind": "cordon",
+        "ended": False,
+        "devices": ["gpu/GPU-8dfe9b2c"],
+        "by": "alice",
+        "reason": "fan replaced on Friday",
+        "since": "2026-11-27T09:59:59.000Z",
+        "until": "2026-11-27T10:01:00.000Z",
+    }
     assert trail.lines() == [
         {**common, "event": "started"},
         {**common, "event": "allocated", **about, "shares": 1},
         {**common, "event": "held", **about, "shares": 1, **holder},
         {**common, "event": "released", **about, "shares": 1, **holder},
+        {**common, "event": "prepared", **about, "shares": 1, **claim},
+        {**common, "event": "unprepared", **about, "shares": 1, **claim},
         {**common, "event": "health", **about, "healthy": False, "reason": "Xid 79"},
+        {**common, "event": "verdict", **verdict},
         {**common, "event": "backend", "backend": "gpu", "degraded": True, "reason": "NVML does not answer"},
         {
             **common,
@@ -166,13 +183,22 @@ def test_fewer_files_than_before_remove_the_oldest(trail: Trail) -> None:
 def test_no_line_is_longer_than_a_collector_reads(trail: Trail) -> None:
     observer = trail.load()
     worst = "\x01" * 5000
+    pods = [f"{number:0253}" for number in range(256)]
     for news in (fell(reason=worst), degraded(reason=worst), read(*[worst] * 100), held(device="d" * 63)):
         send(observer, news)
+    send(observer, prepared(*pods))
+    send(observer, judged("\x7f\udcff" * 8000, reason=worst))
     sizes = [len(line) for line in trail.file.read_bytes().splitlines(keepends=True)]
     assert max(sizes) <= SMALLEST
     configuration = trail.lines()[3]
     assert {len(text) for text in configuration["complaints"]} == {400}
     assert configuration["complaints"][0].endswith("…")
+    assert trail.lines()[5]["pods"] == pods[:50]
+
+
+def test_the_end_of_a_verdict_is_a_line(trail: Trail) -> None:
+    send(trail.load(), judged("*"), judged("*", in_force=False))
+    assert [(line["ended"], line["until"]) for line in trail.lines()[1:]] == [(False, None), (True, None)]
 
 
 def test_text_that_is_not_unicode_is_written(trail: Trail) -> None:

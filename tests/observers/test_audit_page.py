@@ -9,7 +9,22 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from trail import EACH, EXAMPLES, FRIDAY, GPU, OTHER, PAGE, TRAINING, Trail, allocated, held, released, send
+from trail import (
+    EACH,
+    EXAMPLES,
+    FRIDAY,
+    GPU,
+    OTHER,
+    PAGE,
+    TRAINING,
+    Trail,
+    allocated,
+    held,
+    prepared,
+    released,
+    send,
+    unprepared,
+)
 
 from devhost.backend.model import Holder
 
@@ -52,6 +67,15 @@ def test_the_question_of_the_page_gets_its_answer(trail: Trail) -> None:
     assert ask(trail) == ANSWER
     assert ask(trail, "2026-11-27T10:01:30Z") == ""
     assert ask(trail, "2026-11-27T10:02:30Z").startswith("ml/train-before/main since ")
+
+
+def test_a_claim_with_its_pods_is_in_the_answer(trail: Trail) -> None:
+    observer = trail.load()
+    send(observer, prepared(at=SINCE))
+    send(observer, prepared("train-0", at=SINCE))
+    assert ask(trail) == "ResourceClaim ml/train-0-gpu of train-0 since 2026-11-27T08:12:44.310Z"
+    send(observer, unprepared("train-0", at=FRIDAY + 60))
+    assert ask(trail, "2026-11-27T10:01:30Z") == ""
 
 
 def test_the_answer_needs_rotated_files_too(trail: Trail) -> None:

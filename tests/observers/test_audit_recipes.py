@@ -59,7 +59,7 @@ def test_fluent_bit_parses_each_line_with_its_time(lines: list[str]) -> None:
     (tail,) = FLUENT_BIT["pipeline"]["inputs"]
     assert (parser["format"], tail["name"], tail["parser"]) == ("json", "tail", parser["name"])
     assert parser["time_keep"] is True
-    assert len(lines) == 10
+    assert len(lines) == 13
     for line in map(json.loads, lines):
         form = parser["time_format"].replace("%L", "%f")  # %L is the fraction of a second in Fluent Bit
         assert datetime.strptime(line[parser["time_key"]], form) == moment(line)

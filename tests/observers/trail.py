@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from devhost.backend.model import HEALTHY, Device, Holder, unhealthy
+from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder, unhealthy
 from devhost.backend.observe import (
     Allocated,
     Appeared,
     BackendChanged,
+    ClaimPrepared,
+    ClaimUnprepared,
     ConfigurationRead,
     HealthChanged,
     Held,
     News,
     Released,
+    VerdictChanged,
 )
 from devhost.discovery import catalog
 from devhost.discovery.catalog import InstalledObserver
@@ -32,6 +35,7 @@ FRIDAY = 1795773600.0
 
 GPU, OTHER = "GPU-8dfe9b2c", "GPU-0c1d2e3f"
 TRAINING = Holder("ml", "train-0", "main")
+CLAIM = ClaimHolder("ml", "train-0-gpu", "7f3c9b1e-5d0a-4c57-9d58-0f1f6a2b3c4d")
 ABOUT: dict[str, Any] = {"generation": 1, "resource": "nvidia.com/gpu", "backend": "gpu"}
 
 
@@ -111,5 +115,40 @@ def read(*complaints: str, at: float = FRIDAY) -> ConfigurationRead:
     return ConfigurationRead(at=at, generation=2, file="/etc/devhost/devhost.yaml", complaints=complaints)
 
 
-EACH: tuple[News, ...] = (allocated(), held(), released(), fell(), degraded(), read("line 3: no"))
+def prepared(*pods: str, at: float = FRIDAY) -> ClaimPrepared:
+    return ClaimPrepared(at=at, device=Device(GPU), claim=CLAIM, pods=pods, shares=1, **ABOUT)
+
+
+def unprepared(*pods: str, at: float = FRIDAY) -> ClaimUnprepared:
+    return ClaimUnprepared(at=at, device=Device(GPU), claim=CLAIM, pods=pods, shares=1, **ABOUT)
+
+
+def judged(
+    *devices: str, in_force: bool = True, reason: str = "fan replaced on Friday", until: float | None = None
+) -> VerdictChanged:
+    return VerdictChanged(
+        at=FRIDAY,
+        generation=1,
+        in_force=in_force,
+        file="cordon-node.json",
+        kind="cordon",
+        devices=devices,
+        reason=reason,
+        by="alice",
+        since=FRIDAY - 1,
+        until=until,
+    )
+
+
+EACH: tuple[News, ...] = (
+    allocated(),
+    held(),
+    released(),
+    prepared("train-0"),
+    unprepared("train-0"),
+    fell(),
+    judged("gpu/GPU-8dfe9b2c", until=FRIDAY + 60),
+    degraded(),
+    read("line 3: no"),
+)
 """News of each kind that the trail writes down."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -129,6 +130,18 @@ async def test_another_partition_changes_only_its_resources(node: Dgx) -> None:
         node.machine.mig(DGX[7], 9, 0, "2g.20gb")
         gone = {"nvidia.com/mig-3g.40gb": 0, "nvidia.com/mig-1c.3g.40gb": 0}
         await node.settled(6, **{"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-2g.20gb": 1, **gone})
+
+
+async def test_a_verdict_on_a_gpu_counts_for_its_mig_instances(node: Dgx, tmp_path: Path) -> None:
+    node.state = tmp_path / "state"
+    (node.state / "verdicts").mkdir(parents=True)
+    uuid = node.machine.uuids[DGX[7]]
+    file = node.state / "verdicts/dcgm.json"
+    file.write_text(json.dumps({"devices": [uuid], "kind": "unhealthy", "reason": "XID 79", "by": "dcgm"}))
+    async with node.served():
+        await node.settled(6, **{**dict.fromkeys(SPLIT, 0), "nvidia.com/mig-1g.10gb": 7})
+        file.unlink()
+        await node.settled(6)
 
 
 async def test_one_process_uses_nvml_and_none_when_devhost_has_ended(node: Dgx) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Protocol
@@ -28,6 +28,7 @@ from devhost.planning.settings import Serve
 
 from .given import Given
 from .listing import ClaimUse
+from .reports import Report
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 NAMED = 20
@@ -72,6 +73,23 @@ class ClaimedDevice:
     def base(self) -> str:
         """The request without the subrequest."""
         return self.request.partition("/")[0]
+
+
+@frozen
+class Claimed:
+    """A device that a prepared claim holds, and the pods that are known to use the claim."""
+
+    claim: ClaimHolder
+    resource: str
+    backend: str
+    device: Device
+    shares: int
+    pods: frozenset[str]
+
+    @property
+    def key(self) -> tuple[ClaimHolder, str, str, str]:
+        """What is the same as long as the claim holds the device."""
+        return self.claim, self.resource, self.backend, self.device.id
 
 
 class HeldDeviceStore(Protocol):
@@ -124,6 +142,11 @@ class ClaimAllocations:
         """Both by device and resource: so many claims may share a device that none looks at all of them."""
         self._in_use: Counter[Key] = Counter()
         """The slots of each device that claims have."""
+        self._reports: list[Report] = []
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Calls back after each change of what prepared claims hold, once for all of one request."""
+        self._reports.append(Report(changed))
 
     @contextmanager
     def reserved(
@@ -181,6 +204,7 @@ class ClaimAllocations:
         gone = {one.resource for one in before} - {one.resource for one in holding}
         binds = any(pod_claims(self._ledger.present(one.key)) for one in holding)
         self._ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
+        self._report()
 
     def released(self, uid: str) -> None:
         """The claim holds nothing; without effect if it held nothing."""
@@ -188,6 +212,15 @@ class ClaimAllocations:
             self._pods.pop(before[0], None)
             self._remove(*before)
             self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
+            self._report()
+
+    def claimed(self) -> Iterator[Claimed]:
+        """What prepared claims hold, each device of a claim once."""
+        for claim, devices in self._prepared.values():
+            pods = frozenset(name for _, name in self.pods(claim))
+            for resource, key in dict.fromkeys((one.resource, one.key) for one in devices):
+                device, shares = self._ledger.devices[key], _slots(key, devices)
+                yield Claimed(claim, resource, key[0], device, shares, pods)
 
     @property
     def given(self) -> Given:
@@ -271,6 +304,10 @@ class ClaimAllocations:
             for claims in self._of_key.get(other, {}).values():
                 if (claim := next((one for one in claims if one != without), None)) is not None:
                     yield self._as_held(claim, claims[claim][0])
+
+    def _report(self) -> None:
+        for report in self._reports:
+            report()
 
     def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod]) -> None:
         ledger = self._ledger

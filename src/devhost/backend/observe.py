@@ -24,13 +24,16 @@ from typing import ClassVar
 import pluggy
 
 from .frozen import frozen
-from .model import AttributeValue, Device, Health, Holder
+from .model import AttributeValue, ClaimHolder, Device, Health, Holder
 
 __all__ = [
     "Allocated",
     "Appeared",
     "AttributeValue",
     "BackendChanged",
+    "ClaimHolder",
+    "ClaimPrepared",
+    "ClaimUnprepared",
     "ConfigurationRead",
     "Device",
     "DeviceNews",
@@ -41,6 +44,7 @@ __all__ = [
     "Left",
     "News",
     "Released",
+    "VerdictChanged",
     "hookimpl",
 ]
 
@@ -136,6 +140,30 @@ class Released(DeviceNews):
 
 
 @frozen(kw_only=True)
+class ClaimPrepared(DeviceNews):
+    """A ResourceClaim got the device (DRA), or ``shares`` of it, if several claims may use it.
+
+    ``pods`` are those that are known to use the claim; they are in its namespace. Sent again when others
+    become known. Also sent for what claims hold when devhost starts. Admin access is not reported.
+    """
+
+    hook = "devhost_claim_prepared"
+    claim: ClaimHolder
+    pods: tuple[str, ...]
+    shares: int
+
+
+@frozen(kw_only=True)
+class ClaimUnprepared(DeviceNews):
+    """The ResourceClaim no longer has the device. ``pods`` are those that were last known to use it."""
+
+    hook = "devhost_claim_unprepared"
+    claim: ClaimHolder
+    pods: tuple[str, ...]
+    shares: int
+
+
+@frozen(kw_only=True)
 class BackendChanged(News):
     """A backend fails or hangs, for the ``reason``, or works again: then ``reason`` is ``None``."""
 
@@ -152,6 +180,26 @@ class ConfigurationRead(News):
     hook = "devhost_configuration_read"
     file: str
     complaints: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class VerdictChanged(News):
+    """A verdict took effect, or ended: a file by which a person or a program takes devices out of service.
+
+    ``file`` is its name, and ``devices`` are the names in it. ``kind`` is ``cordon`` or ``unhealthy``. It
+    was written at ``since`` and ends at ``until``, in seconds since the epoch. A file with another content is
+    the end of one verdict and the begin of another.
+    """
+
+    hook = "devhost_verdict_changed"
+    in_force: bool
+    file: str
+    kind: str
+    devices: tuple[str, ...]
+    reason: str
+    by: str
+    since: float
+    until: float | None
 
 
 class ObserverHooks:
@@ -186,9 +234,21 @@ class ObserverHooks:
         """Containers no longer hold devices."""
 
     @hookspec
+    def devhost_claim_prepared(self, news: tuple[ClaimPrepared, ...], missed: int) -> None:
+        """ResourceClaims got devices, or other pods are known to use them."""
+
+    @hookspec
+    def devhost_claim_unprepared(self, news: tuple[ClaimUnprepared, ...], missed: int) -> None:
+        """ResourceClaims no longer have devices."""
+
+    @hookspec
     def devhost_backend_changed(self, news: tuple[BackendChanged, ...], missed: int) -> None:
         """Backends are degraded, or back."""
 
     @hookspec
     def devhost_configuration_read(self, news: tuple[ConfigurationRead, ...], missed: int) -> None:
         """The configuration was read again, or refused at the start."""
+
+    @hookspec
+    def devhost_verdict_changed(self, news: tuple[VerdictChanged, ...], missed: int) -> None:
+        """Verdicts took effect, or ended."""

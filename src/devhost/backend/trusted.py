@@ -68,6 +68,35 @@ def opened(path: str | Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+@contextmanager
+def entered(path: str | Path) -> Iterator[int]:
+    """Opens a directory in which only root and this process's user can create or remove files.
+
+    Raises:
+        Untrusted: others can, or can replace the directory.
+        OSError: it does not exist, is not a directory, or cannot be read.
+    """
+    descriptor = _open(os.fspath(path), directory=True)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def opened_in(directory: int, path: Path) -> Iterator[int]:
+    """The same as :func:`opened`, of a file in a directory that :func:`entered` has opened.
+
+    It does not check the way to the directory again, and refuses a symbolic link.
+    """
+    _check_type(str(path), os.stat(path.name, dir_fd=directory, follow_symlinks=False))
+    descriptor = _file(directory, path.name, str(path))
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def content(path: str | Path, most: int) -> bytes:
     """The same as :func:`read_bytes`, of a file with at most ``most`` bytes.
 
@@ -96,14 +125,10 @@ def names(path: str | Path) -> list[str]:
     """The names in a directory in which only root and this process's user can create or remove files.
 
     Raises:
-        Untrusted: others can, or can replace the directory.
-        OSError: it does not exist, is not a directory, or cannot be read.
+        Untrusted, OSError: as :func:`entered`.
     """
-    descriptor = _open(os.fspath(path), directory=True)
-    try:
+    with entered(path) as descriptor:
         return os.listdir(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _open(path: str, *, directory: bool) -> int:

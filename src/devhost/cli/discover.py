@@ -45,9 +45,9 @@ OTHER_CONFIG = "the devhost on this node uses another configuration: HEALTH is t
     RESOURCE limits the output to one resource. Without a configuration, every device of every installed
     backend is listed. Exits with 1 if a backend failed.
 
-    HEALTH is the result of this scan and probe. If a devhost runs on this node with the same root, or
-    --status-socket names one, the table also shows who holds a device, and with the same configuration,
-    HEALTH as it reports it to the kubelet.
+    HEALTH is the result of this scan and probe, and of verdicts. If a devhost runs on this node with the same
+    root, or --status-socket names one, the table also shows who holds a device. With the same configuration,
+    HEALTH is as it reports it to the kubelet.
     """,
 )
 @click.argument("resource", required=False)

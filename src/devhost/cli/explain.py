@@ -52,10 +52,10 @@ from .table import CELL, cut
     If a choice among linked devices is not always proven best, the last line of their entry shows from which
     number of devices on.
 
-    Its health is the result of this scan and probe. If a devhost runs on this node with the same root, or
-    --status-socket names one, the output also shows where that devhost reports a different health, and which
-    containers hold the device. What a container holds, no other resource gets. If this cannot be taken into
-    account, the last line gives the reason.
+    Its health is the result of this scan and probe, and of verdicts. If a devhost runs on this node with the
+    same root, or --status-socket names one, the output also shows where that devhost reports a different
+    health, and which containers hold the device. What a container holds, no other resource gets. If this
+    cannot be taken into account, the last line gives the reason.
     """,
 )
 @click.argument("device")

@@ -13,7 +13,7 @@ from devhost.backend.errors import DevhostError
 from devhost.runtime.log import printable
 from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.readiness import unready
+from devhost.telemetry.unready import unready
 
 from . import options as shared
 

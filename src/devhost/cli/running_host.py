@@ -30,6 +30,7 @@ from devhost.telemetry.document import (
 from devhost.telemetry.tables import UNKNOWN_POD, container
 
 from .scan_once import ScanResult, scan_once
+from .verdicts import place
 
 
 class Verdict(NamedTuple):
@@ -165,8 +166,8 @@ async def view(
 ) -> View:
     """Scans the machine, and asks the devhost that runs on it.
 
-    Without ``status_socket``, the devhost with the same root is searched for. For ``everything`` and
-    ``links`` see :func:`devhost.cli.scan_once.scan_once`.
+    Without ``status_socket``, the devhost with the same root is searched for. If none answers, the files of
+    verdicts count. For ``everything`` and ``links`` see :func:`devhost.cli.scan_once.scan_once`.
     """
     running, no_answer, refused = None, "", False
     try:
@@ -175,6 +176,8 @@ async def view(
         no_answer, refused = error.message, not isinstance(error, ask.NoneHere)
     listing = running.listing if running else None
     found = await scan_once(loaded, root, everything=everything, links=links, listing=listing)
+    if running is None:
+        place.apply(found.scanners, root)
     same = running is not None and bool(loaded.digest) and running.digest == loaded.digest
     return View(found, running, no_answer, same, refused)
 

@@ -17,7 +17,7 @@ import click
 from devhost.backend.errors import DevhostError
 from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.readiness import unready
+from devhost.telemetry.unready import unready
 
 from . import options as shared
 from .ready import NOT_READY, UNKNOWN

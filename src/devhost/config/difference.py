@@ -6,7 +6,6 @@ the order decides which resource gets a device, so ``reordered`` reports that.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 
@@ -14,9 +13,6 @@ from devhost.backend.frozen import frozen
 from devhost.planning.settings import ResourceSettings, Settings
 
 from .reader import camel
-
-Identity = tuple[str, str, int]
-"""Backend, name, and a number for entries that share both (a template may appear twice)."""
 
 
 @frozen
@@ -82,7 +78,7 @@ class Difference:
 
 def difference(old: Settings, new: Settings) -> Difference:
     """Compares two settings entry by entry."""
-    before, after = _by_identity(old), _by_identity(new)
+    before, after = dict(old.identified()), dict(new.identified())
     known = old.backends.keys() & new.backends.keys()
     kept = [key for key in after if key in before]
     changes = [Change(before[key], after[key], _keys(before[key], after[key])) for key in kept]
@@ -102,16 +98,6 @@ def difference(old: Settings, new: Settings) -> Difference:
         skipped=old.skipped != new.skipped,
         dra=old.dra_driver != new.dra_driver,
     )
-
-
-def _by_identity(settings: Settings) -> dict[Identity, ResourceSettings]:
-    seen: Counter[tuple[str, str]] = Counter()
-    found: dict[Identity, ResourceSettings] = {}
-    for entry in settings.resources:
-        pair = entry.backend, entry.name
-        found[(*pair, seen[pair])] = entry
-        seen[pair] += 1
-    return found
 
 
 def _keys(old: ResourceSettings, new: ResourceSettings) -> tuple[str, ...]:

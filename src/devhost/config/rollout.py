@@ -21,6 +21,7 @@ from devhost.backend import trusted
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
+from devhost.planning.settings import Identity
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.text import few
@@ -35,9 +36,6 @@ AGAIN = 60.0
 """Seconds after which a record that could not be written is written again."""
 
 _VERSION = 1
-
-Identity = tuple[str, str, int]
-"""An entry's backend, its name, and its number among entries with the same two."""
 
 
 @frozen

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from devhost.backend.base import declared
 from devhost.backend.model import Device
 from devhost.backend.sysfs import natural
+from devhost.planning.claims import binds_pod
 
 from .scanner import Scanner
 
@@ -34,6 +35,39 @@ def named(scanners: Mapping[str, Scanner], texts: Collection[str]) -> dict[str, 
 def alike(scanners: Mapping[str, Scanner], texts: Collection[str]) -> dict[str, list[Match]]:
     """The devices whose ids differ from a text at most in case."""
     return _having(scanners, texts, _folded_ids, str.lower)
+
+
+def whole(matches: Sequence[Match]) -> Sequence[Match]:
+    """The one device that a name means, as each backend finds it; empty if it means several, or none.
+
+    The claims show what is the same device, and what is only a part of it.
+    """
+    claims = {claim for _, device in matches for claim in device.claims}
+    rest = [match for match in matches if claims.isdisjoint(match[1].part_of)]
+    found, together = rest[:1], {claim for _, device in rest[:1] for claim in device.claims}
+    while joined := [match for match in rest[1:] if not together.isdisjoint(match[1].claims)]:
+        found += joined
+        together.update(claim for _, device in joined for claim in device.claims)
+        rest = [match for match in rest if match not in joined]
+    return found if len(rest) == 1 else []
+
+
+class Parts:
+    """The devices that are parts of others: MIG instances, virtual functions."""
+
+    def __init__(self, scanners: Mapping[str, Scanner]) -> None:
+        self._of: dict[str, list[Match]] = {}
+        for backend, scanner in scanners.items():
+            for device in scanner.devices.values():
+                for claim in device.part_of:
+                    self._of.setdefault(claim, []).append((backend, device))
+
+    def of(self, matches: Iterable[Match]) -> Iterator[Match]:
+        """The parts of one device; one may come more than once."""
+        for _, device in matches:
+            for claim in device.claims:
+                if not binds_pod(claim):
+                    yield from self._of.get(claim, ())
 
 
 def _with_id(scanners: Mapping[str, Scanner], text: str) -> list[Match]:

@@ -34,7 +34,7 @@ from devhost.planning.settings import DraOptions
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.readiness import WAITING, unready
+from devhost.telemetry.unready import WAITING, unready
 
 from .answers import Json
 from .credentials import from_files

@@ -56,7 +56,7 @@ from .shown.orphans import Orphans
 from .shown.publication import Publication
 from .shown.publisher import EventPublisher
 from .shown.readiness import readiness
-from .shown.shortages import Shortages, identified
+from .shown.shortages import Shortages
 from .timing import NODE, Timing
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class Host:
         """Keeps the condition of the node; set before :meth:`run`, if it is wanted."""
 
         # what reacts, and what is shown then
-        self.publication = Publication(self._show_plan, self._show_changes)
+        self.publication = Publication(self._show_reasons, self._show_plan, self._show_changes)
         parts = ServiceParts(
             self.kubelet,
             self.rivals,
@@ -292,6 +292,7 @@ class Host:
                 await self.given.prepare(self.configuration.settings)
                 self.dra.start(self.configuration.settings)
                 self.replanner.start()
+                self._report_claims()
                 self.dra.spawn()
                 self.tasks.spawn("clear", self.cdi_garbage.run)
                 self.tasks.spawn("device-info", self.device_info.run)
@@ -429,6 +430,9 @@ class Host:
         self.replan()
         self.cdi_garbage.wake()
 
+    def _show_reasons(self) -> None:
+        self.publisher.verdicts(self.verdicts.in_force)
+
     def _show_plan(self, plan: Plan) -> None:
         self._shortages.follow(self.configuration.settings, plan)
         self._follow_rollout(self._shortages.outcomes)
@@ -445,9 +449,15 @@ class Host:
         if self.rollout is not None:
             from devhost.config.rollout import Found
 
-            entries = identified(self.configuration.settings)
+            entries = self.configuration.settings.identified()
             found = [Found(one, outcomes.count(entry), not outcomes.waits(entry)) for one, entry in entries]
             self.rollout.follow(self.configuration.sha256, found)
+
+    def _report_claims(self) -> None:
+        """Reports what claims hold to observers from now on: their devices are known."""
+        self.publisher.claims()
+        self.allocations.claims.subscribe(self.publisher.claims)
+        self.pod_resources.subscribe(self.publisher.claims)
 
     def _devices(self) -> Iterator[Device]:
         """All devices that exist."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
@@ -210,6 +211,10 @@ class Skipped:
     hint: str
 
 
+Identity = tuple[str, str, int]
+"""An entry's backend, its name, and its number among entries with the same two, such as templates."""
+
+
 @frozen
 class Settings:
     """A whole configuration. ``backends`` maps a backend's name to its typed ``Options`` value.
@@ -232,6 +237,15 @@ class Settings:
     write_labels: bool = False
     skipped: tuple[Skipped, ...] = ()
     dra_driver: str = ""
+
+    def identified(self) -> list[tuple[Identity, ResourceSettings]]:
+        """The entries, each with what an edit of the file does not change."""
+        seen: Counter[tuple[str, str]] = Counter()
+        found = []
+        for entry in self.resources:
+            found.append(((entry.backend, entry.name, seen[entry.backend, entry.name]), entry))
+            seen[entry.backend, entry.name] += 1
+        return found
 
     def backend_names(self) -> tuple[str, ...]:
         """The backends that resources need, in file order."""

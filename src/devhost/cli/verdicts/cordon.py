@@ -9,7 +9,7 @@ import click
 from devhost.backend.errors import UsageError
 from devhost.cli import options as shared
 
-from . import targets
+from . import place, targets
 
 
 @click.command(
@@ -45,7 +45,7 @@ def command(
     if seconds == 0:
         raise UsageError("the cordon would have no effect", "give --for a longer time")
     names = targets.given(devices, maintenance)
-    place = targets.directory(root, state_dir)
-    found = targets.meant(names, config, root)
-    for verdict in targets.cordon(place, found, by or targets.user(), reason, seconds):
+    directory = place.directory(root, state_dir)
+    found = targets.meant(names, config, root).devices
+    for verdict in targets.cordon(directory, found, by or targets.user(), reason, seconds):
         click.echo(f"{targets.called(verdict.names[0])}: {targets.shown(verdict)}")

@@ -18,7 +18,7 @@ from devhost.discovery.maintenance.files import is_own
 from devhost.runtime.log import printable
 from devhost.telemetry.document import HolderStatus, StatusDocument
 
-from . import targets
+from . import place, targets
 
 POLL = (1.5, 2.5)
 """Seconds between two looks, at random: nodes that are drained together do not look together."""
@@ -65,15 +65,18 @@ def command(
     timeout: float,
 ) -> None:
     names = targets.given(devices, maintenance)
-    place = targets.directory(root, state_dir)
+    directory = place.directory(root, state_dir)
     found = targets.meant(names, config, root)
-    known = {one.names[0]: one for one in targets.in_force(place, root) if is_own(one)}
-    targets.cordon(place, [one for one in found if one not in known], by or targets.user(), reason, None)
-    for device in found:
+    now, verdicts = time.time(), place.read(directory, root).verdicts
+    known = {one.names[0]: one for one in verdicts if one.holds(now) and is_own(one)}
+    new = [one for one in found.devices if one not in known]
+    targets.cordon(directory, new, by or targets.user(), reason, None)
+    for device in found.devices:
         if (one := known.get(device)) and one.until is not None:  # it must not end before the drain does
-            targets.cordon(place, [device], one.by, one.reason, None)
-    asyncio.run(Drain(lambda: document(root, status_socket), found, timeout).run())
-    for device in found:
+            targets.cordon(directory, [device], one.by, one.reason, None)
+    every = found.parts.union(found.devices)
+    asyncio.run(Drain(lambda: document(root, status_socket), every, timeout).run())
+    for device in found.devices:
         click.echo(f"{targets.called(device)}: no container holds {'one' if device == ALL else 'it'}")
 
 

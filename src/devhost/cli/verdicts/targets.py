@@ -6,29 +6,26 @@ import asyncio
 import os
 import pwd
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from devhost.backend import trusted
-from devhost.backend.errors import EnvironmentFailure, UsageError
+from devhost.backend.errors import UsageError
+from devhost.backend.frozen import frozen
 from devhost.cli import options as shared
 from devhost.cli.explain import unknown
 from devhost.cli.scan_once import scan_once
-from devhost.config.last_good import OVERRIDE, STATE_DIRECTORY
 from devhost.config.loader import load_or_everything
-from devhost.config.root_directory import check_root
-from devhost.config.state import state_directory, tree_of
 from devhost.discovery.health import ALL
 from devhost.discovery.maintenance import files
-from devhost.discovery.maintenance.follower import DIRECTORY
-from devhost.discovery.maintenance.judge import is_one
-from devhost.discovery.named import named
+from devhost.discovery.named import Match, Parts, named, whole
 from devhost.discovery.unserved import resolved
 from devhost.runtime.log import printable
+
+from . import place
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -66,56 +63,47 @@ def given(devices: Sequence[str], maintenance: bool) -> Sequence[str]:
     return [ALL] if maintenance else devices
 
 
-def directory(root: Path, state_dir: Path | None, of_root: Path = STATE_DIRECTORY) -> Path:
-    """The directory of verdicts.
+@frozen
+class Meant:
+    """The devices that a command names, each as ``BACKEND/ID``, or :data:`ALL`.
 
-    Raises:
-        EnvironmentFailure: there is none; or others can write to it, so that devhost refuses it; or it is
-            one that the devhost of root does not read.
+    ``parts`` are other devices that are parts of them, and ``wholes`` those of which they are parts.
     """
-    check_root(root)
-    state = state_dir or state_directory(root)
-    if state is None:
-        raise EnvironmentFailure("this user has no home directory", "name a directory with --state-dir")
-    of_user = not (state_dir or os.environ.get(OVERRIDE) or tree_of(root))
-    if os.geteuid() and of_user and of_root.exists():
-        raise EnvironmentFailure(
-            f"the state of the devhost of root is in {of_root}",
-            f"run the command as root, or for a devhost of this user add --state-dir {state}",
-        )
-    place = state / DIRECTORY
-    try:
-        trusted.names(place)
-    except trusted.Untrusted as error:
-        if Path(error.path).lstat().st_uid in (0, os.geteuid()):
-            raise
-        raise EnvironmentFailure(error.message, "run the command as the user of devhost") from None
-    except OSError:
-        pass  # it does not exist, or the command fails with the reason
-    return place
+
+    devices: Sequence[str]
+    parts: frozenset[str] = frozenset()
+    wholes: frozenset[str] = frozenset()
 
 
-def meant(names: Sequence[str], config: Path | None, root: Path) -> list[str]:
-    """Each device as ``BACKEND/ID``. Raises ``UsageError`` for an unknown name, or one of several devices."""
+def meant(names: Sequence[str], config: Path | None, root: Path) -> Meant:
+    """The devices of these names. Raises ``UsageError`` for an unknown name, or one of several devices."""
     if ALL in names:
-        return [ALL]
+        return Meant([ALL])
     loaded = load_or_everything(config)
     shared.warn_of(loaded.catalog.refused)
     found = asyncio.run(scan_once(loaded, root, everything=True))
     ends = {name: resolved(root, name) for name in names}
     matches = named(found.scanners, {*names, *ends.values()})
-    devices: dict[str, None] = {}
+    parts = Parts(found.scanners)
+    devices: dict[str, Match] = {}
     for name in names:
         hits = matches.get(name) or matches.get(ends[name], [])
         if not hits:
             raise unknown(found, root, name)
-        if not is_one(hits):
-            raise several(name, [f"{backend}/{device.id}" for backend, device in hits])
-        devices.update((f"{backend}/{device.id}", None) for backend, device in hits)
-    return [*devices]
+        if not (one := whole(hits)):
+            raise several(name, map(_id, hits))
+        devices.update((_id(match), match) for match in one)
+    wholes = (
+        match for match in found.devices() if not devices.keys().isdisjoint(map(_id, parts.of([match])))
+    )
+    return Meant([*devices], frozenset(map(_id, parts.of(devices.values()))), frozenset(map(_id, wholes)))
 
 
-def several(name: str, devices: Sequence[str]) -> UsageError:
+def _id(match: Match) -> str:
+    return f"{match[0]}/{match[1].id}"
+
+
+def several(name: str, devices: Iterable[str]) -> UsageError:
     """The error for a name of several devices."""
     return UsageError(f"{name} is a name of several devices: {', '.join(devices)}", "name one of them")
 
@@ -131,29 +119,16 @@ def user() -> str:
 
 
 def cordon(
-    place: Path, devices: Sequence[str], by: str, reason: str, seconds: float | None
+    directory: Path, devices: Sequence[str], by: str, reason: str, seconds: float | None
 ) -> Sequence[files.Verdict]:
     """Writes a verdict on each device. Raises ``UsageError`` or ``EnvironmentFailure``."""
     until = None if seconds is None else time.time() + seconds
     try:
-        return [files.write(place, device, by, reason, until) for device in devices]
+        return [files.write(directory, device, by, reason, until) for device in devices]
     except files.Flawed as error:
         raise UsageError(error.message, error.hint) from None
     except OSError as error:
-        raise denied("write", place, error) from None
-
-
-def in_force(place: Path, root: Path, *, ended: bool = False) -> Sequence[files.Verdict]:
-    """The verdicts that count now, or also those that have ended. Raises ``EnvironmentFailure``."""
-    try:
-        return files.in_directory(place, root, float("-inf") if ended else time.time())
-    except OSError as error:
-        raise denied("read", place, error) from None
-
-
-def denied(what: str, place: Path, error: OSError) -> EnvironmentFailure:
-    hint = "run the command as root, or as the user of devhost" if os.geteuid() else ""
-    return EnvironmentFailure(f"cannot {what} {place}: {error.strerror or error}", hint)
+        raise place.denied("write", directory, error) from None
 
 
 def called(device: str) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -30,7 +31,7 @@ from devhost.discovery.health import ALL
 from devhost.discovery.unserved import resolved
 
 MAX_FILES = 1000
-"""The most files that are read, the first by name; any others are a problem."""
+"""The most files that are read: those of ``devhost cordon``, then the first by name. Others are a problem."""
 
 MAX_BYTES = 16384
 """The most bytes of a file; one with 300 UUIDs has as many."""
@@ -49,6 +50,8 @@ FRESH = 1.0
 
 _OWN = "cordon-"
 """What the files of ``devhost cordon`` begin with."""
+
+_OWN_NAME = re.compile(rf"{_OWN}(?:node|[0-9a-f]{{12}})\.json")
 
 _KEYS = ("devices", "kind", "reason", "by", "until")
 
@@ -134,15 +137,16 @@ class VerdictDirectory:
         Raises:
             OSError: it exists and cannot be read.
         """
+        names: list[str] = []
         try:
-            listed = trusted.names(self.directory)
+            with trusted.entered(self.directory) as here:
+                names = sorted((name for name in os.listdir(here) if not name.startswith(".")), key=_order)
+                read = [(name, self._file(here, name, now)) for name in names[:MAX_FILES]]
         except FileNotFoundError:
-            listed = []
+            read = []
         except trusted.Untrusted as error:
             self._files = {}
             return Reading(flaws={str(self.directory): str(error)})
-        names = sorted(name for name in listed if not name.startswith("."))
-        read = ((name, self._file(name, now)) for name in names[:MAX_FILES])
         self._files = {name: one for name, one in read if one is not None}
         flaws: dict[str, str] = {}
         if (more := len(names) - MAX_FILES) > 0:
@@ -167,17 +171,17 @@ class VerdictDirectory:
         ends = {name: end for one in verdicts for name in one.names if (end := self._end(name)) != name}
         return Reading(tuple(verdicts), flaws, ends, min(waits, default=None))
 
-    def _file(self, name: str, now: float) -> _Known | None:
-        """A file as it is now; ``None`` if it has gone."""
+    def _file(self, here: int, name: str, now: float) -> _Known | None:
+        """A file of the open directory as it is now; ``None`` if it has gone."""
         before, path = self._files.get(name), self.directory / name
         last = before.verdict if before else None
         since = before.since if before and before.flaw else now
         try:
-            found = path.lstat()
+            found = os.stat(name, dir_fd=here, follow_symlinks=False)
             signature = signature_of(found, time.time())
             if before is not None and signature is not None and signature == before.signature:
                 return before
-            verdict = read_verdict(path, found)
+            verdict = read_verdict(here, path, found)
             return _Known(signature, last if verdict == last else verdict)  # one object takes less memory
         except FileNotFoundError:
             return None
@@ -198,8 +202,13 @@ def signature_of(found: os.stat_result, now: float) -> int | None:
     return hash((found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
 
 
-def read_verdict(path: Path, found: os.stat_result) -> Verdict:
-    """The verdict in a file that ``lstat`` describes.
+def _order(name: str) -> tuple[bool, str]:
+    """The order of reading: so many files of other programs hide no cordon of a person."""
+    return _OWN_NAME.fullmatch(name) is None, name
+
+
+def read_verdict(here: int, path: Path, found: os.stat_result) -> Verdict:
+    """The verdict in a file of the open directory that ``lstat`` describes.
 
     Raises:
         Flawed, Untrusted: it is none, or others can change it.
@@ -211,7 +220,7 @@ def read_verdict(path: Path, found: os.stat_result) -> Verdict:
         raise Flawed(
             "its name does not end in .json", "rename it, or let names of unfinished files begin with a dot"
         )
-    with trusted.opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
+    with trusted.opened_in(here, path) as descriptor, open(descriptor, "rb", closefd=False) as file:
         data = file.read(MAX_BYTES + 1)
         since = os.fstat(descriptor).st_mtime
     if len(data) > MAX_BYTES:
@@ -318,7 +327,8 @@ def write(directory: Path, name: str, by: str, reason: str, until: float | None)
     return verdict
 
 
-def in_directory(directory: Path, root: Path, now: float) -> Sequence[Verdict]:
-    """The verdicts in force, for a command."""
-    read = VerdictDirectory(directory, root).read(time.monotonic() - SETTLE)
-    return [one for one in read.verdicts if one.holds(now)]
+def settled(directory: Path, root: Path) -> Reading:
+    """What a directory has, for a command, which cannot wait: an unfinished file is a wrong one."""
+    source, now = VerdictDirectory(directory, root), time.monotonic()
+    source.read(now - SETTLE)
+    return source.read(now)

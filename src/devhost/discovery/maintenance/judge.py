@@ -10,7 +10,7 @@ from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
 from devhost.discovery.health import ALL, HealthTracker, worst
-from devhost.discovery.named import Match, named
+from devhost.discovery.named import Match, Parts, named, whole
 from devhost.discovery.scanner import Scanner
 from devhost.runtime.log import get
 from devhost.runtime.text import few
@@ -41,6 +41,13 @@ class Flaw:
 
     file: str
     reason: str
+
+
+Wrong = Callable[[Verdict, str, Sequence[Match]], None]
+
+
+def _nothing(verdict: Verdict, name: str, matches: Sequence[Match]) -> None:
+    """What is wrong was reported before."""
 
 
 class Judge:
@@ -99,12 +106,20 @@ class Judge:
         flaws = [Flaw(path, reason) for path, reason in self._reading.flaws.items()]
         if self._unread:
             flaws.append(Flaw(str(self._directory), self._unread))
-        self._overrule(self._matched(flaws if complete else None, flaws))
+
+        def wrong(verdict: Verdict, name: str, matches: Sequence[Match]) -> None:
+            if matches or complete:  # a backend may not have listed it yet
+                flaws.append(Flaw(str(self._directory / verdict.file), _why(name, matches)))
+
+        overrule(self._scanners, self._matched(wrong))
         self._report(flaws)
 
     def applied(self) -> Iterator[Applied]:
         """What is in force, made for each request: a thousand verdicts take a few milliseconds."""
-        return self._matched(None, [])
+        return self._matched(_nothing)
+
+    def _matched(self, wrong: Wrong) -> Iterator[Applied]:
+        return matched(self._scanners, self.in_force, self._reading.ends, wrong)
 
     def forgotten(self) -> Iterator[Verdict]:
         """The cordons that are so old that they may have been forgotten."""
@@ -114,40 +129,6 @@ class Judge:
     def close(self) -> None:
         """Lets the thread end."""
         self._worker.close()
-
-    def _matched(self, of_none: list[Flaw] | None, of_several: list[Flaw]) -> Iterator[Applied]:
-        """The verdicts in force with their devices.
-
-        Adds the names that are of several devices, and of none, unless a backend may not have listed it yet.
-        """
-        ends = self._reading.ends
-        names = {name for one in self.in_force for name in one.names} - {ALL}
-        found = named(self._scanners, names | {ends[name] for name in names if name in ends})
-        for verdict in self.in_force:
-            matches: dict[tuple[str, str], None] = {}
-            for name in verdict.names:
-                hits = found.get(name) or found.get(ends.get(name, name), [])
-                flaws = of_several if hits else of_none
-                if name == ALL:
-                    matches[ALL, ALL] = None
-                elif is_one(hits):
-                    matches.update(((backend, device.id), None) for backend, device in hits)
-                elif flaws is not None:
-                    flaws.append(Flaw(str(self._directory / verdict.file), _why(name, hits)))
-            yield Applied(verdict, tuple(matches))
-
-    def _overrule(self, applied: Iterable[Applied]) -> None:
-        """Gives the health of each backend's devices what is in force."""
-        cordons: dict[str, dict[str, Health]] = defaultdict(dict)
-        reported: dict[str, dict[str, Health]] = defaultdict(dict)
-        for one in applied:
-            into = cordons if one.verdict.kind is Kind.CORDON else reported
-            health = sound_health(unhealthy(one.verdict.text))
-            for backend, device in one.devices:
-                for name in self._scanners if backend == ALL else (backend,):
-                    into[name][device] = worst(into[name].get(device, HEALTHY), health)
-        for name, scanner in self._scanners.items():
-            scanner.health.cordons, scanner.health.reported = cordons[name], reported[name]
 
     def _report(self, flaws: Sequence[Flaw]) -> None:
         """Logs what has no effect now and did before, or the reverse."""
@@ -163,16 +144,44 @@ class Judge:
             log.info("a verdict is no longer without effect", file=file)
 
 
-def is_one(matches: Sequence[Match]) -> bool:
-    """Whether a name is that of one device, which several backends may find: their claims show that."""
-    if not matches:
-        return False
-    together, rest = {*matches[0][1].claims}, [*matches[1:]]
-    while joined := [match for match in rest if not together.isdisjoint(match[1].claims)]:
-        for match in joined:
-            together |= match[1].claims
-            rest.remove(match)
-    return not rest
+def matched(
+    scanners: Mapping[str, Scanner],
+    verdicts: Sequence[Verdict],
+    ends: Mapping[str, str],
+    wrong: Wrong = _nothing,
+) -> Iterator[Applied]:
+    """Verdicts with the devices that they apply to now, and their parts; for ``ends`` see :class:`.Reading`.
+
+    Calls ``wrong`` with each name that means no device, and the devices that have it.
+    """
+    names = {name for one in verdicts for name in one.names} - {ALL}
+    found = named(scanners, names | {ends[name] for name in names if name in ends})
+    parts = Parts(scanners) if found else None
+    for verdict in verdicts:
+        devices: dict[tuple[str, str], None] = {}
+        for name in verdict.names:
+            matches = found.get(name) or found.get(ends.get(name, name), [])
+            if name == ALL:
+                devices[ALL, ALL] = None
+            elif parts and (one := whole(matches)):
+                devices.update(((backend, device.id), None) for backend, device in (*one, *parts.of(one)))
+            else:
+                wrong(verdict, name, matches)
+        yield Applied(verdict, tuple(devices))
+
+
+def overrule(scanners: Mapping[str, Scanner], applied: Iterable[Applied]) -> None:
+    """Gives the health of each backend's devices what is in force, and nothing else."""
+    cordons: dict[str, dict[str, Health]] = defaultdict(dict)
+    reported: dict[str, dict[str, Health]] = defaultdict(dict)
+    for one in applied:
+        into = cordons if one.verdict.kind is Kind.CORDON else reported
+        health = sound_health(unhealthy(one.verdict.text))
+        for backend, device in one.devices:
+            for name in scanners if backend == ALL else (backend,):
+                into[name][device] = worst(into[name].get(device, HEALTHY), health)
+    for name, scanner in scanners.items():
+        scanner.health.cordons, scanner.health.reported = cordons[name], reported[name]
 
 
 def _why(name: str, matches: Sequence[Match]) -> str:

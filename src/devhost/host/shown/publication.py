@@ -16,11 +16,15 @@ class Publication:
     """What is to be shown.
 
     Args:
+        explained: shows why lists change, before they are shown.
         planned: shows a new plan.
         changed: shows what may differ after any change.
     """
 
-    def __init__(self, planned: Callable[[Plan], None], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, explained: Callable[[], None], planned: Callable[[Plan], None], changed: Callable[[], None]
+    ) -> None:
+        self._explained = explained
         self._planned = planned
         self._changed = changed
         self._lists: list[Callable[[], None]] = []
@@ -52,6 +56,7 @@ class Publication:
             return
         self.close()
         lists, self._lists = self._lists, []
+        self._explained()
         for show in lists:
             show()
         plan, self._plan = self._plan, None

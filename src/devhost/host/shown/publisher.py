@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from devhost.allocation.allocations import Allocations
+from devhost.allocation.claims import Claimed
 from devhost.allocation.inventory import Changes, Given, Member
 from devhost.backend import observe
 from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.observers import Batch, Observers
 from devhost.discovery.scanner import Condition, State
 from devhost.planning.claims import Held
+
+if TYPE_CHECKING:
+    from devhost.discovery.maintenance.files import Verdict
 
 R = TypeVar("R")
 
@@ -55,6 +59,8 @@ class EventPublisher:
         self._published: Sequence[Held] = ()
         self._allocated_to: dict[Token, tuple[Held, ...]] = {}
         self._degraded: dict[str, str] = {}
+        self._claimed: Mapping[object, Claimed] = {}
+        self._in_force: Sequence[Verdict] = ()
 
     def changed(self, resource: str, backend: str, changes: Changes) -> None:
         """Devices of a resource appeared, left, or became unhealthy or healthy."""
@@ -132,6 +138,26 @@ class EventPublisher:
         if changed and self._observers:
             self._observers.publish(self._backends(changed))
 
+    def claims(self) -> None:
+        """Claims may hold other devices, or be used by other pods."""
+        if not self._observers:
+            return
+        before, self._claimed = self._claimed, self._claimed_now()
+        gone = [one for key, one in before.items() if key not in self._claimed]
+        new = [
+            one for key, one in self._claimed.items() if key not in before or not one.pods <= before[key].pods
+        ]
+        self._observers.publish(self._batch(observe.ClaimUnprepared, gone, _claim))
+        self._observers.publish(self._batch(observe.ClaimPrepared, new, _claim))
+
+    def verdicts(self, in_force: Sequence[Verdict]) -> None:
+        """Other verdicts may be in force."""
+        before, self._in_force = self._in_force, in_force
+        if before != in_force and self._observers:
+            known, now = frozenset(before), frozenset(in_force)
+            self._observers.publish(self._judged([one for one in before if one not in now], in_force=False))
+            self._observers.publish(self._judged([one for one in in_force if one not in known]))
+
     def configuration_read(self, file: str, complaints: tuple[str, ...] = ()) -> None:
         """The configuration was read again; with complaints, it was refused."""
         if self._observers:
@@ -144,7 +170,7 @@ class EventPublisher:
     def everything(self) -> Iterator[Batch]:
         """The present state as events, for a new observer."""
         if not self._observers:
-            self._allocated_to = self._held_now()
+            self._allocated_to, self._claimed = self._held_now(), self._claimed_now()
         for resource, backend, devices in self._services.present():
             yield self._appeared(resource, backend, list(devices.values()))
         unnamed, named = _Parts(), _Parts()
@@ -152,7 +178,12 @@ class EventPublisher:
             (named if parts and parts[0].holder else unnamed).add(token, parts)
         yield self._handed_out(unnamed)
         yield self._named(named)
+        yield self._batch(observe.ClaimPrepared, list(self._claimed.values()), _claim)
         yield self._backends(list(self._degraded.items()))
+        yield self._judged(self._in_force)
+
+    def _claimed_now(self) -> Mapping[object, Claimed]:
+        return {one.key: one for one in self._allocations.claims.claimed()}
 
     def _held_now(self) -> dict[Token, tuple[Held, ...]]:
         """What containers hold, without what they are about to get."""
@@ -189,6 +220,22 @@ class EventPublisher:
             observe.BackendChanged,
             states,
             lambda one: {"backend": one[0], "degraded": one[1] is not None, "reason": one[1]},
+        )
+
+    def _judged(self, verdicts: Sequence[Verdict], *, in_force: bool = True) -> Batch:
+        return self._batch(
+            observe.VerdictChanged,
+            verdicts,
+            lambda one: {
+                "in_force": in_force,
+                "file": one.file,
+                "kind": one.kind.value,
+                "devices": one.names,
+                "reason": one.reason,
+                "by": one.by,
+                "since": one.since,
+                "until": one.until,
+            },
         )
 
     def _batch(
@@ -249,6 +296,11 @@ def _difference(before: tuple[Held, ...], now: tuple[Held, ...]) -> _Difference:
     same = {held.key for held in before if held.holder == holder}
     ended = tuple(held for held in before if held.holder and held.holder != holder)
     return ended, tuple(held for held in now if held.holder and held.key not in same)
+
+
+def _claim(one: Claimed) -> Mapping[str, Any]:
+    about = _about(one.resource, one.backend, one.device)
+    return {**about, "claim": one.claim, "pods": tuple(sorted(one.pods)), "shares": one.shares}
 
 
 def _about(resource: str, backend: str, device: Device) -> dict[str, Any]:

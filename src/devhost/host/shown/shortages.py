@@ -17,7 +17,7 @@ from devhost.backend.incident import Incident
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import holder_field
 from devhost.planning.plan import Plan, Refusal, RefusalKind
-from devhost.planning.settings import ResourceSettings, Settings
+from devhost.planning.settings import Identity, ResourceSettings, Settings
 from devhost.runtime.log import get
 
 from .entries import MAX_COMPARISONS, EntryOutcomes, State, place, wanted
@@ -32,9 +32,6 @@ NAMED = 20
 
 MISTAKES = frozenset({RefusalKind.NAME, RefusalKind.UNSHARED, RefusalKind.FULL})
 """Refusals that only an edit of the file can end. An earlier entry may have a device on purpose."""
-
-Identity = tuple[str, str, int]
-"""An entry's backend, its name, and its number among entries with the same two."""
 
 
 @dataclass(slots=True)
@@ -58,7 +55,7 @@ class Shortages:
         """Hardware without its driver that an entry could select, each with the name of its backend."""
         self.refusals: Sequence[Refusal] = ()
         """Refusals that only an edit of the file can end."""
-        self._identified = identified(settings)
+        self._identified = settings.identified()
         self._empty: dict[Identity, _Empty] = {}
         self._takers: set[tuple[Identity, int]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -66,7 +63,7 @@ class Shortages:
     def follow(self, settings: Settings, plan: Plan) -> None:
         """There is a new plan."""
         if settings is not self._settings:
-            self._settings, self._identified = settings, identified(settings)
+            self._settings, self._identified = settings, settings.identified()
         self.outcomes = EntryOutcomes(
             settings, plan, self._scanners, comparisons=MAX_COMPARISONS, before=self.outcomes
         )
@@ -198,16 +195,6 @@ def refusal_reason(refusal: Refusal) -> str:
 
 def _alike(one: ResourceSettings, other: ResourceSettings) -> bool:
     return replace(one, index=other.index) == other
-
-
-def identified(settings: Settings) -> list[tuple[Identity, ResourceSettings]]:
-    """The entries of a file, each with what an edit does not change."""
-    seen: Counter[tuple[str, str]] = Counter()
-    found = []
-    for entry in settings.resources:
-        found.append(((entry.backend, entry.name, seen[entry.backend, entry.name]), entry))
-        seen[entry.backend, entry.name] += 1
-    return found
 
 
 def _by_hardware(
