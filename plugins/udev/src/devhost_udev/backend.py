@@ -14,6 +14,7 @@ from devhost.backend import (
     DeviceNode,
     Edits,
     Event,
+    templates,
 )
 from devhost.backend.sysfs import natural, prefix_of
 
@@ -89,19 +90,12 @@ class Udev(Backend):
                 KubeVirt cannot be given a node.
         """
         devices = request.devices
-        ranked = sorted(
-            devices, key=lambda device: (natural(str(device.attributes.get("devNode"))), device.id)
-        )
-        index = {device.id: n for n, device in enumerate(ranked)}
+        index = {device.id: n for n, device in enumerate(templates.ranked(devices))}
         parts = [self._edits(device, index[device.id]) for device in devices]
-        values: dict[str, dict[str, None]] = {}
-        for part in parts:
-            for path in self._missing(part):
-                raise AllocationError(f"{path} is missing on the node")
-            for name, value in part.env.items():
-                values.setdefault(name, {})[value] = None
+        for path in (path for part in parts for path in self._missing(part)):
+            raise AllocationError(f"{path} is missing on the node")
         merged = Edits.merge(parts)
-        env = {name: ",".join(each) for name, each in values.items()}
+        env = templates.joined(part.env for part in parts)
         if request.options.kubevirt:
             env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural), request)
         return Edits(merged.nodes, merged.mounts, env)

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from devhost.backend import AttributeValue
+from devhost.backend import AttributeValue, templates
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF, natural, pcie_path, prefix_of
 
-from . import templates
 from .nodes import DEV, SKIPPED
 from .options import Group, Member, Pair, UsbMember, is_glob
 from .scan import Record, Scan

@@ -1,0 +1,139 @@
+"""Texts with placeholders: ``{devNode}`` is an attribute of a device, ``{index}`` a number.
+
+What hardware reports is data. The core has removed values that are not one line of printable text
+(:mod:`devhost.discovery.validation`). In the name of a variable, a value has letters, digits and ``_`` only.
+A path that a value leads elsewhere is :func:`unfit`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from .base import Attribute, OptionError, declared
+from .model import AttributeValue, Device
+from .sysfs import natural
+from .where import show
+
+INDEX = "index"
+"""The placeholder for the number, from 0, of a device among those of one resource in a container."""
+
+RESOURCE = frozenset({"RESOURCE", "RESOURCE-"})
+"""Placeholders in a variable's name that the core fills in (:class:`devhost.backend.model.Edits`)."""
+
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_NO_VARIABLE = re.compile(r"[^A-Za-z0-9_]")
+_VARIABLE = re.compile(r"([A-Za-z_]|\{[^{}]*\})([A-Za-z0-9_]|\{[^{}]*\})*")
+_PATHS = frozenset({"devNode", "sysName", "sysPath"})
+"""Attributes whose slashes are the kernel's. That of any other value would lead to another directory."""
+
+Values = Mapping[str, AttributeValue]
+
+
+def fields(text: str) -> list[str]:
+    """The placeholders in ``text``, without braces."""
+    return _FIELD.findall(text)
+
+
+def attributes(text: str, others: Collection[str] = ()) -> set[str]:
+    """The attributes that are needed to fill in ``text``; ``others`` are placeholders that are none."""
+    return set(fields(text)).difference({INDEX}, RESOURCE, others)
+
+
+def check(text: str, key: str, declarations: Mapping[str, Attribute], others: Collection[str]) -> None:
+    """Refuses placeholders that are neither attributes of the backend nor among ``others``.
+
+    Raises:
+        OptionError: with the nearest placeholder, or a list. ``key`` is that of the option.
+    """
+    for field in fields(text):
+        if field not in others and ("*" in field or declared(declarations, field) is None):
+            known = {*others, *(name for name in declarations if not name.endswith("*"))}
+            message = f"there is no attribute {field!r} to put here"
+            raise OptionError(message, key=key, word=field, known=known)
+
+
+def check_variable(name: str, key: str) -> None:
+    """Refuses what cannot be the name of a variable.
+
+    Raises:
+        OptionError: with ``key``.
+    """
+    if not _VARIABLE.fullmatch(name):
+        raise OptionError(f"{name!r} is not a variable's name", key=key)
+
+
+def check_path(path: str, key: str, *, host: bool) -> None:
+    """Refuses what cannot be a path of the host, or in a container, which may have placeholders.
+
+    Raises:
+        OptionError: with ``key``.
+    """
+    if not path.startswith("/"):
+        raise OptionError(f"{path!r} is not absolute", key=key, hint="start it with /")
+    if ".." in path.split("/"):
+        raise OptionError(f"{path!r} contains ..", key=key, hint="write the path that it leads to")
+    if "\0" in path:
+        raise OptionError("a path cannot contain a NUL character", key=key)
+    if not path.isprintable():
+        raise OptionError("a path cannot contain a character that does not print", key=key)
+    if not host:
+        return
+    if path.endswith("/"):
+        raise OptionError(f"{path!r} ends in /", key=key, hint="remove the last /")
+    for field in fields(path):
+        message = f"a path of the host cannot have a placeholder such as {{{field}}}"
+        raise OptionError(message, key=key, hint="write the path without it")
+
+
+def lacking(text: str, values: Values) -> list[str]:
+    """The attributes that ``text`` needs and that are missing in ``values``."""
+    return [field for field in fields(text) if field not in values and field not in {INDEX, *RESOURCE}]
+
+
+def fill(text: str, values: Values, index: int) -> str:
+    """``text`` with placeholders replaced by the values, none of which may be :func:`lacking`."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] in RESOURCE:
+            return found[0]
+        return str(index) if found[1] == INDEX else show(values[found[1]])
+
+    return _FIELD.sub(value, text)
+
+
+def unfit(wanted: str, values: Values, path: str) -> str:
+    """Why ``path``, made from the text ``wanted``, cannot be used in a container; empty if it can."""
+    for field in fields(wanted):
+        if field in values and field not in _PATHS and "/" in show(values[field]):
+            return f"where the slash in its {field} would lead to another directory"
+    if ".." in path.split("/"):
+        return "which goes up with .."
+    return "" if path.isprintable() else "which has a character that does not print"
+
+
+def variables(env: Mapping[str, str], values: Values, index: int) -> dict[str, str]:
+    """The variables of one device, without those that need a missing attribute.
+
+    In names, characters of the values that are invalid there become ``_``.
+    """
+    legal = {field: _NO_VARIABLE.sub("_", show(value)) for field, value in values.items()}
+    return {
+        fill(name, legal, index): fill(value, values, index)
+        for name, value in env.items()
+        if not lacking(name + value, values)
+    }
+
+
+def joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The variables of several devices in one container: different values are joined with commas."""
+    found: dict[str, dict[str, None]] = {}
+    for part in parts:
+        for name, value in part.items():
+            found.setdefault(name, {})[value] = None
+    return {name: ",".join(each) for name, each in found.items()}
+
+
+def ranked(devices: Iterable[Device]) -> Sequence[Device]:
+    """The devices of a container in the order of ``{index}``: in natural order of their nodes, then ids."""
+    return sorted(devices, key=lambda one: (natural(str(one.attributes.get("devNode"))), natural(one.id)))
