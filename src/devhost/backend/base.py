@@ -304,6 +304,9 @@ class Backend:
     attributes: ClassVar[Mapping[str, Attribute]] = {}
     """Every attribute a device of this backend can have."""
 
+    variables: ClassVar[Collection[str]] = ()
+    """Variables that ``allocate`` always sets, with ``*`` for what varies: an entry cannot ``give`` them."""
+
     claim_kinds: ClassVar[Collection[str]] = ()
     """The kinds of claims that only this backend and related ones use: the first arguments of
     :func:`devhost.backend.claim.other`."""

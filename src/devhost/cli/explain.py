@@ -7,6 +7,7 @@ import difflib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -35,6 +36,9 @@ from .discover import as_json, health_text, unknown_resource, without_driver
 from .running_host import Published, View, view
 from .scan_once import ScanResult
 from .table import CELL, cut
+
+if TYPE_CHECKING:
+    from .gives import Gives
 
 
 @click.command(
@@ -222,7 +226,19 @@ def _print(seen: View, backend: str, device: Device) -> None:
         for key, value in given(verdict.entry.options).items():
             click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
         if verdict.taken:
+            for line in gives.lines() if (gives := _gives(found, verdict, device)) else ():
+                click.echo(f"  gives: {line}")
             _print_preference(found, verdict.resource)
+
+
+def _gives(found: ScanResult, verdict: Verdict, device: Device) -> Gives | None:
+    """What the entry gives with the device besides what the backend gives; ``None`` if it has no ``give``."""
+    planned = found.plan.resources.get(verdict.resource)
+    if not verdict.taken or not verdict.entry.give or planned is None:
+        return None
+    from .gives import Gives  # only where an entry gives something
+
+    return Gives(planned, device, found.scanners[verdict.entry.backend].runner.exists)
 
 
 def _print_preference(found: ScanResult, resource: str) -> None:
@@ -317,6 +333,7 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
                 **held_by(verdict.held_by),
                 "options": plain(verdict.entry.options) or {},
                 "preference": _preference(found, verdict.resource) if verdict.taken else "",
+                **({"gives": gives.document()} if (gives := _gives(found, verdict, device)) else {}),
             }
             for verdict in explain(found.plan, found.settings, backend, device)
         ],
