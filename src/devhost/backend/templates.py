@@ -135,5 +135,5 @@ def joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def ranked(devices: Iterable[Device]) -> Sequence[Device]:
-    """The devices of a container in the order of ``{index}``: in natural order of their nodes, then ids."""
-    return sorted(devices, key=lambda one: (natural(str(one.attributes.get("devNode"))), natural(one.id)))
+    """The devices of a container in the order of ``{index}``: in natural order of their nodes, then by id."""
+    return sorted(devices, key=lambda one: (natural(str(one.attributes.get("devNode"))), one.id))
