@@ -11,14 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.cdi import spec
-from devhost.allocation.give import MAX_VARIABLE
-from devhost.allocation.give import given as gives
 from devhost.allocation.resource_backend import check_edits
 from devhost.backend import Attribute
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import Device
 from devhost.discovery.validation import valid_devices
 from devhost.planning.give import Give, GiveMount, GiveNode
+from devhost.planning.give.edits import MAX_VARIABLE
+from devhost.planning.give.edits import given as gives
 
 RESOURCE = "example.com/card"
 DECLARED = {"serial": Attribute(str, "serial", "A"), "devNode": Attribute(str, "node", "/dev/x")}

@@ -242,7 +242,7 @@ class ResourceBackend:
         edits = named(Edits.merge([edits]), self.resource)
         if not terms.give:
             return edits
-        from .give import completed  # most nodes have no entry with give
+        from devhost.planning.give.edits import completed  # most nodes have no entry with give
 
         return completed(edits, terms.give, devices, self.resource, terms.whole)
 

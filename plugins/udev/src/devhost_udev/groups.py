@@ -21,6 +21,7 @@ from devhost.backend import (
 from devhost.backend.errors import printable
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
+from devhost.backend.where import show
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device
 from .attributes import NUMBER
@@ -30,24 +31,40 @@ from .members import Function, Hardware, Pairing, Part, Paths, Row, last_number,
 from .options import Group, GroupMount, Member, is_glob
 from .scan import Record, Scan
 
+Attributes = Mapping[str, AttributeValue]
+
 _RANKS = 64
 """The number of former ranks that are listed for a node whose id had to be shortened."""
 
 
 @frozen
 class Naming:
-    """The id of a group's device, why it is withheld (``None`` if it is not), and its former ids."""
+    """The id of a group's device, why it is withheld (``None`` if it is not), and its former ids.
+
+    ``common`` is what several devices with this id have in common, and how to change that.
+    """
 
     id: str
     withheld: str | None = None
     former: tuple[str, ...] = ()
+    common: str = "this node: narrow its globs"
 
     def as_one_of(self, sharers: int, path: str) -> Naming:
         """The same if several devices of the group have this id; ``path`` is the device's first path."""
         if sharers < 2:
             return self
-        why = self.withheld or f"{sharers} devices of the group have this node: narrow its globs"
+        why = self.withheld or f"{sharers} devices of the group have {self.common}"
         return replace(self, id=apart(self.id, path), withheld=why, former=(self.id, *self.former))
+
+    def by(self, group: Group, first: Attributes) -> Naming:
+        """The same if the group's ``id`` names an attribute; ``first`` are those of its first node."""
+        if not group.id or self.withheld:
+            return self
+        if group.id not in first:
+            return replace(self, withheld=f"its first node has no {group.id}, which is the group's id")
+        value = show(first[group.id])
+        common = f"the {group.id} {value}: set id to an attribute that differs"
+        return Naming(fit(joined(group.name, value)), former=(self.id, *self.former), common=common)
 
 
 @frozen
@@ -116,8 +133,6 @@ def _listed(former: Sequence[str]) -> tuple[str, ...]:
             found += (fit(f"{text}.{rank}") for rank in range(_RANKS))
     return tuple(found)
 
-
-Attributes = Mapping[str, AttributeValue]
 
 _NO_ATTRIBUTES = frozenset({"numaNode", NUMBER})
 """What a group does not have from its first node."""
@@ -219,6 +234,7 @@ class Groups:
             entries[group.name] += 1
             for row in layout.rows:
                 naming = name_of(group.name, alternative, self._distinct_paths(row))
+                naming = naming.by(group, self._first_attributes(row) if group.id else {})
                 sharers[naming.id] += 1
                 wanted.append((naming, group, alternative, row, layout))
         found: dict[str, Assembled] = {}
@@ -244,6 +260,15 @@ class Groups:
             )
             for part in parts
         ]
+
+    def _first_attributes(self, row: Row) -> Attributes:
+        """The attributes of the first node that sysfs has."""
+        for part in row.parts:
+            for node, _ in part.target.nodes:
+                if record := self._scan.by_node.get(node):
+                    function = self._pairing.function(part.member, node)
+                    return _described(node, record) | (function.attributes if function else {})
+        return {}
 
     def _place_of(self, part: Part) -> str:
         """The id of a node by the PCI function that ``at`` names; empty if it has another."""

@@ -185,8 +185,15 @@ class Group:
         "How the nodes of several globs, `where` and USB members are combined: those on the same `hardware`, "
         "with the same `number` at the end of their names, or by their `order` in the list of each.",
     )
+    id: str = option(
+        "",
+        "The attribute of the group's first node that identifies its devices, instead of the node's own id.",
+        example="pciBusID",
+    )
 
     def __post_init__(self) -> None:
+        if self.id:
+            templates.check(f"{{{self.id}}}", "id", ATTRIBUTES, ())
         if not _GROUP_NAME.fullmatch(self.name):
             raise OptionError(
                 f"{self.name!r} is not a valid name of a group",
@@ -212,7 +219,8 @@ class Group:
         texts += [mount.container_path for mount in self.mounts]
         texts += [text for pair in self.env.items() for text in pair]
         conditions = (block.attributes() for member in self.members for block in member.where)
-        return frozenset().union(*(templates.attributes(text, _IN_NODE) for text in texts), *conditions)
+        needed = (templates.attributes(text, _IN_NODE) for text in texts)
+        return frozenset(filter(None, (self.id,))).union(*needed, *conditions)
 
     def _repeated(self) -> Iterator[tuple[int, str]]:
         seen: set[str] = set()

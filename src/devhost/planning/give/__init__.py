@@ -10,8 +10,7 @@ from typing import Final
 from devhost.backend import OptionError, option, templates
 from devhost.backend.frozen import frozen
 from devhost.backend.model import NOTHING, PERMISSIONS, freeze
-
-from .naming import SUBDOMAIN
+from devhost.planning.naming import SUBDOMAIN
 
 MOST = 64
 """Members of each list and mapping."""

@@ -1,7 +1,4 @@
-"""What an entry gives containers by its key ``give``, as part of the backend's answer.
-
-So it is the same for every way in which containers get devices.
-"""
+"""What an entry gives a container, as part of the backend's answer: the same for every way of injection."""
 
 from __future__ import annotations
 
@@ -11,8 +8,9 @@ from typing import TypeVar
 from devhost.backend import templates
 from devhost.backend.errors import AllocationError, printable
 from devhost.backend.model import AttributeValue, Device, DeviceNode, Edits, Mount
-from devhost.planning.give import CDI_NAME, COUNT, ID, Give, GiveMount, GiveNode
 from devhost.planning.naming import variable
+
+from . import CDI_NAME, COUNT, ID, Give, GiveMount, GiveNode
 
 MAX_VARIABLE = 131071
 """Bytes of the longest variable, with its name, that Linux takes (``MAX_ARG_STRLEN`` without the NUL)."""
