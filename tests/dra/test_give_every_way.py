@@ -128,3 +128,26 @@ async def test_a_container_has_the_same_directly_by_cdi_and_by_a_claim(node: Dra
             | {"/dev/ctl": ("/dev/ctl", "r")},
             "mounts": {"/opt/lib": ("/opt/lib", False)},
         }
+
+
+async def test_a_request_never_has_two_values_of_a_variable_that_is_given(node: DraNode) -> None:
+    """Of two CDI devices that set a variable, the last one would win."""
+
+    def entry(model: str, value: str) -> str:
+        give = f"give: {{env: {{A: '{value}'}}}}"
+        return f"{{name: example.com/{model}, backend: npu, where: {{model: {model}}}, serve: dra, {give}}}"
+
+    node.configure(entry("cdi", "one"), entry("claim", "{slot}"))
+    assert not await node.node.reload()
+    await node.node.until(lambda: {"example.com/cdi", "example.com/claim"} <= node.published().keys())
+
+    async def prepared(name: str, *cards: str) -> str:
+        claim = node.allocate(name, *map(node.name_of, cards))
+        return str((await node.prepare(claim))[claim.uid].error)
+
+    both = "example.com/cdi and example.com/claim give containers of one request different values of A"
+    assert f"{both} (give it in one entry, or make two requests)" in await prepared("both", "cdi0", "claim0")
+    node.configure(entry("cdi", "s1"), entry("claim", "{slot}"))
+    assert not await node.node.reload()
+    assert await prepared("same", "cdi1", "claim1") == ""
+    assert await prepared("one", "cdi2") == ""
