@@ -90,12 +90,12 @@ class Udev(Backend):
                 KubeVirt cannot be given a node.
         """
         devices = request.devices
-        index = {device.id: n for n, device in enumerate(templates.ranked(devices))}
-        parts = [self._edits(device, index[device.id]) for device in devices]
-        for path in (path for part in parts for path in self._missing(part)):
+        ranked = enumerate(templates.ranked(devices))
+        parts = {device.id: self._edits(device, index) for index, device in ranked}
+        for path in (path for part in parts.values() for path in self._missing(part)):
             raise AllocationError(f"{path} is missing on the node")
-        merged = Edits.merge(parts)
-        env = templates.joined(part.env for part in parts)
+        merged = Edits.merge(parts[device.id] for device in devices)
+        env = templates.joined(part.env for part in parts.values())
         if request.options.kubevirt:
             env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural), request)
         return Edits(merged.nodes, merged.mounts, env)
