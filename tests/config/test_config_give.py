@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import pytest
 
 from devhost.backend import Attribute, Backend
 from devhost.backend.errors import ConfigError
+from devhost.backend.frozen import frozen
 from devhost.config import loads
 from devhost.discovery.catalog import BACKENDS, Catalog, Installed
 from devhost.planning.give import LONGEST, MOST, Give, GiveMount, GiveNode, GiveVariable, When
 
 
+@frozen
+class CardOptions:
+    @property
+    def variables(self) -> Mapping[str, tuple[str, ...]]:
+        return {"pair": ("PAIR*_ID",)}
+
+
 class Card(Backend):
     name = "card"
+    Options = CardOptions
     variables = ("CARDS", "CARD_*")
     attributes: ClassVar = {
+        "group": Attribute(str, "several cards", "pair", reveals=True),
         "pciBusID": Attribute(str, "address", "0000:3b:00.0"),
         "sysattr.*": Attribute(str, "file", "1"),
     }
@@ -165,3 +176,17 @@ def test_claims_cannot_give_annotations() -> None:
     (found,) = errors("{annotations: {a: b}}", ", serve: dra", "dra: {driver: devhost.example.com}\n")
     expected = "resources[0].give.annotations: claims give no annotations (remove them, or set serve: plugin)"
     assert found == expected
+
+
+@pytest.mark.parametrize("where", ["{group: pair}", "{group: 'p*'}", "[{pciBusID: '0*'}, {group: pair}]"])
+def test_a_variable_that_the_backend_sets_for_what_is_selected_is_an_error(where: str) -> None:
+    (found,) = errors("{env: {'PAIR{index}_ID': x, OTHER: x}}", f", where: {where}")
+    assert found == (
+        'resources[0].give.env["PAIR{index}_ID"]: backends.card sets this variable for "pair" '
+        "(remove one of the two)"
+    )
+
+
+@pytest.mark.parametrize("where", ["{group: other}", "{pciBusID: pair}", "{not: {group: pair}}"])
+def test_a_variable_that_the_backend_sets_for_other_devices_is_no_error(where: str) -> None:
+    assert loaded("{env: {PAIR0_ID: x}}", f", where: {where}").give

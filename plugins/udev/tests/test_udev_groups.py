@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.fixtures import request
-from devhost_udev.options import Group, GroupMount, Member, Pair, UsbMember
+from devhost_udev.options import Group, GroupMount, Member, Pair, UdevOptions, UsbMember
 
 from devhost.backend import AllocationError, Device, DeviceNode, Event, Mount, OptionError
 from devhost.backend.where import Block, Term, Text
@@ -465,3 +465,11 @@ def test_a_node_to_which_several_links_lead_is_one_device(machine: Any, pair: Pa
     (device,) = groups(machine.backend(Group("npu", members=members, pair=pair)))
     assert device.health
     assert device.attributes["members"] == ("/dev/npu0", "/dev/npu_ctl0")
+
+
+def test_a_variable_of_a_group_is_none_that_an_entry_for_it_can_give() -> None:
+    groups = (
+        Group("npu", members=(Member("/dev/npu*"),), env={"NPU{index}": "{devNode}"}),
+        Group("npu", members=(Member("/dev/old*"),), env={"OLD": "yes"}),
+    )
+    assert UdevOptions(groups).variables == {"npu": ["NPU*", "OLD"]}

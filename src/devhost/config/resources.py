@@ -301,6 +301,31 @@ def _check_give(give: Give, backend: type[Backend], node: Fields, place: Place) 
         agreed(partial(check, *one), node.entries["give"].value, backend.name, place.key("give"))
 
 
+def refuse_set_variables(entries: Sequence[Placed], options: Mapping[str, Any], catalog: Catalog) -> None:
+    """Complains about variables of ``give`` that the backend's options set for what an entry names."""
+    for entry in entries:
+        name, give, where = entry.settings.backend, entry.settings.give, entry.settings.where
+        backend = catalog.get(name)
+        if backend is None or not give.env:
+            continue
+        terms = [term for block in where for term in block.terms]
+        patterns = [one for term in terms if _reveals(backend, term) for one in term.patterns]
+        known = getattr(options.get(name), "variables", {})
+        for group, variables in known.items() if isinstance(known, Mapping) else ():
+            if not any(pattern.matches(group) for pattern in patterns):
+                continue
+            for variable in give.env:
+                if any(fnmatchcase(variable, one) for one in variables):
+                    message = f"backends.{name} sets this variable for {shown(group)}"
+                    place = entry.place.key("give").key("env").key(variable)
+                    place.report(entry, message, "remove one of the two")
+
+
+def _reveals(backend: type[Backend], term: Term) -> bool:
+    attribute = declared(backend.attributes, term.attribute)
+    return attribute is not None and attribute.reveals
+
+
 def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Place) -> None:
     """Complains about what cannot be together with ``serve: dra``, and about one class for several names."""
     if not isinstance(node, Fields):

@@ -246,6 +246,14 @@ class UdevOptions:
         example=("A10B",),
     )
 
+    @property
+    def variables(self) -> dict[str, list[str]]:
+        """The variables of groups by the groups' names, with ``*`` for a placeholder."""
+        found: dict[str, list[str]] = {}
+        for group in self.groups:
+            found.setdefault(group.name, []).extend(templates.as_glob(name) for name in group.env)
+        return found
+
 
 KUBEVIRT = "kubevirt"
 """The use that needs a whole USB device."""

@@ -11,6 +11,7 @@ from .checks import check, check_path, check_variable
 from .texts import (
     INDEX,
     RESOURCE,
+    as_glob,
     attributes,
     fields,
     fill,
@@ -24,6 +25,7 @@ from .texts import (
 __all__ = [
     "INDEX",
     "RESOURCE",
+    "as_glob",
     "attributes",
     "check",
     "check_path",

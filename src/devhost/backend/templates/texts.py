@@ -28,6 +28,11 @@ def fields(text: str) -> list[str]:
     return _FIELD.findall(text)
 
 
+def as_glob(text: str) -> str:
+    """``text`` with ``*`` for each placeholder."""
+    return _FIELD.sub("*", text)
+
+
 def attributes(text: str, others: Collection[str] = ()) -> set[str]:
     """The attributes that are needed to fill in ``text``; ``others`` are placeholders that are none."""
     return set(fields(text)).difference({INDEX}, RESOURCE, others)
