@@ -115,7 +115,7 @@ async def test_a_function_is_unhealthy_while_its_group_has_no_node(
 
 
 @pytest.mark.parametrize(("example", "name"), [("intel-qat.yaml", CY), ("intel-dsa-vfio.yaml", DSA)])
-def test_without_the_hardware_explain_says_so(tmp_path: Path, example: str, name: str) -> None:
+def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path, example: str, name: str) -> None:
     SriovTree(tmp_path)
     command = [sys.executable, "-m", "devhost", "explain", name, "--config", EXAMPLES / example]
     done = subprocess.run([*command, "--root", tmp_path], capture_output=True, text=True, check=True)

@@ -77,7 +77,7 @@ async def test_a_container_gets_the_nodes_and_variables_of_habanas_plugin(node: 
             assert not (started.mounts or started.annotations or started.cdi_devices)
 
 
-async def test_a_gaudi_is_unhealthy_while_its_driver_says_so(node: Node) -> None:
+async def test_a_gaudi_is_unhealthy_while_its_driver_reports_a_fault(node: Node) -> None:
     machine = Tree(node.root)
     states = [gaudi(machine, card, card, is_older=False) for card in range(2)]
     async with node.served():
@@ -90,6 +90,6 @@ async def test_a_gaudi_is_unhealthy_while_its_driver_says_so(node: Node) -> None
         await node.offers({"habana.ai/gaudi": 2})
 
 
-def test_without_a_gaudi_explain_says_so(tmp_path: Path) -> None:
+def test_without_a_gaudi_explain_gives_the_reason(tmp_path: Path) -> None:
     Tree(tmp_path)
     assert explained(GAUDI, "habana.ai/gaudi", tmp_path).startswith("habana.ai/gaudi (resources[0]): ")

@@ -82,8 +82,8 @@ class Udev(Backend):
     def allocate(self, request: AllocateRequest) -> Edits:
         """The nodes of these devices, readable and writable, and what their groups add.
 
-        If several groups set a variable to different values, these are joined with commas. ``{index}`` in a
-        group is the number of the device, in natural order of the first nodes.
+        If several groups set a variable to different values, these are joined with commas in the order of
+        ``{index}``: the number of the device, in natural order of the first nodes.
 
         Raises:
             AllocationError: a required node or mount is missing, a group has none of a member's nodes, or
