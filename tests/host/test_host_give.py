@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from string import ascii_letters
 from typing import ClassVar
 
 import pytest
@@ -133,6 +134,18 @@ async def test_another_thing_at_the_path_of_a_device_refuses_the_pod(node: Node)
     async with node.served():
         await node.offers({CARD: 2})
         assert "are both to be /dev/card0 in the container" in await refusal(node, 2)
+
+
+async def test_more_nodes_than_a_container_may_have_refuse_the_pod(node: Node) -> None:
+    for letter in ascii_letters[:40]:
+        (node.root / "dev" / f"card{letter}").touch()
+    nodes = ", ".join(f"{{path: /dev/ctl, containerPath: '/x{n}/{{serial}}'}}" for n in range(25))
+    configure(node, card(f"{{nodes: [{nodes}]}}"))
+    async with node.served():
+        await node.offers({CARD: 42})
+        assert len((await node.container({CARD: 39})).devices) == 26 * 39
+        expected = f"{CARD}: with give, a container would get 1040 device nodes, more than 1024"
+        assert expected in await refusal(node, 40)
 
 
 @pytest.mark.parametrize("backend", ["card", "function"])

@@ -244,7 +244,11 @@ class ResourceBackend:
             return edits
         from devhost.planning.give.edits import completed  # most nodes have no entry with give
 
-        return completed(edits, terms.give, devices, self.resource, terms.whole)
+        edits = completed(edits, terms.give, devices, self.resource, terms.whole)
+        if (count := len(edits.nodes)) > MAX_NODES:
+            reason = f"with give, a container would get {count} device nodes, more than {MAX_NODES}"
+            raise AllocationError(f"{self.resource}: {reason}")
+        return edits
 
     def _request(self, devices: Sequence[Device], terms: Terms) -> AllocateRequest:
         options = _NO_OPTIONS if terms.options is None else terms.options
