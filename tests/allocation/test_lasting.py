@@ -17,6 +17,7 @@ from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.claims import Reason
+from devhost.planning.give import Give, GiveVariable, When
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, ResourceSettings
 
@@ -75,6 +76,7 @@ class Node:
         self.scanner.runner.discover([])
         granted = await allocated(self.allocator, tokens)
         self.inventory.allocations.release(tokens)
+        self.env = granted.edits.env
         return granted.nodes()
 
     def questions(self) -> list[str]:
@@ -141,6 +143,21 @@ async def test_other_options_end_it_and_the_same_ones_do_not(node: Node) -> None
     node.allocator.follow(node.scanner, replace(node.entry, options=Options("fast")))
     await node.start("d1")
     assert node.questions() == ["d1"]
+
+
+async def test_what_the_entry_gives_lasts_while_the_number_of_devices_is_the_same(
+    node: Node,
+) -> None:
+    entry = replace(node.entry, give=Give(env={"ID": "{id}", "SOME": GiveVariable("yes", When.PARTIAL)}))
+    node.allocator.follow(node.scanner, entry, 1)
+    await node.start("d1")
+    await node.start("d1")
+    assert node.questions() == ["d1"]
+    assert node.env == {"ID": "d1"}
+    node.allocator.follow(node.scanner, entry, 2)
+    await node.start("d1")
+    assert node.questions() == ["d1"]
+    assert node.env == {"ID": "d1", "SOME": "yes"}
 
 
 async def test_another_backend_object_ends_it(node: Node) -> None:

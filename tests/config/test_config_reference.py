@@ -23,6 +23,7 @@ from devhost.config.language import (
 )
 from devhost.config.reader import keys
 from devhost.discovery import catalog
+from devhost.planning.give import Give, GiveMount, GiveNode, GiveVariable, When
 from devhost.planning.settings import Inject, Of, Prefer, Serve, WhenEmpty
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -44,13 +45,28 @@ def test_every_example_is_a_right_configuration(example: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cls", [File, Resource, Sharing, Override, Cdi, DeviceInfo, Labels, Dra, ResourceDra]
+    "cls",
+    [
+        File,
+        Resource,
+        Sharing,
+        Override,
+        Cdi,
+        DeviceInfo,
+        Labels,
+        Dra,
+        ResourceDra,
+        Give,
+        GiveNode,
+        GiveMount,
+        GiveVariable,
+    ],
 )
 def test_every_key_is_documented(cls: type) -> None:
     missing = [key for key in keys(cls) if f"`{key}`" not in TEXT and f".{key}`" not in TEXT]
     assert missing == []
 
 
-@pytest.mark.parametrize("values", [Prefer, Inject, WhenEmpty, Of, Serve])
+@pytest.mark.parametrize("values", [Prefer, Inject, WhenEmpty, Of, Serve, When])
 def test_every_value_is_documented(values: type[StrEnum]) -> None:
     assert [value for value in values if f"`{value}`" not in TEXT] == []

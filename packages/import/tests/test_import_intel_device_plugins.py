@@ -85,6 +85,7 @@ def test_qat_resources_are_named_by_generation_and_services() -> None:
         "qat.intel.com/generic": ["kind: vf, vendor: 8086, device: 37c9, driver: igb_uio"],
         "qat.intel.com/asym-dc": ["kind: vf, vendor: 8086, device: 4941 or 4943 or 4945, driver: igb_uio"],
     }
+    assert {str(entry.give.env) for entry in entries.values()} == {"{'QAT{index}': '{pciBusID}'}"}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,7 @@ def test_queues_for_virtual_machines_are_functions_bound_to_vfio() -> None:
         "sriov",
         ["vendor: 8086, device: 0b25 or 11fb or 1212, driver: vfio-pci"],
     )
+    assert entry.give.env == {"VFIO_BDF{index}": "{pciBusID}"}
 
 
 def test_objects_of_several_kinds_become_one_file(tmp_path: Path) -> None:

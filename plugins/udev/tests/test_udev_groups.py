@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.fixtures import request
-from devhost_udev.options import Group, GroupMount, Member, Pair, UsbMember
+from devhost_udev.options import Group, GroupMount, Member, Pair, UdevOptions, UsbMember
 
 from devhost.backend import AllocationError, Device, DeviceNode, Event, Mount, OptionError
 from devhost.backend.where import Block, Term, Text
@@ -396,3 +396,80 @@ def test_a_group_whose_node_has_another_id_now_lists_its_former_ones(machine: An
     (device,) = groups(machine.backend(Group("g", members=(Member("/dev/dsa/wq*"),))))
     assert device.id == "g-dsa-0000:6a:01.0-wq0.1"
     assert device.former_ids == ("g-dsa-0000:6a:01.0", "g-dsa-0000:6a:01.0.*")
+
+
+def accelerator(machine: Any, card: int, number: int) -> None:
+    """A card with two nodes, whose number depends on the order in which the driver probes the cards."""
+    function = f"pci0000:00/0000:00:0{card}.0/0000:0{card}:00.0"
+    machine.pci(function, driver="npu")
+    for major, name in enumerate(("npu", "npu_ctl"), 240):
+        machine.device(f"{function}/{name}/{name}{number}", name, f"{name}{number}", f"{major}:{number}")
+
+
+def test_a_group_with_an_id_keeps_it_if_drivers_probe_in_another_order(machine: Any) -> None:
+    members = (Member("/dev/npu[0-9]"), Member("/dev/npu_ctl*"))
+    for card, number in ((1, 1), (2, 0)):
+        accelerator(machine, card, number)
+    before = {d.id: d for d in groups(machine.backend(Group("npu", members=members)))}
+    found = groups(machine.backend(Group("npu", members=members, id="pciBusID")))
+    assert {d.id: d.attributes["members"] for d in found} == {
+        "npu-0000:01:00.0": ("/dev/npu1", "/dev/npu_ctl1"),
+        "npu-0000:02:00.0": ("/dev/npu0", "/dev/npu_ctl0"),
+    }
+    assert all(d.health and not d.withheld for d in found)
+    assert before.keys().isdisjoint(d.id for d in found)
+    # what pods hold under the ids without the key keeps counting
+    same = {d.attributes["members"]: name for name, d in before.items()}
+    assert all(same[d.attributes["members"]] in d.former_ids for d in found)
+
+
+def test_devices_with_one_value_of_the_id_are_withheld(machine: Any) -> None:
+    accelerator(machine, 1, 0)
+    accelerator(machine, 1, 1)
+    accelerator(machine, 2, 2)
+    found = groups(machine.backend(Group("npu", members=(Member("/dev/npu[0-9]"),), id="pciBusID")))
+    why = "2 devices of the group have the pciBusID 0000:01:00.0: set id to an attribute that differs"
+    assert {d.id: d.withheld for d in found} == {
+        "npu-0000:01:00.0@npu0": why,
+        "npu-0000:01:00.0@npu1": why,
+        "npu-0000:02:00.0": None,
+    }
+
+
+def test_a_device_without_the_attribute_of_the_id_is_withheld(machine: Any) -> None:
+    machine.misc("npu0", 100)
+    (device,) = groups(machine.backend(Group("npu", members=(Member("/dev/npu[0-9]"),), id="pciBusID")))
+    assert device.withheld == "its first node has no pciBusID, which is the group's id"
+
+
+@pytest.mark.parametrize("name", ["pciBus", "number", "index", "sysattr.", "ID_*"])
+def test_an_id_that_is_no_attribute_is_refused(name: str) -> None:
+    with pytest.raises(OptionError, match="there is no attribute") as caught:
+        Group("npu", members=(Member("/dev/npu*"),), id=name)
+    assert caught.value.key == "id"
+
+
+def test_the_attribute_of_the_id_is_read(machine: Any) -> None:
+    machine.device("virtual/npu/npu0", "npu", "npu0", "240:0", {"uuid": "A-7"})
+    group = Group("npu", members=(Member("/dev/npu[0-9]"),), id="sysattr.uuid")
+    (device,) = groups(machine.backend(group))
+    assert device.id == "npu-A-7"
+
+
+@pytest.mark.parametrize("pair", list(Pair))
+def test_a_node_to_which_several_links_lead_is_one_device(machine: Any, pair: Pair) -> None:
+    accelerator(machine, 1, 0)
+    for link in ("a0", "b0"):
+        machine.link(f"/dev/by-path/{link}", "/dev/npu0")
+    members = (Member("/dev/by-path/*"), Member("/dev/npu_ctl*"))
+    (device,) = groups(machine.backend(Group("npu", members=members, pair=pair)))
+    assert device.health
+    assert device.attributes["members"] == ("/dev/npu0", "/dev/npu_ctl0")
+
+
+def test_a_variable_of_a_group_is_none_that_an_entry_for_it_can_give() -> None:
+    groups = (
+        Group("npu", members=(Member("/dev/npu*"),), env={"NPU{index}": "{devNode}"}),
+        Group("npu", members=(Member("/dev/old*"),), env={"OLD": "yes"}),
+    )
+    assert UdevOptions(groups).variables == {"npu": ["NPU*", "OLD"]}

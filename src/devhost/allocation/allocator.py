@@ -126,10 +126,13 @@ class Allocator:
         """Whether PreStartContainer has anything to do."""
         return self._backend.prepares or self._entry.check_starts
 
-    def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:
-        """Uses this scanner and entry from now on; containers keep the terms of their devices."""
+    def follow(self, scanner: Scanner, entry: ResourceSettings, devices: int = 0) -> None:
+        """Uses these from now on; containers keep the terms of their devices.
+
+        ``devices`` is how many the resource has, 0 if that is not known.
+        """
         self._entry = entry
-        self._backend.follow(scanner, entry)
+        self._backend.follow(scanner, entry, devices)
 
     async def settle(self, available: Sequence[str], must_include: Sequence[str]) -> None:
         """Asks who holds the devices that the kubelet offers to a container, before :meth:`prefer`."""

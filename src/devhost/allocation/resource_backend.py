@@ -14,6 +14,7 @@ from devhost.backend.model import Device, DeviceNode, Edits, Mount
 from devhost.backend.sysfs import node_number
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
+from devhost.planning.give import CDI_NAME, NO_GIVE, Give
 from devhost.planning.naming import variable, variable_problem
 from devhost.planning.settings import ResourceSettings
 
@@ -31,7 +32,6 @@ _PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 _CONTROL = r"\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _NO_TEXT = re.compile(f"[{_CONTROL}]")  # control characters, text directions, and halves of characters
 _NO_VALUE = re.compile(rf"(?![\n\t])[{_CONTROL}]")  # a value may have several lines, if the user wrote them
-_CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^/=\s]+")  # qualified device name of the CDI specification
 
 _ORDINARY = frozenset("rw")
 _NO_OPTIONS = NoOptions()
@@ -63,11 +63,14 @@ class Terms:
 
     ``options`` is the value of the backend's ``ResourceOptions``, ``None`` where it has none;
     ``permissions`` are those of the device nodes, empty where the backend decides; ``shares`` is how much
-    the container asks for of each device, by id, empty where the backend does not use it.
+    the container asks for of each device, by id, empty where the backend does not use it. ``give`` is what
+    the entry gives, ``whole`` the number of the resource's devices; 0 where that does not matter.
     """
 
     options: object = None
     permissions: str = ""
+    give: Give = NO_GIVE
+    whole: int = 0
     shares: Mapping[str, Fraction] = field(default_factory=dict)
 
 
@@ -95,7 +98,7 @@ class ResourceBackend:
     def __init__(self, resource: str, scanner: Scanner, entry: ResourceSettings) -> None:
         self.resource = resource
         self.scanner = scanner
-        self.terms = Terms(entry.options, entry.permissions)
+        self.terms = _terms(entry)
         """Those of the containers to come."""
         self._before: object = None
         """The options of before their class changed."""
@@ -108,12 +111,15 @@ class ResourceBackend:
     def prepares(self) -> bool:
         return self.runner.prepares(self.terms.options)
 
-    def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:
-        """Uses these from now on; containers keep the terms on which they got their devices."""
+    def follow(self, scanner: Scanner, entry: ResourceSettings, devices: int = 0) -> None:
+        """Uses these from now on; containers keep the terms on which they got their devices.
+
+        ``devices`` is how many the resource has, 0 if that is not known.
+        """
         if type(entry.options) is not type(self.terms.options):
             self._before = self.terms.options
         self.scanner = scanner
-        self.terms = Terms(entry.options, entry.permissions)
+        self.terms = _terms(entry, devices)
 
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs one of the methods below on the backend's thread, for at most ``deadline`` seconds."""
@@ -219,12 +225,7 @@ class ResourceBackend:
 
     def _edits(self, devices: Sequence[Device], terms: Terms) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
-        edits = self._asked(devices, terms)
-        if not isinstance(edits, Edits):
-            raise BackendError(f"backend {self.runner.name} answered {type(edits).__name__}, not Edits")
-        check_edits(edits, self.runner.name)
-        edits = named(Edits.merge([edits]), self.resource)  # what several devices share, once
-        edits = permitted(edits, terms.permissions)
+        edits = permitted(self._asked(devices, terms), terms.permissions)
         absent = {path for path in _paths(edits, required=True) if not self.runner.exists(path)}
         if absent:
             return Granted(edits), self._blame(devices, terms, absent)
@@ -233,7 +234,21 @@ class ResourceBackend:
         return Granted(edits, frozenset(optional)), {}
 
     def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
-        return self.runner.allocate(self._request(devices, terms), (self._before,))
+        """What the backend and the entry give, each thing once."""
+        edits = self.runner.allocate(self._request(devices, terms), (self._before,))
+        if not isinstance(edits, Edits):
+            raise BackendError(f"backend {self.runner.name} answered {type(edits).__name__}, not Edits")
+        check_edits(edits, self.runner.name)
+        edits = named(Edits.merge([edits]), self.resource)
+        if not terms.give:
+            return edits
+        from devhost.planning.give.edits import completed  # most nodes have no entry with give
+
+        edits = completed(edits, terms.give, devices, self.resource, terms.whole)
+        if (count := len(edits.nodes)) > MAX_NODES:
+            reason = f"with give, a container would get {count} device nodes, more than {MAX_NODES}"
+            raise AllocationError(f"{self.resource}: {reason}")
+        return edits
 
     def _request(self, devices: Sequence[Device], terms: Terms) -> AllocateRequest:
         options = _NO_OPTIONS if terms.options is None else terms.options
@@ -275,6 +290,11 @@ class ResourceBackend:
             if own:
                 blame[device.id] = sorted(own)
         return blame or {device.id: sorted(absent) for device in devices}
+
+
+def _terms(entry: ResourceSettings, devices: int = 0) -> Terms:
+    whole = devices if entry.give.depends_on_count else 0
+    return Terms(entry.options, entry.permissions, entry.give, whole)
 
 
 def each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
@@ -335,7 +355,7 @@ def check_edits(edits: Edits, backend: str) -> None:
         if "\0" in value:
             raise BackendError(f"{wrong} a variable {quoted(name)} whose value holds a NUL character")
     for name in edits.cdi_devices:
-        if not _CDI_NAME.fullmatch(name):
+        if not CDI_NAME.fullmatch(name):
             raise BackendError(f"{wrong} {quoted(name)} for a CDI name; it reads vendor/class=device")
     seen_as = [node.container_path or node.path for node in edits.nodes]
     seen_as += [mount.container_path for mount in edits.mounts]

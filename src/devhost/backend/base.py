@@ -274,7 +274,9 @@ class Backend:
     """A frozen dataclass; its fields, in camelCase, are the keys under ``backends.<name>``.
 
     A class variable ``former_keys: Mapping[str, str]``, of this or any other dataclass of options, maps keys
-    of earlier versions to the error message for them.
+    of earlier versions to the error message for them. A property ``variables: Mapping[str, Collection[str]]``
+    has those that ``allocate`` sets for devices made of several parts, as in :attr:`Backend.variables`, by
+    the value of the attribute that identifies such a device (:attr:`Attribute.reveals`).
     """
 
     ResourceOptions: ClassVar[type] = NoOptions
@@ -303,6 +305,9 @@ class Backend:
 
     attributes: ClassVar[Mapping[str, Attribute]] = {}
     """Every attribute a device of this backend can have."""
+
+    variables: ClassVar[Collection[str]] = ()
+    """Variables that ``allocate`` always sets, with ``*`` for what varies: an entry cannot ``give`` them."""
 
     claim_kinds: ClassVar[Collection[str]] = ()
     """The kinds of claims that only this backend and related ones use: the first arguments of

@@ -7,12 +7,13 @@ import difflib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from devhost.backend import MissingDriver
-from devhost.backend.errors import UsageError
-from devhost.backend.model import HEALTHY, Device, Health
+from devhost.backend.errors import AllocationError, UsageError
+from devhost.backend.model import HEALTHY, Device, Edits, Health
 from devhost.backend.sysfs import natural
 from devhost.backend.where import objection, show
 from devhost.config.loader import load_or_everything
@@ -222,7 +223,78 @@ def _print(seen: View, backend: str, device: Device) -> None:
         for key, value in given(verdict.entry.options).items():
             click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
         if verdict.taken:
+            for line in gives.lines() if (gives := _gives(found, verdict, device)) else ():
+                click.echo(f"  gives: {line}")
             _print_preference(found, verdict.resource)
+
+
+class _Gives:
+    """What an entry gives a container with one device besides what the backend gives."""
+
+    def __init__(self, found: ScanResult, verdict: Verdict, device: Device) -> None:
+        from devhost.planning.give.edits import given  # only where an entry gives something
+
+        self._exists = found.scanners[verdict.entry.backend].runner.exists
+        self._edits = Edits()
+        self._refusal = ""
+        whole = len(found.plan.resources[verdict.resource].offers)
+        try:
+            self._edits = given(verdict.entry.give, [device], verdict.resource, whole)
+        except AllocationError as error:
+            self._refusal = error.message
+
+    def lines(self) -> Iterator[str]:
+        """One line for each thing, without characters that do not print."""
+        found = [f"refused: {self._refusal}"] if self._refusal else []
+        found += (self._line(node.path, node.container_path, node.required) for node in self._edits.nodes)
+        for mount in self._edits.mounts:
+            access = "read-only" if mount.read_only else "read-write"
+            found.append(self._line(mount.host_path, mount.container_path, mount.required, f" {access}"))
+        for pairs in (self._edits.env, self._edits.annotations):
+            found += (f"{name}={value}" for name, value in pairs.items())
+        yield from map(printable, (*found, *self._edits.cdi_devices))
+
+    def _line(self, host: str, container: str, required: bool, access: str = "") -> str:
+        at = "" if container in ("", host) else f" at {container}"
+        missing = "does not exist" if required else "omitted, as it does not exist"
+        return f"{host}{at}{access}" + ("" if self._exists(host) else f" ({missing})")
+
+    def document(self) -> dict[str, Any]:
+        """The same in the terms of JSON."""
+        return {
+            "refused": self._refusal,
+            "nodes": [
+                {
+                    **self._thing(node.path, node.container_path, node.required),
+                    "permissions": node.permissions,
+                }
+                for node in self._edits.nodes
+            ],
+            "mounts": [
+                {
+                    **self._thing(mount.host_path, mount.container_path, mount.required),
+                    "readOnly": mount.read_only,
+                }
+                for mount in self._edits.mounts
+            ],
+            "env": dict(self._edits.env),
+            "annotations": dict(self._edits.annotations),
+            "cdiDevices": list(self._edits.cdi_devices),
+        }
+
+    def _thing(self, host: str, container: str, required: bool) -> dict[str, object]:
+        exists = self._exists(host)
+        return {
+            "path": host,
+            "containerPath": container or host,
+            "optional": not required,
+            "exists": exists,
+        }
+
+
+def _gives(found: ScanResult, verdict: Verdict, device: Device) -> _Gives | None:
+    """``None`` if the entry does not take the device or gives nothing."""
+    return _Gives(found, verdict, device) if verdict.taken and verdict.entry.give else None
 
 
 def _print_preference(found: ScanResult, resource: str) -> None:
@@ -317,6 +389,7 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
                 **held_by(verdict.held_by),
                 "options": plain(verdict.entry.options) or {},
                 "preference": _preference(found, verdict.resource) if verdict.taken else "",
+                **({"gives": gives.document()} if (gives := _gives(found, verdict, device)) else {}),
             }
             for verdict in explain(found.plan, found.settings, backend, device)
         ],

@@ -22,7 +22,14 @@ from .diagnostics import Diagnostics, Place
 from .document import PIPE_DEADLINE, Fields, Node, parse, read_file, refuse_manifest
 from .language import Cdi, DeviceInfo, File, Labels
 from .reader import WRONG, read_fields
-from .resources import Placed, backend_of, named_backends, read_options, read_resources
+from .resources import (
+    Placed,
+    backend_of,
+    named_backends,
+    read_options,
+    read_resources,
+    refuse_set_variables,
+)
 
 __all__ = ["DEFAULT", "CatalogFor", "backend_paths", "load", "loads", "read"]
 
@@ -83,6 +90,7 @@ def loads(
         backend = catalog.get(name)
         if name not in options and name not in given and backend is not None:
             options[name] = _default_options(entry, backend)
+    refuse_set_variables(entries, options, catalog)
     if diagnostics.found:
         raise diagnostics.error()
     cdi = values.get("cdi", Cdi())

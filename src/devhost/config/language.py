@@ -13,6 +13,7 @@ from devhost.backend import OptionError, option
 from devhost.backend.frozen import frozen
 from devhost.backend.model import PERMISSIONS
 from devhost.planning import naming as naming
+from devhost.planning.give import NO_GIVE, Give
 from devhost.planning.naming import SUBDOMAIN
 from devhost.planning.settings import (
     CDI_DIRECTORY,
@@ -164,6 +165,7 @@ class Resource:
         "decides.",
         example="mrw",
     )
+    give: Give = option(NO_GIVE, "What a container gets besides what the backend gives for its devices.")
     optional: bool = option(
         False, "Whether a node without such a device is as expected; otherwise it is reported as a problem."
     )

@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
+from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, NamedTuple
 
-from devhost.backend import Backend, NoOptions
+from devhost.backend import Backend, NoOptions, OptionError, templates
 from devhost.backend.base import declared
 from devhost.backend.errors import ConfigError
 from devhost.backend.where import Block, Flag, Term, Where, covers, gets_all
 from devhost.discovery.catalog import Catalog
 from devhost.planning import naming
+from devhost.planning.give import NO_GIVE, Give
 from devhost.planning.settings import (
     DraTerms,
     Of,
@@ -270,6 +273,7 @@ def _entry(
         assert isinstance(expected, Scalar)  # it has been read as a number or text
         values["expect"] = read_ranges(expected, place.key("expect"), is_condition=False)
     options = read_resource_options(theirs, backend, name or "", where, share, exclusive, node, place)
+    _check_give(values.get("give", NO_GIVE), backend, node, place)
     terms = values.pop("dra", ResourceDra())
     _check_claim_options(terms.claim_options, backend, node, place)
     return ResourceSettings(
@@ -283,6 +287,43 @@ def _entry(
         dra=DraTerms(terms.class_ or "", terms.extended_name, tuple(terms.claim_options)),
         **values,
     )
+
+
+def _check_give(give: Give, backend: type[Backend], node: Fields, place: Place) -> None:
+    """Complains about each placeholder that is no attribute, and each variable that the backend sets."""
+
+    def check(key: str, text: str, others: Collection[str]) -> None:
+        templates.check(text, key, backend.attributes, others)
+        if key == f"env.{text}" and any(fnmatchcase(text, one) for one in backend.variables):
+            raise OptionError(f"backend {backend.name} sets this variable", key=key, hint="remove it")
+
+    for one in give.texts():
+        agreed(partial(check, *one), node.entries["give"].value, backend.name, place.key("give"))
+
+
+def refuse_set_variables(entries: Sequence[Placed], options: Mapping[str, Any], catalog: Catalog) -> None:
+    """Complains about variables of ``give`` that the backend's options set for what an entry names."""
+    for entry in entries:
+        name, give, where = entry.settings.backend, entry.settings.give, entry.settings.where
+        backend = catalog.get(name)
+        if backend is None or not give.env:
+            continue
+        terms = [term for block in where for term in block.terms]
+        patterns = [one for term in terms if _reveals(backend, term) for one in term.patterns]
+        known = getattr(options.get(name), "variables", {})
+        for group, variables in known.items() if isinstance(known, Mapping) else ():
+            if not any(pattern.matches(group) for pattern in patterns):
+                continue
+            for variable in give.env:
+                if any(fnmatchcase(variable, one) for one in variables):
+                    message = f"backends.{name} sets this variable for {shown(group)}"
+                    place = entry.place.key("give").key("env").key(variable)
+                    place.report(entry, message, "remove one of the two")
+
+
+def _reveals(backend: type[Backend], term: Term) -> bool:
+    attribute = declared(backend.attributes, term.attribute)
+    return attribute is not None and attribute.reveals
 
 
 def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Place) -> None:
@@ -299,6 +340,9 @@ def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Pl
     if not has_dra:
         hint = "add dra: {driver: devhost.example.com} at the top level"
         place.key("serve").report(node.entries["serve"].value, "the file names no DRA driver", hint)
+    if values.get("give", NO_GIVE).annotations:
+        at, where = _inner(node, "give", "annotations", place)
+        where.report(at, "claims give no annotations", "remove them, or set serve: plugin")
     if sharing is not None and sharing.of is Of.ALL:
         at, where = _inner(node, "share", "of", place)
         hint = "remove it, as a claim with allocationMode: All gets every device; or set serve: plugin"

@@ -229,8 +229,16 @@ class Rendering:
     @property
     def seen(self) -> list[Seen]:
         """What the host had."""
-        parts = [*self.single.values(), *([self.whole] if self.whole else [])]
-        return [part.seen for part, _ in parts]
+        return [part.seen for part in self._parts()]
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The variables of a container that has all devices."""
+        lines = (line for part in self._parts() for line in part.edits.get("env", ()))
+        return dict(line.split("=", 1) for line in lines)
+
+    def _parts(self) -> list[Rendered]:
+        return [part for part, _ in (*self.single.values(), *([self.whole] if self.whole else []))]
 
 
 async def rendering(group: Group, deadline: float) -> Rendering:
@@ -338,6 +346,30 @@ def record_of(
             _add(own_names, more, there)
     devices = [replace(one.claimed, cdi_ids=tuple(names[position])) for position, one in enumerate(chosen)]
     return ClaimRecord(claim, driver, tuple(devices)), edits
+
+
+def check_variables(renderings: Sequence[tuple[Group, Rendering]]) -> None:
+    """Refuses different values of a variable in one request, if an entry gives it: the last one would win.
+
+    Raises:
+        ClaimError: which variable, and the resources.
+    """
+    by_request: dict[str, list[tuple[Group, Mapping[str, str]]]] = {}
+    for group, rendering in renderings:
+        by_request.setdefault(group.members[0].claimed.base, []).append((group, rendering.env))
+    for groups in by_request.values():
+        if len(groups) < 2 or not any(group.terms.give.env for group, _ in groups):
+            continue
+        from devhost.planning.give.edits import given
+
+        for group, env in groups:
+            terms = group.terms
+            for name in given(terms.give, group.devices, group.resource, terms.whole).env:
+                for other, others in groups:
+                    if others.get(name, env[name]) != env[name]:
+                        both = f"{group.resource} and {other.resource}"
+                        reason = f"{both} give containers of one request different values of {name}"
+                        raise ClaimError(f"{reason} (give it in one entry, or make two requests)")
 
 
 def _add(names: list[str], more: Sequence[str], there: set[str]) -> None:

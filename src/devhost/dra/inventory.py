@@ -358,7 +358,7 @@ class DraInventory:
             self._verdicts[name] = Verdicts(scanner, entry)
         verdict = self._verdicts[name].now()
         backend = self._backends.setdefault(name, ResourceBackend(name, scanner, entry))
-        backend.follow(scanner, entry)
+        backend.follow(scanner, entry, len(planned.offers))
         pool = self._pool(name, entry.backend)
         offers = []
         for device, replicas in planned.offers:
@@ -390,7 +390,7 @@ class DraInventory:
             seen = selected(entry.where, device.attributes, device.inherited)
             if entry.backend == key[0] and seen is not None and naming.expand(entry.name, seen) == resource:
                 backend = self._backends.setdefault(resource, ResourceBackend(resource, scanner, entry))
-                backend.follow(scanner, entry)
+                backend.follow(scanner, entry, len(self._now.get(resource, ())))
                 health = scanner.health.verdict(device, time.monotonic())
                 replicas = replicas_of(entry.share, seen)
                 self._devices[name] = DraDevice(key, device, health, resource, entry, backend, replicas)

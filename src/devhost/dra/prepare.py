@@ -34,6 +34,7 @@ from .claim_devices import (
     Chosen,
     Group,
     Rendering,
+    check_variables,
     choose,
     groups,
     is_recorded,
@@ -289,6 +290,7 @@ class Preparer:
 
     async def _write(self, holder: ClaimHolder, chosen: Sequence[Chosen], *, running: bool) -> ClaimRecord:
         renderings = [(group, await self._render(holder, group)) for group in groups(chosen)]
+        check_variables(renderings)
         taking = [(group, found) for group, found in renderings if not group.admin]
         for group, found in taking:
             if nodes := found.unclaimed:

@@ -168,7 +168,7 @@ class ResourceService:
         if planned is not self._planned or scanner is not self.scanner:
             self.scanner, self._planned = scanner, planned
             self._follow(planned.entry)
-            self.allocator.follow(scanner, planned.entry)
+            self.allocator.follow(scanner, planned.entry, len(planned.offers))
         self._show(planned.offers, caused_at, terms, refused)
 
     def empty(

@@ -15,6 +15,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
 from devhost.backend.where import Range, Where, shortfall
 
+from .give import NO_GIVE, Give
 from .naming import fields
 
 MAX_REPLICAS = 100_000
@@ -133,10 +134,11 @@ class ResourceSettings:
     ``index`` is its position in the file, from 0; ``name`` may be a template (see
     ``devhost.planning.naming``). ``options`` is the value of the backend's ``ResourceOptions``; ``None`` if
     it has none. Without ``topology`` the kubelet receives no NUMA nodes. ``permissions`` are those of the
-    device nodes in a container; if empty, the backend decides. If an ``optional`` entry has no device, that
-    is no problem. ``expect`` is how many devices it should have; any number if empty. With ``take_over`` the
-    resource is registered even while another plugin serves it on this node. With ``check_starts`` a container
-    does not start while a node that it was given is another device.
+    device nodes in a container; if empty, the backend decides. ``give`` is what a container gets
+    besides. If an ``optional`` entry has no device, that is no problem. ``expect`` is how many devices it
+    should have; any number if empty. With ``take_over`` the resource is registered even while another plugin
+    serves it on this node. With ``check_starts`` a container does not start while a node that it was given is
+    another device.
     """
 
     index: int
@@ -152,6 +154,7 @@ class ResourceSettings:
     topology: bool = True
     healthy_while: Where = ()
     permissions: str = ""
+    give: Give = NO_GIVE
     optional: bool = False
     take_over: bool = False
     check_starts: bool = False
@@ -168,7 +171,8 @@ class ResourceSettings:
         """Every attribute name that this entry uses."""
         from_where = (block.attributes() for block in self.where)
         from_share = (b.attributes() for o in self.share.overrides for b in o.where)
-        return frozenset(fields(self.name)).union(*from_where, *from_share, self.watched())
+        named = frozenset(fields(self.name))
+        return named.union(*from_where, *from_share, self.watched(), self.give.attributes)
 
     def unexpected(self, devices: int) -> str:
         """What is wrong with this number of devices; empty if it is an expected one."""

@@ -54,10 +54,9 @@ _DIFFERS = {
              "program does"],
     "qat": ["the plugin binds QAT virtual functions to {}; devhost offers those that are bound to it: "
             "backends.sriov.virtualFunctions makes and binds them",
-            "the plugin sets QAT0, QAT1, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses",
             "the plugin offers at most maxNumDevices QAT devices; devhost offers all, unless vfIndex "
             "selects fewer"],
-    "vfio-pci": ["the plugin sets VFIO_BDF0, …; devhost sets PCIDEVICE_<RESOURCE> with all addresses"],
+    "vfio-pci": ["devhost sets PCIDEVICE_<RESOURCE>, too, with all addresses"],
     "dsa": _OF_IDXD, "iaa": _OF_IDXD,
     "dlb": ["neither the plugin nor devhost offers a DLB with virtual functions"],
     "sgx": ["sgx.intel.com/epc comes from Node Feature Discovery and the webhook: keep them"],
@@ -275,7 +274,7 @@ def _entries(name: str, spec: _Spec, service: str, source: Source) -> Iterator[E
         yield from _qat(spec, service, source)
     elif spec.driver == "vfio-pci":
         functions: Block = {"vendor": "8086", "device": ["0b25", "11fb", "1212"], "driver": "vfio-pci"}
-        yield Entry(f"{name}.intel.com/vfio", "sriov", [functions])
+        yield Entry(f"{name}.intel.com/vfio", "sriov", [functions], _addresses("VFIO_BDF"))
     else:
         if spec.provisioning_config:
             source.note(
@@ -319,7 +318,12 @@ def _qat(one: _Spec, service: str, source: Source) -> Iterator[Entry]:
     for name, drivers in (("generic", others), (service, by_service)):
         if devices := [device for driver in drivers for device in _VF_DRIVERS[driver]]:
             where = {"kind": "vf", "vendor": "8086", "device": several(devices), "driver": one.dpdk_driver}
-            yield Entry(f"qat.intel.com/{name}", "sriov", [where], one.prefer)
+            yield Entry(f"qat.intel.com/{name}", "sriov", [where], {**one.prefer, **_addresses("QAT")})
+
+
+def _addresses(prefix: str) -> dict[str, Written]:
+    """The variables with the address of each function, as the plugin names them."""
+    return {"give": {"env": {f"{prefix}{{index}}": "{pciBusID}"}}}
 
 
 def _queues(node: str) -> list[tuple[str, Block, str]]:

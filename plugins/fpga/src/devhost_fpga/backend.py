@@ -23,7 +23,7 @@ from devhost.backend import (
 from devhost.backend.errors import one_line
 from devhost.backend.sysfs import is_live, pci_path
 
-from .allocation import edits, missing_node, unusable_for
+from .allocation import NODES, VARIABLES, edits, missing_node, unusable_for
 from .attributes import ATTRIBUTES
 from .discovery import FAMILIES, DflCards, Remaining
 from .model import CanProbe, Family, FpgaSysfs, Unit
@@ -47,6 +47,7 @@ class Fpga(Backend):
     Options = FpgaOptions
     ResourceOptions = FpgaUse
     attributes = ATTRIBUTES
+    variables = (f"{NODES}_*", *(f"{prefix}_*" for prefix in VARIABLES))
     subsystems = (
         "fpga",
         "fpga_region",

@@ -43,6 +43,7 @@ class Gpu(Backend):
     ResourceOptions = GpuResourceOptions
     takes_shares = True
     attributes = ATTRIBUTES
+    variables = ("NVIDIA_VISIBLE_DEVICES",)
     subsystems = ("drm", "pci", "kfd")
     modules = ("nvidia",)
     discover_deadline = 20.0  # a vendor's library may take long to start

@@ -71,6 +71,7 @@ class Rdma(Backend):
     name = "rdma"
     Options = RdmaOptions
     attributes = ATTRIBUTES
+    variables = (f"{DEVICES}*",)
     subsystems = (
         "infiniband",
         "infiniband_verbs",

@@ -34,7 +34,7 @@ from devhost.backend.purpose import (
 )
 from devhost.backend.sysfs import Sysfs, pcie_path
 
-from .allocation import document, edits, group_node, own_nodes
+from .allocation import VARIABLE, document, edits, group_node, own_nodes
 from .attributes import ATTRIBUTES, of_function
 from .bursts import BurstWait
 from .health import Lacks, Readiness, verdict
@@ -72,6 +72,7 @@ class Sriov(Backend):
     Options = SriovOptions
     ResourceOptions = SriovUse
     attributes = ATTRIBUTES
+    variables = (f"{VARIABLE}_*",)
     discover_deadline = 30.0  # a scan waits for the end of a burst, then for the netlink process
     subsystems = (
         "pci",

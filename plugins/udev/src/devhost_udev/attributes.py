@@ -67,6 +67,10 @@ ATTRIBUTES = {
 """The attributes of the backend."""
 
 LINKS = "devLinks"
+
+NUMBER = "number"
+"""The placeholder for the last number in the name of a node."""
+
 PROPERTY_FAMILY = "ID_"
 SYSATTR_FAMILY = "sysattr."
 

@@ -14,6 +14,7 @@ from devhost.backend import (
     DeviceNode,
     Edits,
     Event,
+    templates,
 )
 from devhost.backend.sysfs import natural, prefix_of
 
@@ -81,27 +82,20 @@ class Udev(Backend):
     def allocate(self, request: AllocateRequest) -> Edits:
         """The nodes of these devices, readable and writable, and what their groups add.
 
-        If several groups set a variable to different values, these are joined with commas. ``{index}`` in a
-        group is the number of the device, in natural order of the first nodes.
+        If several groups set a variable to different values, these are joined with commas in the order of
+        ``{index}``: the number of the device, in natural order of the first nodes.
 
         Raises:
             AllocationError: a required node or mount is missing, a group has none of a member's nodes, or
                 KubeVirt cannot be given a node.
         """
         devices = request.devices
-        ranked = sorted(
-            devices, key=lambda device: (natural(str(device.attributes.get("devNode"))), device.id)
-        )
-        index = {device.id: n for n, device in enumerate(ranked)}
-        parts = [self._edits(device, index[device.id]) for device in devices]
-        values: dict[str, dict[str, None]] = {}
-        for part in parts:
-            for path in self._missing(part):
-                raise AllocationError(f"{path} is missing on the node")
-            for name, value in part.env.items():
-                values.setdefault(name, {})[value] = None
-        merged = Edits.merge(parts)
-        env = {name: ",".join(each) for name, each in values.items()}
+        ranked = enumerate(templates.ranked(devices))
+        parts = {device.id: self._edits(device, index) for index, device in ranked}
+        for path in (path for part in parts.values() for path in self._missing(part)):
+            raise AllocationError(f"{path} is missing on the node")
+        merged = Edits.merge(parts[device.id] for device in devices)
+        env = templates.joined(part.env for part in parts.values())
         if request.options.kubevirt:
             env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural), request)
         lasting = merged.lasting and not request.options.kubevirt  # which changes owners

@@ -7,19 +7,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from devhost.backend import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Mount, claim, unhealthy
+from devhost.backend import (
+    HEALTHY,
+    AttributeValue,
+    Device,
+    DeviceNode,
+    Edits,
+    Mount,
+    claim,
+    templates,
+    unhealthy,
+)
 from devhost.backend.errors import printable
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
 from devhost.backend.where import show
 
-from . import templates
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device
+from .attributes import NUMBER
 from .facts import node_claims
 from .ids import RANKS, apart, fit, joined, ranked
 from .members import Function, Hardware, Pairing, Part, Paths, Row, last_number, outside_dev
 from .options import Group, GroupMount, Member, is_glob
 from .scan import Record, Scan
+
+Attributes = Mapping[str, AttributeValue]
 
 _RANKS = 64
 """The number of former ranks that are listed for a node whose id had to be shortened."""
@@ -27,18 +39,32 @@ _RANKS = 64
 
 @frozen
 class Naming:
-    """The id of a group's device, why it is withheld (``None`` if it is not), and its former ids."""
+    """The id of a group's device, why it is withheld (``None`` if it is not), and its former ids.
+
+    ``common`` is what several devices with this id have in common, and how to change that.
+    """
 
     id: str
     withheld: str | None = None
     former: tuple[str, ...] = ()
+    common: str = "this node: narrow its globs"
 
     def as_one_of(self, sharers: int, path: str) -> Naming:
         """The same if several devices of the group have this id; ``path`` is the device's first path."""
         if sharers < 2:
             return self
-        why = self.withheld or f"{sharers} devices of the group have this node: narrow its globs"
+        why = self.withheld or f"{sharers} devices of the group have {self.common}"
         return replace(self, id=apart(self.id, path), withheld=why, former=(self.id, *self.former))
+
+    def by(self, group: Group, first: Attributes) -> Naming:
+        """The same if the group's ``id`` names an attribute; ``first`` are those of its first node."""
+        if not group.id or self.withheld:
+            return self
+        if group.id not in first:
+            return replace(self, withheld=f"its first node has no {group.id}, which is the group's id")
+        value = show(first[group.id])
+        common = f"the {group.id} {value}: set id to an attribute that differs"
+        return Naming(fit(joined(group.name, value)), former=(self.id, *self.former), common=common)
 
 
 @frozen
@@ -108,9 +134,7 @@ def _listed(former: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-Attributes = Mapping[str, AttributeValue]
-
-_NO_ATTRIBUTES = frozenset({"numaNode", templates.NUMBER})
+_NO_ATTRIBUTES = frozenset({"numaNode", NUMBER})
 """What a group does not have from its first node."""
 
 
@@ -147,7 +171,8 @@ class Assembled:
         """
         nodes = (node for part in self.parts for node in self._nodes(part, index))
         mounts = (self._mount(mount, path, index) for mount, path in self.mounts)
-        return Edits(tuple(nodes), tuple(filter(None, mounts)), dict(self._env(index)))
+        env = templates.variables(self.group.env, self.first, index)
+        return Edits(tuple(nodes), tuple(filter(None, mounts)), env)
 
     def _nodes(self, part: Part, index: int) -> Iterator[DeviceNode]:
         permissions = part.member.permissions if isinstance(part.member, Member) else "rw"
@@ -157,7 +182,7 @@ class Assembled:
             if templates.lacking(wanted, known):
                 continue
             base = _within(templates.fill(wanted, known, index), part.target.path)
-            if _unfit(wanted, known, base + below):
+            if templates.unfit(wanted, known, base + below):
                 continue  # of an optional member; any other makes the device unhealthy
             for path in (base + below, *also_at(known)):
                 yield DeviceNode(node, path, permissions, required=not part.optional)
@@ -166,16 +191,9 @@ class Assembled:
         if templates.lacking(mount.container_path, self.first):
             return None
         at = _within(templates.fill(mount.container_path, self.first, index), path)
-        if _unfit(mount.container_path, self.first, at):
+        if templates.unfit(mount.container_path, self.first, at):
             return None
         return Mount(path, at, mount.read_only, not mount.optional)
-
-    def _env(self, index: int) -> Iterator[tuple[str, str]]:
-        """The variables with placeholders replaced, without those that need a missing attribute."""
-        for name, value in self.group.env.items():
-            if not templates.lacking(name + value, self.first):
-                text = templates.fill(value, self.first, index)
-                yield templates.fill_name(name, self.first, index), text
 
 
 class Groups:
@@ -216,6 +234,7 @@ class Groups:
             entries[group.name] += 1
             for row in layout.rows:
                 naming = name_of(group.name, alternative, self._distinct_paths(row))
+                naming = naming.by(group, self._first_attributes(row) if group.id else {})
                 sharers[naming.id] += 1
                 wanted.append((naming, group, alternative, row, layout))
         found: dict[str, Assembled] = {}
@@ -241,6 +260,15 @@ class Groups:
             )
             for part in parts
         ]
+
+    def _first_attributes(self, row: Row) -> Attributes:
+        """The attributes of the first node that sysfs has."""
+        for part in row.parts:
+            for node, _ in part.target.nodes:
+                if record := self._scan.by_node.get(node):
+                    function = self._pairing.function(part.member, node)
+                    return _described(node, record) | (function.attributes if function else {})
+        return {}
 
     def _place_of(self, part: Part) -> str:
         """The id of a node by the PCI function that ``at`` names; empty if it has another."""
@@ -301,7 +329,7 @@ class Groups:
         first = dict(known[records[0].node]) if records else {}
         if nodes:
             first["devNode"] = nodes[0]
-            first |= {name: known[nodes[0]][name] for name in (templates.NUMBER,) if name in known[nodes[0]]}
+            first |= {name: known[nodes[0]][name] for name in (NUMBER,) if name in known[nodes[0]]}
         near = {one.numa_node for one in placed.values() if one.numa_node is not None}
         numa = tuple(sorted(near.union(*(record.device.numa_nodes for record in records))))
         paths = [one.pcie_path for one in placed.values()] + [one.device.pcie_path for one in records]
@@ -335,7 +363,7 @@ def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
     """The attributes of a node, even of one that does not exist."""
     found: dict[str, AttributeValue] = {"devNode": node, "sysName": node.rpartition("/")[2]}
     if (number := last_number(node)) is not None:
-        found[templates.NUMBER] = number
+        found[NUMBER] = number
     return found | dict(record.device.attributes if record else {})
 
 
@@ -351,7 +379,7 @@ def _flaws(
         wanted, target = _container_path(part), part.target
         if part.optional:
             continue
-        if not target.nodes or (target.problem and templates.attributes(wanted)):
+        if not target.nodes or (target.problem and templates.attributes(wanted, (NUMBER,))):
             yield target.problem
         if target.problem:
             continue
@@ -360,7 +388,7 @@ def _flaws(
                 yield f"{node} has no {' and no '.join(lacking)}, which containerPath {wanted} needs"
                 continue
             path = _within(templates.fill(wanted, known.get(node, {}), 0), target.path) + below
-            if node.isprintable() and (unfit := _unfit(wanted, known.get(node, {}), path)):
+            if node.isprintable() and (unfit := templates.unfit(wanted, known.get(node, {}), path)):
                 yield f"{node} would be at {printable(path)} in the container, {unfit}"
             if places.setdefault(path, node) != node:
                 yield f"{places[path]} and {node} would both be {path} in the container"
@@ -373,22 +401,8 @@ def _flaws(
             yield f"the group's first node has no {names}, which containerPath {wanted} needs"
             continue
         path = _within(templates.fill(wanted, first, 0), source)
-        if unfit := _unfit(wanted, first, path):
+        if unfit := templates.unfit(wanted, first, path):
             yield f"{printable(source)} would be at {printable(path)} in the container, {unfit}"
-
-
-_PATHS = frozenset({"devNode", "sysName", "sysPath"})
-"""Attributes whose slashes are the kernel's. That of any other value would lead to another directory."""
-
-
-def _unfit(wanted: str, values: Attributes, path: str) -> str:
-    """Why a path that was made from a node's attributes cannot be used in a container; empty if it can."""
-    for field in templates.fields(wanted):
-        if field in values and field not in _PATHS and "/" in show(values[field]):
-            return f"where the slash in its {field} would lead to another directory"
-    if ".." in path.split("/"):
-        return "which goes up with .."
-    return "" if path.isprintable() else "which has a character that does not print"
 
 
 def _container_path(part: Part) -> str:

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from devhost.backend import AttributeValue
+from devhost.backend import AttributeValue, templates
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF, natural, pcie_path, prefix_of
 
-from . import templates
 from .nodes import DEV, SKIPPED
 from .options import Group, Member, Pair, UsbMember, is_glob
 from .scan import Record, Scan
@@ -346,6 +345,8 @@ class Pairing:
         varying = [column for column in columns if column.varies]
         leader = next((c for c in varying if c.required), varying[0] if varying else None)
         others = [c for c in varying if c is not leader]
+        if leader is not None:
+            leader.targets = _distinct(leader.targets)
         by_order = [c for c in others if c.pair(group) is Pair.ORDER]
         refused = [c for c in by_order if leader is not None and not _in_step(leader, c)]
         joining = [c for c in others if c not in by_order or c in refused]
@@ -504,6 +505,14 @@ def _by_number(leaders: Sequence[Target | None], column: _Column) -> Iterator[li
         return f"no node that matches {wanted} has the number {number} of {leader.path}"
 
     return _joined(leaders, column, near, lacks)
+
+
+def _distinct(targets: Iterable[Target]) -> Sequence[Target]:
+    """Those with different nodes: several links to one node are one device."""
+    found: dict[object, Target] = {}
+    for target in targets:
+        found.setdefault(target.nodes, target)
+    return list(found.values())
 
 
 def _in_step(leader: _Column, column: _Column) -> bool:

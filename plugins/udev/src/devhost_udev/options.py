@@ -10,18 +10,19 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
-from devhost.backend import Conditions, OptionError, option
+from devhost.backend import Conditions, OptionError, option, templates
 from devhost.backend.frozen import frozen
 from devhost.backend.where import Where
 
-from . import templates
-from .attributes import ATTRIBUTES, OF_GROUPS
+from .attributes import ATTRIBUTES, NUMBER, OF_GROUPS
 
 _GLOB = re.compile(r"[*?\[]")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
-_VARIABLE = re.compile(r"([A-Za-z_]|\{[^{}]*\})([A-Za-z0-9_]|\{[^{}]*\})*")
+_IN_NODE = frozenset({NUMBER})
+_IN_CONTAINER = _IN_NODE | {templates.INDEX}
+"""Placeholders besides attributes."""
 
 Selection = Annotated[Where, Conditions("udev", ATTRIBUTES)]
 
@@ -42,23 +43,10 @@ def is_glob(path: str) -> bool:
     return _GLOB.search(path) is not None
 
 
-def _check_path(path: str, key: str, *, required: bool = True) -> None:
-    if not path and not required:
-        return
-    if not path.startswith("/"):
-        raise OptionError(f"{path!r} is not absolute", key=key, hint="start it with /")
-    if ".." in path.split("/"):
-        raise OptionError(f"{path!r} contains ..", key=key, hint="write the path that it leads to")
-    if "\0" in path:
-        raise OptionError("a path cannot contain a NUL character", key=key)
-    if not path.isprintable():
-        raise OptionError("a path cannot contain a character that does not print", key=key)
-    if key == "path" and path.endswith("/"):
-        raise OptionError(f"{path!r} ends in /", key=key, hint="remove the last /")
-    if key == "path":
-        templates.check_path(path, key)
-    else:
-        templates.check(path, key)
+def _check_container_path(path: str) -> None:
+    if path:
+        templates.check_path(path, "containerPath", host=False)
+        templates.check(path, "containerPath", ATTRIBUTES, _IN_CONTAINER)
 
 
 @frozen
@@ -113,9 +101,10 @@ class Member:
             if any(name in block.attributes() for block in self.where):
                 message = f"a member is a single node, which has no {name}"
                 raise OptionError(message, key="where", hint="remove it")
-        templates.check(self.at, "at", index=False)
-        _check_path(self.path, "path", required=not self.where)
-        _check_path(self.container_path, "containerPath", required=False)
+        templates.check(self.at, "at", ATTRIBUTES, _IN_NODE)
+        if self.path:
+            templates.check_path(self.path, "path", host=True)
+        _check_container_path(self.container_path)
         if not _PERMISSIONS.fullmatch(self.permissions):
             raise OptionError(
                 f"{self.permissions!r} is not made of r, w and m", key="permissions", hint="usually rw"
@@ -163,8 +152,8 @@ class GroupMount:
     optional: bool = option(False, "Whether the group can be used without it.")
 
     def __post_init__(self) -> None:
-        _check_path(self.path, "path")
-        _check_path(self.container_path, "containerPath", required=False)
+        templates.check_path(self.path, "path", host=True)
+        _check_container_path(self.container_path)
         if is_glob(self.path) and self.container_path and not self.container_path.endswith("/"):
             raise OptionError(
                 "a glob can match several files, which cannot all be mounted at one path",
@@ -196,8 +185,15 @@ class Group:
         "How the nodes of several globs, `where` and USB members are combined: those on the same `hardware`, "
         "with the same `number` at the end of their names, or by their `order` in the list of each.",
     )
+    id: str = option(
+        "",
+        "The attribute of the group's first node that identifies its devices, instead of the node's own id.",
+        example="pciBusID",
+    )
 
     def __post_init__(self) -> None:
+        if self.id:
+            templates.check(f"{{{self.id}}}", "id", ATTRIBUTES, ())
         if not _GROUP_NAME.fullmatch(self.name):
             raise OptionError(
                 f"{self.name!r} is not a valid name of a group",
@@ -212,10 +208,9 @@ class Group:
                 key=f"members[{number}].containerPath",
             )
         for name, value in self.env.items():
-            if not _VARIABLE.fullmatch(name):
-                raise OptionError(f"{name!r} is not a variable's name", key=f"env.{name}")
-            templates.check(name, f"env.{name}", name=True)
-            templates.check(value, f"env.{name}")
+            templates.check_variable(name, f"env.{name}")
+            templates.check(name, f"env.{name}", ATTRIBUTES, _IN_CONTAINER | templates.RESOURCE)
+            templates.check(value, f"env.{name}", ATTRIBUTES, _IN_CONTAINER)
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -224,7 +219,8 @@ class Group:
         texts += [mount.container_path for mount in self.mounts]
         texts += [text for pair in self.env.items() for text in pair]
         conditions = (block.attributes() for member in self.members for block in member.where)
-        return frozenset().union(*map(templates.attributes, texts), *conditions)
+        needed = (templates.attributes(text, _IN_NODE) for text in texts)
+        return frozenset(filter(None, (self.id,))).union(*needed, *conditions)
 
     def _repeated(self) -> Iterator[tuple[int, str]]:
         seen: set[str] = set()
@@ -249,6 +245,14 @@ class UdevOptions:
         "place instead.",
         example=("A10B",),
     )
+
+    @property
+    def variables(self) -> dict[str, list[str]]:
+        """The variables of groups by the groups' names, with ``*`` for a placeholder."""
+        found: dict[str, list[str]] = {}
+        for group in self.groups:
+            found.setdefault(group.name, []).extend(templates.as_glob(name) for name in group.env)
+        return found
 
 
 KUBEVIRT = "kubevirt"

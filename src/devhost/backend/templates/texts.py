@@ -1,0 +1,91 @@
+"""The placeholders of a text, and what replaces them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from devhost.backend.model import AttributeValue, Device
+from devhost.backend.sysfs import natural
+from devhost.backend.where import show
+
+INDEX = "index"
+"""The placeholder for the number, from 0, of a device among those of one resource in a container."""
+
+RESOURCE = frozenset({"RESOURCE", "RESOURCE-"})
+"""Placeholders in a variable's name that the core fills in (:class:`devhost.backend.model.Edits`)."""
+
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_NO_VARIABLE = re.compile(r"[^A-Za-z0-9_]")
+_PATHS = frozenset({"devNode", "sysName", "sysPath"})
+"""Attributes whose slashes are the kernel's. That of any other value would lead to another directory."""
+
+Values = Mapping[str, AttributeValue]
+
+
+def fields(text: str) -> list[str]:
+    """The placeholders in ``text``, without braces."""
+    return _FIELD.findall(text)
+
+
+def as_glob(text: str) -> str:
+    """``text`` with ``*`` for each placeholder."""
+    return _FIELD.sub("*", text)
+
+
+def attributes(text: str, others: Collection[str] = ()) -> set[str]:
+    """The attributes that are needed to fill in ``text``; ``others`` are placeholders that are none."""
+    return set(fields(text)).difference({INDEX}, RESOURCE, others)
+
+
+def lacking(text: str, values: Values) -> list[str]:
+    """The attributes that ``text`` needs and that are missing in ``values``."""
+    return [field for field in fields(text) if field not in values and field not in {INDEX, *RESOURCE}]
+
+
+def fill(text: str, values: Values, index: int) -> str:
+    """``text`` with placeholders replaced by the values, none of which may be :func:`lacking`."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] in RESOURCE:
+            return found[0]
+        return str(index) if found[1] == INDEX else show(values[found[1]])
+
+    return _FIELD.sub(value, text)
+
+
+def unfit(wanted: str, values: Values, path: str) -> str:
+    """Why ``path``, made from the text ``wanted``, cannot be used in a container; empty if it can."""
+    for field in fields(wanted):
+        if field in values and field not in _PATHS and "/" in show(values[field]):
+            return f"where the slash in its {field} would lead to another directory"
+    if ".." in path.split("/"):
+        return "which goes up with .."
+    return "" if path.isprintable() else "which has a character that does not print"
+
+
+def variables(env: Mapping[str, str], values: Values, index: int) -> dict[str, str]:
+    """The variables of one device, without those that need a missing attribute.
+
+    In names, characters of the values that are invalid there become ``_``.
+    """
+    legal = {field: _NO_VARIABLE.sub("_", show(value)) for field, value in values.items()}
+    return {
+        fill(name, legal, index): fill(value, values, index)
+        for name, value in env.items()
+        if not lacking(name + value, values)
+    }
+
+
+def joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The variables of several devices in one container: different values are joined with commas."""
+    found: dict[str, dict[str, None]] = {}
+    for part in parts:
+        for name, value in part.items():
+            found.setdefault(name, {})[value] = None
+    return {name: ",".join(each) for name, each in found.items()}
+
+
+def ranked(devices: Iterable[Device]) -> Sequence[Device]:
+    """The devices of a container in the order of ``{index}``: in natural order of their nodes, then by id."""
+    return sorted(devices, key=lambda one: (natural(str(one.attributes.get("devNode"))), one.id))

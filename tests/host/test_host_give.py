@@ -1,0 +1,200 @@
+"""`give` of an entry on a whole node: what is missing, what conflicts, and what counts as held."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from string import ascii_letters
+from typing import ClassVar
+
+import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.node import Node
+
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits
+from devhost.backend.claim import node as node_claim
+from devhost.host.shown.status import status
+
+CARD, CTL = "example.com/card", "example.com/ctl"
+
+
+class Card(Backend):
+    """Cards, each with a node ``dev/card<n>``; a card whose node has content also has a variable."""
+
+    name = "card"
+    attributes: ClassVar = {"serial": Attribute(str, "serial", "A")}
+
+    def discover(self) -> list[Device]:
+        paths = sorted((self.context.root / "dev").glob("card?"))
+        return [
+            Device(path.name, {"serial": path.name[-1]}, claims=frozenset({node_claim(f"/dev/{path.name}")}))
+            for path in paths
+        ]
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        text = [(self.context.root / "dev" / one.id).read_text() for one in request.devices]
+        nodes = tuple(DeviceNode(f"/dev/{one.id}") for one in request.devices)
+        return Edits(nodes, env={"MODE": "fast"} if any(text) else {})
+
+
+class Function(Backend):
+    """Functions without a node, such as network interfaces."""
+
+    name = "function"
+
+    def discover(self) -> list[Device]:
+        return [Device("f0"), Device("f1")]
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return Edits(env={"FUNCTIONS": ",".join(one.id for one in request.devices)})
+
+
+class Control(Backend):
+    """The control node of the cards as a device."""
+
+    name = "control"
+
+    def discover(self) -> list[Device]:
+        there = (self.context.root / "dev" / "ctl").exists()
+        return [Device("ctl", claims=frozenset({node_claim("/dev/ctl")}))] if there else []
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return Edits((DeviceNode("/dev/ctl"),))
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with Node(tmp_path, Card, Function, Control) as made:
+        (made.root / "dev").mkdir(parents=True)
+        for name in ("card0", "card1", "ctl"):
+            (made.root / "dev" / name).touch()
+        yield made
+
+
+def configure(node: Node, *entries: str) -> None:
+    node.configure("resources:\n" + "".join(f"- {{{entry}}}\n" for entry in entries))
+
+
+def card(give: str, more: str = "") -> str:
+    return f"name: {CARD}, backend: card, give: {give}{more}"
+
+
+async def refusal(node: Node, count: int = 1) -> str:
+    with pytest.raises(UnexpectedAdmissionError) as refused:
+        await node.container({CARD: count})
+    return str(refused.value)
+
+
+async def test_a_pod_is_refused_while_a_path_is_missing_and_its_device_is_unhealthy(node: Node) -> None:
+    configure(node, card("{nodes: [{path: /dev/kfd}]}"))
+    async with node.served():
+        await node.offers({CARD: 2})
+        assert f"{CARD}: /dev/kfd does not exist on the node" in await refusal(node)
+        await node.offers({CARD: 1})
+        (node.root / "dev" / "kfd").touch()
+        node.look()
+        await node.offers({CARD: 2})
+        assert "/dev/kfd" in {one.host_path for one in (await node.container({CARD: 2})).devices}
+
+
+async def test_with_cdi_devices_are_unhealthy_until_a_path_exists(node: Node) -> None:
+    configure(node, card("{mounts: [{path: /opt/lib}]}", ", inject: cdi"))
+    async with node.served():
+        await node.until(lambda: len(node.kubelet.devices(CARD)) == 2)
+        assert not node.kubelet.healthy(CARD)
+        (node.root / "opt" / "lib").mkdir(parents=True)
+        node.look()
+        await node.offers({CARD: 2})
+
+
+async def test_what_is_optional_is_left_out_if_it_is_missing(node: Node) -> None:
+    configure(
+        node,
+        card("{nodes: [{path: /dev/kfd, optional: true}], mounts: [{path: /opt, optional: true}]}"),
+    )
+    async with node.served():
+        await node.offers({CARD: 2})
+        started = await node.container({CARD: 1})
+        assert [one.host_path for one in started.devices] == ["/dev/card0"]
+        assert not started.mounts
+
+
+async def test_a_variable_that_the_backend_sets_sometimes_refuses_the_pod_then(node: Node) -> None:
+    configure(node, card("{env: {MODE: slow}}"))
+    async with node.served():
+        await node.offers({CARD: 2})
+        assert (await node.container({CARD: 1})).envs["MODE"] == "slow"
+        (node.root / "dev" / "card0").write_text("x")
+        expected = f"{CARD}: the backend sets MODE, and so does give.env of the entry (remove it there)"
+        assert expected in await refusal(node, 2)
+
+
+async def test_another_thing_at_the_path_of_a_device_refuses_the_pod(node: Node) -> None:
+    configure(node, card("{nodes: [{path: /dev/ctl, containerPath: /dev/card0}]}"))
+    async with node.served():
+        await node.offers({CARD: 2})
+        assert "are both to be /dev/card0 in the container" in await refusal(node, 2)
+
+
+async def test_more_nodes_than_a_container_may_have_refuse_the_pod(node: Node) -> None:
+    for letter in ascii_letters[:40]:
+        (node.root / "dev" / f"card{letter}").touch()
+    nodes = ", ".join(f"{{path: /dev/ctl, containerPath: '/x{n}/{{serial}}'}}" for n in range(25))
+    configure(node, card(f"{{nodes: [{nodes}]}}"))
+    async with node.served():
+        await node.offers({CARD: 42})
+        assert len((await node.container({CARD: 39})).devices) == 26 * 39
+        expected = f"{CARD}: with give, a container would get 1040 device nodes, more than 1024"
+        assert expected in await refusal(node, 40)
+
+
+@pytest.mark.parametrize("backend", ["card", "function"])
+async def test_any_number_of_pods_hold_a_node_that_is_given(node: Node, backend: str) -> None:
+    """A node such as /dev/kfd belongs to no device, also for a device that has no node."""
+    configure(
+        node,
+        f"name: {CARD}, backend: {backend}, give: {{nodes: [{{path: /dev/ctl}}]}}",
+        f"name: {CTL}, backend: control",
+    )
+    async with node.served():
+        await node.offers({CARD: 2, CTL: 1})
+        for _ in range(2):
+            started = await node.container({CARD: 1}, keep=True)
+            assert "/dev/ctl" in {one.host_path for one in started.devices}
+        node.look()
+        started = await node.container({CTL: 1}, keep=True)
+        assert [one.host_path for one in started.devices] == ["/dev/ctl"]
+        assert status(node.host)["problems"] == []
+        assert node.kubelet.allocatable() == {CARD: 2, CTL: 1}
+
+
+@pytest.mark.parametrize("inject", ["direct", "cdi"])
+async def test_partial_follows_the_number_of_devices(node: Node, inject: str) -> None:
+    configure(node, card("{env: {SERIALS: {value: '{serial}', when: partial}}}", f", inject: {inject}"))
+
+    async def serials(count: int) -> str | None:
+        started = await node.container({CARD: count})
+        edits = node.specified([one.name for one in started.cdi_devices])
+        found = dict(text.split("=", 1) for one in edits for text in one.get("env", ()))
+        return (dict(started.envs) | found).get("SERIALS")
+
+    async with node.served():
+        await node.offers({CARD: 2})
+        assert await serials(1) in ("0", "1")
+        assert await serials(2) is None
+        (node.root / "dev" / "card2").touch()
+        node.look()
+        await node.offers({CARD: 3})
+        assert len(str(await serials(2)).split(",")) == 2
+        assert await serials(3) is None
+
+
+async def test_an_edit_of_give_applies_to_new_containers(node: Node) -> None:
+    configure(node, card("{env: {A: one}}"))
+    async with node.served():
+        await node.offers({CARD: 2})
+        await node.container({CARD: 1}, keep=True)
+        configure(node, card("{env: {A: two}}"))
+        assert not await node.reload()
+        assert (await node.container({CARD: 1}, keep=True)).envs["A"] == "two"
+        assert (await node.kubelet.start_container("pod-0", "main")).envs["A"] == "one"
