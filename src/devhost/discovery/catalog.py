@@ -25,7 +25,7 @@ from typing import Any
 import pluggy
 
 from devhost.backend import API_VERSION, Attribute, Backend, NoOptions, claim, trusted
-from devhost.backend.base import REQUIRED_METHODS, Hooks, misspelt_methods, overrides
+from devhost.backend.base import REQUIRED_METHODS, UNITS, Hooks, misspelt_methods, overrides
 from devhost.backend.errors import printable
 from devhost.backend.frozen import frozen
 from devhost.backend.observe import ObserverHooks
@@ -434,6 +434,8 @@ def flaws(backend: Any) -> Iterable[str]:
             yield f"attribute {key!r} is not declared with Attribute(type, meaning, example)"
         elif attribute.type not in (str, int, bool, list):
             yield f"attribute {key!r} has type {attribute.type!r}; it must be str, int, bool or list"
+        elif attribute.unit not in UNITS or (attribute.unit and attribute.type is not int):
+            yield f"attribute {key!r} has unit {attribute.unit!r}; only numbers have one, such as k or Mi"
         elif flaw := _words_flaw(attribute):
             yield f"attribute {key!r} {flaw}"
         elif not isinstance(key, str) or not _ATTRIBUTE.fullmatch(key) or key == "not":

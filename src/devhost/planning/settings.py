@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
 from devhost.backend.frozen import frozen
-from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
+from devhost.backend.model import HEALTHY, AttributeValue, Device, Health, sound_health, unhealthy
 from devhost.backend.where import Range, Where, shortfall
 
 from .naming import fields
@@ -88,6 +88,44 @@ class WhenEmpty(StrEnum):
     """The resource, without devices."""
 
 
+class Profile(StrEnum):
+    """The DRA driver whose attributes and capacities an entry publishes: ``devhost.planning.profiles``."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    INTEL = "intel"
+    DRANET = "dranet"
+    SRIOV = "sriov"
+
+
+OWN_SOURCES = ("resource", "id")
+"""The sources of an alias that any device has: the name of its resource, and its id."""
+
+
+class Version(str):
+    """The value of an attribute that slices have as a semantic version, and not as text."""
+
+    __slots__ = ()
+
+
+@frozen
+class Alias:
+    """An attribute or a capacity that slices have under another name than the backend's.
+
+    ``source`` is an attribute of the device, one of :data:`OWN_SOURCES`, or ``parent.uuid``: an attribute of
+    the device whose id is an attribute of this one. ``convert`` makes the published value; ``None`` publishes
+    nothing. A device without the source has the value ``otherwise``. With ``kind``, only devices with this
+    value of the attribute ``kind`` have the alias. A capacity is counted in ``unit``, a suffix of quantities.
+    """
+
+    name: str
+    source: str
+    convert: Callable[[AttributeValue], AttributeValue | None] | None = None
+    otherwise: AttributeValue | None = None
+    kind: str = ""
+    unit: str = ""
+
+
 @frozen
 class DraTerms:
     """The terms of an entry for Dynamic Resource Allocation; without effect while it is served as a plugin.
@@ -95,12 +133,17 @@ class DraTerms:
     ``device_class`` is the name of its DeviceClass; empty: ``devhost.planning.naming.device_class`` of the
     resource name. With ``extended_name`` pods may request the class by the resource name.
     ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
-    that of a class may set all of them.
+    that of a class may set all of them. ``attributes`` and ``capacity`` are published besides the backend's
+    attributes; ``only`` they, if the entry has a profile. Without ``lists``, no attribute is a list.
     """
 
     device_class: str = ""
     extended_name: bool = False
     claim_options: tuple[str, ...] = ()
+    attributes: tuple[Alias, ...] = ()
+    capacity: tuple[Alias, ...] = ()
+    only: bool = False
+    lists: bool = False
 
 
 @frozen
