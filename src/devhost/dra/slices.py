@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import is_
 from typing import Any
@@ -125,6 +125,7 @@ class _Terms:
     taints: bool
     sharing: bool
     rejected: frozenset[str]
+    capacity: bool = True
 
 
 @frozen
@@ -248,7 +249,7 @@ class Pool:
     ) -> dict[str, _Described]:
         """The devices in the terms of JSON, by id; those that are unchanged are kept."""
         sharing = not any(name.startswith(_SHARING) for name in dropped)
-        usual = _Terms("taints" not in dropped, sharing, frozenset())
+        usual = _Terms("taints" not in dropped, sharing, frozenset(), "capacity" not in dropped)
         refused: dict[str, set[str]] = {}
         for identity, attribute in rejected:
             refused.setdefault(identity, set()).add(attribute)
@@ -259,7 +260,7 @@ class Pool:
                 continue
             terms = usual
             if identity in refused:
-                terms = _Terms(usual.taints, usual.sharing, frozenset(refused[identity]))
+                terms = replace(usual, rejected=frozenset(refused[identity]))
             known = self._described.get(identity)
             if known is None or known.offer != offer or known.terms != terms:
                 known = self._description(offer, terms)
@@ -272,7 +273,9 @@ class Pool:
         if reason := _withheld(offer, terms):
             return _Described(offer, terms, name, None, (LeftOut(identity, "", reason),))
         shared, aliased = offer.replicas > 1, offer.aliased
-        capacity = {} if shared else {key: {"value": value} for key, value in aliased.capacity}
+        capacity: dict[str, Any] = {}
+        if terms.capacity and not shared:
+            capacity = {key: {"value": value} for key, value in aliased.capacity}
         taken = len(capacity) + shared
         attributes = _Attributes(identity, MAX_ENTRIES - taken, terms.rejected)
         attributes.add("resource", resource_attribute(self.resource))

@@ -52,6 +52,11 @@ def prefixed(value: AttributeValue) -> str:
     return f"0x{value}"
 
 
+def titled(value: AttributeValue) -> str:
+    """The name of a generation: ``Ada Lovelace`` for ``ada-lovelace``."""
+    return str(value).replace("-", " ").title()
+
+
 def joined(value: AttributeValue) -> str:
     """A product's name as one word: ``Instinct_MI210``."""
     return str(value).replace(" ", "_").replace("(", "").replace(")", "")
@@ -83,6 +88,7 @@ def always(constant: AttributeValue) -> Callable[[AttributeValue], AttributeValu
 
 
 _SRIOV = "sriovnetwork.k8snetworkplumbingwg.io"
+_LINKS = {"ether": "ethernet", "infiniband": "infiniband"}
 _MEMORY = Alias("memory", "memory", unit="Mi")
 
 PROFILES: Mapping[Profile, Published] = {
@@ -93,8 +99,9 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("uuid", "uuid"),
             Alias("parentUUID", "parent.uuid"),
             Alias("profile", "profile"),
+            Alias("resource.kubernetes.io/pciBusID", "pciBusID", kind="mig"),
             Alias("productName", "product"),
-            Alias("architecture", "architecture"),
+            Alias("architecture", "architecture", titled),
             Alias("cudaComputeCapability", "computeCapability", version),
             Alias("driverVersion", "driverVersion", version),
             Alias("cudaDriverVersion", "cudaVersion", version),
@@ -160,12 +167,10 @@ PROFILES: Mapping[Profile, Published] = {
             Alias(f"{_SRIOV}/EswitchMode", "eswitchMode", otherwise="legacy"),
             Alias(f"{_SRIOV}/vfID", "vfIndex"),
             Alias(f"{_SRIOV}/pfPciAddress", "pfPciBusID"),
-            Alias(
-                f"{_SRIOV}/linkType", "linkType", one_of({"ether": "ethernet", "infiniband": "infiniband"})
-            ),
+            Alias(f"{_SRIOV}/linkType", "linkType", one_of(_LINKS), otherwise="unknown"),
             Alias(f"{_SRIOV}/rdmaCapable", "isRdma"),
             Alias("dra.net/numaNode", "numaNode", otherwise=-1),
         ),
     ),
 }
-"""What each driver publishes besides ``resource.kubernetes.io/…``, which devhost always publishes."""
+"""What each driver publishes besides the attributes that devhost publishes of every PCI function."""

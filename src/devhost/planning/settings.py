@@ -145,6 +145,13 @@ class DraTerms:
     only: bool = False
     lists: bool = False
 
+    def sources(self) -> frozenset[str]:
+        """Every attribute name from which something is published, of a device and of one that it names."""
+        sources = {one.source for one in (*self.attributes, *self.capacity)}
+        return frozenset(
+            {*sources, *(part for one in sources for part in one.split(".", 1))} - {*OWN_SOURCES}
+        )
+
 
 @frozen
 class ReplicaOverride:
@@ -210,7 +217,9 @@ class ResourceSettings:
         """Every attribute name that this entry uses."""
         from_where = (block.attributes() for block in self.where)
         from_share = (b.attributes() for o in self.share.overrides for b in o.where)
-        return frozenset(fields(self.name)).union(*from_where, *from_share, self.watched())
+        return frozenset(fields(self.name)).union(
+            *from_where, *from_share, self.watched(), self.dra.sources()
+        )
 
     def unexpected(self, devices: int) -> str:
         """What is wrong with this number of devices; empty if it is an expected one."""
