@@ -69,6 +69,12 @@ def test_names_and_their_sources_are_read() -> None:
     )
 
 
+def test_the_backend_is_asked_for_what_is_published() -> None:
+    wanted = entry("{attributes: {a: parent.kind, d: id}, capacity: {memory: memory}}").wanted()
+    assert wanted >= {"parent", "kind", "memory"}
+    assert "id" not in wanted
+
+
 def test_an_entry_without_these_keys_publishes_what_its_backend_has() -> None:
     assert entry("{extendedName: true}").dra == DraTerms(extended_name=True)
 
@@ -87,8 +93,8 @@ def test_another_name_is_refused_with_the_rule(name: str) -> None:
     (found,) = complaints(f"{{attributes: {{{name}: kind}}}}")
     assert found.startswith("resources[0].dra.attributes")
     assert (
-        "is no name of an attribute or a capacity: at most 32 letters, digits and _, which do not begin with a "
-        "digit; before it a domain of at most 63 characters and a slash, if it has one (for example type or "
+        "is no name of an attribute or a capacity: at most 32 letters, digits and _, which do not begin with "
+        "a digit; before it a domain of at most 63 characters and a slash, if it has one (for example type or "
         '"example.com/type")'
     ) in found
 
