@@ -94,8 +94,8 @@ def test_another_name_is_refused_with_the_rule(name: str) -> None:
     assert found.startswith("resources[0].dra.attributes")
     assert (
         "is no name of an attribute or a capacity: at most 32 letters, digits and _, which do not begin with "
-        "a digit; before it a domain of at most 63 characters and a slash, if it has one (for example type or "
-        '"example.com/type")'
+        "a digit; before it a domain of at most 63 characters and a slash, if it has one (for example type "
+        'or "example.com/type")'
     ) in found
 
 

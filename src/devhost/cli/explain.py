@@ -262,8 +262,9 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
     if slot is None:
         return {}
     found = {key: show(next(iter(value.values()))) for key, value in slot.body["attributes"].items()}
-    amounts = {key: str(value["value"]) for key, value in slot.body.get("capacity", {}).items()}
-    return {**found, **amounts}
+    for key, value in slot.body.get("capacity", {}).items():
+        found[f"{key} (capacity)" if key in found else key] = str(value["value"])
+    return found
 
 
 def _is_offered(found: ScanResult, backend: str, device: Device) -> bool:

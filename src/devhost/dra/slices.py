@@ -67,6 +67,10 @@ _SEMVER = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-{_WORD}(?:\.{_WORD})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
 """Semantic Versioning 2.0.0, section 2, 9 and 10."""
+_END = "-00000000-0000"
+_ROOM = MAX_SUBDOMAIN - len(_END)
+_NUMBERED = re.compile(r"-[0-9a-f]{8}-[0-9]{4}")
+"""The end of a slice's name: a hash and the number of the slice."""
 _LETTERS = re.compile(r"[A-Za-z]+")
 REFUSED = "the API server refused it"
 """Why an attribute or a device is left out that the API server names in a refusal."""
@@ -522,12 +526,19 @@ def _shortened(text: str, limit: int, identity: str) -> str:
     return text if len(text) <= limit else f"{text[: limit - 9].rstrip('-./')}-{digest(identity)}"
 
 
+def may_be_ours(name: str, driver: str, node: str) -> bool:
+    """Whether a pool of devhost may have a slice of this name, and no other program gave it."""
+    words = name[: -len(_END)]
+    return _NUMBERED.fullmatch(name, len(words)) is not None and words.startswith(
+        f"{driver}-{node}-"[:_ROOM].rstrip("-.")
+    )
+
+
 def _prefix(driver: str, node: str, resource: str) -> str:
     """What the names of a pool's slices begin with.
 
     It always has a hash, because names of slices are unique in the cluster, and two nodes, ``a`` and
     ``a-b``, could have the same name for slices of two resources, ``b-c.com/d`` and ``c.com/d``.
     """
-    room = MAX_SUBDOMAIN - len("-00000000-0000")
-    words = f"{driver}-{node}-{_joined(resource)}"[:room].rstrip("-.")
+    words = f"{driver}-{node}-{_joined(resource)}"[:_ROOM].rstrip("-.")
     return f"{words}-{digest(chr(0).join((driver, node, resource)))}"
