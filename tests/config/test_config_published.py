@@ -35,10 +35,10 @@ class Chip(Backend):
 CATALOG = Catalog({"chip": Installed(Chip, "devhost-chip", "1.0", ("devhost_backends",))})
 
 
-def entry(dra: str) -> ResourceSettings:
+def entry(dra: str, serve: str = "dra") -> ResourceSettings:
     text = (
         "version: 1\ndra: {driver: d.example.com}\nresources:\n"
-        f"- {{name: a.b/c, backend: chip, serve: dra, dra: {dra}}}\n"
+        f"- {{name: a.b/c, backend: chip, serve: {serve}, dra: {dra}}}\n"
     )
     (found,) = loads(text, "f.yaml", lambda _paths, _wanted: CATALOG).resources
     return found
@@ -70,9 +70,9 @@ def test_names_and_their_sources_are_read() -> None:
 
 
 def test_the_backend_is_asked_for_what_is_published() -> None:
-    wanted = entry("{attributes: {a: parent.kind, d: id}, capacity: {memory: memory}}").wanted()
-    assert wanted >= {"parent", "kind", "memory"}
-    assert "id" not in wanted
+    names = "{attributes: {a: parent.kind, d: id}, capacity: {memory: memory}}"
+    assert entry(names).wanted() == {"parent", "kind", "memory", "parent.kind"}
+    assert entry(names, "plugin").wanted() == set()
 
 
 def test_an_entry_without_these_keys_publishes_what_its_backend_has() -> None:

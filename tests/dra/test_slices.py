@@ -661,6 +661,16 @@ def test_an_alias_has_precedence_over_an_attribute_of_its_name() -> None:
     assert reasons(offer) == {"type": "another attribute is published as type"}
 
 
+def test_a_name_with_the_domain_of_the_driver_is_the_one_without() -> None:
+    aliased = Aliased(((f"{DRIVER}/type", "gpu"), (f"{DRIVER}/id", "x")))
+    offer = replace(toy(attributes={"type": 3}), aliased=aliased)
+    assert attributes(offer).keys() == {"resource", "backend", "id", f"{DRIVER}/type"}
+    assert reasons(offer) == {
+        "type": "another attribute is published as type",
+        f"{DRIVER}/id": "devhost publishes its own attribute with this name",
+    }
+
+
 def test_an_alias_does_not_replace_what_devhost_publishes() -> None:
     name = "resource.kubernetes.io/numaNode"
     device = Device("d0", numa_nodes=(1,))

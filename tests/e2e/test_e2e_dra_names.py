@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from onenode.claims import Claims, Driver
+from onenode.access import RIGHTS, Access
+from onenode.claims import DRIVER, Claims, Driver
 from onenode.cluster import Cluster
 from onenode.pods import Pods
 
@@ -86,9 +87,13 @@ def claims(cluster: Cluster) -> Iterator[Claims]:
 
 
 @pytest.fixture
-def pods(cluster: Cluster, access: None, claims: Claims) -> Iterator[Pods]:
+def pods(cluster: Cluster, claims: Claims) -> Iterator[Pods]:
     """Creates pods; they are deleted while the driver still runs."""
-    with Driver(cluster, ENTRY, cards=MODELS, backend=GPUS, driver=NVIDIA) as driver:
+    rights = RIGHTS.read_text().replace(DRIVER, NVIDIA)
+    with (
+        Access(cluster, rights),
+        Driver(cluster, ENTRY, cards=MODELS, backend=GPUS, driver=NVIDIA) as driver,
+    ):
         driver.registered()
         pods = Pods(cluster)
         yield pods

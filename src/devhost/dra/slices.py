@@ -281,7 +281,7 @@ class Pool:
         if terms.capacity and not shared:
             capacity = {key: {"value": value} for key, value in aliased.capacity}
         taken = len(capacity) + shared
-        attributes = _Attributes(identity, MAX_ENTRIES - taken, terms.rejected)
+        attributes = _Attributes(identity, MAX_ENTRIES - taken, terms.rejected, f"{self.driver}/")
         attributes.add("resource", resource_attribute(self.resource))
         attributes.add("backend", self.backend)
         attributes.add("id", identity)
@@ -359,8 +359,11 @@ class _Attributes:
     identity: str
     limit: int
     rejected: frozenset[str]
+    own_domain: str
     values: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+    """The names of aliases, without the driver's domain."""
     members: int = 0
     """Of all lists."""
 
@@ -373,7 +376,7 @@ class _Attributes:
             self.leave(name, f"its name has more than the {_MAX_IDENTIFIER} characters that a slice allows")
         elif key in OWN:
             self.leave(name, "devhost publishes its own attribute with this name")
-        elif key in self.values:
+        elif key in self.values or key in self.named:
             self.leave(name, f"another attribute is published as {key}")
         else:
             self.add(key, value, name)
@@ -384,7 +387,9 @@ class _Attributes:
 
     def add_alias(self, key: str, value: AttributeValue) -> None:
         """Adds an attribute by the name that the configuration gives it; it may be a list."""
-        if key in self.values:
+        bare = key.removeprefix(self.own_domain)
+        self.named.add(bare)  # with the driver's domain it is the same name
+        if bare in self.values:
             self.leave(key, "devhost publishes its own attribute with this name")
         elif not isinstance(value, tuple):
             self.add(key, value)

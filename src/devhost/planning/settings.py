@@ -217,9 +217,8 @@ class ResourceSettings:
         """Every attribute name that this entry uses."""
         from_where = (block.attributes() for block in self.where)
         from_share = (b.attributes() for o in self.share.overrides for b in o.where)
-        return frozenset(fields(self.name)).union(
-            *from_where, *from_share, self.watched(), self.dra.sources()
-        )
+        published = self.dra.sources() if self.serve is Serve.DRA else ()
+        return frozenset(fields(self.name)).union(*from_where, *from_share, self.watched(), published)
 
     def unexpected(self, devices: int) -> str:
         """What is wrong with this number of devices; empty if it is an expected one."""
