@@ -35,8 +35,9 @@ class Hooks(ObserverHooks):
         """The backend classes that this plugin provides. Called once per start and per reload."""
 
 
-UNITS = ("", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-"""What an attribute can count in: the suffixes of Kubernetes' quantities."""
+DECIMAL_UNITS = ("", "k", "M", "G", "T", "P", "E")
+BINARY_UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+"""What an attribute can count in: the suffixes of Kubernetes' quantities, powers of 1000 and of 1024."""
 
 
 @frozen

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from devhost.backend.base import BINARY_UNITS, DECIMAL_UNITS
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AttributeValue, Device
 from devhost.planning.settings import OWN_SOURCES, Alias, DraTerms
 
-_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
-_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _GREATEST = 2**63 - 1
 
 
@@ -87,7 +86,7 @@ def _factor(unit: str) -> int:
 
 
 def _units(unit: str) -> tuple[Sequence[str], int]:
-    return (_BINARY, 1024) if unit.endswith("i") else (_DECIMAL, 1000)
+    return (BINARY_UNITS, 1024) if unit.endswith("i") else (DECIMAL_UNITS, 1000)
 
 
 def quantity(number: int, unit: str = "") -> str:
