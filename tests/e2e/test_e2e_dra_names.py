@@ -55,7 +55,7 @@ class Gpus(Backend):
             if kind == "mig":
                 found |= {"parent": parent, "profile": "3g.40gb"}
             withheld = "it has MIG instances" if parent == "split" else None
-            yield Device(name, found, claims=frozenset({f"gpu:{name}"}), withheld=withheld)
+            yield Device(name, found, claims=frozenset({f"fpga:{name}"}), withheld=withheld)
 
     def allocate(self, request):
         return Edits(env={"GPUS": ",".join(one.id for one in request.devices)})
@@ -95,6 +95,7 @@ def pods(cluster: Cluster, claims: Claims) -> Iterator[Pods]:
         Driver(cluster, ENTRY, cards=MODELS, backend=GPUS, driver=NVIDIA) as driver,
     ):
         driver.registered()
+        claims.shows(*(line.split()[1] for line in MODELS if " split " not in line))
         pods = Pods(cluster)
         yield pods
         pods.clear()
