@@ -468,10 +468,11 @@ class Publisher:
         complete = self._complete
         self._take_wanted(self._wanted)
         await self._attempt(self._read_unknown(), failures)
-        if foreign := sorted(name for name in self._stored if not self._may_be_ours(name)):
+        foreign = [name for name in self._stored if not may_be_ours(name, self._driver, self._node)]
+        if foreign:
             failures.append(
                 f"another program publishes devices as {self._driver} on this node, in the ResourceSlice "
-                f"{foreign[0]}: stop it, or choose another dra.driver"
+                f"{min(foreign)}: stop it, or choose another dra.driver"
             )
         if not failures:
             if complete:
@@ -536,9 +537,6 @@ class Publisher:
             self._stored.pop(name, None)
             raise Retry(f"the ResourceSlice {name} belongs to driver {driver} on {node}; remove it")
         self._stored[name] = _known(found, self._driver)
-
-    def _may_be_ours(self, name: str) -> bool:
-        return may_be_ours(name, self._driver, self._node)
 
     async def _remove_others(self) -> None:
         """Removes the slices that no pool has."""
