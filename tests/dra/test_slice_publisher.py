@@ -113,6 +113,7 @@ async def test_a_foreign_edit_is_undone(node: Node) -> None:
     assert node.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
 
 
+@pytest.mark.conformance(120)
 async def test_slices_of_another_program_with_this_driver_name_are_left_alone(node: Node) -> None:
     await node.publishes(offers(1))
     (own,) = node.names()
