@@ -182,6 +182,10 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         117: "Without `serve: dra` nothing of the driver is imported; with it, devhost uses at most 56 MB.",
         118: "Ten thousand devices are published within 60 s, and a restart writes nothing.",
     },
+    "Names in slices": {
+        119: "Devices have the attributes and capacities that claims and classes of other drivers select by.",
+        120: "Slices and sockets of another program with the driver's name are left alone, and reported.",
+    },
 }
 """The promises, in sections. Their numbers are names: tests and reports refer to them."""
 

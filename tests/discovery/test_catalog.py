@@ -400,6 +400,8 @@ LIST: Any = ["x"]
             "words, which only strings and lists can have",
         ),
         ({"attributes": {"a": Attribute(str, "m", "x", hex=True, words=("x",))}}, "and not with hex"),
+        ({"attributes": {"a": Attribute(int, "m", 1, unit="MB")}}, "a number may have one such as Mi"),
+        ({"attributes": {"a": Attribute(str, "m", "x", unit="Mi")}}, "a number may have one"),
         ({"attributes": {"not": Attribute(str, "m", "1")}}, "not usable in YAML"),
         ({"attributes": {"a b": Attribute(str, "m", "1")}}, "not usable in YAML"),
     ],

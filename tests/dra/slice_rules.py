@@ -22,8 +22,9 @@ _PRE = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"
 VERSION = re.compile(
     rf"{_PART}\.{_PART}\.{_PART}(?:-{_PRE}(?:\.{_PRE})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?\Z", re.A
 )
-QUANTITY = re.compile(r"([1-9][0-9]*)([kMGTPE]?)\Z")
+QUANTITY = re.compile(r"(0|[1-9][0-9]*)([kMGTPE]?|[KMGTPE]i)\Z")
 UNITS = ["", "k", "M", "G", "T", "P", "E"]
+BINARY_UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
 DEVICE_FIELDS = {"name", "attributes", "capacity", "taints", "allowMultipleAllocations"}
 SPEC_FIELDS = {"driver", "nodeName", "pool", "devices"}
 KINDS = {"bool": bool, "int": int, "string": str, "version": str}
@@ -47,11 +48,12 @@ def amount(quantity: str) -> int:
     """
     found = QUANTITY.match(quantity)
     if not found:
-        raise ValueError(f"{quantity!r} is no positive quantity")
+        raise ValueError(f"{quantity!r} is no quantity")
     number = int(found[1])
-    if number % 1000 == 0 and found[2] != "E":
+    units, base = (BINARY_UNITS, 1024) if found[2].endswith("i") else (UNITS, 1000)
+    if (number % base == 0 and found[2] != units[-1]) if number else found[2]:
         raise ValueError(f"the server writes {quantity!r} with another unit")
-    return number * int(1000 ** UNITS.index(found[2]))
+    return number * int(base ** units.index(found[2]))
 
 
 def _slice(spec: Object) -> Iterator[str]:
@@ -69,8 +71,11 @@ def _slice(spec: Object) -> Iterator[str]:
     if pool["generation"] < 0 or pool["resourceSliceCount"] < 1:
         yield "pool numbers"
     devices = spec.get("devices", [])
-    tainted = any(device.get("taints") for device in devices)
-    if len(devices) > (64 if tainted else 128):
+    advanced = any(
+        device.get("taints") or any("strings" in one for one in device.get("attributes", {}).values())
+        for device in devices
+    )
+    if len(devices) > (64 if advanced else 128):
         yield f"{len(devices)} devices"
     names = Counter(device["name"] for device in devices)
     if repeated := [name for name, count in names.items() if count > 1]:
@@ -87,6 +92,8 @@ def _device(device: Object) -> Iterator[str]:
     attributes, capacity = device.get("attributes", {}), device.get("capacity", {})
     if len(attributes) + len(capacity) > 32:
         yield f"{len(attributes)} attributes and {len(capacity)} capacities"
+    if (count := sum(len(value.get("strings", "1")) for value in attributes.values())) > 48:
+        yield f"{count} values"
     for key, value in attributes.items():
         yield from (f"attribute {key}: {problem}" for problem in (*_key(key), *_attribute(value)))
     shared = device.get("allowMultipleAllocations")
@@ -113,6 +120,10 @@ def _key(key: str) -> Iterator[str]:
 def _attribute(value: Object) -> Iterator[str]:
     if len(value) != 1:
         yield f"has {len(value)} values"
+    if members := value.get("strings"):
+        for member in members:
+            yield from _attribute({"string": member})
+        return
     for kind, one in value.items():
         if type(one) is not KINDS.get(kind):
             yield f"{kind} is {one!r}"

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 PATIENCE = 120.0
 RESOURCE = "example.com/card"
+NAMES = "{attributes: {product: model, x.y/of: resource}, capacity: {memory: memory}}"
 CARDS = '''
 from devhost.backend import Attribute, Backend, Device, Edits, hookimpl
 
@@ -31,11 +32,14 @@ class Cards(Backend):
     """Cards as the file "cards" of the tree lists them, one id a line."""
 
     name = "cards"
-    attributes = {"model": Attribute(str, "model", "x100")}
+    attributes = {
+        "model": Attribute(str, "model", "x100"),
+        "memory": Attribute(int, "memory in MiB", 1024, unit="Mi"),
+    }
 
     def discover(self):
         for name in (self.context.root / "cards").read_text().split():
-            yield Device(name, {"model": "x100"}, claims=frozenset({f"node:/dev/{name}"}))
+            yield Device(name, {"model": "x100", "memory": 1024}, claims=frozenset({f"node:/dev/{name}"}))
 
     def allocate(self, request):
         return Edits(env={"CARDS": ",".join(one.id for one in request.devices)})
@@ -67,7 +71,7 @@ class Machine:
         """Makes the file offer the cards on one side."""
         self.config.write_text(
             f"version: 1\ndra: {{driver: {DRIVER}}}\nbackendPaths: [backends]\n"
-            f"resources: [{{name: {RESOURCE}, backend: cards, serve: {side}}}]\n"
+            f"resources: [{{name: {RESOURCE}, backend: cards, serve: {side}, dra: {NAMES}}}]\n"
         )
 
     @asynccontextmanager
@@ -161,6 +165,17 @@ async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) 
         assert f"slice: {name}" in text
         assert f"pool: {pool}, device {device}" in text
         assert "model: x100" in text.partition("slice:")[2]
+        (stored,) = (one["spec"]["devices"][0] for one in cluster.server.stored(SLICES))
+        assert (
+            stored["attributes"].items()
+            >= {
+                "product": {"string": "x100"},
+                "x.y/of": {"string": RESOURCE},
+            }.items()
+        )
+        assert stored["capacity"] == {"memory": {"value": "1Gi"}}
+        names = ("memory: 1024", "product: x100", f"x.y/of: {RESOURCE}", "memory (capacity): 1Gi")
+        assert all(f"{name}\n" in text for name in names)
         found = await page(address)
         assert "Dynamic Resource Allocation" in found and name in found and "default/mine" in found
 

@@ -262,6 +262,27 @@ async def test_a_socket_that_a_process_serves_is_left_alone(place: Path) -> None
         assert service_socket(place / "plugins", DRIVER).is_socket()
 
 
+@pytest.mark.conformance(120)
+@pytest.mark.parametrize(("other", "refused"), [("", True), ("-b", False)])
+async def test_a_driver_of_another_pod_with_this_name_is_left_alone(
+    place: Path, other: str, refused: bool
+) -> None:
+    """Drivers that are updated without a gap have the uid of their pod in the names of their sockets."""
+    uid = "1b8e2e6e-5bd6-4c4e-9f5b-0242ac120002"
+    path = registration_socket(place / "registry", f"{DRIVER}{other}-{uid}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    server = made(place)
+    with socket.socket(socket.AF_UNIX) as served:
+        served.bind(str(path))
+        served.listen()
+        if refused:
+            with pytest.raises(EnvironmentFailure, match=f"another process serves {path}"):
+                await server.start()
+    if refused:  # its process is gone
+        await server.start()
+        await server.stop()
+
+
 async def test_a_path_too_long_for_a_socket_is_refused(place: Path) -> None:
     with pytest.raises(EnvironmentFailure, match=r"Linux allows 107 \(choose a shorter --plugins-dir"):
         await made(place / ("d" * 100)).start()

@@ -113,6 +113,26 @@ async def test_a_foreign_edit_is_undone(node: Node) -> None:
     assert node.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
 
 
+@pytest.mark.conformance(120)
+async def test_slices_of_another_program_with_this_driver_name_are_left_alone(node: Node) -> None:
+    await node.publishes(offers(1))
+    (own,) = node.names()
+    foreign = f"{NODE}-{DRIVER}-x7k2p"
+    spec = {**node.slices()[0]["spec"], "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1}}
+    node.server.put(SLICES, {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": foreign}, "spec": spec})
+    node.publisher.follow({RESOURCE: ("gpu", offers(2))})
+    await node.passes(30)
+    assert node.publisher.status.error == (
+        f"another program publishes devices as {DRIVER} on this node, in the ResourceSlice {foreign}: stop "
+        "it, or choose another dra.driver"
+    )
+    assert set(node.names()) == {own, foreign}
+    node.server.remove(f"{SLICES}/{foreign}")
+    await node.passes(120)
+    assert node.publisher.status.error == ""
+    assert len(node.slices()[0]["spec"]["devices"]) == 2
+
+
 @pytest.mark.conformance(118)
 async def test_a_restart_with_the_same_devices_writes_nothing(node: Node) -> None:
     gone = [offered(f"d{number:03}") for number in range(200) if number != 3]

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from slice_rules import pool_problems, slice_problems
 
 from devhost.backend.model import HEALTHY, NOTHING, AttributeValue, Device, Health, unhealthy
+from devhost.dra.aliases import Aliased, quantity
 from devhost.dra.slices import DesiredSlice, LeftOut, Offered, Pool
+from devhost.planning.settings import Version
 
 DRIVER = "devhost.example.com"
 NODE = "node-1"
@@ -110,7 +112,21 @@ devices = st.builds(
     pcie_path=st.lists(st.one_of(addresses, st.just("odd")), max_size=6).map(tuple),
 )
 replicas = st.one_of(st.just(1), st.integers(1, 10_000), st.sampled_from([2, 1000, 10_000]))
-offers = st.builds(Offered, devices, healths, replicas)
+alias_names = st.one_of(
+    st.from_regex(r"([a-z][a-z0-9-]{0,60}[a-z0-9]/)?[A-Za-z_][A-Za-z0-9_]{0,31}", fullmatch=True),
+    st.sampled_from(["resource", "pcieSwitch", "resource.kubernetes.io/numaNode", "driverVersion"]),
+)
+alias_values = st.one_of(values, st.lists(texts, min_size=1, max_size=20).map(tuple))
+aliases = st.builds(
+    Aliased,
+    st.dictionaries(alias_names, alias_values, max_size=24).map(lambda found: tuple(found.items())),
+    st.dictionaries(
+        st.sampled_from(["memory", "cores", "a.b/c"]),
+        st.builds(quantity, st.integers(0, 2**30), st.sampled_from(["", "k", "Ki", "Mi", "Gi"])),
+    ).map(lambda found: tuple(found.items())),
+    st.booleans(),
+)
+offers = st.builds(Offered, devices, healths, replicas, st.one_of(st.just(Aliased()), aliases))
 subdomains = st.from_regex(
     r"[a-z0-9]([a-z0-9-]{0,80}[a-z0-9])?(\.[a-z]([a-z0-9-]{0,80}[a-z0-9])?){0,3}", fullmatch=True
 )
@@ -623,3 +639,98 @@ def test_a_device_that_changes_keeps_its_place_and_its_slot_has_the_new_values()
     assert (slot.device, slot.slice_index, slot.place) == ("d1", 0, 1)
     assert slot.body == slices[0].devices[1]
     assert slot.body["taints"]
+
+
+# Names of the configuration
+
+
+def test_an_alias_is_published_beside_the_attributes_of_the_backend() -> None:
+    offer = toy(attributes={"kind": "gpu"})
+    found = attributes(replace(offer, aliased=Aliased((("type", "gpu"), ("example.com/type", "gpu")))))
+    assert found == {**attributes(offer), "type": "gpu", "example.com/type": "gpu"}
+
+
+def test_only_aliases_are_published_with_a_profile() -> None:
+    offer = replace(toy(attributes={"kind": "gpu"}), aliased=Aliased((("type", "gpu"),), only=True))
+    assert attributes(offer).keys() == {"resource", "backend", "id", "type"}
+
+
+def test_an_alias_has_precedence_over_an_attribute_of_its_name() -> None:
+    offer = replace(toy(attributes={"type": 3}), aliased=Aliased((("type", "gpu"),)))
+    assert attributes(offer)["type"] == "gpu"
+    assert reasons(offer) == {"type": "another attribute is published as type"}
+
+
+def test_a_name_with_the_domain_of_the_driver_is_the_one_without() -> None:
+    aliased = Aliased(((f"{DRIVER}/type", "gpu"), (f"{DRIVER}/id", "x")))
+    offer = replace(toy(attributes={"type": 3}), aliased=aliased)
+    assert attributes(offer).keys() == {"resource", "backend", "id", f"{DRIVER}/type"}
+    assert reasons(offer) == {
+        "type": "another attribute is published as type",
+        f"{DRIVER}/id": "devhost publishes its own attribute with this name",
+    }
+
+
+def test_an_alias_does_not_replace_what_devhost_publishes() -> None:
+    name = "resource.kubernetes.io/numaNode"
+    device = Device("d0", numa_nodes=(1,))
+    offer = Offered(device, HEALTHY, aliased=Aliased(((name, 7),)))
+    assert attributes(offer)[name] == 1
+    assert reasons(offer) == {name: "devhost publishes its own attribute with this name"}
+
+
+def test_the_attributes_of_the_backend_are_left_out_before_an_alias() -> None:
+    many = {f"a{number}": number for number in range(40)}
+    offer = replace(toy(attributes=many), aliased=Aliased((("type", "gpu"),), (("memory", "1Gi"),)))
+    assert attributes(offer)["type"] == "gpu"
+    assert len(attributes(offer)) == 31
+
+
+def test_a_capacity_is_published_as_a_quantity() -> None:
+    offer = replace(toy(), aliased=Aliased(capacity=(("memory", "80Gi"),)))
+    assert only(offer)["capacity"] == {"memory": {"value": "80Gi"}}
+    assert "capacity" not in only(offer, dropped=["capacity"])
+
+
+def test_a_shared_device_has_only_its_slots_as_capacity() -> None:
+    offer = replace(toy(replicas=2), aliased=Aliased(capacity=(("memory", "80Gi"),)))
+    assert only(offer)["capacity"].keys() == {"slots"}
+    assert reasons(offer) == {"memory": "the device has share.replicas, and each claim would use all of it"}
+
+
+def test_a_list_is_published_as_one() -> None:
+    offer = replace(toy(), aliased=Aliased((("ports", ("a", "b")),)))
+    assert only(offer)["attributes"]["ports"] == {"strings": ("a", "b")}
+
+
+def test_a_list_that_the_api_server_refused_is_left_out() -> None:
+    offer = replace(toy(), aliased=Aliased((("ports", ("a", "b")),)))
+    assert "ports" not in attributes(offer, rejected=[("d0", "ports")])
+
+
+def test_the_lists_of_a_device_have_few_members() -> None:
+    lists = (("one", ("x",) * 16), ("two", ("y",)))
+    assert reasons(replace(toy(), aliased=Aliased(lists))) == {
+        "two": "the lists of the device have more than 16 members"
+    }
+
+
+def test_only_a_version_of_a_profile_is_one_under_any_name() -> None:
+    offer = replace(toy(), aliased=Aliased((("capability", Version("9.0.0")), ("ability", "9.0.0"))))
+    found = only(offer)["attributes"]
+    assert (found["capability"], found["ability"]) == ({"version": "9.0.0"}, {"string": "9.0.0"})
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "expected"),
+    [
+        (81920, "Mi", "80Gi"),
+        (81559, "Mi", "81559Mi"),
+        (0, "Mi", "0"),
+        (1000, "", "1k"),
+        (1024, "", "1024"),
+        (1024**6, "Ki", "1024Ei"),
+    ],
+)
+def test_a_quantity_is_written_as_the_api_server_writes_it(number: int, unit: str, expected: str) -> None:
+    assert quantity(number, unit) == expected

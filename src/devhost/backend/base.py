@@ -35,6 +35,11 @@ class Hooks(ObserverHooks):
         """The backend classes that this plugin provides. Called once per start and per reload."""
 
 
+DECIMAL_UNITS = ("", "k", "M", "G", "T", "P", "E")
+BINARY_UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+"""What an attribute can count in: the suffixes of Kubernetes' quantities, powers of 1000 and of 1024."""
+
+
 @frozen
 class Attribute:
     """Declares one attribute: its type, what it means, and an example value.
@@ -51,6 +56,8 @@ class Attribute:
     them matches, where ``*`` matches no ``/``.
     ``reveals`` is true for the attribute that identifies devices made of several parts: a block of ``where``
     that names it also sees the attributes that such a device inherited (:attr:`Device.inherited`).
+    ``unit`` is what a number counts, as a suffix of Kubernetes' quantities: ``Mi`` for a memory in MiB. A
+    capacity of a device in slices is made of it; without a unit, the number itself.
 
     In :attr:`Backend.attributes` a key that ends in ``*`` declares a family (``sysattr.*``).
     """
@@ -64,6 +71,7 @@ class Attribute:
     begins: str = ""
     also: str = ""
     plain: bool = False
+    unit: str = ""
 
 
 def declared(attributes: Mapping[str, Attribute], name: str) -> Attribute | None:

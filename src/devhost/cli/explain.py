@@ -318,21 +318,25 @@ def _preference(found: ScanResult, resource: str) -> str:
 
 def _attributes(seen: View, one: Published, backend: str, device: Device) -> Mapping[str, str]:
     """The attributes and capacities of a device in its slice, as a CEL expression finds them."""
-    from devhost.dra.slices import Offered, Pool  # only where DRA is used
+    from devhost.dra.aliases import aliased  # only where DRA is used
+    from devhost.dra.slices import Offered, Pool
 
     driver = seen.found.settings.dra_driver
     planned = seen.found.plan.resources.get(one.resource)
     if not driver or planned is None:
         return {}
     offers = (offer for offer in planned.offers if offer.device.id == device.id)
+    others = seen.found.scanners[backend].devices
+    extra = aliased(planned.entry.dra, one.resource, device, others)
     pool = Pool(driver, one.node, one.resource, backend)
-    pool.slices([Offered(offer.device, HEALTHY, offer.replicas) for offer in offers])
+    pool.slices([Offered(offer.device, HEALTHY, offer.replicas, extra) for offer in offers])
     slot = pool.slot(device.id)
     if slot is None:
         return {}
     found = {key: show(next(iter(value.values()))) for key, value in slot.body["attributes"].items()}
-    amounts = {key: str(value["value"]) for key, value in slot.body.get("capacity", {}).items()}
-    return {**found, **amounts}
+    for key, value in slot.body.get("capacity", {}).items():
+        found[f"{key} (capacity)" if key in found else key] = str(value["value"])
+    return found
 
 
 def _is_offered(found: ScanResult, backend: str, device: Device) -> bool:

@@ -21,6 +21,7 @@ from devhost.planning.settings import (
     Inject,
     Of,
     Prefer,
+    Profile,
     Serve,
     WhenEmpty,
 )
@@ -115,6 +116,28 @@ class ResourceDra:
         [],
         "Keys of the backend that a claim may set for itself; a DeviceClass may set all of them.",
         example=["mode"],
+    )
+    profile: Profile = option(
+        None,
+        "The DRA driver whose attributes and capacities the devices have in slices, in place of the "
+        "backend's attributes.",
+        example="nvidia",
+    )
+    attributes: dict[str, str] = option(
+        {},
+        "Further attributes in slices, by name: an attribute of the backend, `resource`, `id`, or one of the "
+        "device that an attribute names, such as `parent.uuid`.",
+        example={"type": "kind"},
+    )
+    capacity: dict[str, str] = option(
+        {},
+        "Capacities in slices, by name: an attribute of the backend that is a number.",
+        example={"memory": "memory"},
+    )
+    lists: bool = option(
+        False,
+        "Whether such an attribute may be a list, for which the API server needs the gate "
+        "`DRAListTypeAttributes`.",
     )
 
 
@@ -239,7 +262,8 @@ class Dra:
     """Dynamic Resource Allocation, for resources with `serve: dra`."""
 
     former_keys: ClassVar = dict.fromkeys(
-        ("class", "extendedName", "claimOptions"), "it belongs to an entry: dra under resources"
+        ("class", "extendedName", "claimOptions", "profile", "attributes", "capacity", "lists"),
+        "it belongs to an entry: dra under resources",
     )
 
     driver: DriverName = option(

@@ -33,6 +33,7 @@ from devhost.planning.settings import (
 from .diagnostics import MEANT, Located, Mark, Place, one_line, shown, suggest
 from .document import Entry, Fields, Items, Node, Scalar
 from .language import Override, Resource, ResourceDra, Sharing
+from .published import read_published
 from .reader import WRONG, agreed, camel, keys, read_dataclass, read_fields, read_ranges, read_where
 
 BACKEND = "backend"
@@ -276,6 +277,8 @@ def _entry(
     _check_give(values.get("give", NO_GIVE), backend, node, place)
     terms = values.pop("dra", ResourceDra())
     _check_claim_options(terms.claim_options, backend, node, place)
+    dra = node.entries["dra"].value if "dra" in node.entries else None
+    attributes, capacity = read_published(terms, backend, dra, place.key("dra"))
     return ResourceSettings(
         index=index,
         name=name or "",
@@ -284,7 +287,15 @@ def _entry(
         share=share,
         healthy_while=healthy_while,
         options=options,
-        dra=DraTerms(terms.class_ or "", terms.extended_name, tuple(terms.claim_options)),
+        dra=DraTerms(
+            terms.class_ or "",
+            terms.extended_name,
+            tuple(terms.claim_options),
+            attributes,
+            capacity,
+            only=terms.profile is not None,
+            lists=terms.lists,
+        ),
         **values,
     )
 

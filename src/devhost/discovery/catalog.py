@@ -25,7 +25,14 @@ from typing import Any
 import pluggy
 
 from devhost.backend import API_VERSION, Attribute, Backend, NoOptions, claim, trusted
-from devhost.backend.base import REQUIRED_METHODS, Hooks, misspelt_methods, overrides
+from devhost.backend.base import (
+    BINARY_UNITS,
+    DECIMAL_UNITS,
+    REQUIRED_METHODS,
+    Hooks,
+    misspelt_methods,
+    overrides,
+)
 from devhost.backend.errors import printable
 from devhost.backend.frozen import frozen
 from devhost.backend.observe import ObserverHooks
@@ -434,7 +441,7 @@ def flaws(backend: Any) -> Iterable[str]:
             yield f"attribute {key!r} is not declared with Attribute(type, meaning, example)"
         elif attribute.type not in (str, int, bool, list):
             yield f"attribute {key!r} has type {attribute.type!r}; it must be str, int, bool or list"
-        elif flaw := _words_flaw(attribute):
+        elif flaw := _words_flaw(attribute) or _unit_flaw(attribute):
             yield f"attribute {key!r} {flaw}"
         elif not isinstance(key, str) or not _ATTRIBUTE.fullmatch(key) or key == "not":
             yield f"attribute name {key!r} is not usable in YAML"
@@ -481,3 +488,9 @@ def _words_flaw(attribute: Attribute) -> str:
     if words and (attribute.type not in (str, list) or attribute.hex):
         return "has words, which only strings and lists can have, and not with hex"
     return ""
+
+
+def _unit_flaw(attribute: Attribute) -> str:
+    """What is wrong with the unit of an attribute; empty if nothing is."""
+    units = (*DECIMAL_UNITS, *BINARY_UNITS) if attribute.type is int else ("",)
+    return "" if attribute.unit in units else f"has unit {attribute.unit!r}: a number may have one such as Mi"

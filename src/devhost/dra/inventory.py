@@ -24,6 +24,7 @@ from devhost.planning.plan import Plan, PlannedResource, replicas_of
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
 
+from .aliases import aliased
 from .health import DeviceHealth
 from .publisher import Offers
 from .slices import Offered, Pool
@@ -370,7 +371,8 @@ class DraInventory:
             bound = self._claims.bound_elsewhere(key, device) if health.healthy else None
             one = DraDevice(key, device, health, name, entry, backend, replicas, bound)
             self._devices[full], self._known[full] = one, (name, key)
-            offers.append(Offered(device, one.shown, replicas))
+            extra = aliased(entry.dra, name, device, scanner.devices)
+            offers.append(Offered(device, one.shown, replicas, extra))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers

@@ -40,7 +40,7 @@ from .answers import LONGEST_WISH, Json, shortened
 from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
 from .mover import node_of
 from .record import SliceRecord
-from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool
+from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool, may_be_ours
 
 log = get(__name__)
 
@@ -468,6 +468,12 @@ class Publisher:
         complete = self._complete
         self._take_wanted(self._wanted)
         await self._attempt(self._read_unknown(), failures)
+        foreign = [name for name in self._stored if not may_be_ours(name, self._driver, self._node)]
+        if foreign:
+            failures.append(
+                f"another program publishes devices as {self._driver} on this node, in the ResourceSlice "
+                f"{min(foreign)}: stop it, or choose another dra.driver"
+            )
         if not failures:
             if complete:
                 await self._attempt(self._remove_others(), failures)

@@ -98,6 +98,7 @@ class DraServer:
         endpoint = service_socket(plugins, driver)
         self.registration = Registration(driver, str(endpoint), changed)
         self._preparer = preparer
+        self._registry, self._driver = registry, driver
         self._health = HealthStreams(health, clock=clock)
         claims = {name: self._methods(api) for name, api in SERVICES.items()}
         self._service = rpc.Server(endpoint, {**claims, **self._health.services()}, OPTIONS, "--plugins-dir")
@@ -114,6 +115,7 @@ class DraServer:
         Raises:
             EnvironmentFailure: a socket is in use or cannot be made.
         """
+        _refuse_other(self._registry, self._driver)
         await _replacing(self._service)
         try:
             await _replacing(self._registrar)
@@ -189,6 +191,21 @@ class DraServer:
         }
 
 
+def _refuse_other(registry: Path, driver: str) -> None:
+    """Refuses to serve while another program does: its socket has the uid of its pod in the name.
+
+    So do drivers that are updated without a gap (``kubeletplugin.RollingUpdate``).
+    """
+    name = re.compile(rf"{re.escape(driver)}-[0-9a-f-]{{36}}-reg\.sock")
+    for path in sorted(registry.glob("*-reg.sock")):
+        if name.fullmatch(path.name) and sockets.live(path):
+            raise _in_use(path)
+
+
+def _in_use(path: Path) -> EnvironmentFailure:
+    return EnvironmentFailure(f"another process serves {path}", "stop it, or choose another dra.driver")
+
+
 async def _replacing(server: rpc.Server) -> None:
     """Starts a server; the socket of a dead process is replaced, any other file is left alone."""
     path = server.path
@@ -203,9 +220,7 @@ async def _replacing(server: rpc.Server) -> None:
     try:
         sockets.clear(path)
     except FileExistsError:
-        raise EnvironmentFailure(
-            f"another process serves {path}", "stop it, or choose another dra.driver"
-        ) from None
+        raise _in_use(path) from None
     except OSError as error:
         raise EnvironmentFailure(f"cannot replace {path}: {error.strerror}", "run devhost as root") from None
     await server.start()

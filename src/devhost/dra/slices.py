@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import is_
 from typing import Any
@@ -27,6 +27,9 @@ from devhost.planning.naming import (
     resource_attribute,
     slug,
 )
+from devhost.planning.settings import Version
+
+from .aliases import NOTHING, Aliased, quantity
 
 UNHEALTHY = "unhealthy"
 """The name of the driver's taint for unhealthy devices, after the driver and a slash."""
@@ -42,6 +45,9 @@ PER_SLICE = 64
 
 MAX_ENTRIES = 32
 """Attributes and capacities of a device together."""
+
+MAX_MEMBERS = 16
+"""Members of all lists of a device: the API allows 48 values, with each of the other attributes as one."""
 
 MAX_SLICES = 10_000
 """Slices of a pool: their numbers have four digits, so that the order of names is the order of slices."""
@@ -61,20 +67,24 @@ _SEMVER = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-{_WORD}(?:\.{_WORD})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
 """Semantic Versioning 2.0.0, section 2, 9 and 10."""
+_END = "-00000000-0000"
+_ROOM = MAX_SUBDOMAIN - len(_END)
+_NUMBERED = re.compile(r"-[0-9a-f]{8}-[0-9]{4}")
+"""The end of a slice's name: a hash and the number of the slice."""
 _LETTERS = re.compile(r"[A-Za-z]+")
 REFUSED = "the API server refused it"
 """Why an attribute or a device is left out that the API server names in a refusal."""
 _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
-_UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
 @frozen
 class Offered:
-    """A device that the plan offers through claims, ``replicas`` times at once."""
+    """A device that the plan offers through claims, ``replicas`` times at once, with its aliases."""
 
     device: Device
     health: Health
     replicas: int = 1
+    aliased: Aliased = NOTHING
 
 
 @frozen
@@ -119,6 +129,7 @@ class _Terms:
     taints: bool
     sharing: bool
     rejected: frozenset[str]
+    capacity: bool = True
 
 
 @frozen
@@ -242,7 +253,7 @@ class Pool:
     ) -> dict[str, _Described]:
         """The devices in the terms of JSON, by id; those that are unchanged are kept."""
         sharing = not any(name.startswith(_SHARING) for name in dropped)
-        usual = _Terms("taints" not in dropped, sharing, frozenset())
+        usual = _Terms("taints" not in dropped, sharing, frozenset(), "capacity" not in dropped)
         refused: dict[str, set[str]] = {}
         for identity, attribute in rejected:
             refused.setdefault(identity, set()).add(attribute)
@@ -253,7 +264,7 @@ class Pool:
                 continue
             terms = usual
             if identity in refused:
-                terms = _Terms(usual.taints, usual.sharing, frozenset(refused[identity]))
+                terms = replace(usual, rejected=frozenset(refused[identity]))
             known = self._described.get(identity)
             if known is None or known.offer != offer or known.terms != terms:
                 known = self._description(offer, terms)
@@ -265,19 +276,32 @@ class Pool:
         name = self.device_name(identity)
         if reason := _withheld(offer, terms):
             return _Described(offer, terms, name, None, (LeftOut(identity, "", reason),))
-        shared = offer.replicas > 1
-        attributes = _Attributes(identity, MAX_ENTRIES - shared, terms.rejected)
+        shared, aliased = offer.replicas > 1, offer.aliased
+        capacity: dict[str, Any] = {}
+        if terms.capacity and not shared:
+            capacity = {key: {"value": value} for key, value in aliased.capacity}
+        taken = len(capacity) + shared
+        attributes = _Attributes(identity, MAX_ENTRIES - taken, terms.rejected, f"{self.driver}/")
         attributes.add("resource", resource_attribute(self.resource))
         attributes.add("backend", self.backend)
         attributes.add("id", identity)
         for key, value in standard_attributes(offer.device).items():
             attributes.add(key, value)
-        for declared, value in offer.device.attributes.items():
-            attributes.add_declared(declared, value)
+        for key, value in aliased.attributes:
+            attributes.add_alias(key, value)
+        for key, reason in aliased.left_out:
+            attributes.leave(key, reason)
+        for key, _ in aliased.capacity if shared else ():
+            attributes.leave(key, "the device has share.replicas, and each claim would use all of it")
+        if not aliased.only:
+            for declared, value in offer.device.attributes.items():
+                attributes.add_declared(declared, value)
         body: dict[str, Any] = {"name": name, "attributes": attributes.values}
         if shared:
             body["allowMultipleAllocations"] = True
-            body["capacity"] = {SLOTS: _slots(offer.replicas)}
+            capacity = {SLOTS: _slots(offer.replicas)}
+        if capacity:
+            body["capacity"] = capacity
         if not offer.health.healthy:
             key = f"{self.driver}/{UNHEALTHY}"
             body["taints"] = [{"key": key, "value": _label_value(offer.health.reason), "effect": EFFECT}]
@@ -335,8 +359,13 @@ class _Attributes:
     identity: str
     limit: int
     rejected: frozenset[str]
+    own_domain: str
     values: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+    """The names of aliases, without the driver's domain."""
+    members: int = 0
+    """Of all lists."""
 
     def add_declared(self, name: str, value: AttributeValue) -> None:
         """Adds one of the backend's attributes; its key is the name as an identifier of C."""
@@ -344,27 +373,45 @@ class _Attributes:
         if not _IDENTIFIER.fullmatch(key):
             key = f"_{key}"
         if len(key) > _MAX_IDENTIFIER:
-            self._leave(name, f"its name has more than the {_MAX_IDENTIFIER} characters that a slice allows")
+            self.leave(name, f"its name has more than the {_MAX_IDENTIFIER} characters that a slice allows")
         elif key in OWN:
-            self._leave(name, "devhost publishes its own attribute with this name")
-        elif key in self.values:
-            self._leave(name, f"another attribute is published as {key}")
+            self.leave(name, "devhost publishes its own attribute with this name")
+        elif key in self.values or key in self.named:
+            self.leave(name, f"another attribute is published as {key}")
         else:
             self.add(key, value, name)
 
     def add(self, key: str, value: AttributeValue, name: str = "") -> None:
         """Adds an attribute, or notes why it is left out."""
-        flaw = _flaw(value)
+        self._put(key, _value(key, value), _flaw(value), name)
+
+    def add_alias(self, key: str, value: AttributeValue) -> None:
+        """Adds an attribute by the name that the configuration gives it; it may be a list."""
+        bare = key.removeprefix(self.own_domain)
+        self.named.add(bare)  # with the driver's domain it is the same name
+        if bare in self.values:
+            self.leave(key, "devhost publishes its own attribute with this name")
+        elif not isinstance(value, tuple):
+            self.add(key, value)
+        else:
+            flaw = next(filter(None, map(_flaw, value)), "")
+            if not flaw and (self.members + len(value) > MAX_MEMBERS):
+                flaw = f"the lists of the device have more than {MAX_MEMBERS} members"
+            if self._put(key, {"strings": value}, flaw):
+                self.members += len(value)
+
+    def _put(self, key: str, value: Mapping[str, Any], flaw: str, name: str = "") -> bool:
         if key in self.rejected:
             flaw = REFUSED
         elif not flaw and len(self.values) >= self.limit:
             flaw = f"the device has more than the {MAX_ENTRIES} attributes that a slice allows"
         if flaw:
-            self._leave(name or key, flaw)
+            self.leave(name or key, flaw)
         else:
-            self.values[key] = _value(key, value)
+            self.values[key] = value
+        return not flaw
 
-    def _leave(self, name: str, reason: str) -> None:
+    def leave(self, name: str, reason: str) -> None:
         self.left_out.append(LeftOut(self.identity, name, reason))
 
 
@@ -435,7 +482,7 @@ def _value(key: str, value: AttributeValue) -> Mapping[str, Any]:
     """A value in the terms of JSON; a semantic version only if the attribute is named after one."""
     if not isinstance(value, str):
         return _typed("bool" if isinstance(value, bool) else "int", value)
-    version = key.lower().endswith("version") and _SEMVER.fullmatch(value)
+    version = isinstance(value, Version) or (key.lower().endswith("version") and _SEMVER.fullmatch(value))
     return _typed("version" if version else "string", value)
 
 
@@ -447,18 +494,9 @@ def _typed(kind: str, value: AttributeValue) -> Mapping[str, Any]:
 
 def _slots(replicas: int) -> dict[str, Any]:
     """The capacity of a shared device: a claim gets one slot unless it requests several."""
-    most = _quantity(replicas)
+    most = quantity(replicas)
     valid = {"min": "1", "max": most, "step": "1"}
     return {"value": most, "requestPolicy": {"default": "1", "validRange": valid}}
-
-
-def _quantity(number: int) -> str:
-    """A number as the API server writes it in its answers: ``1k`` for 1000."""
-    unit = 0
-    while number and number % 1000 == 0 and unit < len(_UNITS) - 1:
-        number //= 1000
-        unit += 1
-    return f"{number}{_UNITS[unit]}"
 
 
 def _label_value(reason: str | None) -> str:
@@ -493,12 +531,19 @@ def _shortened(text: str, limit: int, identity: str) -> str:
     return text if len(text) <= limit else f"{text[: limit - 9].rstrip('-./')}-{digest(identity)}"
 
 
+def may_be_ours(name: str, driver: str, node: str) -> bool:
+    """Whether a pool of devhost may have a slice of this name, and no other program gave it."""
+    words = name[: -len(_END)]
+    return _NUMBERED.fullmatch(name, len(words)) is not None and words.startswith(
+        f"{driver}-{node}-"[:_ROOM].rstrip("-.")
+    )
+
+
 def _prefix(driver: str, node: str, resource: str) -> str:
     """What the names of a pool's slices begin with.
 
     It always has a hash, because names of slices are unique in the cluster, and two nodes, ``a`` and
     ``a-b``, could have the same name for slices of two resources, ``b-c.com/d`` and ``c.com/d``.
     """
-    room = MAX_SUBDOMAIN - len("-00000000-0000")
-    words = f"{driver}-{node}-{_joined(resource)}"[:room].rstrip("-.")
+    words = f"{driver}-{node}-{_joined(resource)}"[:_ROOM].rstrip("-.")
     return f"{words}-{digest(chr(0).join((driver, node, resource)))}"

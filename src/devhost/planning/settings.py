@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 
 from devhost.backend.frozen import frozen
-from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
+from devhost.backend.model import HEALTHY, AttributeValue, Device, Health, sound_health, unhealthy
 from devhost.backend.where import Range, Where, shortfall
 
 from .give import NO_GIVE, Give
@@ -90,6 +90,44 @@ class WhenEmpty(StrEnum):
     """The resource, without devices."""
 
 
+class Profile(StrEnum):
+    """The DRA driver whose attributes and capacities an entry publishes: ``devhost.planning.profiles``."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    INTEL = "intel"
+    DRANET = "dranet"
+    SRIOV = "sriov"
+
+
+OWN_SOURCES = ("resource", "id")
+"""The sources of an alias that any device has: the name of its resource, and its id."""
+
+
+class Version(str):
+    """The value of an attribute that slices have as a semantic version, and not as text."""
+
+    __slots__ = ()
+
+
+@frozen
+class Alias:
+    """An attribute or a capacity that slices have under another name than the backend's.
+
+    ``source`` is an attribute of the device, one of :data:`OWN_SOURCES`, or ``parent.uuid``: an attribute of
+    the device whose id is an attribute of this one. ``convert`` makes the published value; ``None`` publishes
+    nothing. A device without the source has the value ``otherwise``. With ``kind``, only devices with this
+    value of the attribute ``kind`` have the alias. A capacity is counted in ``unit``, a suffix of quantities.
+    """
+
+    name: str
+    source: str
+    convert: Callable[[AttributeValue], AttributeValue | None] | None = None
+    otherwise: AttributeValue | None = None
+    kind: str = ""
+    unit: str = ""
+
+
 @frozen
 class DraTerms:
     """The terms of an entry for Dynamic Resource Allocation; without effect while it is served as a plugin.
@@ -97,12 +135,24 @@ class DraTerms:
     ``device_class`` is the name of its DeviceClass; empty: ``devhost.planning.naming.device_class`` of the
     resource name. With ``extended_name`` pods may request the class by the resource name.
     ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
-    that of a class may set all of them.
+    that of a class may set all of them. ``attributes`` and ``capacity`` are published besides the backend's
+    attributes; ``only`` they, if the entry has a profile. Without ``lists``, no attribute is a list.
     """
 
     device_class: str = ""
     extended_name: bool = False
     claim_options: tuple[str, ...] = ()
+    attributes: tuple[Alias, ...] = ()
+    capacity: tuple[Alias, ...] = ()
+    only: bool = False
+    lists: bool = False
+
+    def sources(self) -> frozenset[str]:
+        """Every attribute name from which something is published, of a device and of one that it names."""
+        sources = {one.source for one in (*self.attributes, *self.capacity)}
+        return frozenset(
+            {*sources, *(part for one in sources for part in one.split(".", 1))} - {*OWN_SOURCES}
+        )
 
 
 @frozen
@@ -171,8 +221,9 @@ class ResourceSettings:
         """Every attribute name that this entry uses."""
         from_where = (block.attributes() for block in self.where)
         from_share = (b.attributes() for o in self.share.overrides for b in o.where)
+        published = self.dra.sources() if self.serve is Serve.DRA else ()
         named = frozenset(fields(self.name))
-        return named.union(*from_where, *from_share, self.watched(), self.give.attributes)
+        return named.union(*from_where, *from_share, self.watched(), self.give.attributes, published)
 
     def unexpected(self, devices: int) -> str:
         """What is wrong with this number of devices; empty if it is an expected one."""

@@ -61,6 +61,7 @@ class Driver(Devhost):
         resources: of the configuration.
         cards: see :meth:`cards`.
         backend: the source of the backend; ``FILE`` in it is a file with a line for each device.
+        driver: the name of the DRA driver.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Driver(Devhost):
         *resources: Mapping[str, Any],
         cards: Sequence[str] = (),
         backend: str = CARDS,
+        driver: str = DRIVER,
     ) -> None:
         self._file: Path | None = None
+        self._driver = driver
         super().__init__(cluster, {}, "driver", wait=False)
         self._file = self.config.with_name("cards")
         directory = self.config.with_name("backends")
@@ -89,7 +92,7 @@ class Driver(Devhost):
         self.configure(
             {
                 "version": 1,
-                "dra": {"driver": DRIVER},
+                "dra": {"driver": self._driver},
                 "backendPaths": ["backends"],
                 "resources": [{"backend": "udev", **resource} for resource in resources],
             }
@@ -124,8 +127,9 @@ class Driver(Devhost):
 class Claims:
     """Creates claims and classes; :meth:`clear` removes everything of the driver from the cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, driver: str = DRIVER) -> None:
         self._cluster = cluster
+        self._driver = driver
         self._made: list[str] = []
         self._classes: list[str] = []
 
@@ -134,8 +138,12 @@ class Claims:
         command = (sys.executable, "-m", "devhost", "dra", "classes", "--config", devhost.config)
         printed = self._cluster.namespaces.run(*command)
         assert printed.returncode == 0, printed.stderr
-        self._classes.append(printed.stdout)
-        self._cluster.kubectl.apply(printed.stdout)
+        self.add_class(printed.stdout)
+
+    def add_class(self, manifest: str) -> None:
+        """Creates DeviceClasses."""
+        self._classes.append(manifest)
+        self._cluster.kubectl.apply(manifest)
 
     def create(
         self, name: str, *requests: Mapping[str, Any], constraints: Sequence[Mapping[str, Any]] = ()
@@ -167,7 +175,8 @@ class Claims:
 
     def slices(self) -> list[Json]:
         """The slices of the driver."""
-        items: list[Json] = self._cluster.api.get(f"{SLICES}?fieldSelector=spec.driver%3D{DRIVER}")["items"]
+        selector = f"fieldSelector=spec.driver%3D{self._driver}"
+        items: list[Json] = self._cluster.api.get(f"{SLICES}?{selector}")["items"]
         return items
 
     def offered(self) -> dict[str, Json]:
@@ -192,8 +201,8 @@ class Claims:
             self.delete(name)
         for printed in self._classes:
             self._cluster.kubectl.delete(printed)
-        self._cluster.api.delete(f"{SLICES}?fieldSelector=spec.driver%3D{DRIVER}")
-        shutil.rmtree(self._cluster.namespaces.path(f"{DRIVER_DIRECTORY}/{DRIVER}"), ignore_errors=True)
+        self._cluster.api.delete(f"{SLICES}?fieldSelector=spec.driver%3D{self._driver}")
+        shutil.rmtree(self._cluster.namespaces.path(f"{DRIVER_DIRECTORY}/{self._driver}"), ignore_errors=True)
 
     def _gone(self, name: str) -> bool:
         try:

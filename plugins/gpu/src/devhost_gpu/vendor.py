@@ -153,7 +153,7 @@ ATTRIBUTES = {
     "index": Attribute(
         int, "number from 0: NVIDIA's number, else by PCI address among those of the vendor", 0
     ),
-    "memory": Attribute(int, "memory of the device in MiB", 81559),
+    "memory": Attribute(int, "memory of the device in MiB", 81559, unit="Mi"),
     "architecture": Attribute(str, "NVIDIA: name of the generation; AMD: compiler target", "gfx90a"),
     "computeCapability": Attribute(str, "NVIDIA: CUDA compute capability", "9.0"),
     "driverVersion": Attribute(str, "version of the driver", "570.86.15"),

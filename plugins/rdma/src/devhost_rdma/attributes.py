@@ -49,7 +49,7 @@ ATTRIBUTES = {
         str, "physical state of the same port", "link_up", words=tuple(PHYS_STATES.values())
     ),
     "rate": Attribute(
-        int, "Gb/s of the fastest active port, rounded down; kept while no port is active", 400
+        int, "Gb/s of the fastest active port, rounded down; kept while no port is active", 400, unit="G"
     ),
     "ports": Attribute(int, "number of ports", 1),
     "netDevs": Attribute(

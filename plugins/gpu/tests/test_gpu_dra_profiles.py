@@ -1,0 +1,194 @@
+"""What slices have of modelled GPUs with a profile, beside what the vendor's own driver publishes of them.
+
+| profile | repository | file | commit |
+|---|---|---|---|
+| nvidia | kubernetes-sigs/dra-driver-nvidia-gpu | cmd/gpu-kubelet-plugin/deviceinfo.go, mig.go | 95932046 |
+| amd | ROCm/k8s-gpu-dra-driver | cmd/gpu-kubeletplugin/deviceinfo.go, discovery.go | 26224272 |
+| intel | intel/intel-resource-drivers-for-kubernetes | cmd/kubelet-gpu-plugin/node_state.go | 1da939fa |
+| reader | NVIDIA/dcgm-exporter | internal/pkg/transformation/dra.go | d5e5f510 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gpu_amd
+import gpu_intel
+import pytest
+from devhost_testing.fixtures import BackendFixture
+from gpu_nvidia import DGX, NvidiaMachine
+from gpu_nvidia_desk import NvidiaDesk
+
+from devhost.backend import Device
+from devhost.config import loads
+from devhost.discovery import catalog
+from devhost.dra.aliases import aliased
+from devhost.dra.slices import OWN, Offered, Pool
+
+DOCUMENTED = (Path(__file__).parents[3] / "docs/dra-names.md").read_text()
+LEFT_OUT = {
+    "nvidia": {
+        *("brand", "addressingMode", "multiprocessors", "copyEngines", "decoders", "encoders"),
+        *("jpegEngines", "ofaEngines", "memorySlice<n>"),
+    },
+    "amd": {"family", "driverSrcVersion", "computeUnits", "simdUnits"},
+    "intel": {"model", "family", "sriov", "health"},
+}
+"""What a driver publishes besides, and no backend knows."""
+
+STANDARD = "resource.kubernetes.io"
+A, B = DGX[:2]
+
+
+def published(profile: str, devices: Iterable[Device], driver: str = "d") -> dict[str, dict[str, Any]]:
+    """The devices in slices by id, as far as they are offered, with a profile."""
+    entry = f"{{name: a.b/c, backend: gpu, serve: dra, dra: {{profile: {profile}}}}}"
+    text = f"version: 1\ndra: {{driver: {driver}}}\nresources: [{entry}]"
+    (resource,) = loads(text, "f.yaml", catalog.load).resources
+    all_devices = {device.id: device for device in devices}
+    offers = [
+        Offered(device, device.health, aliased=aliased(resource.dra, resource.name, device, all_devices))
+        for device in all_devices.values()
+        if not device.withheld
+    ]
+    slices, left_out = Pool(driver, "node", resource.name, "gpu").slices(offers)
+    assert not left_out
+    return {device["attributes"]["id"]["string"]: dict(device) for one in slices for device in one.devices}
+
+
+def facts(device: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The attributes without devhost's own, and the capacities."""
+    attributes = {key: value for key, value in device["attributes"].items() if key not in OWN}
+    return attributes, {key: one["value"] for key, one in device.get("capacity", {}).items()}
+
+
+def string(**values: str) -> dict[str, dict[str, str]]:
+    return {key: {"string": value} for key, value in values.items()}
+
+
+def version(**values: str) -> dict[str, dict[str, str]]:
+    return {key: {"version": value} for key, value in values.items()}
+
+
+def whole(uuid: str) -> dict[str, Any]:
+    """What NVIDIA's driver publishes of the first GPU, and of each instance of it."""
+    return {
+        **string(productName="NVIDIA A100-SXM4-80GB", architecture="Ampere", uuid=uuid),
+        **version(cudaComputeCapability="8.0.0", driverVersion="570.124.6", cudaDriverVersion="12.8.0"),
+        f"{STANDARD}/pciBusID": {"string": A},
+        f"{STANDARD}/pcieRoot": {"string": "pci0000:06"},
+        f"{STANDARD}/numaNode": {"int": 0},
+    }
+
+
+@pytest.mark.conformance(119)
+def test_a_gpu_and_a_mig_instance_look_as_published_by_the_driver_of_nvidia(
+    nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk]
+) -> None:
+    gpu = nvidia.gpu(A)
+    parent = nvidia.gpu(B)
+    instance = nvidia.mig(B, 1, 0, "3g.40gb", mem_mib=40192)
+    found = published("nvidia", at(nvidia).look().values())
+    assert found.keys() == {gpu, instance}
+    assert facts(found[gpu]) == (whole(gpu) | string(type="gpu"), {"memory": "80Gi"})
+    part = whole(instance) | string(type="mig", parentUUID=parent, profile="3g.40gb")
+    part |= {
+        f"{STANDARD}/pciBusID": {"string": B},
+        f"{STANDARD}/pcieRoot": {"string": "pci0000:0e"},
+    }
+    assert facts(found[instance])[0] == part
+
+
+@pytest.mark.conformance(119)
+def test_an_amd_gpu_looks_as_published_by_the_driver_of_amd(tmp_path: Path, looking: BackendFixture) -> None:
+    tree = gpu_amd.mi300x(tmp_path, count=1)
+    tree.file("/sys/module/amdgpu/version", "6.10.5")
+    ((_, device),) = published("amd", looking(tree).discover()).items()
+    assert facts(device) == (
+        {
+            **string(type="amdgpu", pciAddr="0000:0c:00.0", deviceID=str(0x7B2F6D1A00C30000)),
+            **string(productName="AMD_Instinct_MI300X_OAM", partitionProfile="spx_nps1"),
+            **version(driverVersion="6.10.5"),
+            "cardIndex": {"int": 0},
+            "renderIndex": {"int": 128},
+            f"{STANDARD}/pciBusID": {"string": "0000:0c:00.0"},
+            f"{STANDARD}/pcieRoot": {"string": "pci0000:0a"},
+            f"{STANDARD}/numaNode": {"int": 0},
+        },
+        {"memory": "196592Mi"},
+    )
+
+
+def test_a_partition_looks_as_published_by_the_driver_of_amd(tmp_path: Path, looking: BackendFixture) -> None:
+    tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=1)
+    found = published("amd", looking(tree).discover())
+    attributes, capacity = facts(found["amdgpu_xcp_0"])
+    assert len(found) == 8
+    assert (
+        attributes.items()
+        >= {
+            **string(type="amdgpu-partition", parentPciAddr="0000:0c:00.0", partitionProfile="cpx_nps4"),
+            **string(parentDeviceID=str(0x7B2F6D1A00C30000), productName="AMD_Instinct_MI300X_OAM"),
+        }.items()
+    )
+    assert not attributes.keys() & {"pciAddr", "deviceID"}
+    assert capacity == {"memory": "24574Mi"}
+
+
+@pytest.mark.conformance(119)
+def test_a_card_looks_as_published_by_the_driver_of_intel(tmp_path: Path, looking: BackendFixture) -> None:
+    found = published("intel", looking(gpu_intel.flex(tmp_path)).discover())
+    assert facts(found["0000:4d:00.0"]) == (
+        {
+            **string(type="gpu", driver="i915", pciId="0x56c0", pciAddress="0000:4d:00.0", pciRoot="4a"),
+            f"{STANDARD}/pciBusID": {"string": "0000:4d:00.0"},
+            f"{STANDARD}/pcieRoot": {"string": "pci0000:4a"},
+            f"{STANDARD}/numaNode": {"int": 0},
+        },
+        {"memory": "13536Mi", "millicores": "1k"},
+    )
+    assert facts(found["0000:b4:00.1"])[0]["type"] == {"string": "vf"}
+
+
+@pytest.mark.parametrize("profile", LEFT_OUT)
+def test_the_documentation_names_what_a_profile_leaves_out(profile: str) -> None:
+    row = next(line for line in DOCUMENTED.splitlines() if line.startswith(f"| `{profile}`"))
+    assert set(row.split("|")[-2].replace("`", "").replace(",", " ").split()) == LEFT_OUT[profile]
+
+
+# Who reads the slices of NVIDIA's driver
+
+
+def seen_by_dcgm_exporter(driver: str, pool: str, devices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the exporter learns: the UUID of each GPU, and parent, UUID and profile of each instance.
+
+    It reads slices of one driver, and of those only attributes that are strings.
+    """
+    if driver != "gpu.nvidia.com":
+        return {}
+    learned: dict[str, Any] = {}
+    for device in devices:
+        text = {key: value.get("string", "") for key, value in device["attributes"].items()}
+        name = f"{pool}/{device['name']}"
+        if text.get("type") == "gpu" and text.get("uuid"):
+            learned[name] = text["uuid"]
+        if text.get("type") == "mig" and text.get("parentUUID"):
+            learned[name] = (text["parentUUID"], text.get("uuid", ""), text.get("profile", ""))
+    return learned
+
+
+@pytest.mark.conformance(119)
+def test_dcgm_exporter_finds_the_pods_of_gpus_and_of_instances(
+    nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk]
+) -> None:
+    gpu = nvidia.gpu(A)
+    parent = nvidia.gpu(B)
+    instance = nvidia.mig(B, 1, 0, "3g.40gb")
+    found = published("nvidia", at(nvidia).look().values(), "gpu.nvidia.com")
+    learned = seen_by_dcgm_exporter("gpu.nvidia.com", "p", found.values())
+    assert learned == {
+        f"p/{found[gpu]['name']}": gpu,
+        f"p/{found[instance]['name']}": (parent, instance, "3g.40gb"),
+    }

@@ -1,0 +1,99 @@
+"""What a device publishes under other names than those of its backend: attributes and capacities. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from devhost.backend.base import BINARY_UNITS, DECIMAL_UNITS
+from devhost.backend.frozen import frozen
+from devhost.backend.model import AttributeValue, Device
+from devhost.planning.settings import OWN_SOURCES, Alias, DraTerms
+
+_GREATEST = 2**63 - 1
+
+
+@frozen
+class Aliased:
+    """The attributes of a device under their names in slices, and its capacities as quantities.
+
+    With ``only``, the attributes of the backend are not published besides. ``left_out`` has what
+    cannot be published, with the reason.
+    """
+
+    attributes: tuple[tuple[str, AttributeValue], ...] = ()
+    capacity: tuple[tuple[str, str], ...] = ()
+    only: bool = False
+    left_out: tuple[tuple[str, str], ...] = ()
+
+
+NOTHING = Aliased()
+
+
+def aliased(terms: DraTerms, resource: str, device: Device, others: Mapping[str, Device]) -> Aliased:
+    """What a device of a resource publishes by the terms of its entry.
+
+    ``others`` are the devices of its backend by id, of which an alias may name an attribute.
+    """
+    if not (terms.attributes or terms.capacity):
+        return NOTHING
+    attributes, capacity, left_out = [], [], []
+    for one, value in _values(terms.attributes, resource, device, others):
+        if isinstance(value, tuple) and not terms.lists:
+            if len(value) != 1:
+                left_out.append((one.name, f"it has {len(value)} values, and the entry has no dra.lists"))
+                continue
+            (value,) = value
+        attributes.append((one.name, value))
+    for one, value in _values(terms.capacity, resource, device, others):
+        if isinstance(value, int) and 0 <= value * _factor(one.unit) <= _GREATEST:
+            capacity.append((one.name, quantity(value, one.unit)))
+        else:
+            left_out.append((one.name, f"{value} is no capacity"))
+    return Aliased(tuple(attributes), tuple(capacity), terms.only, tuple(left_out))
+
+
+def _values(
+    wanted: Sequence[Alias], resource: str, device: Device, others: Mapping[str, Device]
+) -> Iterator[tuple[Alias, AttributeValue]]:
+    for one in wanted:
+        if one.kind and device.attributes.get("kind") != one.kind:
+            continue
+        value = _source(one.source, resource, device, others)
+        if value is not None and one.convert is not None:
+            value = one.convert(value)
+        if value is None:
+            value = one.otherwise
+        if value is not None:
+            yield one, value
+
+
+def _source(
+    source: str, resource: str, device: Device, others: Mapping[str, Device]
+) -> AttributeValue | None:
+    """The value of an attribute of a device, or of the device that one of its attributes names."""
+    if source in OWN_SOURCES:
+        return {"resource": resource, "id": device.id}[source]
+    if source in device.attributes:
+        return device.attributes[source]
+    name, _, attribute = source.partition(".")
+    other = others.get(str(device.attributes.get(name, "")))
+    return other.attributes.get(attribute) if other else None
+
+
+def _factor(unit: str) -> int:
+    units, base = _units(unit)
+    return int(base ** units.index(unit))
+
+
+def _units(unit: str) -> tuple[Sequence[str], int]:
+    return (BINARY_UNITS, 1024) if unit.endswith("i") else (DECIMAL_UNITS, 1000)
+
+
+def quantity(number: int, unit: str = "") -> str:
+    """A number of units as the API server writes it in its answers: ``1k`` for 1000, ``1Gi`` for 1024 Mi."""
+    units, base = _units(unit)
+    place = units.index(unit)
+    while number and number % base == 0 and place < len(units) - 1:
+        number //= base
+        place += 1
+    return f"{number}{units[place]}" if number else "0"

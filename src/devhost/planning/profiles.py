@@ -1,0 +1,176 @@
+"""The attributes and capacities of other DRA drivers, made of those of devhost's backends.
+
+Claims and DeviceClasses that are written for such a driver select devhost's devices by them. A fact that no
+backend has is not published; the documentation names it. ``tests/dra/test_profiles.py`` has the sources.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from devhost.backend.frozen import frozen
+from devhost.backend.model import AttributeValue
+
+from .settings import Alias, Profile, Version
+
+_PARTS = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?")
+_LAST_NUMBER = re.compile(r"\d+$")
+
+
+@frozen
+class Published:
+    """What a driver publishes of a device that a backend has found."""
+
+    backend: str
+    attributes: tuple[Alias, ...]
+    capacity: tuple[Alias, ...] = ()
+
+
+def version(value: AttributeValue) -> Version | None:
+    """A version with three numbers and without leading zeros: ``9.0`` becomes ``9.0.0``."""
+    found = _PARTS.fullmatch(str(value))
+    return Version(".".join(str(int(part or 0)) for part in found.groups())) if found else None
+
+
+def number(value: AttributeValue) -> int | None:
+    """The number at the end of a node's name: 128 of ``/dev/dri/renderD128``."""
+    found = _LAST_NUMBER.search(str(value))
+    return int(found[0]) if found else None
+
+
+def decimal(value: AttributeValue) -> str | None:
+    """A number of hex digits in decimal notation."""
+    try:
+        return str(int(str(value), 16))
+    except ValueError:
+        return None
+
+
+def prefixed(value: AttributeValue) -> str:
+    """An id as sysfs prints it."""
+    return f"0x{value}"
+
+
+def titled(value: AttributeValue) -> str:
+    """The name of a generation: ``Ada Lovelace`` for ``ada-lovelace``."""
+    return str(value).replace("-", " ").title()
+
+
+def joined(value: AttributeValue) -> str:
+    """A product's name as one word: ``Instinct_MI210``."""
+    return str(value).replace(" ", "_").replace("(", "").replace(")", "")
+
+
+def bus(value: AttributeValue) -> str:
+    """The bus of a PCI root complex: ``60`` of ``pci0000:60``."""
+    return str(value).rpartition(":")[2]
+
+
+def first(value: AttributeValue) -> AttributeValue | None:
+    """The first member of a list."""
+    return next(iter(value), None) if isinstance(value, tuple) else value
+
+
+def positive(value: AttributeValue) -> bool:
+    """Whether a number is more than 0."""
+    return isinstance(value, int) and value > 0
+
+
+def one_of(words: Mapping[str, AttributeValue]) -> Callable[[AttributeValue], AttributeValue | None]:
+    """Translates words; another one is not published."""
+    return lambda value: words.get(str(value))
+
+
+def always(constant: AttributeValue) -> Callable[[AttributeValue], AttributeValue]:
+    """The same value for all devices."""
+    return lambda _: constant
+
+
+_SRIOV = "sriovnetwork.k8snetworkplumbingwg.io"
+_LINKS = {"ether": "ethernet", "infiniband": "infiniband"}
+_MEMORY = Alias("memory", "memory", unit="Mi")
+
+PROFILES: Mapping[Profile, Published] = {
+    Profile.NVIDIA: Published(
+        "gpu",
+        (
+            Alias("type", "kind"),
+            Alias("uuid", "uuid"),
+            Alias("parentUUID", "parent.uuid"),
+            Alias("profile", "profile"),
+            Alias("resource.kubernetes.io/pciBusID", "pciBusID", kind="mig"),
+            Alias("productName", "product"),
+            Alias("architecture", "architecture", titled),
+            Alias("cudaComputeCapability", "computeCapability", version),
+            Alias("driverVersion", "driverVersion", version),
+            Alias("cudaDriverVersion", "cudaVersion", version),
+        ),
+        (_MEMORY,),
+    ),
+    Profile.AMD: Published(
+        "gpu",
+        (
+            Alias("type", "kind", one_of({"gpu": "amdgpu", "partition": "amdgpu-partition"})),
+            Alias("pciAddr", "pciBusID", kind="gpu"),
+            Alias("parentPciAddr", "pciBusID", kind="partition"),
+            Alias("cardIndex", "cardNode", number),
+            Alias("renderIndex", "renderNode", number),
+            Alias("deviceID", "uuid", decimal, kind="gpu"),
+            Alias("parentDeviceID", "uuid", decimal, kind="partition"),
+            Alias("productName", "product", joined),
+            Alias("driverVersion", "driverVersion", version),
+            Alias("partitionProfile", "profile"),
+        ),
+        (_MEMORY,),
+    ),
+    Profile.INTEL: Published(
+        "gpu",
+        (
+            Alias("type", "kind"),
+            Alias("driver", "driver", otherwise=""),
+            Alias("pciId", "deviceID", prefixed),
+            Alias("pciAddress", "pciBusID"),
+            Alias("pciRoot", "pcieRoot", bus),
+        ),
+        (_MEMORY, Alias("millicores", "id", always(1000))),
+    ),
+    Profile.DRANET: Published(
+        "sriov",
+        (
+            Alias("dra.net/ifName", "netDevs", first),
+            Alias("dra.net/pciAddress", "pciBusID"),
+            Alias("dra.net/pciSubsystem", "subsystemDevice"),
+            Alias("dra.net/mac", "mac"),
+            Alias("dra.net/mtu", "mtu"),
+            Alias("dra.net/encapsulation", "linkType"),
+            Alias("dra.net/state", "linkState"),
+            Alias("dra.net/numaNode", "numaNode"),
+            Alias("dra.net/sriov", "totalVfs", positive, otherwise=False),
+            Alias("dra.net/sriovVfs", "numVfs"),
+            Alias("dra.net/isSriovVf", "kind", one_of({"vf": True})),
+            Alias("dra.net/type", "netDevs", always("device")),
+            Alias("dra.net/virtual", "id", always(False)),
+            Alias("dra.net/rdma", "isRdma"),
+            Alias("dra.net/rdmaDevice", "rdmaDevices", first),
+        ),
+    ),
+    Profile.SRIOV: Published(
+        "sriov",
+        (
+            Alias(f"{_SRIOV}/vendor", "vendor"),
+            Alias(f"{_SRIOV}/deviceID", "device"),
+            Alias(f"{_SRIOV}/pfDeviceID", "pfPciBusID.device"),
+            Alias(f"{_SRIOV}/pciAddress", "pciBusID"),
+            Alias("k8s.cni.cncf.io/deviceID", "pciBusID"),
+            Alias(f"{_SRIOV}/PFName", "pfName"),
+            Alias(f"{_SRIOV}/EswitchMode", "eswitchMode", otherwise="legacy"),
+            Alias(f"{_SRIOV}/vfID", "vfIndex"),
+            Alias(f"{_SRIOV}/pfPciAddress", "pfPciBusID"),
+            Alias(f"{_SRIOV}/linkType", "linkType", one_of(_LINKS), otherwise="unknown"),
+            Alias(f"{_SRIOV}/rdmaCapable", "isRdma"),
+            Alias("dra.net/numaNode", "numaNode", otherwise=-1),
+        ),
+    ),
+}
+"""What each driver publishes besides the attributes that devhost publishes of every PCI function."""

@@ -1,0 +1,106 @@
+"""What a device publishes by the terms of its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from devhost.backend.model import NOTHING, AttributeValue, Device
+from devhost.dra.aliases import Aliased, aliased
+from devhost.planning.profiles import bus, decimal, first, joined, number, positive, titled, version
+from devhost.planning.settings import Alias, DraTerms
+
+RESOURCE = "example.com/toy"
+PARENT = Device("p0", {"uuid": "GPU-1"})
+
+
+def published(
+    *wanted: Alias, attributes: Mapping[str, AttributeValue] = NOTHING, lists: bool = False
+) -> Aliased:
+    terms = DraTerms(attributes=wanted, lists=lists)
+    return aliased(terms, RESOURCE, Device("d0", attributes), {"p0": PARENT})
+
+
+def capacities(*wanted: Alias, **attributes: AttributeValue) -> Aliased:
+    return aliased(DraTerms(capacity=wanted), RESOURCE, Device("d0", attributes), {})
+
+
+def test_an_entry_without_names_publishes_nothing_more() -> None:
+    assert published(attributes={"kind": "gpu"}) == Aliased()
+
+
+def test_an_attribute_is_published_under_another_name() -> None:
+    found = published(Alias("type", "kind"), attributes={"kind": "gpu"})
+    assert found.attributes == (("type", "gpu"),)
+
+
+def test_the_resource_and_the_id_are_sources() -> None:
+    found = published(Alias("a", "resource"), Alias("b", "id"))
+    assert found.attributes == (("a", RESOURCE), ("b", "d0"))
+
+
+def test_an_attribute_of_the_device_that_another_one_names_is_a_source() -> None:
+    found = published(Alias("parentUUID", "parent.uuid"), attributes={"parent": "p0"})
+    assert found.attributes == (("parentUUID", "GPU-1"),)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"parent": "gone"}, {"parent": 3}])
+def test_a_device_without_the_source_lacks_the_name(attributes: Mapping[str, AttributeValue]) -> None:
+    wanted = Alias("parentUUID", "parent.uuid"), Alias("type", "kind"), Alias("other", "parent.name")
+    assert published(*wanted, attributes=attributes).attributes == ()
+
+
+def test_a_device_without_the_source_has_the_value_for_such_devices() -> None:
+    assert published(Alias("node", "numaNode", otherwise=-1)).attributes == (("node", -1),)
+
+
+def test_only_devices_of_the_kind_have_the_name() -> None:
+    wanted = Alias("a", "id", kind="gpu"), Alias("b", "id", kind="mig")
+    assert published(*wanted, attributes={"kind": "mig"}).attributes == (("b", "d0"),)
+
+
+def test_a_list_of_one_is_its_member() -> None:
+    found = published(Alias("ifName", "netDevs"), attributes={"netDevs": ("eth0",)})
+    assert (found.attributes, found.left_out) == ((("ifName", "eth0"),), ())
+
+
+def test_a_list_of_several_is_left_out_unless_the_entry_allows_lists() -> None:
+    several: Mapping[str, AttributeValue] = {"netDevs": ("eth0", "eth1")}
+    found = published(Alias("ifName", "netDevs"), attributes=several)
+    assert found == Aliased(left_out=(("ifName", "it has 2 values, and the entry has no dra.lists"),))
+    found = published(Alias("ifName", "netDevs"), attributes=several, lists=True)
+    assert found == Aliased((("ifName", ("eth0", "eth1")),))
+
+
+def test_a_capacity_has_the_unit_of_its_attribute() -> None:
+    found = capacities(Alias("memory", "memory", unit="Mi"), Alias("ports", "ports"), memory=81920, ports=2)
+    assert found.capacity == (("memory", "80Gi"), ("ports", "2"))
+
+
+@pytest.mark.parametrize("value", [-1, 2**43, "many"])
+def test_what_is_no_quantity_of_64_bits_is_no_capacity(value: AttributeValue) -> None:
+    found = capacities(Alias("memory", "memory", unit="Mi"), memory=value)
+    assert found == Aliased(left_out=(("memory", f"{value} is no capacity"),))
+
+
+def test_the_greatest_quantity_is_a_capacity() -> None:
+    assert capacities(Alias("memory", "memory"), memory=2**63 - 1).capacity == (("memory", str(2**63 - 1)),)
+
+
+# Conversions of profiles
+
+
+def test_values_are_converted_as_other_drivers_publish_them() -> None:
+    assert [version(one) for one in ("9.0", "570.124.06", "7", "12.x")] == [
+        "9.0.0",
+        "570.124.6",
+        "7.0.0",
+        None,
+    ]
+    assert (number("/dev/dri/renderD128"), number("/dev/dri/by-path")) == (128, None)
+    assert (decimal("ff"), decimal("N/A")) == ("255", None)
+    assert (first(("a", "b")), first(())) == ("a", None)
+    assert (positive(0), positive(7)) == (False, True)
+    assert (titled("ada-lovelace"), joined("Instinct (MI210) X")) == ("Ada Lovelace", "Instinct_MI210_X")
+    assert bus("pci0000:4a") == "4a"
