@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from devhost.backend.model import NOTHING, AttributeValue, Device
-from devhost.dra.aliases import Aliased, aliased
+from devhost.dra.aliases import Aliased, Aliases, aliased
 from devhost.planning.profiles import bus, decimal, first, joined, number, positive, titled, version
 from devhost.planning.settings import Alias, DraTerms
 
@@ -104,3 +104,19 @@ def test_values_are_converted_as_other_drivers_publish_them() -> None:
     assert (positive(0), positive(7)) == (False, True)
     assert (titled("ada-lovelace"), joined("Instinct (MI210) X")) == ("Ada Lovelace", "Instinct_MI210_X")
     assert bus("pci0000:4a") == "4a"
+
+
+def test_what_a_device_publishes_is_worked_out_again_only_if_it_or_a_named_device_has_changed() -> None:
+    terms = DraTerms(attributes=(Alias("parentUUID", "parent.uuid"),))
+    parent, other = Device("p0", {"uuid": "GPU-1"}), Device("p0", {"uuid": "GPU-2"})
+    child, alone = Device("d0", {"parent": "p0"}), Device("d1", {"parent": "p9"})
+    aliases = Aliases()
+    first = aliases.follow(terms, RESOURCE, [child, alone], {"p0": parent})
+    again = aliases.follow(terms, RESOURCE, [child, alone], {"p0": parent})
+    assert [first[name] is again[name] for name in ("d0", "d1")] == [True, True]
+    moved = aliases.follow(terms, RESOURCE, [child, alone], {"p0": other})
+    assert [moved[name] is again[name] for name in ("d0", "d1")] == [False, True]
+    assert moved["d0"].attributes == (("parentUUID", "GPU-2"),)
+    edited = DraTerms(attributes=(Alias("owner", "parent"),))
+    assert aliases.follow(edited, RESOURCE, [child], {})["d0"].attributes == (("owner", "p0"),)
+    assert aliases.follow(DraTerms(), RESOURCE, [child], {}) == {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import is_
 
 from devhost.backend.base import BINARY_UNITS, DECIMAL_UNITS
 from devhost.backend.frozen import frozen
@@ -27,6 +28,30 @@ class Aliased:
 
 
 NOTHING = Aliased()
+
+
+class Aliases:
+    """What the devices of one resource publish, worked out again only for those that have changed."""
+
+    def __init__(self) -> None:
+        self._known: Mapping[str, tuple[tuple[object, ...], Aliased]] = {}
+
+    def follow(
+        self, terms: DraTerms, resource: str, devices: Iterable[Device], others: Mapping[str, Device]
+    ) -> Mapping[str, Aliased]:
+        """What these devices publish now, by id; see :func:`aliased`. Empty if the entry names nothing."""
+        if not (terms.attributes or terms.capacity):
+            return {}
+        named = {one.source.partition(".")[0] for one in (*terms.attributes, *terms.capacity)}
+        now = {}
+        for device in devices:
+            basis = (terms, device, *(others.get(str(device.attributes.get(name, ""))) for name in named))
+            before = self._known.get(device.id)
+            if before is None or not all(map(is_, before[0], basis)):
+                before = basis, aliased(terms, resource, device, others)
+            now[device.id] = before
+        self._known = now
+        return {name: found for name, (_, found) in now.items()}
 
 
 def aliased(terms: DraTerms, resource: str, device: Device, others: Mapping[str, Device]) -> Aliased:

@@ -24,7 +24,7 @@ from devhost.planning.plan import Plan, PlannedResource, replicas_of
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
 
-from .aliases import aliased
+from .aliases import NOTHING, Aliases
 from .health import DeviceHealth
 from .publisher import Offers
 from .slices import Offered, Pool
@@ -86,6 +86,7 @@ class DraInventory:
         self._scanners: Mapping[str, Scanner] = {}
         self._pools: dict[str, Pool] = {}
         self._verdicts: dict[str, Verdicts] = {}
+        self._aliases: dict[str, Aliases] = {}
         self._backends: dict[str, ResourceBackend] = {}
         self._entries: dict[str, ResourceSettings] = {}
         self._offers: dict[str, Offers] = {}
@@ -131,7 +132,7 @@ class DraInventory:
         for name, planned in offered.items():
             self._take(name, planned)
         for name in self._verdicts.keys() - offered.keys():
-            del self._verdicts[name]
+            del self._verdicts[name], self._aliases[name]
         self._moves.follow(self.moving())
         self.notify()
 
@@ -361,6 +362,8 @@ class DraInventory:
         backend = self._backends.setdefault(name, ResourceBackend(name, scanner, entry))
         backend.follow(scanner, entry, len(planned.offers))
         pool = self._pool(name, entry.backend)
+        devices = (offer.device for offer in planned.offers)
+        named = self._aliases.setdefault(name, Aliases()).follow(entry.dra, name, devices, scanner.devices)
         offers = []
         for device, replicas in planned.offers:
             key = (entry.backend, device.id)
@@ -371,8 +374,7 @@ class DraInventory:
             bound = self._claims.bound_elsewhere(key, device) if health.healthy else None
             one = DraDevice(key, device, health, name, entry, backend, replicas, bound)
             self._devices[full], self._known[full] = one, (name, key)
-            extra = aliased(entry.dra, name, device, scanner.devices)
-            offers.append(Offered(device, one.shown, replicas, extra))
+            offers.append(Offered(device, one.shown, replicas, named.get(device.id, NOTHING)))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers
