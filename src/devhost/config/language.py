@@ -244,6 +244,11 @@ class Dra:
         meaning="Name of the DRA driver, the same on all nodes; DRA is active while this key is in the file.",
         example="devhost.example.com",
     )
+    metadata: bool = option(
+        False,
+        "Whether containers get files with the attributes of the devices of their claims, which KubeVirt "
+        "reads; for claims that are prepared from then on.",
+    )
 
 
 @frozen

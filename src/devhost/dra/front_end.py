@@ -160,6 +160,7 @@ class DraFrontEnd:
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
+        self._preparer.metadata = settings.dra_metadata
         self.inventory.follow(plan, settings, scanners)
         self._hold()
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)

@@ -22,6 +22,7 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import Retry
 
 from .claim_devices import Basis, Chosen, Group, Rendering, chosen_again, rendering
+from .device_metadata import contents
 from .inventory import DraDevice, DraInventory
 from .kube import Unreachable
 from .prepare import Preparer
@@ -112,7 +113,9 @@ class Refresher:
                     return ""  # it was released, or prepared again
                 claim = _Claim(record, [one for one in scanners if one is not None], now, self._files)
                 await claim.render(chosen, unknown, self._timing.allocate)
-                changed = await self._files.rewrite(record, claim.edits)
+                known = self._files.metadata(uid)
+                metadata = contents(record, now, known) if record.metadata else known
+                changed = await self._files.rewrite(record, claim.edits, metadata)
                 self._preparer.bases.pop(uid, None)
                 if not claim.doubtful:
                     self._preparer.bases[uid] = Basis(tuple(chosen), tuple(now), tuple(claim.seen))

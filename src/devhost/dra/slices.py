@@ -266,14 +266,9 @@ class Pool:
         if reason := _withheld(offer, terms):
             return _Described(offer, terms, name, None, (LeftOut(identity, "", reason),))
         shared = offer.replicas > 1
-        attributes = _Attributes(identity, MAX_ENTRIES - shared, terms.rejected)
-        attributes.add("resource", resource_attribute(self.resource))
-        attributes.add("backend", self.backend)
-        attributes.add("id", identity)
-        for key, value in standard_attributes(offer.device).items():
-            attributes.add(key, value)
-        for declared, value in offer.device.attributes.items():
-            attributes.add_declared(declared, value)
+        attributes = attributes_of(
+            offer.device, self.resource, self.backend, MAX_ENTRIES - shared, terms.rejected
+        )
         body: dict[str, Any] = {"name": name, "attributes": attributes.values}
         if shared:
             body["allowMultipleAllocations"] = True
@@ -329,7 +324,7 @@ class Pool:
 
 
 @dataclass(slots=True)
-class _Attributes:
+class Attributes:
     """The attributes of one device, by the key that they have in the slice."""
 
     identity: str
@@ -366,6 +361,25 @@ class _Attributes:
 
     def _leave(self, name: str, reason: str) -> None:
         self.left_out.append(LeftOut(self.identity, name, reason))
+
+
+def attributes_of(
+    device: Device,
+    resource: str,
+    backend: str,
+    limit: int = MAX_ENTRIES,
+    rejected: frozenset[str] = frozenset(),
+) -> Attributes:
+    """The attributes of a device of a resource, without those that the API server rejected."""
+    attributes = Attributes(device.id, limit, rejected)
+    attributes.add("resource", resource_attribute(resource))
+    attributes.add("backend", backend)
+    attributes.add("id", device.id)
+    for key, value in standard_attributes(device).items():
+        attributes.add(key, value)
+    for declared, value in device.attributes.items():
+        attributes.add_declared(declared, value)
+    return attributes
 
 
 def standard_attributes(device: Device) -> dict[str, AttributeValue]:

@@ -220,7 +220,7 @@ class Settings:
     if no labels are wanted, because earlier ones are removed from it.
 
     ``dra_driver`` is the name of the DRA driver; empty if the file has no ``dra``, and nothing of Dynamic
-    Resource Allocation runs then.
+    Resource Allocation runs then. ``dra_metadata`` is whether claims get metadata files.
     """
 
     resources: tuple[ResourceSettings, ...] = ()
@@ -232,6 +232,7 @@ class Settings:
     write_labels: bool = False
     skipped: tuple[Skipped, ...] = ()
     dra_driver: str = ""
+    dra_metadata: bool = False
 
     def backend_names(self) -> tuple[str, ...]:
         """The backends that resources need, in file order."""
