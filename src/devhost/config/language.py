@@ -17,6 +17,7 @@ from devhost.planning.naming import SUBDOMAIN
 from devhost.planning.settings import (
     CDI_DIRECTORY,
     DEVICE_INFO_DIRECTORY,
+    Effect,
     Inject,
     Of,
     Prefer,
@@ -97,6 +98,26 @@ class Sharing:
 
 
 @frozen
+class Taints:
+    """Causes for which unhealthy devices have a separate taint, `<driver>/<cause>`, and its effect.
+
+    All other causes have the taint `<driver>/unhealthy:NoSchedule`.
+    """
+
+    unhealthy: Effect = option(None, "Effect of the taint for all causes without a separate one.")
+    xid: Effect = option(None, "The driver of an NVIDIA GPU reported a critical error.", example="NoExecute")
+    ecc: Effect = option(None, "Memory has errors that were not corrected, or waits for its replacement.")
+    thermal: Effect = option(None, "It is too hot.")
+    link: Effect = option(None, "None of its ports has a link.")
+    missing: Effect = option(None, "It is gone, or lacks a device node or another path of the host.")
+    backend: Effect = option(None, "Its backend fails, so that nothing is known of it.")
+    condition: Effect = option(None, "It does not hold the `healthyWhile` of the entry.")
+    reported: Effect = option(None, "Another program wrote a verdict.", example="None")
+    cordoned: Effect = option(None, "It is out of service on purpose.", example="NoSchedule")
+    held: Effect = option(None, "Another holder has what it needs.")
+
+
+@frozen
 class ResourceDra:
     """How a resource looks in Dynamic Resource Allocation; without effect with `serve: plugin`."""
 
@@ -114,6 +135,9 @@ class ResourceDra:
         [],
         "Keys of the backend that a claim may set for itself; a DeviceClass may set all of them.",
         example=["mode"],
+    )
+    taints: Taints = option(
+        Taints(), "Causes for which unhealthy devices have a separate taint, and its effect."
     )
 
 

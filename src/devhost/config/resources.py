@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from devhost.backend import Backend, NoOptions
 from devhost.backend.base import declared
 from devhost.backend.errors import ConfigError
+from devhost.backend.model import Cause, FrozenDict
 from devhost.backend.where import Block, Flag, Term, Where, covers, gets_all
 from devhost.discovery.catalog import Catalog
 from devhost.planning import naming
@@ -280,7 +281,12 @@ def _entry(
         share=share,
         healthy_while=healthy_while,
         options=options,
-        dra=DraTerms(terms.class_ or "", terms.extended_name, tuple(terms.claim_options)),
+        dra=DraTerms(
+            terms.class_ or "",
+            terms.extended_name,
+            tuple(terms.claim_options),
+            FrozenDict((cause, effect) for cause in Cause if (effect := getattr(terms.taints, cause.value))),
+        ),
         **values,
     )
 

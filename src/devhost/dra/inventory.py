@@ -11,7 +11,7 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.frozen import frozen
-from devhost.backend.model import Device, Health, sound_reason, unhealthy
+from devhost.backend.model import Cause, Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
 from devhost.discovery.health import worst
@@ -53,7 +53,7 @@ class DraDevice:
     @property
     def shown(self) -> Health:
         """Its health for pods that hold nothing."""
-        return unhealthy(self.bound.text) if self.bound else self.health
+        return unhealthy(self.bound.text, Cause.HELD) if self.bound else self.health
 
 
 class _Absent(NamedTuple):
@@ -265,7 +265,7 @@ class DraInventory:
             entry, backend = self._entries.get(held.resource), self._backends.get(held.resource)
             if entry is not None and backend is not None:
                 why = Reason(f"{GONE}, and a claim holds it", tuple(holders[key]))
-                health = unhealthy(GONE)
+                health = unhealthy(GONE, Cause.MISSING)
                 yield DraDevice(key, held.device, health, held.resource, entry, backend, bound=why)
 
     def moving(self) -> Sequence[Moving]:
@@ -370,7 +370,7 @@ class DraInventory:
             bound = self._claims.bound_elsewhere(key, device) if health.healthy else None
             one = DraDevice(key, device, health, name, entry, backend, replicas, bound)
             self._devices[full], self._known[full] = one, (name, key)
-            offers.append(Offered(device, one.shown, replicas))
+            offers.append(Offered(device, one.shown, replicas, entry.dra.taints))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers
@@ -400,7 +400,7 @@ class DraInventory:
         """The same device as its backend finds it now."""
         scanner = self._scanners.get(one.key[0])
         if scanner is None or one.key[1] not in scanner.devices:
-            return replace(one, health=unhealthy(GONE))
+            return replace(one, health=unhealthy(GONE, Cause.MISSING))
         device = scanner.devices[one.key[1]]
         return replace(one, device=device, health=scanner.health.verdict(device, time.monotonic()))
 

@@ -843,8 +843,9 @@ def _known(found: Object, driver: str) -> _Stored:
                 {key: value for key, value in taint.mapping().items() if key != "timeAdded"}
                 for taint in taints
             ]
-            if added := taints[0].text("timeAdded"):
-                since[_dated_key(device)] = added
+            for taint, stored in zip(device["taints"], taints, strict=True):
+                if added := stored.text("timeAdded"):
+                    since[_dated_key(device, taint)] = added
         devices.append(device)
     text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
     metadata.required("name")
@@ -862,17 +863,18 @@ def _known(found: Object, driver: str) -> _Stored:
     )
 
 
-def _dated_key(device: Mapping[str, Any]) -> str:
+def _dated_key(device: Mapping[str, Any], taint: Mapping[str, Any]) -> str:
     """What a device's taint is remembered by: another reason is another taint."""
-    taint = device["taints"][0]
     return f"{device['name']} {taint.get('key')} {taint.get('value')} {taint.get('effect')}"
 
 
 def _dated(device: Mapping[str, Any], since: Mapping[str, str]) -> Mapping[str, Any]:
-    """A device whose taint keeps the time at which it was added."""
-    if device.get("taints") and (added := since.get(_dated_key(device))):
-        return {**device, "taints": [{**device["taints"][0], "timeAdded": added}]}
-    return device
+    """A device whose taints keep the time at which they were added."""
+    taints = [
+        {**taint, "timeAdded": added} if (added := since.get(_dated_key(device, taint))) else taint
+        for taint in device.get("taints", ())
+    ]
+    return {**device, "taints": taints} if taints else device
 
 
 def _owner(metadata: Json) -> str:

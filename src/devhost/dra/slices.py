@@ -16,23 +16,19 @@ from operator import is_
 from typing import Any
 
 from devhost.backend.frozen import frozen
-from devhost.backend.model import AttributeValue, Device, Health, sound_reason
+from devhost.backend.model import AttributeValue, Cause, Device, Health, sound_reason
 from devhost.backend.sysfs import BDF
 from devhost.planning.naming import (
     MAX_ATTRIBUTE,
-    MAX_NAME,
     MAX_SUBDOMAIN,
     digest,
     looks_hashed,
     resource_attribute,
     slug,
 )
+from devhost.planning.settings import OF_ANY, Effect
 
-UNHEALTHY = "unhealthy"
-"""The name of the driver's taint for unhealthy devices, after the driver and a slash."""
-
-EFFECT = "NoSchedule"
-"""The effect of that taint."""
+from .taints import is_tainted, taint_value, taints_of
 
 SLOTS = "slots"
 """The capacity of a shared device, of which a claim uses one or more."""
@@ -61,7 +57,6 @@ _SEMVER = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-{_WORD}(?:\.{_WORD})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
 """Semantic Versioning 2.0.0, section 2, 9 and 10."""
-_LETTERS = re.compile(r"[A-Za-z]+")
 REFUSED = "the API server refused it"
 """Why an attribute or a device is left out that the API server names in a refusal."""
 _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
@@ -70,11 +65,15 @@ _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 @frozen
 class Offered:
-    """A device that the plan offers through claims, ``replicas`` times at once."""
+    """A device that the plan offers through claims, ``replicas`` times at once.
+
+    ``effects`` are those of the taints of its entry.
+    """
 
     device: Device
     health: Health
     replicas: int = 1
+    effects: Mapping[Cause, Effect] = OF_ANY
 
 
 @frozen
@@ -273,9 +272,11 @@ class Pool:
         if shared:
             body["allowMultipleAllocations"] = True
             body["capacity"] = {SLOTS: _slots(offer.replicas)}
-        if not offer.health.healthy:
-            key = f"{self.driver}/{UNHEALTHY}"
-            body["taints"] = [{"key": key, "value": _label_value(offer.health.reason), "effect": EFFECT}]
+        if terms.taints and (taints := taints_of(self.driver, offer.health, offer.effects)):
+            value = taint_value(offer.health.reason)
+            body["taints"] = [
+                {"key": key, "value": value, "effect": effect.value} for key, effect in taints.items()
+            ]
         return _Described(offer, terms, name, body, tuple(attributes.left_out))
 
     def _seat(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
@@ -422,7 +423,7 @@ def _withheld(offer: Offered, terms: _Terms) -> str:
     """Why a device is left out; empty if it is not."""
     if "" in terms.rejected or (offer.replicas > 1 and SLOTS in terms.rejected):
         return REFUSED
-    if not offer.health.healthy and not terms.taints:
+    if not terms.taints and is_tainted(offer.health, offer.effects):
         reason = sound_reason(offer.health.reason)
         return f"it is unhealthy ({reason}), and this API server does not support taints of devices"
     if offer.replicas > 1 and not terms.sharing:
@@ -473,20 +474,6 @@ def _quantity(number: int) -> str:
         number //= 1000
         unit += 1
     return f"{number}{_UNITS[unit]}"
-
-
-def _label_value(reason: str | None) -> str:
-    """The words of a reason as the value of a label.
-
-    Without digits: a temperature or a counter in a reason would change the slice all the time.
-    """
-    value = ""
-    for word in _LETTERS.findall(reason or ""):
-        longer = f"{value}-{word}" if value else word
-        if len(longer) > MAX_NAME:
-            break
-        value = longer
-    return value or UNHEALTHY
 
 
 def _joined(resource: str) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from devhost.backend.frozen import frozen
-from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
+from devhost.backend.model import HEALTHY, Cause, Device, FrozenDict, Health, sound_health, unhealthy
 from devhost.backend.where import Range, Where, shortfall
 
 from .naming import fields
@@ -88,6 +89,21 @@ class WhenEmpty(StrEnum):
     """The resource, without devices."""
 
 
+class Effect(StrEnum):
+    """What the taint of an unhealthy device does."""
+
+    NONE = "None"
+    """Nothing: claims get the device as if it were healthy."""
+    NO_SCHEDULE = "NoSchedule"
+    """Only claims that tolerate it get the device."""
+    NO_EXECUTE = "NoExecute"
+    """The same, and pods that have the device and do not tolerate it are evicted."""
+
+
+OF_ANY: Final[Mapping[Cause, Effect]] = FrozenDict()
+"""No cause has a separate taint."""
+
+
 @frozen
 class DraTerms:
     """The terms of an entry for Dynamic Resource Allocation; without effect while it is served as a plugin.
@@ -95,12 +111,13 @@ class DraTerms:
     ``device_class`` is the name of its DeviceClass; empty: ``devhost.planning.naming.device_class`` of the
     resource name. With ``extended_name`` pods may request the class by the resource name.
     ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
-    that of a class may set all of them.
+    that of a class may set all of them. ``taints`` has the effect of each cause with a separate taint.
     """
 
     device_class: str = ""
     extended_name: bool = False
     claim_options: tuple[str, ...] = ()
+    taints: Mapping[Cause, Effect] = OF_ANY
 
 
 @frozen
@@ -194,7 +211,7 @@ class ResourceSettings:
     def condition(self, device: Device) -> Health:
         """The health of a device by ``healthyWhile`` alone."""
         reason = shortfall(self.healthy_while, device.attributes, "healthyWhile")
-        return sound_health(unhealthy(reason)) if reason else HEALTHY
+        return sound_health(unhealthy(reason, Cause.CONDITION)) if reason else HEALTHY
 
 
 @frozen
