@@ -366,6 +366,7 @@ class Publisher:
     def _seen(self) -> None:
         """The API server has accepted the watch."""
         self._watches.succeeded()
+        self._heard()
         if self._unseen:
             self._unseen = ""
             self._show()
@@ -434,6 +435,11 @@ class Publisher:
                 if kind != "BOOKMARK":
                     self._noticed(kind, metadata)
                 self._since = metadata.text("resourceVersion") or self._since
+                self._heard()
+
+    def _heard(self) -> None:
+        """The API server has sent something over the watch; without changes, a bookmark each minute."""
+        self._metrics.set("dra_watch_timestamp_seconds", self._driver, to=time.time())
 
     def _noticed(self, kind: str, metadata: Json) -> None:
         """Compares the metadata of a slice with what is known of it."""
