@@ -20,6 +20,7 @@ from devhost.config.language import (
     Resource,
     ResourceDra,
     Sharing,
+    Taints,
 )
 from devhost.config.reader import keys
 from devhost.discovery import catalog
@@ -44,7 +45,7 @@ def test_every_example_is_a_right_configuration(example: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cls", [File, Resource, Sharing, Override, Cdi, DeviceInfo, Labels, Dra, ResourceDra]
+    "cls", [File, Resource, Sharing, Override, Cdi, DeviceInfo, Labels, Dra, ResourceDra, Taints]
 )
 def test_every_key_is_documented(cls: type) -> None:
     missing = [key for key in keys(cls) if f"`{key}`" not in TEXT and f".{key}`" not in TEXT]

@@ -11,7 +11,7 @@ from typing import Any
 
 import kubevirt_reader
 import pytest
-from claim_scene import DRIVER, POOL, RESOURCE, Scene, boot, claim_files, result
+from claim_scene import DRIVER, POOL, RESOURCE, Scene, boot, claim_files, result, uid
 from devhost_testing import runtime
 from test_refresher import Node
 
@@ -68,12 +68,14 @@ def content(scene: Scene, ref: ClaimHolder, request: str) -> dict[str, Any]:
     return newest
 
 
+@pytest.mark.conformance(119)
 async def test_kubevirt_finds_the_address_of_a_passed_through_device(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     found = mounts(scene, await scene.devices(ref))
     assert kubevirt_reader.address(found, "resourceclaims", "claim-1", "gpu") == "0000:3b:00.0"
 
 
+@pytest.mark.conformance(119)
 async def test_kubevirt_finds_the_uuid_of_a_mediated_device_in_the_claim_of_a_template(scene: Scene) -> None:
     card(scene, "a", "0000:3b:00.0", mdevUUID="83b8f4f2-509f-382f-3c1e-e6bfe0fa1001")
     ref = scene.claim(1, result("gpu", "a"), name="pod-gpu-x7k2p", pod_claim="gpu")
@@ -122,6 +124,7 @@ async def test_a_name_of_a_pod_that_is_none_does_not_become_a_path(scene: Scene,
     ]
 
 
+@pytest.mark.conformance(119)
 async def test_each_request_has_a_file_that_only_its_containers_get(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"), result("nic", "b"), result("gpu", "c"))
     devices = await scene.devices(ref)
@@ -148,6 +151,7 @@ async def test_shares_and_admin_access_are_described_like_other_devices(scene: S
         assert device["name"] == "a" and "id" in device["attributes"]
 
 
+@pytest.mark.conformance(120)
 async def test_the_files_end_with_the_claim_after_a_restart_as_well(scene: Scene) -> None:
     ref, other = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "b"))
     await scene.prepare(ref, other)
@@ -161,6 +165,7 @@ async def test_the_files_end_with_the_claim_after_a_restart_as_well(scene: Scene
     assert left(scene) == scene.left == []
 
 
+@pytest.mark.conformance(120)
 @pytest.mark.parametrize("end", ["released", "prepared"])
 async def test_a_crash_between_the_two_files_leaves_nothing(scene: Scene, end: str) -> None:
     ref = scene.claim(1, result("gpu", "a"))
@@ -180,9 +185,13 @@ async def test_a_crash_between_the_two_files_leaves_nothing(scene: Scene, end: s
     assert left(scene) == scene.left == []
 
 
+@pytest.mark.conformance(120)
 async def test_old_files_without_a_claim_are_removed_at_the_start(scene: Scene) -> None:
     ref, other = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "b"))
     await scene.prepare(ref, other)
+    newer = scene.files.path(other.uid).with_name(f"devhost-dra_{uid(3)}.json")
+    newer.write_text('{"of": "another version"}')
+    (directory(scene) / f"devhost-dra_{uid(3)}_gpu.json").write_text("{}")
     foreign = directory(scene) / "another_program.json"
     foreign.write_text("{}")
     for file in directory(scene).iterdir():
@@ -191,7 +200,8 @@ async def test_old_files_without_a_claim_are_removed_at_the_start(scene: Scene) 
     scene.files.close()
     scene.files = claim_files(scene.place)
     assert [one.claim.uid for one in await scene.files.read_all()] == [other.uid]
-    assert left(scene) == [foreign.name, f"devhost-dra_{other.uid}_gpu.json"]
+    kept = [f"devhost-dra_{one}_gpu.json" for one in (other.uid, uid(3))]
+    assert left(scene) == [foreign.name, *kept]
 
 
 async def test_nothing_is_prepared_if_metadata_cannot_be_written(scene: Scene) -> None:
@@ -274,6 +284,17 @@ async def test_a_file_follows_its_device_with_a_new_generation(node: Node) -> No
     assert await node.refresh()
     found = content(node.scene, ref, "gpu")
     assert addresses(found) == ["0000:5e:00.0"] and found["metadata"]["generation"] == 2
+
+
+async def test_a_restart_changes_no_file(node: Node) -> None:
+    ref = await prepared(node)
+    before = content(node.scene, ref, "gpu"), node.scene.spec(ref)
+    for configured in (True, False):  # without its entry, the names give what they gave
+        node.configured = configured
+        node.restart()
+        await node.scene.files.read_all()
+        await node.refresh()
+        assert (content(node.scene, ref, "gpu"), node.scene.spec(ref)) == before
 
 
 async def test_a_file_follows_a_device_that_moved_while_devhost_was_down(node: Node) -> None:

@@ -10,6 +10,8 @@ from devhost_gpu.nvidia.health import HealthMonitor, XidRule
 from devhost_gpu.nvml.process import Reply, Unanswered
 from devhost_gpu.nvml.reports import Check, NvmlError
 
+from devhost.backend import Cause
+
 A, B = "0000:07:00.0", "0000:0f:00.0"
 HEALTHY: Mapping[str, Any] = {"uuid": "GPU-1", "recovery": 0, "remapped": None, "retired": None}
 NEEDS_RESET = {**HEALTHY, "recovery": 1}
@@ -88,3 +90,15 @@ def test_an_xid_that_needs_a_reset_releases_a_whole_gpu_and_never_one_for_an_ins
     assert health.released == frozenset()
     health.add_event({"event": "xid", "gpu": B, "data": 95})
     assert health.released == {B}
+
+
+def test_every_fault_has_its_cause() -> None:
+    health = monitor(Nvml(), frozenset({"xid", "ecc", "remap", "recovery"}))
+    health.add_checks({B: Check("GPU-2", remap_failed=True)}, 90.0)
+    health.add_event({"event": "xid", "gpu": A, "data": 79})
+    assert health.verdict_at(A).causes == {Cause.XID}
+    health.add_event({"event": "dram", "gpu": A})
+    assert health.verdict_at(A).causes == {Cause.XID, Cause.ECC}
+    assert health.verdict_at(B).causes == {Cause.ECC}
+    health.add_checks({B: Check("GPU-2", recovery=1)}, 95.0)
+    assert health.verdict_at(B).causes == {Cause.ECC, Cause.UNHEALTHY}

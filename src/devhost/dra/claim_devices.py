@@ -16,11 +16,11 @@ from devhost.backend.model import ClaimHolder, Device, sound_reason
 from devhost.discovery.health import in_resource
 from devhost.planning.claims import Key
 from devhost.planning.settings import Effect, uses_of
+from devhost.planning.taints import taints_of
 
 from .claim_objects import ClaimError, ClaimObject, Result, options_for, whole
 from .inventory import DraDevice, DraInventory
 from .slices import SLOTS
-from .taints import taints_of
 
 
 @frozen

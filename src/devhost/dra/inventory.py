@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
@@ -26,7 +26,7 @@ from devhost.planning.sides import Moving, Sides
 
 from .health import DeviceHealth
 from .publisher import Offers
-from .slices import Offered, Pool
+from .slices import Offered, Pool, attributes_of
 
 GONE = "the device is gone"
 
@@ -49,6 +49,11 @@ class DraDevice:
     backend: ResourceBackend
     replicas: int = 1
     bound: Reason | None = None
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+        """Its attributes as a slice can have them."""
+        return attributes_of(self.device, self.resource, self.key[0]).values
 
     @property
     def shown(self) -> Health:

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.cdi.claim_metadata import place_of
+from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.given import Node, owned
 from devhost.allocation.reports import together
@@ -44,7 +45,6 @@ from .claim_devices import (
     rendering,
 )
 from .claim_objects import API, ClaimError, ClaimObject, read_claim
-from .device_metadata import contents
 from .inventory import DraInventory
 from .kube import ApiError, ApiFailure, KubeApi, Unreachable
 
@@ -308,7 +308,7 @@ class Preparer:
         texts: Mapping[str, bytes] = {}
         if metadata:
             record = replace(record, metadata=metadata)
-            texts = contents(record, [one.found for one in chosen], {})
+            texts = contents(record, [one.found.attributes for one in chosen], {})
         async with self._writes.turn():
             await self._files.write(record, edits, texts)
         seen = tuple(seen for _, one in renderings for seen in one.seen)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
+from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.cdi.rendering import Rendered, Seen, claims_of, is_own, outdated, recorded
 from devhost.allocation.cdi.spec import claim_kind, gone, withheld
 from devhost.allocation.claims import ClaimedDevice
@@ -22,7 +23,6 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import Retry
 
 from .claim_devices import Basis, Chosen, Group, Rendering, chosen_again, rendering
-from .device_metadata import contents
 from .inventory import DraDevice, DraInventory
 from .kube import Unreachable
 from .prepare import Preparer
@@ -113,8 +113,10 @@ class Refresher:
                     return ""  # it was released, or prepared again
                 claim = _Claim(record, [one for one in scanners if one is not None], now, self._files)
                 await claim.render(chosen, unknown, self._timing.allocate)
-                known = self._files.metadata(uid)
-                metadata = contents(record, now, known) if record.metadata else known
+                metadata = self._files.metadata(uid)
+                if record.metadata:
+                    attributes = [one.attributes if one else None for one in now]
+                    metadata = contents(record, attributes, metadata)
                 changed = await self._files.rewrite(record, claim.edits, metadata)
                 self._preparer.bases.pop(uid, None)
                 if not claim.doubtful:

@@ -27,8 +27,7 @@ from devhost.planning.naming import (
     slug,
 )
 from devhost.planning.settings import OF_ANY, Effect
-
-from .taints import is_tainted, taint_value, taints_of
+from devhost.planning.taints import is_tainted, taint_value, taints_of
 
 SLOTS = "slots"
 """The capacity of a shared device, of which a claim uses one or more."""

@@ -355,7 +355,8 @@ class ClaimFiles:
                 await self._take(known)
                 records.append(known.record)
         if self._metadata is not None:
-            await self._metadata.remove_orphans(self._known)
+            there = [await self._files.run("read", place.uids) for place in self._files.directories]
+            await self._metadata.remove_orphans({uid for uids in there for uid in uids})
         return records
 
     async def read_again(self) -> list[ClaimRecord]:

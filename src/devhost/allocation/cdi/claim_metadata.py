@@ -4,8 +4,8 @@ There is one file for each request of a claim (KEP-5304, "DRA device metadata").
 it into containers. On the host the files are in the directory of the driver below the kubelet's ``plugins``,
 as those of drivers in Go (``kubeletplugin/metadata.go`` in ``k8s.io/dynamic-resource-allocation`` 0.37).
 
-They are written before the CDI file that mounts them, and removed after it. What the files contain is made in
-:mod:`devhost.dra.device_metadata`.
+They are written before the CDI file that mounts them, and removed after it. What they contain is made in
+:mod:`.metadata_content`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 
 from devhost.backend.model import Cause, Health
-from devhost.planning.naming import MAX_NAME
-from devhost.planning.settings import Effect
+
+from .naming import MAX_NAME
+from .settings import Effect
 
 _LETTERS = re.compile(r"[A-Za-z]+")
 

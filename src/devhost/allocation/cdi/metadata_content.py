@@ -1,7 +1,7 @@
 """What the metadata files of a claim contain (KEP-5304). Pure.
 
-A file is a stream of JSON objects that say the same in each version of the API, the newest first. Source:
-``api/metadata`` and ``kubeletplugin/metadata.go`` in ``k8s.io/dynamic-resource-allocation`` 0.37.
+A file is a stream of JSON objects with the same content, one for each version of the API, the newest first.
+Source: ``api/metadata`` and ``kubeletplugin/metadata.go`` in ``k8s.io/dynamic-resource-allocation`` 0.37.
 """
 
 from __future__ import annotations
@@ -10,41 +10,38 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from devhost.allocation.cdi.claim_files import ClaimRecord
-from devhost.allocation.cdi.claim_metadata import TEMPLATES
-
-from .inventory import DraDevice
-from .slices import attributes_of
+from .claim_files import ClaimRecord
+from .claim_metadata import TEMPLATES
 
 VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 """Version v1alpha1 is what Kubernetes 1.36 and KubeVirt 1.9 read."""
 
 
 def contents(
-    record: ClaimRecord, devices: Sequence[DraDevice | None], before: Mapping[str, bytes]
+    record: ClaimRecord, attributes: Sequence[Mapping[str, Any] | None], before: Mapping[str, bytes]
 ) -> dict[str, bytes]:
     """The content of the file of each request.
 
     Args:
         record: the claim.
-        devices: its devices, as far as they are known now.
-        before: the present content. That of a request with a device that is not known now stays.
+        attributes: those of each device in the terms of a ResourceSlice; ``None`` for one that is not known.
+        before: the present content. That of a request with such a device stays.
     """
     found: dict[str, bytes] = {}
     for request in record.requests:
         members = [
-            (one, device) for one, device in zip(record.devices, devices, strict=True) if one.base == request
+            (one, has) for one, has in zip(record.devices, attributes, strict=True) if one.base == request
         ]
         old = before.get(request, b"")
-        if old and any(device is None for _, device in members):
+        if old and any(has is None for _, has in members):
             found[request] = old
             continue
         described: dict[str, list[dict[str, Any]]] = {}
-        for one, device in members:
-            text: dict[str, Any] = {"driver": record.driver, "pool": one.pool, "name": one.device}
-            if device is not None:
-                text["attributes"] = attributes_of(device.device, device.resource, device.key[0]).values
-            described.setdefault(one.request, []).append(text)
+        for one, has in members:
+            device: dict[str, Any] = {"driver": record.driver, "pool": one.pool, "name": one.device}
+            described.setdefault(one.request, []).append(
+                device if has is None else {**device, "attributes": has}
+            )
         found[request] = _renewed(record, described, old)
     return found
 
