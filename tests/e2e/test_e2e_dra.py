@@ -385,7 +385,7 @@ def test_a_pod_reads_which_devices_its_claim_has(driver, claims, pods):
     names = [(device["driver"], device["pool"], device["name"])]
     assert names == [(result["driver"], result["pool"], result["device"])]
     assert device["attributes"] == claims.offered()["c0"]["attributes"]
-    assert "Read-only" in pod.shell(f"echo > {path} 2>&1 || true")
+    assert "Read-only" in pod.shell(f"(echo > {path}) 2>&1 || true")
 
 
 @pytest.mark.conformance(121)
@@ -395,7 +395,7 @@ def test_a_pod_is_evicted_from_a_device_with_a_failure_that_the_entry_names(driv
     driver.registered()
     claims.classes(driver)
     claims.create("careful", CLASS)
-    claims.create("brave", {**CLASS, "tolerations": [{"operator": "Exists"}]})
+    claims.create("brave", {**CLASS, "tolerations": [{"operator": "Exists", "effect": "NoExecute"}]})
     careful = pods.create("careful", claims=["careful"]).running()
     brave = pods.create("brave", claims=["brave"]).running()
     driver.cards("c0 a ill", "c1 b ill")

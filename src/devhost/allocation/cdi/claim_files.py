@@ -307,8 +307,8 @@ class ClaimFiles:
     ``directory`` is made when first needed; the container runtime reads it. For ``tag`` see
     :func:`devhost.allocation.owned_files.owner`. One file operation may take ``deadline`` seconds.
     ``boot_id`` is a file with the id of this boot. ``metadata`` has the metadata files of claims; without it
-    no claim can have any. Methods that work on files raise ``EnvironmentFailure`` if
-    permission is denied, or the directory is full or hangs.
+    no claim can have any. Methods that work on files raise ``EnvironmentFailure`` if permission is denied, or
+    the directory is full or hangs.
     """
 
     def __init__(
@@ -356,7 +356,8 @@ class ClaimFiles:
                 records.append(known.record)
         if self._metadata is not None:
             there = [await self._files.run("read", place.uids) for place in self._files.directories]
-            await self._metadata.remove_orphans({uid for uids in there for uid in uids})
+            with suppress(EnvironmentFailure):  # the next start tries again
+                await self._metadata.remove_orphans({uid for uids in there for uid in uids})
         return records
 
     async def read_again(self) -> list[ClaimRecord]:

@@ -11,6 +11,7 @@ They are written before the CDI file that mounts them, and removed after it. Wha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from devhost.allocation.owned_files import OwnedDirectory, owner
@@ -148,8 +149,12 @@ class MetadataFiles:
 
 
 def _read(place: MetadataDirectory, uid: str, requests: Iterable[str]) -> dict[str, bytes]:
-    found = {request: place.read_file(place.name(uid, request)) for request in requests}
-    return {request: data for request, data in found.items() if data}
+    found = {}
+    for request in requests:
+        with suppress(OSError):  # it is written again
+            if data := place.read_file(place.name(uid, request)):
+                found[request] = data
+    return found
 
 
 def _write(place: MetadataDirectory, uid: str, contents: Mapping[str, bytes]) -> bool:
