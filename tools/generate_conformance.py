@@ -181,10 +181,16 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         116: "A version that is not semantic is published as text.",
         117: "Without `serve: dra` nothing of the driver is imported; with it, devhost uses at most 56 MB.",
         118: "Ten thousand devices are published within 60 s, and a restart writes nothing.",
+        119: "With `dra.metadata`, containers read which devices each request has, for claims and claims of "
+        "templates (KEP-5304; upstream: `must mount device metadata for resource claims`, `… for "
+        "resource claim templates`, `must map device metadata to the right containers`).",
+        120: "Metadata files are removed with the claim, after crashes and restarts too.",
+        121: "An entry gives causes of unhealthy devices separate taints with `NoSchedule`, `NoExecute` or "
+        "`None` (KEP-5055).",
     },
     "Names in slices": {
-        119: "Devices have the attributes and capacities that claims and classes of other drivers select by.",
-        120: "Slices and sockets of another program with the driver's name are left alone, and reported.",
+        122: "Devices have the attributes and capacities that claims and classes of other drivers select by.",
+        123: "Slices and sockets of another program with the driver's name are left alone, and reported.",
     },
 }
 """The promises, in sections. Their numbers are names: tests and reports refer to them."""

@@ -10,9 +10,13 @@ import pytest
 
 from devhost.backend import AllocateRequest, Backend, Device, Edits, option
 from devhost.backend.errors import ConfigError, Diagnostic
+from devhost.backend.model import Cause
 from devhost.config import loads
+from devhost.config.difference import difference
+from devhost.config.language import Taints
+from devhost.config.reader import keys
 from devhost.discovery.catalog import Catalog, Installed
-from devhost.planning.settings import DraTerms, Serve, Settings
+from devhost.planning.settings import DraTerms, Effect, Serve, Settings
 
 Read = Callable[[str], Settings]
 Complain = Callable[[str], tuple[Diagnostic, ...]]
@@ -39,6 +43,35 @@ def test_the_driver_the_side_and_the_terms_are_read(read: Read) -> None:
     (entry,) = settings.resources
     assert (settings.dra_driver, entry.serve) == (DRIVER, Serve.DRA)
     assert entry.dra == DraTerms("c.example.com", True, ())
+
+
+def test_metadata_is_off_unless_the_file_asks_for_it(read: Read) -> None:
+    text = file("name: a.b/c, serve: dra")
+    plain, wanted = read(text), read(text.replace(DRIVER, f"{DRIVER}, metadata: true"))
+    assert (plain.dra_metadata, wanted.dra_metadata) == (False, True)
+    assert difference(plain, wanted).dra and not difference(plain, plain).dra
+
+
+def test_an_entry_has_an_effect_for_each_cause_that_it_names(read: Read) -> None:
+    (entry,) = read(
+        file("name: a.b/c, serve: dra, dra: {taints: {xid: NoExecute, reported: None}}")
+    ).resources
+    assert entry.dra.taints == {Cause.XID: Effect.NO_EXECUTE, Cause.REPORTED: Effect.NONE}
+    (plain,) = read(file("name: a.b/c, serve: dra")).resources
+    assert plain.dra.taints == {}
+
+
+def test_every_cause_has_a_key() -> None:
+    assert set(keys(Taints)) == {cause.value for cause in Cause}
+
+
+@pytest.mark.parametrize(
+    ("taints", "message"),
+    [("fire: NoExecute", "unknown key"), ("xid: PreferNoSchedule", "must be one of")],
+)
+def test_another_cause_or_effect_is_an_error(complaints: Complain, taints: str, message: str) -> None:
+    (found,) = complaints(file(f"name: a.b/c, serve: dra, dra: {{taints: {{{taints}}}}}"))
+    assert message in found.message and found.path.startswith("resources[0].dra.taints")
 
 
 def test_an_entry_moves_by_one_word(read: Read) -> None:

@@ -20,6 +20,7 @@ from devhost.config.language import (
     Resource,
     ResourceDra,
     Sharing,
+    Taints,
 )
 from devhost.config.reader import keys
 from devhost.discovery import catalog
@@ -56,6 +57,7 @@ def test_every_example_is_a_right_configuration(example: str) -> None:
         Labels,
         Dra,
         ResourceDra,
+        Taints,
         Give,
         GiveNode,
         GiveMount,

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.backend.model import HEALTHY, MAX_REASON, NO_REASON, Device, Health, sound_health, unhealthy
+from devhost.backend.model import (
+    HEALTHY,
+    MAX_REASON,
+    NO_REASON,
+    Cause,
+    Device,
+    Health,
+    sound_health,
+    unhealthy,
+)
 from devhost.discovery.health import LONGEST_HOLD, WINDOW, HealthTracker, in_resource, worst
 
 GOOD = Device("d0")
@@ -195,3 +204,37 @@ def test_an_empty_reason_counts_as_none() -> None:
     assert worst(Health(False), unhealthy("port down")) == unhealthy(f"{NO_REASON}; port down")
     assert Device("a", withheld="").withheld is None
     assert Device("a", withheld="") == Device("a")
+
+
+def test_every_kind_of_failure_has_its_cause() -> None:
+    ward = HealthTracker()
+    xid = unhealthy("Xid 79", Cause.XID)
+
+    def causes(device: Device = GOOD) -> set[str]:
+        return {cause.value for cause in ward.verdict(device, 0.0).causes}
+
+    assert causes() == set()
+    assert causes(BAD) == {"unhealthy"}
+    ward = HealthTracker()
+    ward.report_missing("d0", ["/dev/card"])
+    assert causes() == {"missing"}
+    ward.cordons = {"d0": unhealthy("cordoned", Cause.CORDONED)}
+    assert causes(Device("d0", health=xid)) == {"cordoned", "xid"}
+    ward.stale = "it does not answer"
+    assert causes() == {"cordoned", "backend"}
+    ward.stale, ward.released = "", "its driver is released"
+    assert causes() == {"cordoned"}
+
+
+def test_a_device_that_is_held_because_it_flaps_keeps_its_cause() -> None:
+    ward, hot = HealthTracker(), Device("d0", health=unhealthy("too hot", Cause.THERMAL))
+    for now in range(0, 8, 2):
+        ward.verdict(hot, float(now))
+        held = ward.verdict(GOOD, now + 1.0)
+    assert not held.healthy and held.causes == {Cause.THERMAL}
+
+
+def test_several_verdicts_have_the_causes_of_each() -> None:
+    both = worst(unhealthy("it is odd"), HEALTHY, unhealthy("x" * MAX_REASON * 2, Cause.LINK))
+    assert both.causes == {Cause.UNHEALTHY, Cause.LINK}
+    assert HEALTHY.causes == set()

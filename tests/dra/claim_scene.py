@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.cdi.claim_metadata import MetadataFiles
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Given
 from devhost.allocation.resource_backend import ResourceBackend
@@ -241,6 +242,12 @@ def boot(place: Path, name: str = "boot-1") -> Path:
     return file
 
 
+def claim_files(place: Path) -> ClaimFiles:
+    """The files of claims, in the first boot."""
+    metadata = MetadataFiles(place / "plugins")
+    return ClaimFiles(place / "cdi", deadline=PATIENT.allocate, boot_id=boot(place), metadata=metadata)
+
+
 def result(request: str, device: str, driver: str = DRIVER, **more: Any) -> dict[str, Any]:
     """One device of an allocation."""
     return {"request": request, "driver": driver, "pool": POOL, "device": device, **more}
@@ -266,7 +273,7 @@ class Scene:
         self.place = place
         self.api = FakeApi()
         self.ledger = Ledger()
-        self.files = ClaimFiles(place / "cdi", deadline=PATIENT.allocate, boot_id=boot(place))
+        self.files = claim_files(place)
         self.entry = ResourceSettings(
             0,
             RESOURCE,
@@ -317,14 +324,24 @@ class Scene:
         *results: Mapping[str, Any],
         config: Sequence[Mapping[str, Any]] = (),
         name: str = "",
+        pod_claim: str = "",
     ) -> ClaimHolder:
-        """A claim with an allocation; not allocated without results."""
+        """A claim with an allocation; not allocated without results.
+
+        With ``pod_claim``, its name in a pod, it was made from a template.
+        """
         name = name or f"claim-{number}"
         status: dict[str, Any] = {}
         if results:
             status = {"allocation": {"devices": {"results": [*results], "config": [*config]}}}
+        annotations = {"annotations": {"resource.kubernetes.io/pod-claim-name": pod_claim}}
         self.api.claims["team", name] = {
-            "metadata": {"namespace": "team", "name": name, "uid": uid(number)},
+            "metadata": {
+                "namespace": "team",
+                "name": name,
+                "uid": uid(number),
+                **(annotations if pod_claim else {}),
+            },
             "status": status,
         }
         return ClaimHolder("team", name, uid(number))

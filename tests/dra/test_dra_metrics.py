@@ -35,6 +35,10 @@ async def _counted(node: DraNode) -> None:
     assert counted("slices") == len(node.slices())
     assert (counted("slice_writes_total") or 0) >= len(node.slices())
     assert counted("dropped_fields") == 0
+    assert (counted("watch_timestamp_seconds") or 0) > 1e9
+    assert (counted("api_requests_total", method="GET", code="200") or 0) > 0
+    assert (counted("api_requests_total", method="POST", code="201") or 0) >= len(node.slices())
+    assert counted("prepared_claims") == counted("prepared_devices") == 0
 
     claim = node.allocate("one", node.name_of("c0"))
     absent = v1.Claim(namespace="default", name="absent", uid="absent")
@@ -42,7 +46,12 @@ async def _counted(node: DraNode) -> None:
     assert not answers[claim.uid].error and answers[absent.uid].error
     assert [counted("prepares_total", result=one) for one in ("done", "failed")] == [1, 1]
     assert counted("prepare_seconds_count") == 1
+    assert [counted("prepared_claims"), counted("prepared_devices")] == [1, 1]
+    assert counted("api_requests_total", method="GET", code="404") == 1
     assert not (await node.unprepare(claim))[claim.uid].error
+    assert [counted("prepared_claims"), counted("prepared_devices")] == [0, 0]
+    assert counted("unprepare_seconds_count") == 1
+    assert [counted("calls_in_flight", call=one) for one in ("prepare", "unprepare")] == [0, 0]
     assert [counted("unprepares_total", result=one) for one in ("done", "failed")] == [1, None]
 
     node.configure(PLAIN)

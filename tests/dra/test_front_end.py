@@ -105,6 +105,28 @@ async def test_a_cordoned_device_has_a_taint_and_is_no_problem(node: DraNode, tm
         assert not (await node.prepare(claim))[claim.uid].error
 
 
+async def test_an_entry_chooses_the_taint_of_a_cause(node: DraNode, tmp_path: Path) -> None:
+    node.configure(CLAIMED[:-1] + ", dra: {taints: {cordoned: NoExecute}}}")
+    node.node.state = tmp_path / "state"
+    file = tmp_path / "state/verdicts/a.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"devices": ["c0"], "kind": "cordon", "reason": "fan", "by": "alice"}')
+    node.cards("c0", "c1 ill")
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+
+        def taints() -> dict[str, list[tuple[str, str]]]:
+            (spec,) = node.slices()
+            return {
+                one["name"]: [(taint["key"], taint["effect"]) for taint in one.get("taints", ())]
+                for one in spec["devices"]
+            }
+
+        cordoned = [(f"{DRIVER}/cordoned", "NoExecute")]
+        ill = [(f"{DRIVER}/unhealthy", "NoSchedule")]
+        await node.node.until(lambda: taints() == {"c0": cordoned, "c1": ill})
+
+
 async def test_a_device_that_is_unplugged_while_a_claim_holds_it_is_gone_and_does_not_move(
     node: DraNode,
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claim_scene import DRIVER, Cards, Scene, Together, WithCdi, boot, config, result
+from claim_scene import DRIVER, Cards, Scene, Together, WithCdi, boot, claim_files, config, result
 from devhost_testing import runtime
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
@@ -39,7 +39,7 @@ class Node:
         """Another run of devhost."""
         scene = self.scene
         scene.files.close()
-        scene.files = ClaimFiles(scene.place / "cdi", boot_id=boot(scene.place))
+        scene.files = claim_files(scene.place)
         scene.preparer = scene.started_again()
         scene.scanner.devices = {name: one.device for name, one in scene.resources.offered.items()}
         self.refresher = Refresher(scene.preparer, self, scene.files)

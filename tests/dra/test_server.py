@@ -262,7 +262,7 @@ async def test_a_socket_that_a_process_serves_is_left_alone(place: Path) -> None
         assert service_socket(place / "plugins", DRIVER).is_socket()
 
 
-@pytest.mark.conformance(120)
+@pytest.mark.conformance(123)
 @pytest.mark.parametrize(("other", "refused"), [("", True), ("-b", False)])
 async def test_a_driver_of_another_pod_with_this_name_is_left_alone(
     place: Path, other: str, refused: bool

@@ -9,8 +9,10 @@ import pytest
 from devhost_testing.dra.api_objects import SLICES, Object
 from publisher_scene import DRIVER, NODE, RESOURCE, Node, offered, offers
 
-from devhost.backend.model import unhealthy
+from devhost.backend.model import Cause, Device, unhealthy
 from devhost.dra.publisher import Offers
+from devhost.dra.slices import Offered
+from devhost.planning.settings import Effect
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ async def test_a_foreign_edit_is_undone(node: Node) -> None:
     assert node.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
 
 
-@pytest.mark.conformance(120)
+@pytest.mark.conformance(123)
 async def test_slices_of_another_program_with_this_driver_name_are_left_alone(node: Node) -> None:
     await node.publishes(offers(1))
     (own,) = node.names()
@@ -213,3 +215,21 @@ async def test_an_unhealthy_device_has_a_taint_that_keeps_its_time(node: Node) -
     (found,) = node.slices()
     assert found["spec"]["devices"][0]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
     assert found["spec"]["devices"][1]["attributes"]["speed"] == {"string": "fast"}
+
+
+async def test_each_of_several_taints_keeps_its_time(node: Node) -> None:
+    health = unhealthy("too hot", Cause.THERMAL, Cause.UNHEALTHY)
+    effects = {Cause.THERMAL: Effect.NO_EXECUTE}
+    hot = Offered(Device("d000"), health, effects=effects)
+    await node.publishes([hot, offered("d001")])
+    (found,) = node.slices()
+    for number, taint in enumerate(found["spec"]["devices"][0]["taints"]):
+        taint["timeAdded"] = f"2026-01-0{number + 1}T00:00:00Z"
+    await node.restarts()
+    await node.publishes([hot, offered("d001", speed="fast")])
+    (found,) = node.slices()
+    times = {one["key"]: one["timeAdded"] for one in found["spec"]["devices"][0]["taints"]}
+    assert times == {
+        f"{DRIVER}/thermal": "2026-01-01T00:00:00Z",
+        f"{DRIVER}/unhealthy": "2026-01-02T00:00:00Z",
+    }

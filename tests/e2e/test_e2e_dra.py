@@ -365,3 +365,39 @@ def test_a_feature_that_is_switched_on_at_the_api_server_is_used_without_a_resta
     for name in ("one", "two"):
         claims.create(name, {"deviceClassName": "fuse.example.com"})
         assert pods.create(name, claims=[name]).running().opens("/dev/fuse")
+
+
+@pytest.mark.conformance(119)
+def test_a_pod_reads_which_devices_its_claim_has(driver, claims, pods):
+    driver.cards("c0 zram7")
+    driver.serve(CARDS, metadata=True)
+    driver.registered()
+    claims.classes(driver)
+    claims.create("mine", CLASS)
+    pod = pods.create("user", claims=["mine"]).running()
+    path = f"/var/run/kubernetes.io/dra-device-attributes/resourceclaims/mine/r0/{DRIVER}-metadata.json"
+    newest, older = map(json.loads, pod.shell(f"cat {path}").splitlines())
+    assert [one.pop("apiVersion").rpartition("/")[2] for one in (newest, older)] == ["v1beta1", "v1alpha1"]
+    assert newest == older and newest["metadata"]["name"] == "mine"
+    (request,) = newest["requests"]
+    ((device,), (result,)) = request["devices"], claims.allocated("mine")
+    assert request["name"] == result["request"] == "r0"
+    names = [(device["driver"], device["pool"], device["name"])]
+    assert names == [(result["driver"], result["pool"], result["device"])]
+    assert device["attributes"] == claims.offered()["c0"]["attributes"]
+    assert "Read-only" in pod.shell(f"(echo > {path}) 2>&1 || true")
+
+
+@pytest.mark.conformance(121)
+def test_a_pod_is_evicted_from_a_device_with_a_failure_that_the_entry_names(driver, claims, pods):
+    driver.cards("c0 a", "c1 b")
+    driver.serve({**CARDS, "dra": {"taints": {"unhealthy": "NoExecute"}}})
+    driver.registered()
+    claims.classes(driver)
+    claims.create("careful", CLASS)
+    claims.create("brave", {**CLASS, "tolerations": [{"operator": "Exists", "effect": "NoExecute"}]})
+    careful = pods.create("careful", claims=["careful"]).running()
+    brave = pods.create("brave", claims=["brave"]).running()
+    driver.cards("c0 a ill", "c1 b ill")
+    careful.ends()
+    assert brave.shell("echo $CARDS") in ("c0", "c1")

@@ -101,7 +101,7 @@ def pods(cluster: Cluster, claims: Claims) -> Iterator[Pods]:
         pods.clear()
 
 
-@pytest.mark.conformance(119)
+@pytest.mark.conformance(122)
 def test_a_claim_for_the_driver_of_nvidia_gets_a_gpu_of_devhost(claims, pods):
     enough = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('60Gi')) >= 0"
     model = "device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('^.*a100.*$')"
@@ -114,7 +114,7 @@ def test_a_claim_for_the_driver_of_nvidia_gets_a_gpu_of_devhost(claims, pods):
     assert pods.create("user", claims=["large"]).running().shell("echo $GPUS") == "GPU-large"
 
 
-@pytest.mark.conformance(119)
+@pytest.mark.conformance(122)
 def test_a_claim_for_two_instances_of_one_gpu_gets_them(claims, pods):
     profile = [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].profile == '3g.40gb'"}}]
     one = {"deviceClassName": "mig.nvidia.com", "selectors": profile}

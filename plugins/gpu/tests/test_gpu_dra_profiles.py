@@ -83,7 +83,7 @@ def whole(uuid: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.conformance(119)
+@pytest.mark.conformance(122)
 def test_a_gpu_and_a_mig_instance_look_as_published_by_the_driver_of_nvidia(
     nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk]
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_gpu_and_a_mig_instance_look_as_published_by_the_driver_of_nvidia(
     assert facts(found[instance])[0] == part
 
 
-@pytest.mark.conformance(119)
+@pytest.mark.conformance(122)
 def test_an_amd_gpu_looks_as_published_by_the_driver_of_amd(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi300x(tmp_path, count=1)
     tree.file("/sys/module/amdgpu/version", "6.10.5")
@@ -137,7 +137,7 @@ def test_a_partition_looks_as_published_by_the_driver_of_amd(tmp_path: Path, loo
     assert capacity == {"memory": "24574Mi"}
 
 
-@pytest.mark.conformance(119)
+@pytest.mark.conformance(122)
 def test_a_card_looks_as_published_by_the_driver_of_intel(tmp_path: Path, looking: BackendFixture) -> None:
     found = published("intel", looking(gpu_intel.flex(tmp_path)).discover())
     assert facts(found["0000:4d:00.0"]) == (
@@ -179,7 +179,7 @@ def seen_by_dcgm_exporter(driver: str, pool: str, devices: Iterable[Mapping[str,
     return learned
 
 
-@pytest.mark.conformance(119)
+@pytest.mark.conformance(122)
 def test_dcgm_exporter_finds_the_pods_of_gpus_and_of_instances(
     nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk]
 ) -> None:

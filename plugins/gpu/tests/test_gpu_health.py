@@ -13,7 +13,7 @@ from devhost_gpu import Gpu
 from devhost_gpu.options import GpuOptions
 from devhost_testing.fixtures import BackendFixture, by_id, request
 
-from devhost.backend import OptionError
+from devhost.backend import Cause, OptionError
 
 MI210 = "0000:63:00.0"
 
@@ -144,8 +144,12 @@ def test_a_card_is_unhealthy_from_the_temperature_limit_on(tmp_path: Path, looki
     tree.hwmon(f"/sys/devices/pci0000:60/0000:60:03.1/0000:61:00.0/0000:62:00.0/{MI210}", 0, mem=100)
     assert reasons(looking(tree)) == {}, "there is no limit by default"
     assert reasons(looking(tree, GpuOptions(temperature_limit=101))) == {}
-    found = reasons(looking(tree, GpuOptions(temperature_limit=100)))
-    assert found == {MI210: "mem is at 100 °C, the limit is 100 °C"}
+    backend = looking(tree, GpuOptions(temperature_limit=100))
+    found = backend.probe(backend.discover())
+    assert {name: health.reason for name, health in found.items()} == {
+        MI210: "mem is at 100 °C, the limit is 100 °C"
+    }
+    assert found[MI210].causes == {Cause.THERMAL}
 
 
 @pytest.mark.parametrize("limits", [{"temperature_limit": 100}, {"uncorrectable_errors": 5}])

@@ -8,6 +8,7 @@ from devhost_rdma.health import health_of
 from devhost_rdma.model import IbDevice, Kind, Place, Port, best_port, place_at, place_of
 from devhost_rdma.nodes import in_order
 
+from devhost.backend import Cause
 from devhost.backend.infiniband import Node, Role
 
 PCI = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
@@ -141,6 +142,7 @@ def test_the_fastest_active_port_represents_the_device_else_the_first():
 )
 def test_a_function_without_an_active_port_is_unhealthy_with_the_reason(ports, reason):
     assert health_of(ports, "", ignore_ports=False).reason == (reason or None)
+    assert health_of(ports, "", ignore_ports=False).causes == ({Cause.LINK} if reason else set())
     assert health_of(ports, "", ignore_ports=True).healthy
     assert health_of(ports, "umad missing", ignore_ports=True).reason == "umad missing"
 

@@ -57,7 +57,7 @@ def published(looking, tmp_path):
     return publish
 
 
-@pytest.mark.conformance(119)
+@pytest.mark.conformance(122)
 def test_a_virtual_function_looks_as_published_by_the_sriov_driver(published):
     texts = {
         f"{SRIOV}/vendor": "15b3",
@@ -87,7 +87,7 @@ def test_a_function_without_a_switch_and_a_node_looks_as_published_by_the_sriov_
     assert found["dra.net/numaNode"] == {"int": -1}
 
 
-@pytest.mark.conformance(119)
+@pytest.mark.conformance(122)
 def test_a_network_function_looks_as_published_by_dranet(published):
     texts = {
         "dra.net/ifName": "enp2s0v2",
@@ -117,7 +117,7 @@ def test_a_physical_function_looks_as_published_by_dranet(published):
     assert "dra.net/isSriovVf" not in found
 
 
-@pytest.mark.conformance(119)
+@pytest.mark.conformance(122)
 def test_multus_finds_the_function_of_a_claim(published):
     names = '{"k8s.cni.cncf.io/deviceID": pciBusID, "k8s.cni.cncf.io/resourceName": resource}'
     found = published(f"{{attributes: {names}}}", network.igb)["0000:02:10.4"]

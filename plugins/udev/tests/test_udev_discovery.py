@@ -441,3 +441,20 @@ def test_a_second_node_of_a_known_device_is_a_separate_device(machine: Any, by_n
     found = by_node(machine.backend().discover())
     assert found.keys() == {"/dev/fuse", "/dev/jail/fuse"}
     assert found["/dev/fuse"].id == "misc-fuse"
+
+
+MDEV = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+
+
+def test_the_nodes_of_a_mediated_device_have_its_uuid(machine: Any, by_node: ByNode) -> None:
+    machine.device("virtual/vfio/12", "vfio", "vfio/12", "511:0")
+    machine.device("virtual/vfio/13", "vfio", "vfio/13", "511:1")
+    for group, names in {"12": [MDEV], "13": ["0000:3b:00.0", "0000:3b:00.1"]}.items():
+        for name in names:
+            (machine.root / f"sys/kernel/iommu_groups/{group}/devices/{name}").mkdir(parents=True)
+    machine.device(f"pci0000:3a/0000:3a:00.0/{MDEV}", "mdev")
+    unit = f"pci0000:3a/0000:3a:00.0/{MDEV}/vfio-dev/vfio0"
+    machine.device(unit, "vfio-dev", "vfio/devices/vfio0", "510:0")
+    found = by_node(machine.backend().discover())
+    uuids = {node: device.attributes.get("mdevUUID") for node, device in found.items()}
+    assert uuids == {"/dev/vfio/12": MDEV, "/dev/vfio/13": None, "/dev/vfio/devices/vfio0": MDEV}

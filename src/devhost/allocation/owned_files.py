@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, ParamSpec, TypeVar
 
-from devhost.backend.files import holds, make_directory, replace_file
+from devhost.backend.files import holds, make_directory, replace_file, without_waiting
 from devhost.runtime.worker import FILE_DEADLINE, FileWorker
 
 P = ParamSpec("P")
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 UNFINISHED = 60.0
 """Seconds after which no write can still be at work on an unfinished file."""
+
+MAX_BYTES = 4 << 20
+"""A larger file is no own one: a claim, which has the largest ones, has at most 32 devices."""
 
 _Signature = tuple[int, int, int]
 
@@ -78,6 +82,22 @@ class OwnedDirectory:
             return False
         return True
 
+    def read_file(self, name: str) -> bytes:
+        """The content of a file; empty if there is none, or it is no regular file of usual size."""
+        path = self.directory / name
+        try:
+            if not stat.S_ISREG(path.lstat().st_mode):
+                return b""
+            with open(path, "rb", opener=without_waiting) as file:
+                data = file.read(MAX_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        return data if len(data) <= MAX_BYTES else b""
+
+    def is_settled(self, name: str) -> bool:
+        """Whether no write can still be at work on what a file belongs to."""
+        return _age(self.directory / name) > UNFINISHED
+
     def names(self) -> list[str]:
         """The names of own files, in order."""
         return [name for name in self._files() if name.startswith(self.prefix)]
@@ -88,7 +108,7 @@ class OwnedDirectory:
         for name in self._files():
             path = self.directory / name
             own = name.startswith(f".{self.prefix}") and name.endswith(".part")
-            if own and _age(path) > UNFINISHED:
+            if own and self.is_settled(name):
                 path.unlink(missing_ok=True)
                 removed.append(path)
         return removed

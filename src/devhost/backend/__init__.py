@@ -53,7 +53,7 @@ from .base import (
     option,
 )
 from .errors import AllocationError, NotYet
-from .model import HEALTHY, AttributeValue, Device, DeviceNode, Edits, Health, Mount, unhealthy
+from .model import HEALTHY, AttributeValue, Cause, Device, DeviceNode, Edits, Health, Mount, unhealthy
 from .observe import hookimpl
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "Attribute",
     "AttributeValue",
     "Backend",
+    "Cause",
     "Conditions",
     "Context",
     "Device",

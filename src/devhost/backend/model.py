@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from enum import StrEnum
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 from .errors import printable
@@ -72,19 +73,52 @@ def freeze(owner: object, mappings: Iterable[str], sequences: Iterable[str] = ()
             _set(owner, name, tuple(value))
 
 
+class Cause(StrEnum):
+    """The kind of a failure, by which an entry chooses the taint of a device (``dra.taints``)."""
+
+    UNHEALTHY = "unhealthy"
+    """Any other one."""
+    XID = "xid"
+    """The driver of an NVIDIA GPU reported a critical error (Xid)."""
+    ECC = "ecc"
+    """Memory has errors that were not corrected, or waits for its replacement."""
+    THERMAL = "thermal"
+    """It is too hot."""
+    LINK = "link"
+    """None of its ports has a link."""
+    MISSING = "missing"
+    """It is gone, or lacks a device node or another path of the host."""
+    BACKEND = "backend"
+    """Its backend fails, so that nothing is known of it."""
+    CONDITION = "condition"
+    """It does not hold the ``healthyWhile`` of its entry."""
+    REPORTED = "reported"
+    """Another program wrote a verdict."""
+    CORDONED = "cordoned"
+    """It is out of service on purpose."""
+    HELD = "held"
+    """Another holder has what it needs."""
+
+
+_ANY = frozenset({Cause.UNHEALTHY})
+
+
 @frozen
 class Health:
     """The health of one device; ``reason`` is ``None`` exactly when ``healthy`` is true.
 
-    An empty reason counts as ``None``.
+    An empty reason counts as ``None``. An unhealthy device without ``causes`` has :attr:`Cause.UNHEALTHY`.
     """
 
     healthy: bool
     reason: str | None = None
+    causes: frozenset[Cause] = field(default=frozenset(), compare=False)  # they follow from the reason
 
     def __post_init__(self) -> None:
         if self.reason == "":
             _set(self, "reason", None)
+        if not (self.healthy or self.causes):
+            _set(self, "causes", _ANY)
 
     def __bool__(self) -> bool:
         return self.healthy
@@ -93,9 +127,9 @@ class Health:
 HEALTHY = Health(True)
 
 
-def unhealthy(reason: str) -> Health:
-    """The health of a device that cannot be used, with the reason for the user."""
-    return Health(False, reason)
+def unhealthy(reason: str, *causes: Cause) -> Health:
+    """The health of a device that cannot be used, with the reason for the user, and of which kind it is."""
+    return Health(False, reason, frozenset(causes))
 
 
 @frozen
@@ -282,7 +316,7 @@ def sound_health(health: Health) -> Health:
     if health.healthy:
         return health
     reason = sound_reason(health.reason)
-    return health if reason == health.reason else unhealthy(reason)
+    return health if reason == health.reason else unhealthy(reason, *health.causes)
 
 
 @frozen

@@ -96,6 +96,7 @@ def loads(
     cdi = values.get("cdi", Cdi())
     info = values.get("device_info", DeviceInfo())
     labels = values.get("labels", Labels())
+    dra = values.get("dra")
     return Settings(
         tuple(entry.settings for entry in entries),
         options,
@@ -105,7 +106,8 @@ def loads(
         labels.directory,
         labels.write,
         skipped,
-        values["dra"].driver if "dra" in values else "",
+        dra.driver if dra else "",
+        dra is not None and dra.metadata,
     )
 
 

@@ -33,7 +33,7 @@ class Difference:
     that only one of the two uses. The flags are set if these changed: ``backend_paths`` for the drop-in
     directories, ``reordered`` for the order of entries in both, ``cdi`` and ``device_info`` for the
     directories of these files, ``labels`` for the directory of labels or whether they are written,
-    ``skipped`` for the entries without an installed backend, ``dra`` for the name of the DRA driver.
+    ``skipped`` for the entries without an installed backend, ``dra`` for the DRA driver.
     """
 
     added: tuple[ResourceSettings, ...] = ()
@@ -96,7 +96,7 @@ def difference(old: Settings, new: Settings) -> Difference:
         device_info=old.device_info_directory != new.device_info_directory,
         labels=(old.label_directory, old.write_labels) != (new.label_directory, new.write_labels),
         skipped=old.skipped != new.skipped,
-        dra=old.dra_driver != new.dra_driver,
+        dra=(old.dra_driver, old.dra_metadata) != (new.dra_driver, new.dra_metadata),
     )
 
 

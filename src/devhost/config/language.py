@@ -18,6 +18,7 @@ from devhost.planning.naming import SUBDOMAIN
 from devhost.planning.settings import (
     CDI_DIRECTORY,
     DEVICE_INFO_DIRECTORY,
+    Effect,
     Inject,
     Of,
     Prefer,
@@ -99,6 +100,26 @@ class Sharing:
 
 
 @frozen
+class Taints:
+    """Causes for which unhealthy devices have a separate taint, `<driver>/<cause>`, and its effect.
+
+    All other causes have the taint `<driver>/unhealthy:NoSchedule`.
+    """
+
+    unhealthy: Effect = option(None, "Effect of the taint for all causes without a separate one.")
+    xid: Effect = option(None, "The driver of an NVIDIA GPU reported a critical error.", example="NoExecute")
+    ecc: Effect = option(None, "Memory has errors that were not corrected, or waits for its replacement.")
+    thermal: Effect = option(None, "It is too hot.")
+    link: Effect = option(None, "None of its ports has a link.")
+    missing: Effect = option(None, "It is gone, or lacks a device node or another path of the host.")
+    backend: Effect = option(None, "Its backend fails, so that nothing is known of it.")
+    condition: Effect = option(None, "It does not hold the `healthyWhile` of the entry.")
+    reported: Effect = option(None, "Another program wrote a verdict.", example="None")
+    cordoned: Effect = option(None, "It is out of service on purpose.", example="NoSchedule")
+    held: Effect = option(None, "Another holder has what it needs.")
+
+
+@frozen
 class ResourceDra:
     """How a resource looks in Dynamic Resource Allocation; without effect with `serve: plugin`."""
 
@@ -138,6 +159,9 @@ class ResourceDra:
         False,
         "Whether such an attribute may be a list, for which the API server needs the gate "
         "`DRAListTypeAttributes`.",
+    )
+    taints: Taints = option(
+        Taints(), "Causes for which unhealthy devices have a separate taint, and its effect."
     )
 
 
@@ -269,6 +293,11 @@ class Dra:
     driver: DriverName = option(
         meaning="Name of the DRA driver, the same on all nodes; DRA is active while this key is in the file.",
         example="devhost.example.com",
+    )
+    metadata: bool = option(
+        False,
+        "Whether containers get files with the attributes of the devices of their claims, which KubeVirt "
+        "reads; for claims that are prepared from then on.",
     )
 
 

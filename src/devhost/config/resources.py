@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from devhost.backend import Backend, NoOptions, OptionError, templates
 from devhost.backend.base import declared
 from devhost.backend.errors import ConfigError
+from devhost.backend.model import Cause, FrozenDict
 from devhost.backend.where import Block, Flag, Term, Where, covers, gets_all
 from devhost.discovery.catalog import Catalog
 from devhost.planning import naming
@@ -295,6 +296,9 @@ def _entry(
             capacity,
             only=terms.profile is not None,
             lists=terms.lists,
+            taints=FrozenDict(
+                (cause, effect) for cause in Cause if (effect := getattr(terms.taints, cause.value))
+            ),
         ),
         **values,
     )

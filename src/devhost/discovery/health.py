@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from devhost.backend.frozen import frozen
-from devhost.backend.model import HEALTHY, NO_REASON, Device, Health, sound_health, unhealthy
+from devhost.backend.model import HEALTHY, NO_REASON, Cause, Device, Health, sound_health, unhealthy
 
 WINDOW = 60.0
 """Seconds over which failures are counted."""
@@ -31,7 +31,9 @@ ALL = "*"
 
 def is_health(verdict: object) -> bool:
     """Whether a value that a backend returned is a :class:`Health`, including the type of its reason."""
-    return isinstance(verdict, Health) and isinstance(verdict.reason, str | None)
+    if not isinstance(verdict, Health):
+        return False
+    return isinstance(verdict.reason, str | None) and isinstance(verdict.causes, frozenset)
 
 
 def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health:
@@ -47,8 +49,10 @@ def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health
 
 def worst(*verdicts: Health) -> Health:
     """Combines several verdicts: healthy if all are, else with all reasons."""
-    reasons = dict.fromkeys(verdict.reason or NO_REASON for verdict in verdicts if not verdict.healthy)
-    return sound_health(unhealthy("; ".join(reasons))) if reasons else HEALTHY
+    failed = [verdict for verdict in verdicts if not verdict.healthy]
+    reasons = dict.fromkeys(verdict.reason or NO_REASON for verdict in failed)
+    causes = {cause for verdict in failed for cause in verdict.causes}
+    return sound_health(unhealthy("; ".join(reasons), *causes)) if failed else HEALTHY
 
 
 @frozen
@@ -70,7 +74,8 @@ class _History:
     failures: list[float] = field(default_factory=list)
     healthy_since: float | None = None
     hold: float = 0.0
-    reason: str = ""
+    last: Health = HEALTHY
+    """The last failure."""
 
 
 class Recovery:
@@ -95,7 +100,7 @@ class Recovery:
                 history.failures = [failure for failure in history.failures if now - failure < WINDOW] + [now]
                 extra = len(history.failures) - PATIENCE
                 history.hold = min(LONGEST_HOLD, 2.0**extra) if extra > 0 else 0.0
-            history.healthy, history.healthy_since, history.reason = False, None, raw.reason or NO_REASON
+            history.healthy, history.healthy_since, history.last = False, None, raw
             return raw
         if history.healthy:
             return HEALTHY
@@ -105,7 +110,8 @@ class Recovery:
         left = history.healthy_since + history.hold - now
         if left > 0:
             held = "it fails again and again, and must stay healthy a little longer"
-            return sound_health(unhealthy(f"{held}: {history.reason}"))
+            reason = f"{held}: {history.last.reason or NO_REASON}"
+            return sound_health(unhealthy(reason, *history.last.causes))
         history.healthy, history.healthy_since = True, None
         return HEALTHY
 
@@ -207,12 +213,15 @@ class HealthTracker:
             del self.missing_paths[device]
 
     def _raw(self, device: Device) -> Health:
-        if refused := self.released or self.stale:
-            return unhealthy(refused)
+        if self.released:
+            return unhealthy(self.released, Cause.CORDONED)
+        if self.stale:
+            return unhealthy(self.stale, Cause.BACKEND)
         if not device.health.healthy:
             return device.health
         if missing := self.missing_paths.get(device.id):
-            return unhealthy(f"{', '.join(missing)} does not exist on the node: a pod needed it")
+            reason = f"{', '.join(missing)} does not exist on the node: a pod needed it"
+            return unhealthy(reason, Cause.MISSING)
         probed = self._probed.get(device.id, HEALTHY)
         return worst(_found(self.reported, device.id), probed) if self.reported else probed
 

@@ -13,12 +13,14 @@ from devhost.allocation.resource_backend import ResourceBackend, Terms
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device, sound_reason
+from devhost.discovery.health import in_resource
 from devhost.planning.claims import Key
-from devhost.planning.settings import uses_of
+from devhost.planning.settings import Effect, uses_of
+from devhost.planning.taints import taints_of
 
 from .claim_objects import ClaimError, ClaimObject, Result, options_for, whole
 from .inventory import DraDevice, DraInventory
-from .slices import EFFECT, SLOTS, UNHEALTHY
+from .slices import SLOTS
 
 
 @frozen
@@ -144,13 +146,11 @@ def _check_health(result: Result, one: Chosen, driver: str) -> None:
     Raises:
         ClaimError: it is unhealthy.
     """
-    if result.tolerates(f"{driver}/{UNHEALTHY}", EFFECT):
-        return
     found = one.found
-    reason = "" if found.health.healthy else sound_reason(found.health.reason)
-    for use in uses_of(one.options, found.entry.permissions):
-        reason = reason or found.device.unusable_for.get(use, "")
-    if reason:
+    health = in_resource(found.device, found.health, uses_of(one.options, found.entry.permissions))
+    taints = taints_of(driver, health, found.entry.dra.taints)
+    if any(effect is not Effect.NONE and not result.tolerates(key, effect) for key, effect in taints.items()):
+        reason = sound_reason(health.reason)
         raise ClaimError(f"device {result.pool}/{result.device} is unhealthy: {reason}")
 
 

@@ -31,12 +31,16 @@ from .answers import Json
 API: Final = "/apis/resource.k8s.io/v1"
 """Where the API server has ResourceClaims since Kubernetes 1.34."""
 
+POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
+"""The annotation of a claim that was made from a template: the name that its pod has for it."""
+
 MAX_ERRORS: Final = 3
 """Errors of one claim in its text; the pod's event has little space."""
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _QUANTITY = re.compile(rf"(\d{{1,18}})({'|'.join((*_DECIMAL, *_BINARY, 'm'))})", re.ASCII)
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NOWHERE = Mark(0, 0)
 _NO_OPTIONS = Fields(_NOWHERE)
 
@@ -116,7 +120,8 @@ class OpaqueConfig:
 class ClaimObject:
     """A ResourceClaim: what was allocated of this driver, in order. ``allocated``: whether anything was.
 
-    ``pods`` are the names of the pods that it is reserved for.
+    ``pods`` are the names of the pods that it is reserved for. ``pod_claim`` is the name that its pod has for
+    it, if it was made from a template.
     """
 
     uid: str
@@ -124,6 +129,7 @@ class ClaimObject:
     results: tuple[Result, ...] = ()
     config: tuple[OpaqueConfig, ...] = ()
     pods: tuple[str, ...] = ()
+    pod_claim: str = ""
 
 
 def read_claim(body: object, driver: str) -> ClaimObject:
@@ -143,7 +149,10 @@ def read_claim(body: object, driver: str) -> ClaimObject:
     ordered = sorted(config, key=lambda one: not one.from_class)  # stable: the order within a source counts
     reserved = claim.at("status").items("reservedFor")
     pods = tuple(one.text("name") for one in reserved if one.text("resource") == "pods")
-    return ClaimObject(uid, True, tuple(results), tuple(ordered), pods)
+    pod_claim = claim.at("metadata").at("annotations").text(POD_CLAIM)
+    if not _LABEL.fullmatch(pod_claim):  # it becomes a part of a path
+        pod_claim = ""
+    return ClaimObject(uid, True, tuple(results), tuple(ordered), pods, pod_claim)
 
 
 def _result(found: Json) -> Result:

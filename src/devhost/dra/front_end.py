@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Literal, Protocol
 
 from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
@@ -113,7 +113,7 @@ class DraFrontEnd:
         self._sides = sides
         self._replan = replan
         self._changed = changed
-        self._api = KubeApi(access)
+        self._api = KubeApi(access, answered=self._answered)
         self.inventory = DraInventory(driver, options.node, sides, files, claims)
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
@@ -148,6 +148,8 @@ class DraFrontEnd:
         self._refreshing = Reconciler(self._refresh, backoff=Backoff(1.0, 60.0))
         self._stuck: frozenset[Origin] = frozenset()
         self._metrics = metrics
+        self._calls: Counter[str] = Counter()
+        """Calls of the kubelet that are not answered yet."""
         metrics.begin("driver", driver)
         self._server = self._new_server()
         self._serving = False
@@ -160,6 +162,7 @@ class DraFrontEnd:
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
+        self._preparer.metadata = settings.dra_metadata
         self.inventory.follow(plan, settings, scanners)
         self._hold()
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
@@ -175,6 +178,7 @@ class DraFrontEnd:
             for (resource, healthy), count in sorted(counts.items())
         }
         self._metrics.show("dra_devices", self.driver, offered)
+        self._show_prepared()
         leaving = sorted(moving.items())
         self._metrics.show("dra_moving_devices", self.driver, {(name,): count for name, count in leaving})
         self._report(moves)
@@ -281,6 +285,7 @@ class DraFrontEnd:
         if (listing := self._pods.listing) is not None:
             was = self.upkeep.kept
             await self.upkeep.follow(listing)
+            self._show_prepared()
             if self.upkeep.kept != was:
                 self._changed()
 
@@ -353,19 +358,44 @@ class DraFrontEnd:
 
     async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
         """Prepares claims, and counts the results; see :class:`.ClaimPreparer`."""
-        began = time.monotonic()
-        results = await self._preparer.prepare(claims)
+        with self._timed("prepare", "dra_prepare_seconds"):
+            results = await self._preparer.prepare(claims)
         failed = _results(isinstance(one, str) for one in results.values())
         self._count("dra_prepares_total", failed)
-        self._metrics.observe("dra_prepare_seconds", self.driver, seconds=time.monotonic() - began)
         self.inventory.notify()
         return results
 
     async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
         """Releases claims, and counts the results."""
-        results = await self._preparer.unprepare(claims)
+        with self._timed("unprepare", "dra_unprepare_seconds"):
+            results = await self._preparer.unprepare(claims)
         self._count("dra_unprepares_total", _results(map(bool, results.values())))
         return results
+
+    @contextmanager
+    def _timed(self, call: Literal["prepare", "unprepare"], metric: str) -> Iterator[None]:
+        """Measures a call of the kubelet, and shows what is prepared after it."""
+        began = time.monotonic()
+        self._in_flight(call, 1)
+        try:
+            yield
+            self._metrics.observe(metric, self.driver, seconds=time.monotonic() - began)
+        finally:
+            self._in_flight(call, -1)
+            self._show_prepared()
+
+    def _in_flight(self, call: str, more: int) -> None:
+        self._calls[call] += more
+        self._metrics.set("dra_calls_in_flight", self.driver, call, to=self._calls[call])
+
+    def _answered(self, method: str, code: str) -> None:
+        self._metrics.add("dra_api_requests_total", self.driver, method, code)
+
+    def _show_prepared(self) -> None:
+        records = [one for one in self.files.records.values() if one.driver == self.driver]
+        self._metrics.set("dra_prepared_claims", self.driver, to=len(records))
+        devices = {(one.pool, one.device) for record in records for one in record.devices}
+        self._metrics.set("dra_prepared_devices", self.driver, to=len(devices))
 
     def _count(self, metric: str, results: Mapping[ClaimCall, int]) -> None:
         for result, count in results.items():

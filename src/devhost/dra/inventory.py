@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.frozen import frozen
-from devhost.backend.model import Device, Health, sound_reason, unhealthy
+from devhost.backend.model import Cause, Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
 from devhost.discovery.health import worst
@@ -24,10 +24,10 @@ from devhost.planning.plan import Plan, PlannedResource, replicas_of
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
 
-from .aliases import NOTHING, Aliases
+from .aliases import NOTHING, Aliased, Aliases, aliased
 from .health import DeviceHealth
 from .publisher import Offers
-from .slices import Offered, Pool
+from .slices import Offered, Pool, attributes_of
 
 GONE = "the device is gone"
 
@@ -50,11 +50,18 @@ class DraDevice:
     backend: ResourceBackend
     replicas: int = 1
     bound: Reason | None = None
+    driver: str = ""
+    aliased: Aliased = NOTHING
+
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+        """Its attributes as a slice can have them."""
+        return attributes_of(self.device, self.resource, self.key[0], self.driver, self.aliased).values
 
     @property
     def shown(self) -> Health:
         """Its health for pods that hold nothing."""
-        return unhealthy(self.bound.text) if self.bound else self.health
+        return unhealthy(self.bound.text, Cause.HELD) if self.bound else self.health
 
 
 class _Absent(NamedTuple):
@@ -163,7 +170,8 @@ class DraInventory:
         if scanner is None or device is None or backend is None or entry is None:
             return None
         health = scanner.health.verdict(device, time.monotonic())
-        return DraDevice(one.key, device, health, one.resource, entry, backend, one.replicas)
+        found = DraDevice(one.key, device, health, one.resource, entry, backend, one.replicas)
+        return self._with_names(found, scanner)
 
     def key(self, pool: str, device: str) -> Key | None:
         """The device that has, or had, this name in this pool; ``None`` if there never was one."""
@@ -267,7 +275,7 @@ class DraInventory:
             entry, backend = self._entries.get(held.resource), self._backends.get(held.resource)
             if entry is not None and backend is not None:
                 why = Reason(f"{GONE}, and a claim holds it", tuple(holders[key]))
-                health = unhealthy(GONE)
+                health = unhealthy(GONE, Cause.MISSING)
                 yield DraDevice(key, held.device, health, held.resource, entry, backend, bound=why)
 
     def moving(self) -> Sequence[Moving]:
@@ -372,9 +380,10 @@ class DraInventory:
                 health = worst(health, unhealthy(reason.text))
             full = (pool.name, pool.device_name(device.id))
             bound = self._claims.bound_elsewhere(key, device) if health.healthy else None
-            one = DraDevice(key, device, health, name, entry, backend, replicas, bound)
+            names = named.get(device.id, NOTHING)
+            one = DraDevice(key, device, health, name, entry, backend, replicas, bound, self._driver, names)
             self._devices[full], self._known[full] = one, (name, key)
-            offers.append(Offered(device, one.shown, replicas, named.get(device.id, NOTHING)))
+            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers
@@ -397,16 +406,23 @@ class DraInventory:
                 backend.follow(scanner, entry, len(self._now.get(resource, ())))
                 health = scanner.health.verdict(device, time.monotonic())
                 replicas = replicas_of(entry.share, seen)
-                self._devices[name] = DraDevice(key, device, health, resource, entry, backend, replicas)
+                found = DraDevice(key, device, health, resource, entry, backend, replicas)
+                self._devices[name] = self._with_names(found, scanner)
                 return
 
     def _as_found(self, one: DraDevice) -> DraDevice:
         """The same device as its backend finds it now."""
         scanner = self._scanners.get(one.key[0])
         if scanner is None or one.key[1] not in scanner.devices:
-            return replace(one, health=unhealthy(GONE))
+            return replace(one, health=unhealthy(GONE, Cause.MISSING))
         device = scanner.devices[one.key[1]]
-        return replace(one, device=device, health=scanner.health.verdict(device, time.monotonic()))
+        now = replace(one, device=device, health=scanner.health.verdict(device, time.monotonic()))
+        return self._with_names(now, scanner)
+
+    def _with_names(self, one: DraDevice, scanner: Scanner) -> DraDevice:
+        """The same device with what it publishes under further names."""
+        names = aliased(one.entry.dra, one.resource, one.device, scanner.devices)
+        return replace(one, driver=self._driver, aliased=names)
 
     def _pool(self, resource: str, backend: str) -> Pool:
         pool = self._pools.get(resource)

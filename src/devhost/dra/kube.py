@@ -18,8 +18,8 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlencode
 
@@ -213,6 +213,8 @@ class KubeApi:
         first_try: see :data:`FIRST_TRY`.
         idle: see :data:`IDLE`.
         most: bytes of an answer, or of one line of a watch; longer ones are refused.
+        answered: called with the method of each request and the HTTP code of its answer, which is ``none``
+            if the API server did not answer.
         clock: monotonic seconds.
     """
 
@@ -224,6 +226,7 @@ class KubeApi:
         first_try: float = FIRST_TRY,
         idle: float = IDLE,
         most: int = MOST_BYTES,
+        answered: Callable[[str, str], None] = lambda method, code: None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -232,6 +235,7 @@ class KubeApi:
         self._first_try = first_try
         self._idle = idle
         self._most = most
+        self._answered = answered
         self._sleep = sleep
         self._clock = clock
         self._server = ""
@@ -303,8 +307,9 @@ class KubeApi:
             "timeoutSeconds": str(WATCH),
         }
         accept = METADATA.format("") if metadata_only else ""
-        async with self._deadline(self._timeout):
-            connection, response = await self._start("GET", _with(path, parameters), b"", accept)
+        with self._unanswered("GET"):
+            async with self._deadline(self._timeout):
+                connection, response = await self._start("GET", _with(path, parameters), b"", accept)
         request = Request("GET", path, watch=True)
         try:
             if response.status_code >= 300:
@@ -384,16 +389,26 @@ class KubeApi:
 
     async def _call(self, method: str, path: str, body: Object | None = None, accept: str = "") -> Object:
         data = json.dumps(body, separators=(",", ":")).encode() if body is not None else b""
-        async with self._deadline(self._timeout):
-            for attempt in range(1, TRIES + 1):
-                try:
-                    return await self._once(method, path, data, accept)
-                except ApiError as error:
-                    wanted = error.retry_after if error.status == 429 else None
-                    if wanted is None or wanted > PATIENCE or attempt == TRIES:
-                        raise
-                    await self._sleep(wanted * random.uniform(1.0, 1.5))
+        with self._unanswered(method):
+            async with self._deadline(self._timeout):
+                for attempt in range(1, TRIES + 1):
+                    try:
+                        return await self._once(method, path, data, accept)
+                    except ApiError as error:
+                        wanted = error.retry_after if error.status == 429 else None
+                        if wanted is None or wanted > PATIENCE or attempt == TRIES:
+                            raise
+                        await self._sleep(wanted * random.uniform(1.0, 1.5))
         raise AssertionError("the last try ends the call")
+
+    @contextmanager
+    def _unanswered(self, method: str) -> Iterator[None]:
+        """Reports a request that gets no answer."""
+        try:
+            yield
+        except Unreachable:
+            self._answered(method, "none")
+            raise
 
     async def _once(self, method: str, path: str, data: bytes, accept: str) -> Object:
         connection, response = await self._start(method, path, data, accept)
@@ -417,7 +432,7 @@ class KubeApi:
         """Sends a request and gives the head of its answer; again if the credentials have been replaced."""
         given = await self._current()
         try:
-            connection, response = await self._send(given, method, path, body, accept)
+            connection, response = await self._counted(given, method, path, body, accept)
         except OSError:  # also of TLS: either side may have another certificate by now
             newer = await self._current(fresh=True)
             if newer is given:
@@ -433,7 +448,7 @@ class KubeApi:
             if newer is given:
                 return connection, response
             connection.close()
-        return await self._send(newer, method, path, body, accept)
+        return await self._counted(newer, method, path, body, accept)
 
     async def _current(self, *, fresh: bool = False) -> Credentials:
         try:
@@ -442,6 +457,14 @@ class KubeApi:
             raise Unreachable(f"no access to the API server: {error.message}", error.hint) from None
         self._server = found.server
         return found
+
+    async def _counted(
+        self, given: Credentials, method: str, path: str, body: bytes, accept: str
+    ) -> tuple[_Connection, h11.Response]:
+        """Sends a request, and reports the code of its answer."""
+        connection, response = await self._send(given, method, path, body, accept)
+        self._answered(method, str(response.status_code))
+        return connection, response
 
     async def _send(
         self, given: Credentials, method: str, path: str, body: bytes, accept: str

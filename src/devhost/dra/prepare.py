@@ -15,10 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
+from devhost.allocation.cdi.claim_metadata import place_of
+from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.given import Node, owned
 from devhost.allocation.reports import together
@@ -140,6 +143,8 @@ class Preparer:
         clock: Callable[[], float] = LOOP_CLOCK.time,
     ) -> None:
         self.driver = driver
+        self.metadata = False
+        """Whether claims that are prepared from now on get metadata files."""
         self._api = api
         self._api_deadline = api_deadline
         self._reads = _Turns(READS, Unreachable)
@@ -265,7 +270,8 @@ class Preparer:
         devices = [one.claimed for one in chosen]
         pods = [(ref.namespace, pod) for pod in claim.pods]
         with nullcontext() if running else self._claims.reserved(ref, devices, pods):
-            record = await self._write(ref, chosen, running=running)
+            place = place_of(ref.name, claim.pod_claim) if self.metadata else ""
+            record = await self._write(ref, chosen, place, running=running)
             if turn.unprepared != calls:
                 await self._files.remove(ref.uid)
                 self.bases.pop(ref.uid, None)
@@ -288,7 +294,9 @@ class Preparer:
         self._claims.released(uid)
         return removed
 
-    async def _write(self, holder: ClaimHolder, chosen: Sequence[Chosen], *, running: bool) -> ClaimRecord:
+    async def _write(
+        self, holder: ClaimHolder, chosen: Sequence[Chosen], metadata: str, *, running: bool
+    ) -> ClaimRecord:
         renderings = [(group, await self._render(holder, group)) for group in groups(chosen)]
         check_variables(renderings)
         taking = [(group, found) for group, found in renderings if not group.admin]
@@ -299,8 +307,12 @@ class Preparer:
             async with self._turns_of(group).turn():
                 await group.backend.prepare(self._timing.prepare, group.devices, group.terms)
         record, edits = record_of(holder, self.driver, chosen, renderings)
+        texts: Mapping[str, bytes] = {}
+        if metadata:
+            record = replace(record, metadata=metadata)
+            texts = contents(record, [one.found.attributes for one in chosen], {})
         async with self._writes.turn():
-            await self._files.write(record, edits)
+            await self._files.write(record, edits, texts)
         seen = tuple(seen for _, one in renderings for seen in one.seen)
         self.bases[holder.uid] = Basis(tuple(chosen), tuple(one.found for one in chosen), seen)
         return record

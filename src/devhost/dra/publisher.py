@@ -366,6 +366,7 @@ class Publisher:
     def _seen(self) -> None:
         """The API server has accepted the watch."""
         self._watches.succeeded()
+        self._heard()
         if self._unseen:
             self._unseen = ""
             self._show()
@@ -434,6 +435,11 @@ class Publisher:
                 if kind != "BOOKMARK":
                     self._noticed(kind, metadata)
                 self._since = metadata.text("resourceVersion") or self._since
+                self._heard()
+
+    def _heard(self) -> None:
+        """The API server has sent something over the watch; without changes, a bookmark each minute."""
+        self._metrics.set("dra_watch_timestamp_seconds", self._driver, to=time.time())
 
     def _noticed(self, kind: str, metadata: Json) -> None:
         """Compares the metadata of a slice with what is known of it."""
@@ -849,8 +855,9 @@ def _known(found: Object, driver: str) -> _Stored:
                 {key: value for key, value in taint.mapping().items() if key != "timeAdded"}
                 for taint in taints
             ]
-            if added := taints[0].text("timeAdded"):
-                since[_dated_key(device)] = added
+            for taint, stored in zip(device["taints"], taints, strict=True):
+                if added := stored.text("timeAdded"):
+                    since[_dated_key(device, taint)] = added
         devices.append(device)
     text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
     metadata.required("name")
@@ -868,17 +875,18 @@ def _known(found: Object, driver: str) -> _Stored:
     )
 
 
-def _dated_key(device: Mapping[str, Any]) -> str:
+def _dated_key(device: Mapping[str, Any], taint: Mapping[str, Any]) -> str:
     """What a device's taint is remembered by: another reason is another taint."""
-    taint = device["taints"][0]
     return f"{device['name']} {taint.get('key')} {taint.get('value')} {taint.get('effect')}"
 
 
 def _dated(device: Mapping[str, Any], since: Mapping[str, str]) -> Mapping[str, Any]:
-    """A device whose taint keeps the time at which it was added."""
-    if device.get("taints") and (added := since.get(_dated_key(device))):
-        return {**device, "taints": [{**device["taints"][0], "timeAdded": added}]}
-    return device
+    """A device whose taints keep the time at which they were added."""
+    taints = [
+        {**taint, "timeAdded": added} if (added := since.get(_dated_key(device, taint))) else taint
+        for taint in device.get("taints", ())
+    ]
+    return {**device, "taints": taints} if taints else device
 
 
 def _owner(metadata: Json) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
+from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.cdi.rendering import Rendered, Seen, claims_of, is_own, outdated, recorded
 from devhost.allocation.cdi.spec import claim_kind, gone, withheld
 from devhost.allocation.claims import ClaimedDevice
@@ -112,7 +113,11 @@ class Refresher:
                     return ""  # it was released, or prepared again
                 claim = _Claim(record, [one for one in scanners if one is not None], now, self._files)
                 await claim.render(chosen, unknown, self._timing.allocate)
-                changed = await self._files.rewrite(record, claim.edits)
+                metadata = self._files.metadata(uid)
+                if record.metadata:
+                    attributes = [one.attributes if one else None for one in now]
+                    metadata = contents(record, attributes, metadata)
+                changed = await self._files.rewrite(record, claim.edits, metadata)
                 self._preparer.bases.pop(uid, None)
                 if not claim.doubtful:
                     self._preparer.bases[uid] = Basis(tuple(chosen), tuple(now), tuple(claim.seen))

@@ -16,26 +16,20 @@ from operator import is_
 from typing import Any
 
 from devhost.backend.frozen import frozen
-from devhost.backend.model import AttributeValue, Device, Health, sound_reason
+from devhost.backend.model import AttributeValue, Cause, Device, Health, sound_reason
 from devhost.backend.sysfs import BDF
 from devhost.planning.naming import (
     MAX_ATTRIBUTE,
-    MAX_NAME,
     MAX_SUBDOMAIN,
     digest,
     looks_hashed,
     resource_attribute,
     slug,
 )
-from devhost.planning.settings import Version
+from devhost.planning.settings import OF_ANY, Effect, Version
+from devhost.planning.taints import is_tainted, taint_value, taints_of
 
 from .aliases import NOTHING, Aliased, quantity
-
-UNHEALTHY = "unhealthy"
-"""The name of the driver's taint for unhealthy devices, after the driver and a slash."""
-
-EFFECT = "NoSchedule"
-"""The effect of that taint."""
 
 SLOTS = "slots"
 """The capacity of a shared device, of which a claim uses one or more."""
@@ -71,7 +65,6 @@ _END = "-00000000-0000"
 _ROOM = MAX_SUBDOMAIN - len(_END)
 _NUMBERED = re.compile(r"-[0-9a-f]{8}-[0-9]{4}")
 """The end of a slice's name: a hash and the number of the slice."""
-_LETTERS = re.compile(r"[A-Za-z]+")
 REFUSED = "the API server refused it"
 """Why an attribute or a device is left out that the API server names in a refusal."""
 _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
@@ -79,12 +72,16 @@ _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
 
 @frozen
 class Offered:
-    """A device that the plan offers through claims, ``replicas`` times at once, with its aliases."""
+    """A device that the plan offers through claims, ``replicas`` times at once, with its aliases.
+
+    ``effects`` are those of the taints of its entry.
+    """
 
     device: Device
     health: Health
     replicas: int = 1
     aliased: Aliased = NOTHING
+    effects: Mapping[Cause, Effect] = OF_ANY
 
 
 @frozen
@@ -280,31 +277,23 @@ class Pool:
         capacity: dict[str, Any] = {}
         if terms.capacity and not shared:
             capacity = {key: {"value": value} for key, value in aliased.capacity}
-        taken = len(capacity) + shared
-        attributes = _Attributes(identity, MAX_ENTRIES - taken, terms.rejected, f"{self.driver}/")
-        attributes.add("resource", resource_attribute(self.resource))
-        attributes.add("backend", self.backend)
-        attributes.add("id", identity)
-        for key, value in standard_attributes(offer.device).items():
-            attributes.add(key, value)
-        for key, value in aliased.attributes:
-            attributes.add_alias(key, value)
-        for key, reason in aliased.left_out:
-            attributes.leave(key, reason)
+        limit = MAX_ENTRIES - len(capacity) - shared
+        attributes = attributes_of(
+            offer.device, self.resource, self.backend, self.driver, aliased, limit, terms.rejected
+        )
         for key, _ in aliased.capacity if shared else ():
             attributes.leave(key, "the device has share.replicas, and each claim would use all of it")
-        if not aliased.only:
-            for declared, value in offer.device.attributes.items():
-                attributes.add_declared(declared, value)
         body: dict[str, Any] = {"name": name, "attributes": attributes.values}
         if shared:
             body["allowMultipleAllocations"] = True
             capacity = {SLOTS: _slots(offer.replicas)}
         if capacity:
             body["capacity"] = capacity
-        if not offer.health.healthy:
-            key = f"{self.driver}/{UNHEALTHY}"
-            body["taints"] = [{"key": key, "value": _label_value(offer.health.reason), "effect": EFFECT}]
+        if terms.taints and (taints := taints_of(self.driver, offer.health, offer.effects)):
+            value = taint_value(offer.health.reason)
+            body["taints"] = [
+                {"key": key, "value": value, "effect": effect.value} for key, effect in taints.items()
+            ]
         return _Described(offer, terms, name, body, tuple(attributes.left_out))
 
     def _seat(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
@@ -353,7 +342,7 @@ class Pool:
 
 
 @dataclass(slots=True)
-class _Attributes:
+class Attributes:
     """The attributes of one device, by the key that they have in the slice."""
 
     identity: str
@@ -415,6 +404,32 @@ class _Attributes:
         self.left_out.append(LeftOut(self.identity, name, reason))
 
 
+def attributes_of(
+    device: Device,
+    resource: str,
+    backend: str,
+    driver: str,
+    aliased: Aliased = NOTHING,
+    limit: int = MAX_ENTRIES,
+    rejected: frozenset[str] = frozenset(),
+) -> Attributes:
+    """The attributes of a device of a resource, without those that the API server rejected."""
+    attributes = Attributes(device.id, limit, rejected, f"{driver}/")
+    attributes.add("resource", resource_attribute(resource))
+    attributes.add("backend", backend)
+    attributes.add("id", device.id)
+    for key, value in standard_attributes(device).items():
+        attributes.add(key, value)
+    for key, value in aliased.attributes:
+        attributes.add_alias(key, value)
+    for key, reason in aliased.left_out:
+        attributes.leave(key, reason)
+    if not aliased.only:
+        for declared, value in device.attributes.items():
+            attributes.add_declared(declared, value)
+    return attributes
+
+
 def standard_attributes(device: Device) -> dict[str, AttributeValue]:
     """Where a device is: the attributes by which claims put devices of several kinds close together.
 
@@ -455,7 +470,7 @@ def _withheld(offer: Offered, terms: _Terms) -> str:
     """Why a device is left out; empty if it is not."""
     if "" in terms.rejected or (offer.replicas > 1 and SLOTS in terms.rejected):
         return REFUSED
-    if not offer.health.healthy and not terms.taints:
+    if not terms.taints and is_tainted(offer.health, offer.effects):
         reason = sound_reason(offer.health.reason)
         return f"it is unhealthy ({reason}), and this API server does not support taints of devices"
     if offer.replicas > 1 and not terms.sharing:
@@ -497,20 +512,6 @@ def _slots(replicas: int) -> dict[str, Any]:
     most = quantity(replicas)
     valid = {"min": "1", "max": most, "step": "1"}
     return {"value": most, "requestPolicy": {"default": "1", "validRange": valid}}
-
-
-def _label_value(reason: str | None) -> str:
-    """The words of a reason as the value of a label.
-
-    Without digits: a temperature or a counter in a reason would change the slice all the time.
-    """
-    value = ""
-    for word in _LETTERS.findall(reason or ""):
-        longer = f"{value}-{word}" if value else word
-        if len(longer) > MAX_NAME:
-            break
-        value = longer
-    return value or UNHEALTHY
 
 
 def _joined(resource: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.cdi.claim_metadata import MetadataFiles
 from devhost.allocation.cdi.files import CdiGarbageCollector, SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.given_record import BOOT_ID, GivenRecord
@@ -171,7 +172,12 @@ class Host:
             metrics,
             timing=timing,
         )
-        self._claim_files = ClaimFiles(settings.cdi_directory, tag, boot_id=boot_id)
+        self._claim_files = ClaimFiles(
+            settings.cdi_directory,
+            tag,
+            boot_id=boot_id,
+            metadata=None if dra is None else MetadataFiles(dra.plugins_dir, tag),
+        )
         self.given = GivenKeeper(
             self.allocations,
             self.services.allocators,

@@ -10,9 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from devhost.backend.frozen import frozen
-from devhost.backend.model import HEALTHY, AttributeValue, Device, Health, sound_health, unhealthy
+from devhost.backend.model import (
+    HEALTHY,
+    AttributeValue,
+    Cause,
+    Device,
+    FrozenDict,
+    Health,
+    sound_health,
+    unhealthy,
+)
 from devhost.backend.where import Range, Where, shortfall
 
 from .give import NO_GIVE, Give
@@ -128,6 +138,21 @@ class Alias:
     unit: str = ""
 
 
+class Effect(StrEnum):
+    """What the taint of an unhealthy device does."""
+
+    NONE = "None"
+    """Nothing: claims get the device as if it were healthy."""
+    NO_SCHEDULE = "NoSchedule"
+    """Only claims that tolerate it get the device."""
+    NO_EXECUTE = "NoExecute"
+    """The same, and pods that have the device and do not tolerate it are evicted."""
+
+
+OF_ANY: Final[Mapping[Cause, Effect]] = FrozenDict()
+"""No cause has a separate taint."""
+
+
 @frozen
 class DraTerms:
     """The terms of an entry for Dynamic Resource Allocation; without effect while it is served as a plugin.
@@ -137,6 +162,7 @@ class DraTerms:
     ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
     that of a class may set all of them. ``attributes`` and ``capacity`` are published besides the backend's
     attributes; ``only`` they, if the entry has a profile. Without ``lists``, no attribute is a list.
+    ``taints`` has the effect of each cause with a separate taint.
     """
 
     device_class: str = ""
@@ -146,6 +172,7 @@ class DraTerms:
     capacity: tuple[Alias, ...] = ()
     only: bool = False
     lists: bool = False
+    taints: Mapping[Cause, Effect] = OF_ANY
 
     def sources(self) -> frozenset[str]:
         """Every attribute name from which something is published, of a device and of one that it names."""
@@ -250,7 +277,7 @@ class ResourceSettings:
     def condition(self, device: Device) -> Health:
         """The health of a device by ``healthyWhile`` alone."""
         reason = shortfall(self.healthy_while, device.attributes, "healthyWhile")
-        return sound_health(unhealthy(reason)) if reason else HEALTHY
+        return sound_health(unhealthy(reason, Cause.CONDITION)) if reason else HEALTHY
 
 
 @frozen
@@ -280,7 +307,7 @@ class Settings:
     if no labels are wanted, because earlier ones are removed from it.
 
     ``dra_driver`` is the name of the DRA driver; empty if the file has no ``dra``, and nothing of Dynamic
-    Resource Allocation runs then.
+    Resource Allocation runs then. ``dra_metadata`` is whether claims get metadata files.
     """
 
     resources: tuple[ResourceSettings, ...] = ()
@@ -292,6 +319,7 @@ class Settings:
     write_labels: bool = False
     skipped: tuple[Skipped, ...] = ()
     dra_driver: str = ""
+    dra_metadata: bool = False
 
     def identified(self) -> list[tuple[Identity, ResourceSettings]]:
         """The entries, each with what an edit of the file does not change."""

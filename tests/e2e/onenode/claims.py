@@ -87,12 +87,12 @@ class Driver(Devhost):
     def arguments(self) -> Sequence[str]:
         return "--kubeconfig", str(self._cluster.driver_kubeconfig), "--node-name", NODE
 
-    def serve(self, *resources: Mapping[str, Any]) -> None:
-        """Replaces the configuration."""
+    def serve(self, *resources: Mapping[str, Any], **options: Any) -> None:
+        """Replaces the configuration; ``options`` are further ones of ``dra``."""
         self.configure(
             {
                 "version": 1,
-                "dra": {"driver": self._driver},
+                "dra": {"driver": self._driver, **options},
                 "backendPaths": ["backends"],
                 "resources": [{"backend": "udev", **resource} for resource in resources],
             }

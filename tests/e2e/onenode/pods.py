@@ -151,6 +151,10 @@ class Pod:
     def delete(self) -> None:
         """Deletes it and waits until it is gone and its devices are free."""
         self.leave()
+        self.ends()
+
+    def ends(self) -> None:
+        """Waits until it is gone and its devices are free."""
         until(f"pod {self.name} is gone", self._gone, seen=self._status)
 
     def _settled(self) -> bool:

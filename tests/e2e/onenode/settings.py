@@ -97,6 +97,7 @@ state = "/run/containerd"
 CONTROLLERS = (
     "node-lifecycle-controller",
     "taint-eviction-controller",
+    "device-taint-eviction-controller",
     "daemonset-controller",
     "replicaset-controller",
     "garbage-collector-controller",

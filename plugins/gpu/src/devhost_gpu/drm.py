@@ -24,6 +24,7 @@ from devhost.backend import (
     HEALTHY,
     AllocationError,
     AttributeValue,
+    Cause,
     Context,
     DeviceNode,
     Edits,
@@ -86,7 +87,7 @@ def _health(sysfs: Sysfs, adapter: Adapter, nodes: Collection[str]) -> Health:
         return unhealthy(f"its driver {adapter.driver} has created no DRM device: see the kernel's log")
     for node in nodes:
         if not sysfs.exists(node):
-            return unhealthy(f"{node} does not exist")
+            return unhealthy(f"{node} does not exist", Cause.MISSING)
     return HEALTHY
 
 
@@ -269,7 +270,7 @@ class DrmHealth:
             sensor = hottest(self._sysfs, adapters[name].path)
             if sensor and sensor.celsius >= self._limit:
                 text = f"{sensor.label} is at {sensor.celsius} °C, the limit is {self._limit} °C"
-                verdicts[name] = unhealthy(text)
+                verdicts[name] = unhealthy(text, Cause.THERMAL)
         return verdicts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from devhost.backend import HEALTHY, Health, unhealthy
+from devhost.backend import HEALTHY, Cause, Health, unhealthy
 
 from .model import INFINIBAND, Port
 
@@ -19,13 +19,13 @@ def health_of(ports: Sequence[Port], missing_node: str, *, ignore_ports: bool) -
     ``ignore_ports``.
     """
     if missing_node:
-        return unhealthy(missing_node)
+        return unhealthy(missing_node, Cause.MISSING)
     if ignore_ports or not ports or any(port.active for port in ports):
         return HEALTHY
     reasons = [inactive_reason(port) for port in ports[:_NAMED]]
     if len(ports) > _NAMED:
         reasons.append(f"{len(ports) - _NAMED} more are not active")
-    return unhealthy(", ".join(reasons))
+    return unhealthy(", ".join(reasons), Cause.LINK)
 
 
 def inactive_reason(port: Port) -> str:

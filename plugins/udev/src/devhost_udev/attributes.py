@@ -55,6 +55,11 @@ ATTRIBUTES = {
     ),
     "pciVendor": Attribute(str, "vendor id of that PCI function", "10ee", hex=True),
     "pciDevice": Attribute(str, "device id of that PCI function", "5004", hex=True),
+    "mdevUUID": Attribute(
+        str,
+        "UUID of the mediated device that a vfio node gives access to",
+        "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001",
+    ),
     "numaNode": Attribute(int, "NUMA node near the device", 0),
     "group": Attribute(str, "name of the configured group; single nodes have none", "onload", reveals=True),
     "alternative": Attribute(int, "number of the group among those with its name, in file order from 0", 0),

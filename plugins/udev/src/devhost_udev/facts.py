@@ -137,6 +137,17 @@ class Reader:
             return []
         return [name for name in self._tree.entries(f"{_GROUPS}/{group}/devices") if BDF.fullmatch(name)]
 
+    def _mediated(self, chain: Sequence[Kobject]) -> str:
+        """The UUID of the mediated device that a node gives access to; empty if it is none.
+
+        Its name is the UUID (Documentation/driver-api/vfio-mediated-device.rst of the Linux kernel).
+        """
+        if chain[0].subsystem == "vfio":
+            names = self._tree.entries(f"{_GROUPS}/{self._iommu_group(chain)}/devices")
+        else:
+            names = [one.name for one in chain[1:2]]
+        return names[0] if len(names) == 1 and _UUID.fullmatch(names[0]) else ""
+
     def _attributes(
         self, key: str, node: str, chain: Sequence[Kobject], usb: Usb | None
     ) -> dict[str, AttributeValue]:
@@ -156,6 +167,8 @@ class Reader:
             found |= {"idVendor": usb.vendor, "idProduct": usb.product}
             found |= {"usbInterface": usb.interface, "usbPort": usb.port}
         self._add_hardware(found, chain)
+        if device.subsystem in ("vfio", "vfio-dev"):
+            found["mdevUUID"] = self._mediated(chain)
         if device.subsystem == "block":
             self._add_block(found, chain)
         if self._properties or self._links:
@@ -223,6 +236,8 @@ class Reader:
                 return int(text)
         return None
 
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _GROUPS = "/sys/kernel/iommu_groups"
 

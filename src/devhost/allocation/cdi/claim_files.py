@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 
@@ -28,13 +28,13 @@ from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.given_record import BOOT_ID
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
-from devhost.backend.files import without_waiting
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
 from devhost.runtime.log import get
 from devhost.runtime.worker import FILE_DEADLINE
 
 from . import spec
+from .claim_metadata import MetadataFiles, container_path, is_metadata
 from .files import HINT
 from .spec import ContainerEdits
 
@@ -42,9 +42,6 @@ log = get(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-MAX_BYTES = 4 << 20
-"""A larger file is no record: a claim has at most 32 devices."""
 
 VARIABLE = "DEVHOST_CLAIM_"
 """The beginning of the variables that make a file the record of its claim."""
@@ -54,6 +51,9 @@ NOTHING = "DEVHOST=1"
 
 _RECORD = "record-"
 """The beginning of the name of the CDI device that is only the record; the claim's uid follows."""
+
+NO_FILES: Mapping[str, Any] = MappingProxyType({})
+"""For a claim without metadata files."""
 
 _UID = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
 _SAFE = "/:.,@+-_*"
@@ -78,15 +78,30 @@ def set_name(uid: str, request: str, number: int) -> str:
 
 @frozen
 class ClaimRecord:
-    """A prepared claim, and its devices in the order of the claim's allocation."""
+    """A prepared claim, and its devices in the order of the claim's allocation.
+
+    ``metadata`` is where its metadata files are in containers
+    (:func:`~devhost.allocation.cdi.claim_metadata.place_of`); empty if it has none.
+    """
 
     claim: ClaimHolder
     driver: str
     devices: tuple[ClaimedDevice, ...]
+    metadata: str = ""
+
+    @property
+    def requests(self) -> Mapping[str, ClaimedDevice]:
+        """The requests, without subrequests, each with its first device."""
+        return {one.base: one for one in reversed(self.devices)}
 
 
-def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str) -> dict[str, Any]:
-    """The specification of a claim, in which each CDI name adds these edits to a container."""
+def document(
+    record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str, host: Mapping[str, Path] = NO_FILES
+) -> dict[str, Any]:
+    """The specification of a claim, in which each CDI name adds these edits to a container.
+
+    ``host`` has the metadata file of each request.
+    """
     content = {name: dict(edit) for name, edit in edits.items()}
     variables = []
     for number, device in enumerate(record.devices):
@@ -94,6 +109,11 @@ def document(record: ClaimRecord, edits: Mapping[str, ContainerEdits], boot: str
         variable = f"{VARIABLE}{_NO_WORD.sub('_', name.upper())}"
         variables.append(f"{variable}={_value(record, device, number, boot)} name={name}")
         content.setdefault(name, {})
+    for request, path in host.items():
+        name = record.requests[request].cdi_ids[0].rpartition("=")[2]
+        target = container_path(record.metadata, request, record.driver)
+        mount = {"hostPath": str(path), "containerPath": target, "options": ["rbind", "rprivate", "ro"]}
+        content[name]["mounts"] = [*content[name].get("mounts", ()), mount]
     content = {name: edit or {"env": [NOTHING]} for name, edit in content.items()}
     content[f"{_RECORD}{record.claim.uid}"] = {"env": variables}
     return spec.document(spec.claim_kind(record.driver), content)
@@ -117,6 +137,8 @@ def _value(record: ClaimRecord, device: ClaimedDevice, number: int, boot: str) -
     ]
     if len(device.cdi_ids) > 1:
         words.append(f"also={','.join(quote(name, _SAFE_IN_LIST) for name in device.cdi_ids[1:])}")
+    if record.metadata:
+        words.append(f"metadata={quote(record.metadata, _SAFE)}")
     words += ["admin"] * device.admin
     words += ["exclusive"] * device.exclusive
     return " ".join(words)
@@ -144,10 +166,11 @@ def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
     first = records[0]
     if [one.number for one in records] != list(range(first.count)):
         return None
-    if any((one.claim, one.driver, one.boot) != (first.claim, first.driver, first.boot) for one in records):
+    if any(one.common != first.common for one in records):
         return None
     claim = ClaimHolder(*first.claim, uid)
-    return ClaimRecord(claim, first.driver, tuple(one.device for one in records)), first.boot
+    devices = tuple(one.device for one in records)
+    return ClaimRecord(claim, first.driver, devices, first.metadata), first.boot
 
 
 @frozen
@@ -158,7 +181,13 @@ class _Parsed:
     claim: tuple[str, str]
     driver: str
     boot: str
+    metadata: str
     device: ClaimedDevice
+
+    @property
+    def common(self) -> tuple[object, ...]:
+        """What is the same for all devices of a claim."""
+        return self.claim, self.driver, self.boot, self.metadata
 
 
 def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
@@ -193,6 +222,7 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
         (namespace, claim),
         given["driver"],
         given["boot"],
+        unquote(given.get("metadata", "")),
         recorded,
     )
 
@@ -214,18 +244,6 @@ class ClaimDirectory(OwnedDirectory):
         names = (name for name in self.names() if name.endswith(".json"))
         found = (name.removeprefix(self.prefix).removesuffix(".json") for name in names)
         return [uid for uid in found if is_uid(uid)]
-
-    def content(self, uid: str) -> bytes:
-        """The content of a claim's file; empty if there is none, or it is no regular file of usual size."""
-        path = self.directory / self.name(uid)
-        try:
-            if not stat.S_ISREG(path.lstat().st_mode):
-                return b""
-            with open(path, "rb", opener=without_waiting) as file:
-                data = file.read(MAX_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            return b""
-        return data if len(data) <= MAX_BYTES else b""
 
 
 class _Write:
@@ -288,15 +306,22 @@ class ClaimFiles:
 
     ``directory`` is made when first needed; the container runtime reads it. For ``tag`` see
     :func:`devhost.allocation.owned_files.owner`. One file operation may take ``deadline`` seconds.
-    ``boot_id`` is a file with the id of this boot. Methods that work on files raise ``EnvironmentFailure`` if
-    permission is denied, or the directory is full or hangs.
+    ``boot_id`` is a file with the id of this boot. ``metadata`` has the metadata files of claims; without it
+    no claim can have any. Methods that work on files raise ``EnvironmentFailure`` if permission is denied, or
+    the directory is full or hangs.
     """
 
     def __init__(
-        self, directory: Path, tag: str = "", deadline: float = FILE_DEADLINE, boot_id: Path = BOOT_ID
+        self,
+        directory: Path,
+        tag: str = "",
+        deadline: float = FILE_DEADLINE,
+        boot_id: Path = BOOT_ID,
+        metadata: MetadataFiles | None = None,
     ) -> None:
         self._files = OwnedFiles(ClaimDirectory, directory, "cdi-claims", HINT, tag, deadline)
         self._current = self._files.of(directory)
+        self._metadata = metadata
         self._boot_id = boot_id
         self._boot = ""
         """The id of this boot, once it has been read."""
@@ -327,8 +352,12 @@ class ClaimFiles:
         for place in self._files.directories:
             found = await self._files.run(f"read {place.directory}", self._read_all, place)
             for known in found:
-                self._known[known.record.claim.uid] = known
+                await self._take(known)
                 records.append(known.record)
+        if self._metadata is not None:
+            there = [await self._files.run("read", place.uids) for place in self._files.directories]
+            with suppress(EnvironmentFailure):  # the next start tries again
+                await self._metadata.remove_orphans({uid for uids in there for uid in uids})
         return records
 
     async def read_again(self) -> list[ClaimRecord]:
@@ -346,22 +375,45 @@ class ClaimFiles:
         for place in self._places(uid):
             what = f"read {place.directory / place.name(uid)}"
             if (known := await self._files.run(what, self._read, place, uid)) is not None:
-                self._known[uid] = known
+                await self._take(known)
                 return known.record
         return None
 
-    async def write(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> None:
+    async def _take(self, known: _Known) -> None:
+        """Takes a file that was read."""
+        record = known.record
+        if self._metadata is not None and record.metadata:
+            await self._metadata.read(record.driver, record.claim.uid, record.requests)
+        self._known[record.claim.uid] = known
+
+    async def write(
+        self,
+        record: ClaimRecord,
+        edits: Mapping[str, ContainerEdits],
+        metadata: Mapping[str, bytes] = NO_FILES,
+    ) -> None:
         """Makes a claim prepared: its file is on the disk when this returns.
 
         If it raises, also because it was cancelled, there is no file, at the latest when a write that hangs
-        has ended. ``edits`` has what each CDI name adds to a container, without the variables of the record.
+        has ended. ``edits`` has what each CDI name adds to a container, without the variables of the record;
+        ``metadata`` is the content of the metadata file of each request.
         """
         uid = record.claim.uid
         place, path = self._current, self.path(uid)
         self._hanging = {one: write for one, write in self._hanging.items() if not write.finished}
         if uid in self._hanging:
             raise EnvironmentFailure(f"cannot write {path}: an earlier write still hangs")
-        data = spec.dumps(document(record, edits, await self._this_boot())).encode()
+        data = await self._document(record, edits)
+        try:
+            await self._write_metadata(record, metadata)
+            await self._write(uid, place, path, data)
+        except BaseException:
+            with suppress(EnvironmentFailure):
+                await self._remove_metadata(uid, record)
+            raise
+        self._known[uid] = _Known(place, data, record)
+
+    async def _write(self, uid: str, place: ClaimDirectory, path: Path, data: bytes) -> None:
         write = self._hanging[uid] = _Write(place, path.name, data)
         try:
             await self._files.run(f"write {path}", write.run)
@@ -370,7 +422,6 @@ class ClaimFiles:
                 with suppress(EnvironmentFailure):
                     await self._files.run(f"remove {path}", place.remove_file, path.name)
             raise
-        self._known[uid] = _Known(place, data, record)
 
     def edits(self, uid: str) -> dict[str, ContainerEdits]:
         """What each name of a claim's file gives, as this process wrote or read it, without the record."""
@@ -380,22 +431,54 @@ class ClaimFiles:
                 continue
             edits = dict(device["containerEdits"])
             env = [one for one in edits.pop("env", ()) if not one.startswith(VARIABLE) and one != NOTHING]
-            found[device["name"]] = edits | ({"env": env} if env else {})
+            mounts = edits.get("mounts", ())
+            edits["mounts"] = [one for one in mounts if not is_metadata(one["containerPath"])]
+            kept = {key: value for key, value in edits.items() if value}
+            found[device["name"]] = kept | ({"env": env} if env else {})
         return found
 
-    async def rewrite(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> bool:
-        """Makes the file of a prepared claim give this instead; true if it gave something else.
+    def metadata(self, uid: str) -> Mapping[str, bytes]:
+        """What the metadata files of a claim contain, by request, as far as this process knows."""
+        return NO_FILES if self._metadata is None else self._metadata.known(uid)
 
-        If it raises, the file is what it was.
+    async def rewrite(
+        self,
+        record: ClaimRecord,
+        edits: Mapping[str, ContainerEdits],
+        metadata: Mapping[str, bytes] = NO_FILES,
+    ) -> bool:
+        """Makes the files of a prepared claim give this instead; true if they gave something else.
+
+        If it raises, the file of the claim is what it was.
         """
         known = self._known[record.claim.uid]
         name = known.place.name(record.claim.uid)
-        data = spec.dumps(document(record, edits, await self._this_boot())).encode()
-        changed = await self._files.run(
+        data = await self._document(record, edits)
+        changed = await self._write_metadata(record, metadata)
+        changed |= await self._files.run(
             f"write {known.place.directory / name}", known.place.write_file, name, data
         )
         known.data = data
         return changed
+
+    async def _document(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> bytes:
+        """The content of a claim's file."""
+        host: Mapping[str, Path] = NO_FILES
+        if self._metadata is not None and record.metadata:
+            uid, path = record.claim.uid, self._metadata.path
+            host = {request: path(record.driver, uid, request) for request in record.requests}
+        return spec.dumps(document(record, edits, await self._this_boot(), host)).encode()
+
+    async def _write_metadata(self, record: ClaimRecord, metadata: Mapping[str, bytes]) -> bool:
+        """Makes the metadata files of a claim contain this; true if they contained something else."""
+        if self._metadata is None or not record.metadata:
+            return False
+        return await self._metadata.write(record.driver, record.claim.uid, metadata)
+
+    async def _remove_metadata(self, uid: str, record: ClaimRecord | None) -> None:
+        """Removes the metadata files of a claim; one without a record may have some, too."""
+        if self._metadata is not None and (record is None or record.metadata):
+            await self._metadata.remove(uid)
 
     async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Looks at device nodes on the thread."""
@@ -407,6 +490,7 @@ class ClaimFiles:
         for place in self._places(uid):
             name = place.name(uid)
             removed |= await self._files.run(f"remove {place.directory / name}", place.remove_file, name)
+        await self._remove_metadata(uid, self.records.get(uid))
         self._known.pop(uid, None)
         return removed
 
@@ -422,12 +506,15 @@ class ClaimFiles:
             if known is not None:
                 name = known.place.name(uid)
                 what = f"write {known.place.directory / name}"
-                if await self._files.run(what, known.place.write_file, name, known.data):
+                changed = await self._write_metadata(known.record, self.metadata(uid))
+                if await self._files.run(what, known.place.write_file, name, known.data) or changed:
                     restored.append(uid)
         return restored
 
     def close(self) -> None:
         self._files.close()
+        if self._metadata is not None:
+            self._metadata.close()
 
     async def _this_boot(self) -> str:
         if not self._boot:
@@ -445,7 +532,7 @@ class ClaimFiles:
     def _records(self, place: ClaimDirectory) -> Iterator[_Known]:
         for uid in place.uids():
             try:
-                data = place.content(uid)
+                data = place.read_file(place.name(uid))
             except OSError as error:
                 log.warning("a claim file cannot be read", file=place.name(uid), reason=error.strerror)
                 continue
@@ -459,7 +546,7 @@ class ClaimFiles:
                 yield _Known(place, data, found[0])
 
     def _read(self, place: ClaimDirectory, uid: str) -> _Known | None:
-        data = place.content(uid)
+        data = place.read_file(place.name(uid))
         found = parsed(data, uid)
         if found is None or found[1] != _boot(self._boot_id):
             return None

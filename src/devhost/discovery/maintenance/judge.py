@@ -8,7 +8,7 @@ from pathlib import Path
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
-from devhost.backend.model import HEALTHY, Device, Health, sound_health, unhealthy
+from devhost.backend.model import HEALTHY, Cause, Device, Health, sound_health, unhealthy
 from devhost.discovery.health import ALL, HealthTracker, worst
 from devhost.discovery.named import Match, Parts, named, whole
 from devhost.discovery.scanner import Scanner
@@ -175,8 +175,10 @@ def overrule(scanners: Mapping[str, Scanner], applied: Iterable[Applied]) -> Non
     cordons: dict[str, dict[str, Health]] = defaultdict(dict)
     reported: dict[str, dict[str, Health]] = defaultdict(dict)
     for one in applied:
-        into = cordons if one.verdict.kind is Kind.CORDON else reported
-        health = sound_health(unhealthy(one.verdict.text))
+        cordoned = one.verdict.kind is Kind.CORDON
+        into = cordons if cordoned else reported
+        cause = Cause.CORDONED if cordoned else Cause.REPORTED
+        health = sound_health(unhealthy(one.verdict.text, cause))
         for backend, device in one.devices:
             for name in scanners if backend == ALL else (backend,):
                 into[name][device] = worst(into[name].get(device, HEALTHY), health)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from devhost.backend import Context, Health, unhealthy
+from devhost.backend import Cause, Context, Health, unhealthy
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import Adapter
 from devhost_gpu.drm import DrmHealth
@@ -149,7 +149,7 @@ class AmdHealth:
                 verdicts[name] = unhealthy("the device metrics exporter reports that it is unhealthy")
         gpus = {whole.id: whole for whole in wholes.values()}
         errors = {name: self._error_counts(whole.path) for name, whole in gpus.items()}
-        faulty = {name: unhealthy(reason) for name, reason in errors.items() if reason}
+        faulty = {name: unhealthy(reason, Cause.ECC) for name, reason in errors.items() if reason}
         faulty |= self._drm.check(gpus)
         verdicts.update((name, faulty[whole.id]) for name, whole in wholes.items() if whole.id in faulty)
         return verdicts

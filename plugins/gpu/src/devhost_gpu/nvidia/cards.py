@@ -200,13 +200,13 @@ DRIVER = "nvidia"
 class GpuState:
     """The state of one GPU: ``gpu`` from the last report of NVML, ``information`` from the driver's files.
 
-    ``reason`` is why it, or every GPU, cannot be used; empty if it can.
+    ``health`` is whether it, and every GPU, can be used.
     """
 
     adapter: Adapter
     gpu: Gpu | None
     information: Information
-    reason: str
+    health: Health
     driver_version: str
     cuda_version: str
 
@@ -257,7 +257,7 @@ def gpu_card(state: GpuState, root: str = "") -> Card:
         part_of=parents(adapter),
         numa_nodes=_numa(adapter),
         pcie_path=adapter.pcie_path,
-        health=_health(state.reason),
+        health=state.health,
         withheld=withheld,
         reserved=DRIVES_DISPLAY if is_display else None,
     )
@@ -267,7 +267,7 @@ def gpu_card(state: GpuState, root: str = "") -> Card:
 def mig_card(
     state: GpuState,
     instance: Instance,
-    reason: str,
+    health: Health,
     capabilities: Callable[[int, int], tuple[int, ...]],
     root: str = "",
 ) -> Card:
@@ -276,7 +276,7 @@ def mig_card(
     Args:
         state: its GPU.
         instance: NVML's report about it.
-        reason: why it cannot be used; empty if it can.
+        health: whether it can be used.
         capabilities: returns the minors of its capability nodes.
         root: the prefix of its nodes on the host.
     """
@@ -311,7 +311,7 @@ def mig_card(
         part_of=frozenset({claim.pci(adapter.address), *common}),
         numa_nodes=_numa(adapter),
         pcie_path=adapter.pcie_path,
-        health=_health(reason),
+        health=health,
     )
     return Card(device, NVIDIA, facts)
 
@@ -351,7 +351,7 @@ def _why_withheld(state: GpuState) -> str | None:
     if state.information.is_excluded:
         return "its driver is configured to exclude it (NVreg_ExcludedGpus)"
     if not state.uuid:
-        return state.reason or "its driver has not reported its UUID"
+        return state.health.reason or "its driver has not reported its UUID"
     if gpu is None:
         return None
     if gpu.mig:
@@ -362,7 +362,8 @@ def _why_withheld(state: GpuState) -> str | None:
     return "MIG will be on after its next reset" if gpu.mig_next else None
 
 
-def _health(reason: str) -> Health:
+def health_of(reason: str) -> Health:
+    """The health of a card by why it cannot be used; empty if it can."""
     return unhealthy(reason) if reason else HEALTHY
 
 

@@ -22,7 +22,7 @@ from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
 
 from .allocation import dev_root, edits, unallocatable
-from .cards import DRIVER, DriverFiles, GpuState, NvidiaFacts, gpu_card, mig_card
+from .cards import DRIVER, DriverFiles, GpuState, NvidiaFacts, gpu_card, health_of, mig_card
 from .health import HealthMonitor, XidRule
 from .unloading import Unloading
 
@@ -138,10 +138,10 @@ class Nvidia:
         """Which cards are unhealthy; each GPU is asked again."""
         self.health.check(self._bound, everything=True)
         self._request_scan_if_changed()
-        reasons = {
-            card.id: self.health.reason(card.facts) for card in cards if isinstance(card.facts, NvidiaFacts)
+        verdicts = {
+            card.id: self.health.verdict(card.facts) for card in cards if isinstance(card.facts, NvidiaFacts)
         }
-        return {name: unhealthy(text) for name, text in reasons.items() if text}
+        return {name: health for name, health in verdicts.items() if not health}
 
     def links(self, a: Card, b: Card) -> int:
         """How many NVLinks join two GPUs; none joins MIG instances, which cannot use them.
@@ -254,16 +254,17 @@ class Nvidia:
         driver, cuda = self._versions
         if adapter.address not in self._bound:
             bound_to = f"it is bound to {adapter.driver}" if adapter.driver else "no driver is bound to it"
-            why = self._why_closed if adapter.driver == DRIVER else bound_to
+            health = health_of(self._why_closed if adapter.driver == DRIVER else bound_to)
         else:
-            why = self.health.reason_at(adapter.address) or problem
-            if not why and not last:
+            health = self.health.verdict_at(adapter.address) and health_of(problem)
+            if health and not last:
                 why = self._problem or "NVML has not answered yet when it was asked about it"
+                health = unhealthy(why)
         return GpuState(
             adapter,
             last.gpu if last else None,
             information,
-            why,
+            health,
             driver or self._driver_files.version(),
             cuda,
         )
@@ -275,10 +276,11 @@ class Nvidia:
         made = []
         for instance in state.gpu.instances if state.gpu else ():
             if state.adapter.address in self._bound:
-                why = self.health.reason_at(state.adapter.address, (instance.gi, instance.ci)) or problem
+                place = state.adapter.address, (instance.gi, instance.ci)
+                health = self.health.verdict_at(*place) and health_of(problem)
             else:
-                why = state.reason
-            made.append(mig_card(state, instance, why, capabilities, root))
+                health = state.health
+            made.append(mig_card(state, instance, health, capabilities, root))
         return made
 
     def _lasting_problem(self) -> str:

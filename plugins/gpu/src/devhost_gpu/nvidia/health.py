@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from devhost.backend import HEALTHY, Cause, Health, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.threads import NoThread, start
 from devhost_gpu.environment import DEFAULT, Timings
@@ -116,7 +117,7 @@ Instance = tuple[int, int | None]
 
 @dataclass(slots=True)
 class _Incident:
-    reasons: list[str] = field(default_factory=list)
+    reasons: dict[str, Cause] = field(default_factory=dict)
     last: float = 0.0
     is_event: bool = False
 
@@ -151,9 +152,10 @@ class Incidents:
         instance: Instance | None = None,
         *,
         needs_reset: bool = False,
+        cause: Cause = Cause.UNHEALTHY,
     ) -> None:
         """Adds an event that makes a GPU, or only one of its MIG instances, unhealthy."""
-        self._add(gpu, reason, now, instance).is_event = True
+        self._add(gpu, reason, now, instance, cause).is_event = True
         if needs_reset and instance is None:
             self._gpus[gpu].needs_reset = True
 
@@ -163,7 +165,7 @@ class Incidents:
         if isinstance(found, Check) and found.recovery is not None:
             self._reporting.add(gpu)
         if reason:
-            self._add(gpu, reason, began, None)
+            self._add(gpu, reason, began, None, Cause.ECC if reason in MEMORY else Cause.UNHEALTHY)
             self._gpus[gpu].needs_reset |= _needs_release(found)
             return
         state = self._gpus.get(gpu)
@@ -185,12 +187,19 @@ class Incidents:
 
     def reason(self, gpu: str, gi: int | None = None, ci: int | None = None) -> str:
         """Why a GPU, or one of its MIG instances, cannot be used; empty if it can."""
+        found = self._found(gpu, gi, ci)
+        return "; ".join(reason for reasons in found for reason in reasons)
+
+    def causes(self, gpu: str, gi: int | None = None, ci: int | None = None) -> frozenset[Cause]:
+        """The kinds of these reasons."""
+        return frozenset(cause for reasons in self._found(gpu, gi, ci) for cause in reasons.values())
+
+    def _found(self, gpu: str, gi: int | None, ci: int | None) -> Sequence[Mapping[str, Cause]]:
         state = self._gpus.get(gpu)
         if state is None:
-            return ""
+            return ()
         scopes: Iterable[Instance | None] = (None,) if gi is None else (None, (gi, None), (gi, ci))
-        found = [state.incidents[scope].reasons for scope in scopes if scope in state.incidents]
-        return "; ".join(reason for reasons in found for reason in reasons)
+        return [state.incidents[scope].reasons for scope in scopes if scope in state.incidents]
 
     def reasons(self) -> Mapping[tuple[str, Instance | None], tuple[str, ...]]:
         """All current reasons, by GPU and instance."""
@@ -215,13 +224,20 @@ class Incidents:
         for gpu in self._gpus.keys() - {*present}:
             del self._gpus[gpu]
 
-    def _add(self, gpu: str, reason: str, now: float, instance: Instance | None) -> _Incident:
+    def _add(self, gpu: str, reason: str, now: float, instance: Instance | None, cause: Cause) -> _Incident:
         incidents = self._gpus.setdefault(gpu, _GpuIncidents()).incidents
         incident = incidents.setdefault(instance, _Incident())
         incident.last = max(incident.last, now)
         if reason not in incident.reasons and len(incident.reasons) < MOST_REASONS:
-            incident.reasons.append(reason)
+            incident.reasons[reason] = cause
         return incident
+
+
+_SPARE_USED = "its spare memory rows are used up"
+_REMAP_DUE = "memory with uncorrectable errors waits for a reset to be replaced"
+_RETIREMENT_DUE = "memory pages wait for a reset to be retired"
+MEMORY = frozenset({_SPARE_USED, _REMAP_DUE, _RETIREMENT_DUE})
+"""The faults that checks find in memory."""
 
 
 def fault(found: Check | NvmlError) -> str:
@@ -236,11 +252,11 @@ def fault(found: Check | NvmlError) -> str:
         action = RECOVERY_ACTIONS.get(found.recovery, f"recovery action {found.recovery} is due")
         return f"{action}, according to its driver"
     if found.remap_failed:
-        return "its spare memory rows are used up"
+        return _SPARE_USED
     if found.remap_pending and found.remap_uncorrectable:
-        return "memory with uncorrectable errors waits for a reset to be replaced"
+        return _REMAP_DUE
     if found.retirement_pending:
-        return "memory pages wait for a reset to be retired"
+        return _RETIREMENT_DUE
     return _not_ready(found)
 
 
@@ -372,14 +388,16 @@ class HealthMonitor:
         with self._lock:
             return self._incidents.reasons()
 
-    def reason(self, facts: NvidiaFacts) -> str:
-        """Why a GPU or an instance cannot be used; empty if it can."""
-        return self.reason_at(facts.address, facts.instance)
+    def verdict(self, facts: NvidiaFacts) -> Health:
+        """Whether a GPU or an instance can be used, and why not."""
+        return self.verdict_at(facts.address, facts.instance)
 
-    def reason_at(self, gpu: str, instance: tuple[int, int] | None = None) -> str:
+    def verdict_at(self, gpu: str, instance: tuple[int, int] | None = None) -> Health:
         """The same by address, and the ids of the instance."""
         with self._lock:
-            return self._incidents.reason(gpu, *(instance or ()))
+            place = gpu, *(instance or ())
+            reason = self._incidents.reason(*place)
+            return unhealthy(reason, *self._incidents.causes(*place)) if reason else HEALTHY
 
     def update_gpus(
         self,
@@ -421,13 +439,17 @@ class HealthMonitor:
             self._is_check_due = True
         if kind == "xid" and "xid" in self._checks and self._rule.matters(event["data"]):
             text, needs_reset = xid_reason(event["data"]), event["data"] in NEEDS_RESET
+            cause = Cause.XID
         elif kind in _EVENTS and _EVENTS[kind][1] in self._checks:
             text, needs_reset = _EVENTS[kind][0], False
+            cause = Cause.ECC if _EVENTS[kind][1] == "ecc" else Cause.UNHEALTHY
         else:
             return
         instance = (event["gi"], event.get("ci")) if "gi" in event else None
         with self._lock:
-            self._incidents.add_event(event["gpu"], text, self._clock(), instance, needs_reset=needs_reset)
+            self._incidents.add_event(
+                event["gpu"], text, self._clock(), instance, needs_reset=needs_reset, cause=cause
+            )
 
     def check(self, bound: frozenset[str], *, everything: bool = False) -> None:
         """Checks the GPUs with NVML if any is unhealthy, a check is due, or ``everything`` is requested."""

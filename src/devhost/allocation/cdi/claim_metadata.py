@@ -1,0 +1,161 @@
+"""The metadata files of prepared claims: what containers can read about the devices that they have.
+
+There is one file for each request of a claim (KEP-5304, "DRA device metadata"). The claim's CDI file mounts
+it into containers. On the host the files are in the directory of the driver below the kubelet's ``plugins``,
+as those of drivers in Go (``kubeletplugin/metadata.go`` in ``k8s.io/dynamic-resource-allocation`` 0.37).
+
+They are written before the CDI file that mounts them, and removed after it. What they contain is made in
+:mod:`.metadata_content`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from devhost.allocation.owned_files import OwnedDirectory, owner
+from devhost.runtime.worker import FILE_DEADLINE, FileWorker
+
+CONTAINER_DIRECTORY = "/var/run/kubernetes.io/dra-device-attributes"
+"""Where containers find the files (``ContainerDir`` in ``api/metadata/types.go`` of the same module)."""
+
+CLAIMS = "resourceclaims"
+"""The directory there for claims that a pod names."""
+
+TEMPLATES = "resourceclaimtemplates"
+"""The directory there for claims that are made from a template for a pod."""
+
+DIRECTORY = "dra-device-metadata"
+"""The directory of the files below that of the driver."""
+
+HINT = "--plugins-dir must be a directory that devhost may write to and the container runtime reads"
+
+
+def place_of(claim: str, pod_claim: str = "") -> str:
+    """Where the files of a claim are below :data:`CONTAINER_DIRECTORY`.
+
+    Args:
+        claim: the name of the ResourceClaim.
+        pod_claim: the name that its pod has for it, if it was made from a template; else empty.
+    """
+    return f"{TEMPLATES}/{pod_claim}" if pod_claim else f"{CLAIMS}/{claim}"
+
+
+def container_path(place: str, request: str, driver: str) -> str:
+    """The file of a request in a container; for ``place`` see :func:`place_of`."""
+    return f"{CONTAINER_DIRECTORY}/{place}/{request}/{driver}-metadata.json"
+
+
+def is_metadata(path: str) -> bool:
+    """Whether a path in a container is that of a metadata file."""
+    return path.startswith(f"{CONTAINER_DIRECTORY}/")
+
+
+class MetadataDirectory(OwnedDirectory):
+    """The files of one driver. Every method may block."""
+
+    def __init__(self, directory: Path, tag: str = "") -> None:
+        super().__init__(directory, tag)
+        self.prefix = f"{owner(tag)}-dra_"
+
+    def name(self, uid: str, request: str) -> str:
+        return f"{self.prefix}{uid}_{request}.json"
+
+    def of(self, uid: str) -> Iterator[str]:
+        """The files of a claim."""
+        return (name for name in self.names() if self.uid(name) == uid)
+
+    def uid(self, name: str) -> str:
+        """The claim of a file."""
+        return name.removeprefix(self.prefix).partition("_")[0]
+
+
+class MetadataFiles:
+    """The metadata files of all claims of this node, by request.
+
+    Methods that work on files raise ``EnvironmentFailure`` if permission is denied, or the directory is full
+    or hangs.
+
+    Args:
+        plugins: the directory that has a directory for each driver, with the same path on the host.
+        tag: see :func:`devhost.allocation.owned_files.owner`.
+        deadline: seconds that one operation may take.
+    """
+
+    def __init__(self, plugins: Path, tag: str = "", deadline: float = FILE_DEADLINE) -> None:
+        self._plugins = plugins
+        self._tag = tag
+        self._worker = FileWorker("dra-metadata", HINT, deadline)
+        self._directories: dict[Path, MetadataDirectory] = {}
+        self._known: dict[str, Mapping[str, bytes]] = {}
+
+    def path(self, driver: str, uid: str, request: str) -> Path:
+        """The file of a request on the host."""
+        place = self._of(driver)
+        return place.directory / place.name(uid, request)
+
+    def known(self, uid: str) -> Mapping[str, bytes]:
+        """What the files of a claim contain, by request, as this process wrote or read them."""
+        return self._known.get(uid, {})
+
+    async def read(self, driver: str, uid: str, requests: Collection[str]) -> None:
+        """Reads the files of a claim; of one that is missing, the content is what it was until now."""
+        place = self._of(driver)
+        found = await self._worker.file(f"read {place.directory}", _read, place, uid, requests)
+        before = self.known(uid)
+        self._known[uid] = {one: before[one] for one in requests if one in before} | found
+
+    async def write(self, driver: str, uid: str, contents: Mapping[str, bytes]) -> bool:
+        """Makes the files of a claim contain this; true if one of them contained something else."""
+        if not contents:
+            return False
+        place = self._of(driver)
+        what = f"write {place.directory / place.name(uid, next(iter(contents)))}"
+        changed = await self._worker.file(what, _write, place, uid, contents)
+        self._known[uid] = dict(contents)
+        return changed
+
+    async def remove(self, uid: str) -> None:
+        """Removes the files of a claim, if there are any."""
+        await self._worker.file(f"remove metadata below {self._plugins}", self._remove, uid)
+        self._known.pop(uid, None)
+
+    async def remove_orphans(self, claims: Collection[str]) -> None:
+        """Removes files of all other claims. A file that another process may have just written stays."""
+        await self._worker.file(f"read {self._plugins}", self._remove_orphans, claims)
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def _of(self, driver: str) -> MetadataDirectory:
+        directory = self._plugins / driver / DIRECTORY
+        return self._directories.setdefault(directory, MetadataDirectory(directory, self._tag))
+
+    def _all(self) -> Iterator[MetadataDirectory]:
+        return (self._of(found.parent.name) for found in self._plugins.glob(f"*/{DIRECTORY}"))
+
+    def _remove(self, uid: str) -> None:
+        for place in self._all():
+            for name in place.of(uid):
+                place.remove_file(name)
+
+    def _remove_orphans(self, claims: Collection[str]) -> None:
+        for place in self._all():
+            place.remove_unfinished()
+            for name in place.names():
+                if place.uid(name) not in claims and place.is_settled(name):
+                    place.remove_file(name)
+
+
+def _read(place: MetadataDirectory, uid: str, requests: Iterable[str]) -> dict[str, bytes]:
+    found = {}
+    for request in requests:
+        with suppress(OSError):  # it is written again
+            if data := place.read_file(place.name(uid, request)):
+                found[request] = data
+    return found
+
+
+def _write(place: MetadataDirectory, uid: str, contents: Mapping[str, bytes]) -> bool:
+    return any([place.write_file(place.name(uid, request), data) for request, data in contents.items()])
