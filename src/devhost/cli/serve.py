@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,6 +84,13 @@ OPTIONS = (
         "rollout stops at this node: 90s, 10m, 1h. `devhost accept` ends it.  [default: off]",
         "TIME",
         "",
+    ),
+    Option(
+        ("--take-turns",),
+        bool,
+        "For upgrades without a gap, from kubelet 1.37: wait while another devhost of this node acts, and "
+        "serve, when stopped, until the next one does.",
+        default=False,
     ),
     Option(
         ("--listen",),
@@ -200,6 +208,7 @@ def serve(
     state_dir: Path | None,
     strict_config: bool,
     patience: str,
+    take_turns: bool,
     listen: str,
     pod_metrics: bool,
     show_pods: bool | None,
@@ -244,10 +253,18 @@ def serve(
             show_pods,
             state_dir,
             strict_config,
-            daemon.dra_options(kubelet_dir, plugins_registry, plugins_dir, node_name, kubeconfig),
+            daemon.dra_options(
+                kubelet_dir,
+                plugins_registry,
+                plugins_dir,
+                node_name,
+                kubeconfig,
+                f"-{os.urandom(3).hex()}" if take_turns else "",
+            ),
             patience,
             node_condition,
             startup_taints,
+            take_turns,
         )
         asyncio.run(daemon.serve(options))
     except (DevhostError, OSError, ImportError) as failure:

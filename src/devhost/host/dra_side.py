@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,7 @@ class DraSide:
         replan: Callable[[], None],
         changed: Callable[[], None],
         timing: Timing,
+        alone: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.options = options
         self.sides: Sides | None = None
@@ -71,6 +72,7 @@ class DraSide:
         self._replan = replan
         self._changed = changed
         self._timing = timing
+        self._alone = alone
 
     async def read_claims(self, settings: Settings) -> None:
         """Takes the claims that an earlier run prepared: they hold their devices on both sides.
@@ -160,6 +162,11 @@ class DraSide:
 
             yield from unhealthy(self.front_end)
 
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet uses the driver; also while none is needed."""
+        return self.front_end is None or not self._needed or self.front_end.registered
+
     def missing(self) -> str:
         """Why pods cannot use the driver yet; empty if they can, or none is configured."""
         return self.front_end.missing() if self.front_end and self._needed else ""
@@ -196,6 +203,7 @@ class DraSide:
             metrics=self._metrics,
             timing=self._timing.allocation,
             pace=self._timing.dra,
+            alone=self._alone,
         )
 
 
