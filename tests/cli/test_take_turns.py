@@ -143,7 +143,7 @@ async def test_during_an_upgrade_every_pod_starts_and_allocatable_never_changes(
             assert not old.logged("taken over")
         assert seen == {2}
         first, second = machine.kubelet.events.of(ev.StreamOpened)
-        (over,) = machine.kubelet.events.of(ev.StreamEnded)
+        over, *_ = machine.kubelet.events.of(ev.StreamEnded)
         assert (over.endpoint, second.endpoint != over.endpoint) == (first.endpoint, True)
 
 
