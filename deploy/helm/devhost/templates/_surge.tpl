@@ -13,7 +13,7 @@
 {{- if .Values.maxSurge -}}
   {{- $version := .Capabilities.KubeVersion.Version -}}
   {{- if semverCompare "<1.37.0-0" $version -}}
-    {{- include "devhost.fail" (list $ (printf "maxSurge needs kubelets 1.37 or newer, which keep a resource while one of two plugins serves it, and this cluster has %s: set it to 0" $version)) -}}
+    {{- include "devhost.fail" (list $ (printf "maxSurge needs kubelets 1.37 or newer, and this cluster has %s: set it to 0" $version)) -}}
   {{- else if eq (default "RollingUpdate" .Values.updateStrategy) "OnDelete" -}}
     {{- include "devhost.fail" (list $ "maxSurge has no effect with updateStrategy OnDelete: omit one of them") -}}
   {{- else if (.Values.gpuOperator).namespace -}}
