@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +20,8 @@ from typing import Any
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet import events as ev
+
+from devhost.config.rollout import RolloutRecord
 
 TOY = "example.com/toy"
 
@@ -39,12 +43,21 @@ class Instance:
         return text in self._log.read_text()
 
     def ask(self, path: str) -> tuple[int, str]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
-            return answer.status, answer.read().decode()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read().decode()
+        except urllib.error.URLError as nobody:
+            return 0, str(nobody)
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Asks it with the program."""
+        command = [sys.executable, "-m", "devhost", *words, "--status-socket", str(self._status)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     def probe(self, name: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "devhost", "ready", "--probe", name, "--status-socket", self._status]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return self.call("ready", f"--probe={name}")
 
     async def ended(self) -> int:
         return await asyncio.wait_for(self.process.wait(), 60)
@@ -58,11 +71,13 @@ class Machine:
         self._number = 0
 
     @asynccontextmanager
-    async def devhost(self, *more: str, turns: bool = True, port: int = 0) -> AsyncIterator[Instance]:
+    async def devhost(
+        self, *more: str, turns: bool = True, port: int = 0, config: Path | None = None
+    ) -> AsyncIterator[Instance]:
         self._number += 1
         port = port or free_port()
         log, status = (self._place / f"{self._number}.{end}" for end in ("log", "status"))
-        command = [sys.executable, "-m", "devhost", "run", "--config", self._toys.config]
+        command = [sys.executable, "-m", "devhost", "run", "--config", config or self._toys.config]
         command += ["--root", self._toys.root, "--kubelet-dir", self.kubelet.directory]
         command += ["--state-dir", self._place / "state", "--status-socket", status]
         command += [f"--listen=127.0.0.1:{port}", *(["--take-turns"] if turns else []), *more]
@@ -74,6 +89,12 @@ class Machine:
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+    def rollout(self, config: Path) -> Path:
+        """The file with the entries that had devices."""
+        file = RolloutRecord(self._place / "state", config).file
+        assert file is not None
+        return file
 
     def record(self) -> Path:
         """The file with what containers were given."""
@@ -124,9 +145,8 @@ async def machine(tmp_path: Path, toys: Any, request: pytest.FixtureRequest) -> 
 
 
 async def waits(until: Until, instance: Instance) -> None:
-    await until(lambda: instance.logged("waiting for the turn"))
-    await until(lambda: instance.logged("listening"))
-    assert instance.ask("/readyz") == (200, "ok\n")
+    await until(lambda: instance.logged("ready for the turn"))
+    assert instance.ask("/readyz") == instance.ask("/healthz") == (200, "ok\n")
 
 
 async def test_during_an_upgrade_every_pod_starts_and_allocatable_never_changes(
@@ -224,7 +244,7 @@ async def test_one_that_takes_no_turns_is_waited_for_and_not_displaced(
         await machine.registered(1)
         async with machine.devhost() as new:
             await until(lambda: new.logged("waiting for a devhost that does not take turns"))
-            assert new.ask("/readyz") == (200, "ok\n")
+            await waits(until, new)
             assert machine.serving() == 1
             old.process.terminate()
             assert await old.ended() == 0
@@ -283,6 +303,59 @@ async def test_an_edit_while_it_waits_is_in_force_from_the_first_list(
             old.process.terminate()
             assert await old.ended() == 0
             await until(lambda: "example.com/other" in machine.kubelet.capacity())
+
+
+async def test_one_whose_file_is_refused_is_not_ready_until_the_file_is_fixed(
+    machine: Machine, toys: Any, until: Until
+) -> None:
+    async with machine.devhost() as old:
+        await machine.registered(1)
+        toys.write(f"name: {TOY}, backend: toy, were: {{}}")
+        async with machine.devhost() as new:
+            await until(lambda: "configuration refused" in new.ask("/readyz")[1])
+            done = new.probe("readyz")
+            assert (done.returncode, "answered with status 503" in done.stderr) == (1, True)
+            toys.write(f"name: {TOY}, backend: toy")
+            await waits(until, new)
+            old.process.terminate()
+            assert await old.ended() == 0
+            await machine.registered(2)
+            await until(lambda: new.ask("/readyz") == (200, "ok\n"))
+
+
+async def test_one_that_cannot_list_devices_is_not_ready(
+    machine: Machine, toys: Any, tmp_path: Path, until: Until
+) -> None:
+    async with machine.devhost():
+        await machine.registered(1)
+        drop_in = tmp_path / "backends" / "toy.py"
+        drop_in.write_text(
+            drop_in.read_text().replace("def discover(self):", "def discover(self):\n        1 / 0")
+        )
+        async with machine.devhost() as new:
+            await until(lambda: "no devices listed: toy (" in new.ask("/readyz")[1])
+            assert machine.serving() == 1
+
+
+async def test_an_edit_that_selects_nothing_waits_for_accept_while_the_one_before_serves(
+    machine: Machine, toys: Any, until: Until
+) -> None:
+    async with machine.devhost("--patience=1h") as old:
+        await machine.registered(1)
+        edited = toys.config.with_name("edited.yaml")  # beside it: another pod has another ConfigMap
+        edited.write_text(toys.config.read_text().replace("toy}", "toy, where: {model: none}}"))
+        record = machine.rollout(edited)
+        await until(machine.rollout(toys.config).exists)
+        shutil.copy(machine.rollout(toys.config), record)
+        async with machine.devhost("--patience=1h", config=edited) as new:
+            await until(lambda: "no devices since the new file" in new.ask("/readyz")[1])
+            assert machine.kubelet.allocatable() == {TOY: 2}
+            assert new.call("accept").stdout == f"accepted: no devices of {TOY}\n"
+            await waits(until, new)
+            old.process.terminate()
+            assert await old.ended() == 0
+            await until(lambda: TOY not in record.read_text())
+            assert new.ask("/readyz") == (200, "ok\n")
 
 
 async def test_turns_without_a_directory_to_lock_are_refused(machine: Machine, tmp_path: Path) -> None:

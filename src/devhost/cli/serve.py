@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from devhost.backend import threads
 from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
@@ -17,6 +17,10 @@ from devhost.cli.memory import (
 from devhost.missing import missing_package
 from devhost.runtime import descriptors
 from devhost.runtime import log as logging
+
+if TYPE_CHECKING:
+    from devhost.config.loader import Loaded
+    from devhost.host.readiness import Look
 
 log = logging.get(__name__)
 
@@ -200,6 +204,12 @@ def parsed(arguments: Sequence[str]) -> Mapping[str, Any] | None:
     return found
 
 
+def _scan_once() -> Callable[[Loaded, Path], Awaitable[Look]]:
+    from .scan_once import scan_once
+
+    return scan_once
+
+
 def serve(
     config: Path | None,
     kubelet_dir: Path | None,
@@ -264,7 +274,7 @@ def serve(
             patience,
             node_condition,
             startup_taints,
-            take_turns,
+            _scan_once() if take_turns else None,
         )
         asyncio.run(daemon.serve(options))
     except (DevhostError, OSError, ImportError) as failure:

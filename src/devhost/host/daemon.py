@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from .dra_side import access, front_end_class, left_by_earlier_run
 from .entries import place
 from .host import KUBELET_DIRECTORY, Host
 from .problems import problems
+from .readiness import Look, rehearsed
 from .status import captured, holders
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Options:
         patience: how long a file that leaves entries without devices fails readiness; empty for never.
         node_condition: whether to keep the condition of the node.
         startup_taints: the taints to remove with it, as on the command line.
-        take_turns: whether to wait while another devhost acts, and to serve until the next one does.
+        take_turns: looks at the devices once. With it, this devhost waits while another one acts, and serves
+            until the next one does.
     """
 
     config: Path = DEFAULT
@@ -88,7 +90,7 @@ class Options:
     patience: str = ""
     node_condition: bool = False
     startup_taints: str = ""
-    take_turns: bool = False
+    take_turns: Callable[[Loaded, Path], Awaitable[Look]] | None = None
 
 
 def dra_options(
@@ -178,6 +180,13 @@ async def serve(options: Options) -> None:
 
         status_page = StatusPage(lambda: captured(host), pods=bool(options.show_pods))
 
+    def read() -> Loaded:
+        return check_dra(_in_tree(load(options.config), tree), options, host.dra.driver)
+
+    async def rehearse() -> str:
+        assert options.take_turns is not None
+        return await rehearsed(read, options.take_turns, options.root, host.rollout)
+
     async def alone() -> None:
         assert turns is not None
         await turns.alone()
@@ -193,7 +202,7 @@ async def serve(options: Options) -> None:
     host = Host(
         options.config,
         loaded,
-        lambda: check_dra(_in_tree(load(options.config), tree), options, host.dra.driver),
+        read,
         options.kubelet_dir,
         options.root,
         metrics,
@@ -205,9 +214,11 @@ async def serve(options: Options) -> None:
         dra=options.dra,
         released=_socket(options).with_suffix(".released"),
         patience=patience,
-        alone=alone if options.take_turns else None,
+        alone=alone if options.take_turns is not None else None,
     )
-    turns = _turns(host, options, directory, lambda: http) if options.take_turns else None
+    turns = (
+        _turns(host, options, directory, lambda: http, rehearse) if options.take_turns is not None else None
+    )
     probes = _probes(host, turns)
     http = _http(metrics, status_page, probes) if status_page is not None else None
     host.node_condition = _node_condition(host, options, directory, changed)
@@ -259,7 +270,11 @@ async def _listen(http: HttpServer, at: Listen, within: float = 0.0) -> None:
 
 
 def _turns(
-    host: Host, options: Options, directory: Path | None, http: Callable[[], HttpServer | None]
+    host: Host,
+    options: Options,
+    directory: Path | None,
+    http: Callable[[], HttpServer | None],
+    rehearse: Callable[[], Awaitable[str]],
 ) -> Turns:
     """The turn of this devhost; only if it takes turns, their code is imported.
 
@@ -275,7 +290,9 @@ def _turns(
         if (server := http()) is not None:
             await server.stop()
 
-    return Turns(directory, rundir.socket_name(options.kubelet_dir).removesuffix(".sock"), host, quiet)
+    return Turns(
+        directory, rundir.socket_name(options.kubelet_dir).removesuffix(".sock"), host, quiet, rehearse
+    )
 
 
 def _node_condition(
@@ -470,11 +487,13 @@ def _check_pods(options: Options) -> None:
 
 def _probes(host: Host, turns: Turns | None) -> Mapping[str, Route]:
     async def alive() -> tuple[bool, str]:
+        if turns is not None and not turns.came:
+            return True, ""  # it has no sockets yet
         usable, reason = host.kubelet.usable()
         return await host.self_check.answer() if usable else (False, reason)
 
     def ready() -> tuple[bool, str]:
-        return (True, turns.waits) if turns is not None and turns.waits else host.ready()
+        return host.ready() if turns is None or turns.came else (not turns.reason, turns.reason)
 
     return {"/healthz": probe(alive), "/readyz": probe(ready)}
 

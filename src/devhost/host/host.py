@@ -52,12 +52,12 @@ from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
 from .orphans import Orphans
 from .publisher import EventPublisher
-from .readiness import readiness
+from .readiness import found_by, readiness
 from .reload import Configuration, LastReload, Reloader
 from .replanner import Replanner
 from .service import ServiceParts
 from .services import Services
-from .shortages import Shortages, identified
+from .shortages import Shortages
 from .timing import NODE, Timing
 
 if TYPE_CHECKING:
@@ -461,10 +461,7 @@ class Host:
     def _planned(self, outcomes: EntryOutcomes) -> None:
         """There is a new plan."""
         if self.rollout is not None:
-            from devhost.config.rollout import Found
-
-            entries = identified(self.configuration.settings)
-            found = [Found(one, outcomes.count(entry), not outcomes.waits(entry)) for one, entry in entries]
+            found = found_by(self.configuration.settings, outcomes)
             self.rollout.follow(self.configuration.sha256, found)
 
     async def _keep_given(self) -> None:

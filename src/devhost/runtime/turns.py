@@ -32,6 +32,9 @@ POLL = 0.05
 LONGEST = 20.0
 """Seconds that a devhost which was stopped answers the kubelet while the next one does not serve yet."""
 
+AGAIN = 5.0
+"""Seconds between two rehearsals."""
+
 STANDBY = "another devhost of this node acts; this one waits for its turn"
 
 
@@ -115,18 +118,27 @@ class Turns:
         name: distinguishes kubelets that share the directory.
         acting: what acts.
         quiet: called before the turn passes, to free what only one can have, such as an address.
+        rehearse: why it would not be ready if its turn came; empty if it would.
     """
 
     def __init__(
-        self, directory: Path, name: str, acting: Acting, quiet: Callable[[], Awaitable[None]]
+        self,
+        directory: Path,
+        name: str,
+        acting: Acting,
+        quiet: Callable[[], Awaitable[None]],
+        rehearse: Callable[[], Awaitable[str]],
     ) -> None:
-        self.waits = STANDBY
-        """Why it is ready although it does not act; empty once its turn has come."""
+        self.came = False
+        """Whether its turn has come."""
+        self.reason = "looking for devices"
+        """Why the one that acts must not end yet, while this one waits; empty if it may."""
         self._waiting, self._acting, self._leaving = (
             Lock(directory / f"turn-{name}.{one}") for one in ("waiting", "acting", "leaving")
         )
         self._host = acting
         self._quiet = quiet
+        self._rehearse = rehearse
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def come(self) -> bool:
@@ -141,13 +153,13 @@ class Turns:
         finally:
             waiting.cancel()
             stopped.cancel()
-        self.waits = ""
+        self.came = True
         self._begin(self._serve())
         return True
 
     def leave(self) -> None:
         """Ends the process, once the next one serves; at once if none waits."""
-        if self.waits or self._waiting.take():  # it is held by this process itself until it serves
+        if not self.came or self._waiting.take():  # it is held by this process itself until it serves
             self._host.stop()
         else:
             self._begin(self._pass_on())
@@ -159,13 +171,32 @@ class Turns:
     async def _wait(self) -> None:
         if not (self._waiting.take() and self._acting.take()):
             log.info("waiting for the turn", reason=STANDBY)
-            await _until(self._waiting.take)
-            await _until(self._acting.take)
-            self._host.reload()  # the file may have changed meanwhile
+            await self._meanwhile(self._waiting.take)
+            await self._meanwhile(self._acting.take)
         # one that does not take turns, such as an older version
         if self._leaving.free() and self._host.others():
             log.warning("waiting for a devhost that does not take turns")
-            await _until(lambda: not self._host.others())
+            await self._meanwhile(lambda: not self._host.others())
+
+    async def _meanwhile(self, condition: Callable[[], bool]) -> None:
+        """Waits, and rehearses until that goes well: only then the one that acts may end."""
+        rehearsing = asyncio.create_task(self._until_rehearsed())
+        try:
+            await _until(condition)
+        finally:
+            rehearsing.cancel()
+        self._host.reload()  # the file may have changed
+
+    async def _until_rehearsed(self) -> None:
+        while self.reason:
+            if reason := await self._rehearse():
+                if reason != self.reason:
+                    log.warning("not ready for the turn", reason=reason)
+                self.reason = reason
+                await asyncio.sleep(AGAIN)
+            else:
+                log.info("ready for the turn")
+                self.reason = ""
 
     async def _serve(self) -> None:
         await self._until_served(self._host.serves)
