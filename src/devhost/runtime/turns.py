@@ -191,7 +191,7 @@ class Turns:
         while self.reason:
             if reason := await self._rehearse():
                 if reason != self.reason:
-                    log.warning("not ready for the turn", reason=reason)
+                    log.warning("the one that acts must not end yet", reason=reason)
                 self.reason = reason
                 await asyncio.sleep(AGAIN)
             else:
