@@ -95,7 +95,7 @@ def test_what_two_pods_can_have_is_not_refused(chart: Chart) -> None:
     assert chart.render(surge(**NETWORK, serviceMonitor={"enabled": True})).args
 
 
-def test_a_driver_whose_sockets_have_room_for_one_name_only_is_refused(chart: Chart) -> None:
+def test_a_driver_with_too_long_a_path_for_the_sockets_of_two_pods_is_refused(chart: Chart) -> None:
     driver = "a" * 63
     config = {**EVERYTHING["config"], "dra": {"driver": driver}}
     values = {**APART, "config": config, "dra": {"enabled": True}, "kubelet": {"root": "/var/lib/kube/let"}}
