@@ -100,7 +100,7 @@ async def test_claims_are_prepared_throughout_an_upgrade_and_slices_stay(machine
         writes = len(machine.server.writes)
         async with machine.devhost() as new:
             using = asyncio.create_task(use())
-            await asyncio.sleep(1)
+            await kubelet.until(lambda: machine.logged("ready for the turn"))
             old.terminate()
             assert await asyncio.wait_for(old.wait(), 60) == 0
             await asyncio.sleep(1)

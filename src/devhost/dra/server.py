@@ -104,6 +104,10 @@ class DraServer:
         endpoint = service_socket(plugins, driver, tag)
         self._tagged = service_socket(plugins, driver, TAG), registration_socket(registry, driver, TAG)
         self.registration = Registration(driver, str(endpoint), changed)
+        self._shared = bool(tag)
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._preparer = preparer
         self._health = HealthStreams(health, clock=clock)
         claims = {name: self._methods(api) for name, api in SERVICES.items()}
@@ -133,7 +137,13 @@ class DraServer:
             raise
 
     async def stop(self) -> None:
-        """Unlinks the registration socket first, so that no new call begins. Safe to call twice."""
+        """Unlinks the registration socket first, so that no new call begins. Safe to call twice.
+
+        The kubelet then cuts the connection. If it calls another process by now, the last calls end before.
+        """
+        if self._shared:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), GRACE)
         await _stop(self._registrar, GRACE)
         self._health.stop()
         await _stop(self._service, GRACE)
@@ -187,12 +197,18 @@ class DraServer:
         valid = [claim for uid, claim in claims.items() if _UID.fullmatch(uid)]
         found: Mapping[str, Sequence[ClaimedDevice] | str] = {}
         if valid:
+            self._calls += 1
+            self._idle.clear()
             try:
                 found = await work(valid)
             except asyncio.CancelledError:
                 raise
             except Exception:
                 log.exception("claims failed", claims=", ".join(map(str, valid)))
+            finally:
+                self._calls -= 1
+                if not self._calls:
+                    self._idle.set()
         known = {claim.uid for claim in valid}
         return {
             uid: found.get(uid, _FAILED) if uid in known else "the claim's uid is not that of an object"

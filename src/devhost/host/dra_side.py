@@ -63,6 +63,8 @@ class DraSide:
         """Why there is no front end although slices of an earlier run remain."""
         self._needed = False
         """Whether the settings need the driver."""
+        self._started = False
+        """Whether it has begun; settings that are adopted before are those that it begins with."""
         self._tasks = tasks
         self._allocations = allocations
         self._files = files
@@ -95,7 +97,7 @@ class DraSide:
         """Begins with what an earlier run left. Call it before the first plan."""
         previous, published = left_by_earlier_run(self.options)
         records = self._files.records.values()
-        self._needed = bool(_driver(settings))
+        self._needed, self._started = bool(_driver(settings)), True
         driver = _driver(settings) or previous or next((record.driver for record in records), "")
         if driver:
             self._open(driver, published if driver == previous else {})
@@ -103,7 +105,7 @@ class DraSide:
     def follow_settings(self, settings: Settings, plan: Plan) -> None:
         """The settings that were just adopted may need the front end."""
         self._needed = bool(_driver(settings))
-        if self.front_end is None and (driver := _driver(settings)):
+        if self._started and self.front_end is None and (driver := _driver(settings)):
             sides = self.sides
             self._open(driver, {})
             if sides is None and self.sides is not None:

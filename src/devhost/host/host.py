@@ -315,10 +315,10 @@ class Host:
                 self.dra.start(self.configuration.settings)
                 self.replanner.start()
                 self.dra.spawn()
-                self.tasks.spawn("clear", self.cdi_garbage.run)
-                self.tasks.spawn("device-info", self.device_info.run)
+                self.tasks.spawn("clear", partial(self._once_alone, self.cdi_garbage.run))
+                self.tasks.spawn("device-info", partial(self._once_alone, self.device_info.run))
                 self.tasks.spawn("labels", self.node_labels.run)
-                self.tasks.spawn("given", self._keep_given)
+                self.tasks.spawn("given", partial(self._once_alone, self._keep_given))
                 blind = self.monitors.reporter(self.verdicts.directory or Path())
                 self.tasks.spawn("verdicts", partial(self.verdicts.run, blind))
                 if self.rollout is not None:
@@ -464,10 +464,15 @@ class Host:
             found = found_by(self.configuration.settings, outcomes)
             self.rollout.follow(self.configuration.sha256, found)
 
-    async def _keep_given(self) -> None:
+    async def _once_alone(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Does what depends on all that containers were given, also by the devhost before."""
         if self._alone is not None:
             await self._alone()
-            await self.given.read()  # also what the devhost before gave meanwhile
+        await work()
+
+    async def _keep_given(self) -> None:
+        if self._alone is not None:
+            await self.given.read()
         await self.given.run()
 
     def _devices(self) -> Iterator[Device]:

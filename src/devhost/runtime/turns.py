@@ -16,6 +16,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -199,7 +200,9 @@ class Turns:
                 self.reason = ""
 
     async def _serve(self) -> None:
-        await self._until_served(self._host.serves)
+        with suppress(TimeoutError):  # what has no device on this node is never served
+            async with asyncio.timeout(LONGEST):
+                await _until(self._host.serves)
         self._waiting.release()
 
     async def _pass_on(self) -> None:
@@ -207,19 +210,14 @@ class Turns:
         try:
             await self._quiet()
             self._host.rest()
-            self._leaving.take()
-            self._acting.release()
-            await self._until_served(self._waiting.free)
+            async with asyncio.timeout(LONGEST):
+                await _until(self._leaving.take)
+                self._acting.release()
+                await _until(self._waiting.free)
+        except TimeoutError:
+            log.warning("the next devhost does not serve yet", seconds=LONGEST)
         finally:
             self._host.stop()
-
-    async def _until_served(self, condition: Callable[[], bool]) -> None:
-        """Waits for the condition, but not forever: a resource may have no device on this node."""
-        try:
-            async with asyncio.timeout(LONGEST):
-                await _until(condition)
-        except TimeoutError:
-            log.warning("not everything is served when the turn passes", seconds=LONGEST)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
