@@ -135,12 +135,12 @@ class Machine:
             pods.cancel()
 
 
-@pytest.fixture(params=["1.37"])
-async def machine(tmp_path: Path, toys: Any, request: pytest.FixtureRequest) -> AsyncIterator[Machine]:
+@pytest.fixture
+async def machine(tmp_path: Path, toys: Any) -> AsyncIterator[Machine]:
     pods = tmp_path / "pod-resources"
     (toys.root / "dev").mkdir()
     (toys.root / "dev" / "null").touch()
-    async with KubeletSimulator(tmp_path / "kubelet", request.param, pod_resources=pods) as kubelet:
+    async with KubeletSimulator(tmp_path / "kubelet", "1.37", pod_resources=pods) as kubelet:
         yield Machine(tmp_path, toys, kubelet)
 
 
@@ -289,6 +289,58 @@ async def test_the_record_of_what_containers_were_given_passes_on(machine: Machi
             assert await old.ended() == 0
             await until(lambda: machine.kubelet.release("first"))
             await until(lambda: recorded() == 1)
+
+
+SLOW = """
+import time
+
+from devhost.backend import Backend, Device, DeviceNode, Edits, hookimpl
+
+
+class Slow(Backend):
+    name = "slow"
+
+    def discover(self):
+        while (self.context.root / "hang").exists():
+            time.sleep(0.02)
+        return [Device("s", claims=frozenset({"node:/dev/null"}))]
+
+    def allocate(self, request):
+        return Edits(nodes=(DeviceNode("/dev/null"),))
+
+
+@hookimpl
+def devhost_backends():
+    return [Slow]
+"""
+
+
+async def test_what_the_one_before_gives_until_it_ends_stays_recorded(
+    machine: Machine, toys: Any, until: Until
+) -> None:
+    """It answers for a resource that the next one cannot register yet."""
+
+    def recorded() -> list[Any]:
+        given = json.loads(machine.record().read_text())["given"] if machine.record().exists() else []
+        return [one["nodes"] for one in given if one["resource"] == "example.com/slow"]
+
+    (toys.config.with_name("backends") / "slow.py").write_text(SLOW)
+    toys.write(f"name: {TOY}, backend: toy", "name: example.com/slow, backend: slow")
+    async with machine.devhost() as old:
+        await machine.registered(2)
+        async with machine.devhost() as new:
+            await waits(until, new)
+            (toys.root / "hang").touch()
+            old.process.terminate()
+            await machine.registered(3)
+            await machine.kubelet.admit("pod", "main", "example.com/slow", 1)
+            await until(recorded)
+            given = recorded()
+            (toys.root / "hang").unlink()
+            assert await old.ended() == 0
+            await machine.kubelet.admit("another", "main", TOY, 1)
+            await until(lambda: TOY in machine.record().read_text())
+            assert recorded() == given
 
 
 async def test_an_edit_while_it_waits_is_in_force_from_the_first_list(
