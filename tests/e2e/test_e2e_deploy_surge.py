@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -92,6 +93,32 @@ def test_an_upgrade_and_its_rollback_change_no_number_and_fail_no_pod(cluster, r
     assert {one.allocatable for one in history.instants()} == {SHARES}
     assert holder.identity() == identity
     assert holder.opens("/dev/fuse")
+
+
+def test_an_edit_that_selects_nothing_leaves_the_old_pod_serving_until_it_is_accepted(
+    cluster, release, pods, network
+):
+    good = {**values(network), "rollout": "rolling"}
+    before = release.pod()["metadata"]["name"]
+    release.request(good)
+    replaced(release, before)
+    serving = release.pod()["metadata"]["name"]
+    edited = {**good, "config": json.loads(json.dumps(good["config"]).replace("/dev/fuse", "/dev/fuze"))}
+    release.request(edited)
+
+    def waiting() -> str:
+        """The new pod; empty until it waits."""
+        names = release.kubectl("get", "pods", "--output=name").split()
+        new = [name for name in names if not name.endswith(serving)]
+        reason = "no devices since the new file"
+        return next((name for name in new if reason in release.kubectl("logs", name)), "")
+
+    new = until("the new pod waits", waiting)
+    assert pods.create("meanwhile", {FUSE: 1}).running().opens("/dev/fuse")
+    cluster.refreshed()
+    cluster.shows(FUSE, SHARES)
+    assert FUSE in release.kubectl("exec", new, "--", "devhost", "accept")
+    replaced(release, serving)
 
 
 def test_a_new_pod_that_never_becomes_ready_leaves_the_old_one_serving(cluster, release, pods, network):
