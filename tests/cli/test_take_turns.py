@@ -149,6 +149,7 @@ async def waits(until: Until, instance: Instance) -> None:
     assert instance.ask("/readyz") == instance.ask("/healthz") == (200, "ok\n")
 
 
+@pytest.mark.conformance(42)
 async def test_during_an_upgrade_every_pod_starts_and_allocatable_never_changes(
     machine: Machine, until: Until
 ) -> None:
@@ -408,6 +409,14 @@ async def test_an_edit_that_selects_nothing_waits_for_accept_while_the_one_befor
             assert await old.ended() == 0
             await until(lambda: TOY not in record.read_text())
             assert new.ask("/readyz") == (200, "ok\n")
+
+
+def test_without_the_option_nothing_of_it_is_imported() -> None:
+    code = "import sys, devhost.cli.serve, devhost.host.daemon; print('devhost.runtime.turns' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 async def test_turns_without_a_directory_to_lock_are_refused(machine: Machine, tmp_path: Path) -> None:
