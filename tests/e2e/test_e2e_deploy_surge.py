@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import Any
 
 import pytest
 from onenode.cluster import Cluster
 from onenode.history import History
+from onenode.kubectl import Refused
 from onenode.offers import FUSE
 from onenode.pods import Pods
 from onenode.release import Release
@@ -108,10 +109,11 @@ def test_an_edit_that_selects_nothing_leaves_the_old_pod_serving_until_it_is_acc
 
     def waiting() -> str:
         """The new pod; empty until it waits."""
-        names = release.kubectl("get", "pods", "--output=name").split()
-        new = [name for name in names if not name.endswith(serving)]
-        reason = "no devices since the new file"
-        return next((name for name in new if reason in release.kubectl("logs", name)), "")
+        for name in release.kubectl("get", "pods", "--output=name").split():
+            with suppress(Refused):  # its container is not created yet
+                if "no devices since the new file" in release.kubectl("logs", name):
+                    return name
+        return ""
 
     new = until("the new pod waits", waiting)
     assert pods.create("meanwhile", {FUSE: 1}).running().opens("/dev/fuse")
