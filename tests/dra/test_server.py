@@ -205,6 +205,42 @@ async def test_at_a_stop_the_kubelet_loses_the_driver_before_its_claims_do(place
     await stop
 
 
+class SlowClaims(Claims):
+    """Prepares claims once it may."""
+
+    def __init__(self) -> None:
+        self.began, self.go = asyncio.Event(), asyncio.Event()
+
+    async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
+        self.began.set()
+        await self.go.wait()
+        return await super().prepare(claims)
+
+
+async def test_beside_another_process_the_last_calls_end_before_the_kubelet_loses_the_driver(
+    place: Path,
+) -> None:
+    claims, tag = SlowClaims(), "-abcdef"
+    server = DraServer(claims, OneDevice(), DRIVER, place / "plugins", place / "registry", tag)
+    await server.start()
+    registrar = registration_socket(place / "registry", DRIVER, tag)
+    service = f"unix:{service_socket(place / 'plugins', DRIVER, tag)}"
+    request = dra_v1_pb2.NodePrepareResourcesRequest(
+        claims=[dra_v1_pb2.Claim(namespace="default", name="one", uid="uid-1")]
+    )
+    options = [("grpc.default_authority", "localhost")]
+    async with grpc.aio.insecure_channel(service, options=options) as channel:
+        call = dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request)
+        await claims.began.wait()
+        stop = asyncio.create_task(server.stop())
+        await asyncio.sleep(0.2)
+        assert registrar.exists()
+        claims.go.set()
+        assert not (await call).claims["uid-1"].error
+        await stop
+    assert not registrar.exists()
+
+
 async def test_a_driver_that_the_kubelet_cannot_find_serves_no_claims(place: Path) -> None:
     registrar = registration_socket(place / "registry", DRIVER)
     registrar.parent.mkdir(parents=True)

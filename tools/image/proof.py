@@ -92,7 +92,9 @@ def prove(root: Path, archive: Archive) -> None:
     say("devhost check: the default configuration is valid")
     container.devhost("discover", "--root=/host", "--config=/etc/devhost/devhost.yaml")
     say("devhost discover: it scanned this machine's devices through /host")
-    said = container.run("sh", "-c", f"timeout --preserve-status {RUNNING} devhost run --root=/host 2>&1")
+    said = container.run(
+        "sh", "-c", f"timeout --foreground --preserve-status {RUNNING} devhost run --root=/host 2>&1"
+    )
     if "kubelet.sock is absent: waiting for the kubelet" not in said or "stopping" not in said:
         raise Failed(f"devhost run did not serve until it was stopped: {said}")
     say("devhost run: it waits for a kubelet and can be stopped")

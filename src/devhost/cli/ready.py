@@ -40,12 +40,24 @@ READY, NOT_READY, UNKNOWN = 0, 1, 2
     metavar="NAME",
     help="Only this entry, also an optional one: its name, its place, or a resource. May be repeated.",
 )
+@click.option(
+    "--probe",
+    type=click.Choice(("healthz", "readyz")),
+    help="Exit as this path of `devhost run --listen` answers instead, for a probe with exec.",
+)
 @shared.kubelet_dir
 @shared.status_socket
 @shared.output_of("text", "json", help="One line for people, or JSON with every reason for programs.")
 def command(
-    entries: tuple[str, ...], kubelet_dir: Path | None, status_socket: Path | None, output: str
+    entries: tuple[str, ...],
+    probe: str | None,
+    kubelet_dir: Path | None,
+    status_socket: Path | None,
+    output: str,
 ) -> None:
+    if probe is not None:
+        click.echo(asyncio.run(_probed(probe, kubelet_dir, status_socket)))
+        return
     try:
         document = asyncio.run(_fetched(kubelet_dir, status_socket))
         wrong = unready(document, entries)
@@ -59,6 +71,10 @@ def command(
         said = json.dumps(answer, indent=2)
     click.echo(said)
     raise SystemExit(code)
+
+
+async def _probed(probe: str, kubelet_dir: Path | None, socket: Path | None) -> str:
+    return await ask.probe(await ask.find(kubelet_dir, socket), probe)
 
 
 async def _fetched(kubelet_dir: Path | None, socket: Path | None) -> StatusDocument:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from devhost.backend import threads
 from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
@@ -16,6 +17,10 @@ from devhost.cli.memory import (
 from devhost.missing import missing_package
 from devhost.runtime import descriptors
 from devhost.runtime import log as logging
+
+if TYPE_CHECKING:
+    from devhost.config.loader import Loaded
+    from devhost.host.shown.readiness import Look
 
 log = logging.get(__name__)
 
@@ -83,6 +88,13 @@ OPTIONS = (
         "rollout stops at this node: 90s, 10m, 1h. `devhost accept` ends it.  [default: off]",
         "TIME",
         "",
+    ),
+    Option(
+        ("--take-turns",),
+        bool,
+        "For upgrades without a gap, from kubelet 1.37: wait while another devhost of this node acts, and "
+        "serve, when stopped, until the next one does.",
+        default=False,
     ),
     Option(
         ("--listen",),
@@ -192,6 +204,12 @@ def parsed(arguments: Sequence[str]) -> Mapping[str, Any] | None:
     return found
 
 
+def _scan_once() -> Callable[[Loaded, Path], Awaitable[Look]]:
+    from .scan_once import scan_once
+
+    return scan_once
+
+
 def serve(
     config: Path | None,
     kubelet_dir: Path | None,
@@ -200,6 +218,7 @@ def serve(
     state_dir: Path | None,
     strict_config: bool,
     patience: str,
+    take_turns: bool,
     listen: str,
     pod_metrics: bool,
     show_pods: bool | None,
@@ -244,10 +263,18 @@ def serve(
             show_pods,
             state_dir,
             strict_config,
-            daemon.dra_options(kubelet_dir, plugins_registry, plugins_dir, node_name, kubeconfig),
+            daemon.dra_options(
+                kubelet_dir,
+                plugins_registry,
+                plugins_dir,
+                node_name,
+                kubeconfig,
+                f"-{os.urandom(3).hex()}" if take_turns else "",
+            ),
             patience,
             node_condition,
             startup_taints,
+            _scan_once() if take_turns else None,
         )
         asyncio.run(daemon.serve(options))
     except (DevhostError, OSError, ImportError) as failure:

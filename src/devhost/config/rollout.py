@@ -150,6 +150,7 @@ class Rollout:
         self._recorded = self._written = Recorded()
         self._latest: tuple[str, Sequence[Found]] = ("", ())
         self._losses: Sequence[str] = []
+        self._read = False
         self._failures = FailureLog(
             log, "the rollout is not recorded", "the rollout is recorded again", file=record.file
         )
@@ -166,7 +167,10 @@ class Rollout:
         return f"no devices since the new file: {names} (until {until}, or `devhost accept`)"
 
     async def read(self) -> None:
-        """Reads what an earlier process recorded. Call it before the first plan. Never fails, only logs."""
+        """Reads once what an earlier process recorded. Call it before :meth:`follow`. Never fails."""
+        if self._read:
+            return
+        self._read = True
         try:
             self._recorded = self._written = await self._worker.file("read the record", self._record.read)
         except DevhostError as error:

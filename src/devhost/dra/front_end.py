@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal, Protocol
 
@@ -81,6 +81,7 @@ class DraFrontEnd:
         changed: called when the status has changed.
         timing: deadlines of the backends.
         pace: how long it waits.
+        alone: waits until the devhost that served the driver before has ended, if the two take turns.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class DraFrontEnd:
         metrics: Metrics,
         timing: Timing = NODE,
         pace: DraTiming = DRA_NODE,
+        alone: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.driver = driver
         self.node = options.node
@@ -107,6 +109,7 @@ class DraFrontEnd:
         self.failure = ""
         """Why the kubelet cannot call the driver; empty if it can."""
         self._options = options
+        self._alone = alone
         self._pods = pods
         self._held: Listing | None = None
         """The list that :meth:`_hold` took last; each plan takes it again."""
@@ -324,6 +327,7 @@ class DraFrontEnd:
             self.driver,
             options.plugins_dir,
             options.plugins_registry,
+            options.tag,
             changed=self._changed,
         )
 
@@ -343,14 +347,18 @@ class DraFrontEnd:
             self.failure = str(error)
             self._changed()
             raise Retry(self.failure) from error
-        if self.failure:
+        self._serving = True  # the kubelet may find it; claims wait until the devhost before has ended
+        if self._alone is not None:
+            await self._alone()
+        if self.failure or self._alone is not None:
             try:
                 await self._read_again()
             except EnvironmentFailure as error:
+                self._serving = False
                 await self._server.stop()
                 self._server = self._new_server()
                 raise Retry(str(error)) from error
-        self._serving, self.failure = True, ""
+        self.failure = ""
         self._lost.clear()
         self._taken.set()
         self._changed()

@@ -43,6 +43,10 @@ OPTIONS = (
 """Connections and calls are bounded. An idle connection stays: a kubelet removes the slices of a driver whose
 connection is closed."""
 
+TAG = "-" + 6 * "[0-9a-f]"
+"""The pattern of a tag, which distinguishes processes that serve one driver. Kubelets since 1.33 use the one
+that registered last."""
+
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 """Uids become parts of file names, so nothing else is let in."""
 
@@ -61,14 +65,14 @@ class ClaimPreparer(Protocol):
         ...
 
 
-def service_socket(plugins: Path, driver: str) -> Path:
+def service_socket(plugins: Path, driver: str, tag: str = "") -> Path:
     """Where the kubelet calls the driver."""
-    return plugins / driver / "dra.sock"
+    return plugins / driver / f"dra{tag}.sock"
 
 
-def registration_socket(registry: Path, driver: str) -> Path:
+def registration_socket(registry: Path, driver: str, tag: str = "") -> Path:
     """Where the kubelet finds the driver."""
-    return registry / f"{driver}-reg.sock"
+    return registry / f"{driver}{tag}-reg.sock"
 
 
 class DraServer:
@@ -77,6 +81,7 @@ class DraServer:
     Args:
         plugins: the directory of service sockets, with the same path in the kubelet's view.
         registry: the directory that the kubelet watches.
+        tag: part of the sockets' names, if other processes serve the driver too; see :data:`TAG`.
         changed: called when the kubelet has reported whether it uses the driver.
         clock: paces the health stream.
 
@@ -91,19 +96,25 @@ class DraServer:
         driver: str,
         plugins: Path,
         registry: Path,
+        tag: str = "",
         *,
         changed: Callable[[], None] = lambda: None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        endpoint = service_socket(plugins, driver)
+        endpoint = service_socket(plugins, driver, tag)
+        self._tagged = service_socket(plugins, driver, TAG), registration_socket(registry, driver, TAG)
         self.registration = Registration(driver, str(endpoint), changed)
+        self._shared = bool(tag)
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._preparer = preparer
         self._registry, self._driver = registry, driver
         self._health = HealthStreams(health, clock=clock)
         claims = {name: self._methods(api) for name, api in SERVICES.items()}
         self._service = rpc.Server(endpoint, {**claims, **self._health.services()}, OPTIONS, "--plugins-dir")
         self._registrar = rpc.Server(
-            registration_socket(registry, driver),
+            registration_socket(registry, driver, tag),
             {SERVICE: self.registration.methods()},
             OPTIONS,
             "--plugins-registry",
@@ -116,6 +127,10 @@ class DraServer:
             EnvironmentFailure: a socket is in use or cannot be made.
         """
         _refuse_other(self._registry, self._driver)
+        for pattern in self._tagged:
+            for path in filter(sockets.refuses, pattern.parent.glob(pattern.name)):
+                with suppress(OSError):  # of a killed process; it is in no one's way
+                    path.unlink()
         await _replacing(self._service)
         try:
             await _replacing(self._registrar)
@@ -124,7 +139,13 @@ class DraServer:
             raise
 
     async def stop(self) -> None:
-        """Unlinks the registration socket first, so that no new call begins. Safe to call twice."""
+        """Unlinks the registration socket first, so that no new call begins. Safe to call twice.
+
+        The kubelet then cuts the connection. If it calls another process by now, the last calls end before.
+        """
+        if self._shared:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), GRACE)
         await _stop(self._registrar, GRACE)
         self._health.stop()
         await _stop(self._service, GRACE)
@@ -178,12 +199,18 @@ class DraServer:
         valid = [claim for uid, claim in claims.items() if _UID.fullmatch(uid)]
         found: Mapping[str, Sequence[ClaimedDevice] | str] = {}
         if valid:
+            self._calls += 1
+            self._idle.clear()
             try:
                 found = await work(valid)
             except asyncio.CancelledError:
                 raise
             except Exception:
                 log.exception("claims failed", claims=", ".join(map(str, valid)))
+            finally:
+                self._calls -= 1
+                if not self._calls:
+                    self._idle.set()
         known = {claim.uid for claim in valid}
         return {
             uid: found.get(uid, _FAILED) if uid in known else "the claim's uid is not that of an object"

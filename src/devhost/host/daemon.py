@@ -7,8 +7,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
@@ -24,7 +24,7 @@ from devhost.kubelet.server import CONNECTIONS
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions, Serve
 from devhost.runtime import descriptors, rundir
-from devhost.runtime.http import HttpServer, page, parse_listen, probe
+from devhost.runtime.http import HttpServer, Listen, Route, page, parse_listen, probe
 from devhost.runtime.log import get
 from devhost.runtime.sockets import too_long
 from devhost.runtime.systemd import SystemdNotifier, line
@@ -40,10 +40,12 @@ from .dra_side import access, front_end_class, left_by_earlier_run
 from .host import KUBELET_DIRECTORY, Host
 from .shown.entries import place
 from .shown.problems import problems
+from .shown.readiness import Look, rehearsed
 from .shown.status import captured, holders
 
 if TYPE_CHECKING:
     from devhost.dra.node_condition import NodeCondition
+    from devhost.runtime.turns import Turns
     from devhost.telemetry.page.serving import StatusPage
 
 log = get(__name__)
@@ -70,6 +72,8 @@ class Options:
         patience: how long a file that leaves entries without devices fails readiness; empty for never.
         node_condition: whether to keep the condition of the node.
         startup_taints: the taints to remove with it, as on the command line.
+        take_turns: looks at the devices once. With it, this devhost waits while another one acts, and serves
+            until the next one does.
     """
 
     config: Path = DEFAULT
@@ -86,6 +90,7 @@ class Options:
     patience: str = ""
     node_condition: bool = False
     startup_taints: str = ""
+    take_turns: Callable[[Loaded, Path], Awaitable[Look]] | None = None
 
 
 def dra_options(
@@ -94,6 +99,7 @@ def dra_options(
     plugins_dir: Path | None = None,
     node: str = "",
     kubeconfig: Path | None = None,
+    tag: str = "",
 ) -> DraOptions:
     """The options of Dynamic Resource Allocation, with their defaults.
 
@@ -103,6 +109,7 @@ def dra_options(
         node: the name of the Node object; by default ``$NODE_NAME``, else the host's name, which kubelets
             use in lower case.
         kubeconfig: the file with the access to the API server; by default the pod's service account.
+        tag: see :class:`~devhost.planning.settings.DraOptions`.
     """
     beside = kubelet_dir.absolute().parent
     return DraOptions(
@@ -110,8 +117,12 @@ def dra_options(
         (plugins_dir or beside / "plugins").absolute(),
         node or os.environ.get("NODE_NAME") or gethostname().strip().lower(),
         kubeconfig,
+        tag,
     )
 
+
+TURN = 5.0
+"""Seconds for which the address to listen on may still be in use when the turn has come."""
 
 STEADY = 5.0
 """Seconds after which what exists is exempt from garbage collection: most of it stays to the end, and to look
@@ -169,6 +180,17 @@ async def serve(options: Options) -> None:
 
         status_page = StatusPage(lambda: captured(host), pods=bool(options.show_pods))
 
+    def read() -> Loaded:
+        return check_dra(_in_tree(load(options.config), tree), options, host.dra.driver)
+
+    async def rehearse() -> str:
+        assert options.take_turns is not None
+        return await rehearsed(read, options.take_turns, options.root, host.rollout)
+
+    async def alone() -> None:
+        assert turns is not None
+        await turns.alone()
+
     def changed() -> None:
         status_server.changed()
         notify.changed()
@@ -180,7 +202,7 @@ async def serve(options: Options) -> None:
     host = Host(
         options.config,
         loaded,
-        lambda: check_dra(_in_tree(load(options.config), tree), options, host.dra.driver),
+        read,
         options.kubelet_dir,
         options.root,
         metrics,
@@ -192,7 +214,13 @@ async def serve(options: Options) -> None:
         dra=options.dra,
         released=_socket(options).with_suffix(".released"),
         patience=patience,
+        alone=alone if options.take_turns is not None else None,
     )
+    turns = (
+        _turns(host, options, directory, lambda: http, rehearse) if options.take_turns is not None else None
+    )
+    probes = _probes(host, turns)
+    http = _http(metrics, status_page, probes) if status_page is not None else None
     host.node_condition = _node_condition(host, options, directory, changed)
     metrics.name_entries(lambda: _entries(host))
     metrics.name_config(lambda: host.configuration.sha256)
@@ -205,13 +233,15 @@ async def serve(options: Options) -> None:
         kubelet_dir=options.kubelet_dir,
         socket=options.status_socket,
         commands=_commands(host),
+        probes=probes,
     )
-    on_signals(host)
+    on_signals(host, turns.leave if turns is not None else None)
     async with AsyncExitStack() as stack:
-        if listen is not None and status_page is not None:
-            http = _http(metrics, status_page, host)
+        if http is not None and listen is not None:
             stack.push_async_callback(http.stop)
-            log.info("listening", address=str(await http.start(listen)))
+            # the one before may have the address, and frees it when the turn passes
+            with suppress(EnvironmentFailure) if turns is not None else nullcontext():
+                await _listen(http, listen)
         showing = asyncio.create_task(status_server.run())
         stack.push_async_callback(status_server.stop)
         stack.callback(showing.cancel)
@@ -219,7 +249,50 @@ async def serve(options: Options) -> None:
         telling = notify.run(lambda: host.planned, lambda: _line(host), host.stopped)
         stack.callback(asyncio.create_task(telling).cancel)
         stack.callback(asyncio.get_running_loop().call_later(STEADY, gc.freeze).cancel)
+        if turns is not None:
+            if not await turns.come():
+                return
+            if http is not None and listen is not None:
+                await _listen(http, listen, TURN)
         await host.run()
+
+
+async def _listen(http: HttpServer, at: Listen, within: float = 0.0) -> None:
+    """Listens; ``within`` are the seconds for which the address may still be in use."""
+    until = asyncio.get_running_loop().time() + within
+    while not http.listens:
+        try:
+            log.info("listening", address=str(await http.start(at)))
+        except EnvironmentFailure:
+            if asyncio.get_running_loop().time() >= until:
+                raise
+            await asyncio.sleep(0.1)
+
+
+def _turns(
+    host: Host,
+    options: Options,
+    directory: Path | None,
+    http: Callable[[], HttpServer | None],
+    rehearse: Callable[[], Awaitable[str]],
+) -> Turns:
+    """The turn of this devhost; only if it takes turns, their code is imported.
+
+    Raises:
+        UsageError: there is no directory for it.
+    """
+    from devhost.runtime.turns import Turns
+
+    if directory is None:
+        raise UsageError("--take-turns has no directory to do so", "name one with --state-dir")
+
+    async def quiet() -> None:
+        if (server := http()) is not None:
+            await server.stop()
+
+    return Turns(
+        directory, rundir.socket_name(options.kubelet_dir).removesuffix(".sock"), host, quiet, rehearse
+    )
 
 
 def _node_condition(
@@ -282,10 +355,11 @@ def _backend(parameters: Mapping[str, str]) -> str:
     return name
 
 
-def on_signals(host: Host) -> None:
+def on_signals(host: Host, leave: Callable[[], None] | None = None) -> None:
     """SIGTERM and SIGINT stop the host, SIGHUP makes it read its configuration again.
 
-    This includes a SIGHUP that came while the process started (:mod:`.startup_signals`).
+    This includes a SIGHUP that came while the process started (:mod:`.startup_signals`). ``leave`` stops the
+    host in another way.
     """
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, host.reload)
@@ -293,7 +367,7 @@ def on_signals(host: Host) -> None:
         host.reload()
 
     def stop(number: int) -> None:
-        host.stop()
+        (leave or host.stop)()
         loop.remove_signal_handler(number)  # a second one ends the process at once
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -411,15 +485,18 @@ def _check_pods(options: Options) -> None:
         raise UsageError("--pod-metrics and --hide-pods contradict each other", "omit one of them")
 
 
-def _http(metrics: Metrics, status_page: StatusPage, host: Host) -> HttpServer:
+def _probes(host: Host, turns: Turns | None) -> Mapping[str, Route]:
     async def alive() -> tuple[bool, str]:
+        if turns is not None and not turns.came:
+            return True, ""  # it has no sockets yet
         usable, reason = host.kubelet.usable()
         return await host.self_check.answer() if usable else (False, reason)
 
-    routes = {
-        **status_page.routes(),
-        "/metrics": page(metrics.render, CONTENT_TYPE),
-        "/healthz": probe(alive),
-        "/readyz": probe(host.ready),
-    }
-    return HttpServer(routes)
+    def ready() -> tuple[bool, str]:
+        return host.ready() if turns is None or turns.came else (not turns.reason, turns.reason)
+
+    return {"/healthz": probe(alive), "/readyz": probe(ready)}
+
+
+def _http(metrics: Metrics, status_page: StatusPage, probes: Mapping[str, Route]) -> HttpServer:
+    return HttpServer({**status_page.routes(), "/metrics": page(metrics.render, CONTENT_TYPE), **probes})

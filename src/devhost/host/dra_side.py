@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,7 @@ class DraSide:
         replan: Callable[[], None],
         changed: Callable[[], None],
         timing: Timing,
+        alone: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.options = options
         self.sides: Sides | None = None
@@ -62,6 +63,8 @@ class DraSide:
         """Why there is no front end although slices of an earlier run remain."""
         self._needed = False
         """Whether the settings need the driver."""
+        self._started = False
+        """Whether it has begun; settings that are adopted before are those that it begins with."""
         self._tasks = tasks
         self._allocations = allocations
         self._files = files
@@ -71,6 +74,7 @@ class DraSide:
         self._replan = replan
         self._changed = changed
         self._timing = timing
+        self._alone = alone
 
     async def read_claims(self, settings: Settings) -> None:
         """Takes the claims that an earlier run prepared: they hold their devices on both sides.
@@ -93,7 +97,7 @@ class DraSide:
         """Begins with what an earlier run left. Call it before the first plan."""
         previous, published = left_by_earlier_run(self.options)
         records = self._files.records.values()
-        self._needed = bool(_driver(settings))
+        self._needed, self._started = bool(_driver(settings)), True
         driver = _driver(settings) or previous or next((record.driver for record in records), "")
         if driver:
             self._open(driver, published if driver == previous else {})
@@ -101,7 +105,7 @@ class DraSide:
     def follow_settings(self, settings: Settings, plan: Plan) -> None:
         """The settings that were just adopted may need the front end."""
         self._needed = bool(_driver(settings))
-        if self.front_end is None and (driver := _driver(settings)):
+        if self._started and self.front_end is None and (driver := _driver(settings)):
             sides = self.sides
             self._open(driver, {})
             if sides is None and self.sides is not None:
@@ -160,6 +164,11 @@ class DraSide:
 
             yield from unhealthy(self.front_end)
 
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet uses the driver; also while none is needed."""
+        return self.front_end is None or not self._needed or self.front_end.registered
+
     def missing(self) -> str:
         """Why pods cannot use the driver yet; empty if they can, or none is configured."""
         return self.front_end.missing() if self.front_end and self._needed else ""
@@ -196,6 +205,7 @@ class DraSide:
             metrics=self._metrics,
             timing=self._timing.allocation,
             pace=self._timing.dra,
+            alone=self._alone,
         )
 
 

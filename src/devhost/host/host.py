@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -39,9 +39,11 @@ from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.kubelet.preflight import check_directory
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.self_check import SelfCheck
+from devhost.kubelet.server import SOCKET_PREFIX
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
 from devhost.runtime.log import get
+from devhost.runtime.sockets import live
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics
 
@@ -56,7 +58,7 @@ from .shown.entries import EntryOutcomes
 from .shown.orphans import Orphans
 from .shown.publication import Publication
 from .shown.publisher import EventPublisher
-from .shown.readiness import readiness
+from .shown.readiness import found_by, readiness
 from .shown.shortages import Shortages
 from .timing import NODE, Timing
 
@@ -68,6 +70,19 @@ log = get(__name__)
 
 KUBELET_DIRECTORY = Path(PLUGIN_DIRECTORY)
 """The kubelet's device plugin directory on almost every node."""
+
+ANSWERING = (
+    "dra sockets",
+    "given",
+    "kubelet",
+    "observer ",
+    "own sockets",
+    "pod resources",
+    "resource ",
+    "retire ",
+    "rivals",
+)
+"""How the names of the tasks begin that answer the kubelet, and record what it was answered."""
 
 
 class Host:
@@ -84,6 +99,7 @@ class Host:
         dra: what Dynamic Resource Allocation needs, for a configuration with ``dra``.
         released: the file that records which backends have released their drivers.
         patience: seconds for which a new file that leaves entries without devices makes the host not ready.
+        alone: waits until the devhost that served before has ended, if the two take turns.
     """
 
     def __init__(
@@ -104,6 +120,7 @@ class Host:
         dra: DraOptions | None = None,
         released: Path | None = None,
         patience: float | None = None,
+        alone: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.metrics = metrics = metrics or Metrics()
         tag = "" if kubelet_dir == KUBELET_DIRECTORY else str(kubelet_dir.absolute())
@@ -111,6 +128,7 @@ class Host:
         self._timing = timing
         self._changed = changed
         self._accepted = loaded.accepted
+        self._alone = alone
         self._stop = asyncio.Event()
         self.tasks = Tasks(changed=changed)
         self.configuration = Configuration(config, loaded)
@@ -203,6 +221,7 @@ class Host:
             replan=self.replan,
             changed=changed,
             timing=timing,
+            alone=alone,
         )
 
         self.node_condition: NodeCondition | None = None
@@ -300,10 +319,10 @@ class Host:
                 self.replanner.start()
                 self._report_claims()
                 self.dra.spawn()
-                self.tasks.spawn("clear", self.cdi_garbage.run)
-                self.tasks.spawn("device-info", self.device_info.run)
+                self.tasks.spawn("clear", partial(self._once_alone, self.cdi_garbage.run))
+                self.tasks.spawn("device-info", partial(self._once_alone, self.device_info.run))
                 self.tasks.spawn("labels", self.node_labels.run)
-                self.tasks.spawn("given", self.given.run)
+                self.tasks.spawn("given", partial(self._once_alone, self._keep_given))
                 blind = self.monitors.reporter(self.verdicts.directory or Path())
                 self.tasks.spawn("verdicts", partial(self.verdicts.run, blind))
                 if self.rollout is not None:
@@ -341,6 +360,22 @@ class Host:
         flushed = asyncio.ensure_future(self.observers.flush(self._timing.flush))
         await asyncio.wait([flushed, *self.services.leaving()], timeout=self._timing.leave)
         self.tasks.cancel_all()
+
+    def serves(self) -> bool:
+        """Whether the kubelet can use everything that backends have found."""
+        listed = all(scanner.listed for scanner in self.scanners.values())
+        registered = not any(service.missing() for service in self.services.values())
+        return self.planned and listed and registered and self.dra.registered
+
+    def others(self) -> bool:
+        """Whether other devhosts serve the same kubelet."""
+        return any(map(live, self.kubelet.directory.glob(f"{SOCKET_PREFIX}*.sock")))
+
+    def rest(self) -> None:
+        """Changes nothing any longer, but answers the kubelet until :meth:`stop`: another devhost acts."""
+        self.replanner.stop()
+        self.services.rest()
+        self.tasks.cancel_all(but=ANSWERING)
 
     def stop(self) -> None:
         """Stops serving in good order and ends :meth:`run`."""
@@ -453,10 +488,7 @@ class Host:
 
     def _follow_rollout(self, outcomes: EntryOutcomes) -> None:
         if self.rollout is not None:
-            from devhost.config.rollout import Found
-
-            entries = self.configuration.settings.identified()
-            found = [Found(one, outcomes.count(entry), not outcomes.waits(entry)) for one, entry in entries]
+            found = found_by(self.configuration.settings, outcomes)
             self.rollout.follow(self.configuration.sha256, found)
 
     def _report_claims(self) -> None:
@@ -464,6 +496,17 @@ class Host:
         self.publisher.claims()
         self.allocations.claims.subscribe(self.publisher.claims)
         self.pod_resources.subscribe(self.publisher.claims)
+
+    async def _once_alone(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Does what depends on all that containers were given, also by the devhost before."""
+        if self._alone is not None:
+            await self._alone()
+        await work()
+
+    async def _keep_given(self) -> None:
+        if self._alone is not None:
+            await self.given.read()
+        await self.given.run()
 
     def _devices(self) -> Iterator[Device]:
         """All devices that exist."""

@@ -50,6 +50,11 @@ class Services(Mapping[str, ResourceService]):
         log.info("resource removed", resource=name)
         self._tasks.spawn(f"retire {name}", partial(self._leave, service, running))
 
+    def rest(self) -> None:
+        """Serves on until the next devhost has registered the resources."""
+        for service in self._services.values():
+            service.registration.rest()
+
     def stop(self) -> None:
         """Stops all services, so that the kubelet keeps the numbers of devices."""
         for service in self._services.values():

@@ -235,6 +235,10 @@ class Registration:
                 for end in ends:
                     end()
 
+    def rest(self) -> None:
+        """From now on it is no failure that another devhost registers the resource."""
+        self._stopping = True
+
     def stop(self) -> None:
         """Ends the streams without an empty list, so that the kubelet keeps the number of devices."""
         self._stopping = True

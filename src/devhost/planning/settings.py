@@ -358,21 +358,23 @@ class DraOptions:
 
     ``plugins_registry`` is the directory in which the kubelet finds DRA drivers, ``plugins_dir`` the one in
     which it calls them. ``node`` is the name of the Node object. ``kubeconfig`` is the file with the access
-    to the API server; ``None`` for the service account of the pod.
+    to the API server; ``None`` for the service account of the pod. ``tag`` is part of the sockets' names, if
+    other processes serve the driver too.
     """
 
     plugins_registry: Path
     plugins_dir: Path
     node: str
     kubeconfig: Path | None = None
+    tag: str = ""
 
     def registration_socket(self, driver: str) -> Path:
         """Where the kubelet finds the driver."""
-        return self.plugins_registry / f"{driver}-reg.sock"
+        return self.plugins_registry / f"{driver}{self.tag}-reg.sock"
 
     def service_socket(self, driver: str) -> Path:
         """Where the kubelet calls the driver."""
-        return self.plugins_dir / driver / "dra.sock"
+        return self.plugins_dir / driver / f"dra{self.tag}.sock"
 
     def record(self, driver: str) -> Path:
         """The file with the devices that the driver's slices may hold."""

@@ -189,6 +189,11 @@ class HttpServer:
         )
         self._server: asyncio.Server | None = None
 
+    @property
+    def listens(self) -> bool:
+        """Whether it has an address."""
+        return self._server is not None
+
     async def start(self, at: Listen) -> Listen:
         """Listens on TCP, and returns the actual address. Raises ``EnvironmentFailure`` if it is unusable."""
         accept, head = self._connections.accept, self._limits.head

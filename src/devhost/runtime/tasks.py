@@ -67,10 +67,14 @@ class Tasks:
         if task := self.take(name):
             task.cancel()
 
-    def cancel_all(self) -> None:
-        """Cancels all running tasks, including those whose name another task has now."""
+    def cancel_all(self, but: tuple[str, ...] = ()) -> None:
+        """Cancels all running tasks, including those whose name another task has now.
+
+        Tasks whose names begin with one of ``but`` go on.
+        """
         for task in self._all:
-            task.cancel()
+            if not task.get_name().startswith(but):
+                task.cancel()
 
     def named(self, prefix: str = "") -> dict[str, asyncio.Task[None]]:
         """The running tasks whose names begin with ``prefix``, by the rest of the name."""

@@ -105,6 +105,16 @@ async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DO
     return _document(await _asked(path, "GET", "/status", deadline, largest), path)
 
 
+async def probe(path: Path, name: str, *, deadline: float = DEADLINE) -> str:
+    """The answer ``ok`` of ``/healthz`` or ``/readyz``.
+
+    Raises:
+        EnvironmentFailure: as for :func:`fetch`.
+        DevhostError: as for :func:`fetch`, or the host answers that it is not.
+    """
+    return (await _asked(path, "GET", f"/{name}", deadline, _REFUSAL)).decode(errors="replace")
+
+
 async def request(
     path: Path, word: str, parameters: Mapping[str, str], *, deadline: float
 ) -> dict[str, object]:

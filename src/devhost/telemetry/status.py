@@ -22,7 +22,7 @@ from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
 from devhost.runtime import log, rundir
-from devhost.runtime.http import Answer, HttpServer, Limits, Response, Stream
+from devhost.runtime.http import Answer, HttpServer, Limits, Response, Route, Stream
 from devhost.runtime.newest import INTERVAL, Newest
 
 from .document import StatusDocument, StatusSource, complete, json_line
@@ -67,6 +67,7 @@ class StatusServer:
         socket: the path of the socket, if not in the runtime directory.
         interval: the minimum number of seconds between two documents to one watching client.
         commands: what clients may request beside documents, by the word in the path.
+        probes: what else is answered, by path.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class StatusServer:
         checks: Checks | None = None,
         bind: Callable[[Path], Socket] = rundir.bind,
         commands: Mapping[str, Command] | None = None,
+        probes: Mapping[str, Route] | None = None,
     ) -> None:
         self._document = document
         self._kubelet_dir = kubelet_dir
@@ -90,7 +92,7 @@ class StatusServer:
         self._file = (0, 0)
         self._checks = checks or Checks()
         self._http = HttpServer(
-            {"/status": self._status, "/watch": self._watch},
+            {"/status": self._status, "/watch": self._watch, **(probes or {})},
             limits,
             actions={f"/{word}": partial(_done, command) for word, command in (commands or {}).items()},
         )

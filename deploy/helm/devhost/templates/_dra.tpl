@@ -41,9 +41,10 @@
   {{- else if gt (len $driver) 63 -}}
     {{- include "devhost.fail" (list $ (printf "config.dra.driver %s has %d characters, and Kubernetes allows 63: choose a shorter one" $driver (len $driver))) -}}
   {{- end -}}
+  {{- $tag := eq (include "devhost.surge" .) "true" | ternary "-123456" "" -}}
   {{- range $socket := list
-    (printf "%s/%s/dra.sock" (include "devhost.pluginsDirectory" .) $driver)
-    (printf "%s/%s-reg.sock" (include "devhost.pluginsRegistry" .) $driver) -}}
+    (printf "%s/%s/dra%s.sock" (include "devhost.pluginsDirectory" .) $driver $tag)
+    (printf "%s/%s%s-reg.sock" (include "devhost.pluginsRegistry" .) $driver $tag) -}}
     {{- if gt (len $socket) 107 -}}
       {{- include "devhost.fail" (list $ (printf "dra: the socket %s has %d characters, and Linux allows 107: choose a shorter dra.driver in the configuration" $socket (len $socket))) -}}
     {{- end -}}

@@ -4,6 +4,7 @@
 {{- include "devhost.checkNetworkPolicy" . -}}
 {{- include "devhost.checkDra" . -}}
 {{- include "devhost.checkNodeCondition" . -}}
+{{- include "devhost.checkSurge" . -}}
 {{- if and (.Values.podMonitor).enabled (.Values.serviceMonitor).enabled -}}
   {{- include "devhost.fail" (list $ "podMonitor.enabled and serviceMonitor.enabled make Prometheus read each devhost twice: omit one of them") -}}
 {{- end -}}

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from devhost.backend.errors import ConfigError, DevhostError
+from devhost.backend.threads import elsewhere
+from devhost.config.loader import Loaded
 from devhost.discovery.manager import BackendManager
+from devhost.discovery.scanner import Scanner
 from devhost.host.dra_side import DraSide
 from devhost.host.reload import Configuration
 from devhost.host.replanner import Replanner
 from devhost.host.services import Services
+from devhost.planning.settings import Settings
 from devhost.runtime.tasks import Tasks
+
+from .entries import EntryOutcomes
+
+if TYPE_CHECKING:
+    from devhost.config.rollout import Found, Rollout
 
 
 def readiness(
@@ -47,8 +61,64 @@ def readiness(
     if rollout:
         reasons.insert(0, rollout)
     if configuration.copied is not None:
-        first, *more = configuration.last_reload.complaints
-        rest = f" and {len(more)} more" if more else ""
         copy = f"running on the copy of {configuration.copied.at}"
-        reasons.insert(0, f"configuration refused, {copy}: {first}{rest}")
+        reasons.insert(0, f"configuration refused, {copy}: {_first(configuration.last_reload.complaints)}")
     return not reasons, "; ".join(reasons)
+
+
+class Look(Protocol):
+    """What was found by one look at the devices, and the plan for it."""
+
+    @property
+    def scanners(self) -> Mapping[str, Scanner]:
+        """The backends, by name."""
+        ...
+
+    def entries(self) -> EntryOutcomes:
+        """What each entry would serve."""
+        ...
+
+
+async def rehearsed(
+    load: Callable[[], Loaded],
+    look: Callable[[Loaded, Path], Awaitable[Look]],
+    root: Path,
+    rollout: Rollout | None,
+) -> str:
+    """Why a devhost that waits for its turn would not be ready; empty if it would. It changes nothing.
+
+    Args:
+        load: reads the configuration; raises ConfigError.
+        look: looks at the devices below ``root`` once.
+    """
+    try:
+        loaded = await elsewhere(load)
+    except ConfigError as error:
+        return f"configuration refused: {_first(error.diagnostics)}"
+    except DevhostError as error:
+        return str(error)
+    looked = await look(loaded, root)
+    failed = [f"{name} ({one.condition.reason})" for name, one in looked.scanners.items() if not one.listed]
+    if failed:
+        return f"no devices listed: {', '.join(failed)}"
+    if rollout is None:
+        return ""
+    await rollout.read()
+    rollout.follow(loaded.digest, found_by(loaded.settings, looked.entries()))
+    return rollout.reason
+
+
+def found_by(settings: Settings, outcomes: EntryOutcomes) -> Sequence[Found]:
+    """What each entry has found, for a rollout."""
+    from devhost.config.rollout import Found
+
+    return [
+        Found(identity, outcomes.count(entry), not outcomes.waits(entry))
+        for identity, entry in settings.identified()
+    ]
+
+
+def _first(complaints: Sequence[object]) -> str:
+    first, *more = complaints
+    rest = f" and {len(more)} more" if more else ""
+    return f"{first}{rest}"

@@ -1,0 +1,149 @@
+"""``devhost run --take-turns`` with a DRA driver: claims are prepared throughout an upgrade."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from devhost_testing.dra import Claim, DraKubelet
+from devhost_testing.kubelet import KubeletSimulator
+from dra_node import DRIVER, Cluster
+
+BACKEND = """
+from devhost.backend import Backend, Device, Edits, hookimpl
+
+class Cards(Backend):
+    name = "cards"
+
+    def discover(self):
+        return [Device("c0"), Device("c1")]
+
+    def allocate(self, request):
+        return Edits(env={"CARDS": "c"})
+
+@hookimpl
+def devhost_backends():
+    return [Cards]
+"""
+
+CONFIG = f"""
+version: 1
+backendPaths: [backends]
+dra: {{driver: {DRIVER}}}
+resources: [{{name: example.com/card, backend: cards, serve: dra}}]
+"""
+
+
+class Machine(Cluster):
+    """A node with a kubelet and an API server, on which several devhosts start."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.place = place
+        (place / "backends").mkdir()
+        (place / "backends" / "cards.py").write_text(BACKEND)
+        (place / "devhost.yaml").write_text(f"{CONFIG}cdi: {{directory: {place / 'cdi'}}}\n")
+        self.options.plugins_registry.mkdir()
+
+    @asynccontextmanager
+    async def devhost(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        place, options = self.place, self.options
+        command = [sys.executable, "-m", "devhost", "run", "--take-turns", "--config", place / "devhost.yaml"]
+        command += ["--root", place, "--kubelet-dir", place / "kubelet", "--state-dir", place / "state"]
+        command += ["--plugins-dir", options.plugins_dir, "--plugins-registry", options.plugins_registry]
+        command += ["--kubeconfig", options.kubeconfig or "", "--node-name", options.node]
+        command += ["--status-socket", place / f"{len(list(place.iterdir()))}.status"]
+        with (place / "log").open("a") as log:
+            process = await asyncio.create_subprocess_exec(*map(str, command), stderr=log)
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    def logged(self, text: str) -> bool:
+        return text in (self.place / "log").read_text()
+
+    def claim(self, name: str) -> Claim:
+        """A claim for the first card."""
+        made = self.allocate(name, self.name_of("c0"))
+        return Claim("default", name, made.uid, ("req",))
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    async with Machine(tmp_path) as machine, KubeletSimulator(tmp_path / "kubelet", "1.37"):
+        yield machine
+
+
+async def test_claims_are_prepared_throughout_an_upgrade_and_slices_stay(machine: Machine) -> None:
+    async def use() -> None:
+        for number in itertools.count():
+            claim = machine.claim(f"one-{number}")
+            await kubelet.prepare(DRIVER, claim)
+            await kubelet.unprepare(DRIVER, claim)
+            machine.delete_claim(claim.name)
+
+    async with DraKubelet(machine.options.plugins_registry) as kubelet, machine.devhost() as old:
+        await kubelet.registered(DRIVER)
+        await kubelet.until(lambda: machine.published() == {"example.com/card": {"c0", "c1"}})
+        (first,) = machine.options.plugins_registry.iterdir()
+        held = Claim("default", "held", machine.allocate("held", machine.name_of("c1")).uid, ("req",))
+        await kubelet.prepare(DRIVER, held)
+        writes = len(machine.server.writes)
+        async with machine.devhost() as new:
+            using = asyncio.create_task(use())
+            await kubelet.until(lambda: machine.logged("ready for the turn"))
+            old.terminate()
+            assert await asyncio.wait_for(old.wait(), 60) == 0
+            await asyncio.sleep(1)
+            if using.done():
+                using.result()  # raises why a claim was not prepared
+            using.cancel()
+            (second,) = machine.options.plugins_registry.iterdir()
+            assert first != second
+            assert len(machine.server.writes) == writes
+            await kubelet.unprepare(DRIVER, held)  # which the one before had prepared
+            assert list((machine.place / "cdi").glob("*dra_*")) == []
+            assert new.returncode is None
+
+
+async def test_claims_wait_for_the_end_of_the_one_that_may_have_prepared_them(machine: Machine) -> None:
+    async with DraKubelet(machine.options.plugins_registry) as kubelet, machine.devhost() as old:
+        await kubelet.registered(DRIVER)
+        await kubelet.until(lambda: machine.published() == {"example.com/card": {"c0", "c1"}})
+        async with machine.devhost() as new:
+            await kubelet.until(lambda: machine.logged("waiting for the turn"))
+            new.send_signal(signal.SIGSTOP)
+            old.terminate()
+            await kubelet.until(lambda: machine.logged("passing the turn on"))
+            old.send_signal(signal.SIGSTOP)
+            new.send_signal(signal.SIGCONT)
+            await kubelet.until(lambda: len(list(machine.options.plugins_registry.iterdir())) == 2)
+            await asyncio.sleep(1)
+            preparing = asyncio.create_task(kubelet.prepare(DRIVER, machine.claim("one")))
+            await asyncio.sleep(1)
+            assert not preparing.done()
+            old.send_signal(signal.SIGCONT)
+            assert await asyncio.wait_for(old.wait(), 60) == 0
+            await preparing
+
+
+async def test_sockets_that_a_killed_process_left_are_removed(machine: Machine) -> None:
+    async with DraKubelet(machine.options.plugins_registry) as kubelet:
+        async with machine.devhost() as old:
+            await kubelet.registered(DRIVER)
+            old.kill()
+            await old.wait()
+        left = set(machine.options.plugins_registry.iterdir())
+        async with machine.devhost():
+            await kubelet.until(lambda: not left & set(machine.options.plugins_registry.iterdir()))
+            await kubelet.registered(DRIVER)
+            assert len(list((machine.options.plugins_dir / DRIVER).glob("*.sock"))) == 1
