@@ -361,7 +361,7 @@ class DraInventory:
         backend.follow(scanner, entry)
         pool = self._pool(name, entry.backend)
         offers = []
-        for device, replicas in planned.offers:
+        for device, replicas, _ in planned.offers:
             key = (entry.backend, device.id)
             health = verdict(device)
             if replicas == 1 and (reason := self._claims.given.reason(name, key)):
