@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import Device
 from devhost.backend.model import unhealthy
 from devhost.host.status import status
+from devhost.planning.claims import IN_USE
 
 TOY = "example.com/toy"
 LINE = "name: example.com/toy, backend: toy"
@@ -128,6 +130,7 @@ async def test_a_member_that_a_pod_holds_is_in_no_other_unit_until_that_pod_ends
         chips.change("toy", moved)
         await kubelet.wait_for(lambda: other not in kubelet.healthy(TOY))
         assert f"as {held}, from before it was shared in this way" in reason(host, other)
+        await chips.until(lambda: host.allocations.of(TOY).leases.holder(held))
         kubelet.release("pod")
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip0", "chip1"})
 
@@ -142,6 +145,7 @@ async def test_an_edit_from_single_devices_to_units_waits_for_those_that_pods_ho
         await kubelet.wait_for(lambda: {one.id for one in kubelet.devices(TOY)} == {"chip0", "chip1", held})
         assert kubelet.healthy(TOY) == {"chip0", "chip1"} - {chip}
         assert f"as {held}, from before it was shared in this way" in reason(host, chip)
+        await chips.until(lambda: host.allocations.of(TOY).leases.holder(held))
         kubelet.release("old")
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip0", "chip1"})
         unit = (await kubelet.admit("new", "main", TOY, 1)).device_ids[0]
@@ -170,6 +174,35 @@ async def test_a_pod_gets_the_members_of_a_unit_by_cdi(rig, kubelet, specs):
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip0"})
         response = (await kubelet.admit("pod", "main", TOY, 1)).response
         assert [device.name.partition("=")[2] for device in response.cdi_devices] == ["d0", "d1"]
+
+
+async def test_a_unit_is_not_listed_before_the_specification_of_every_member_is_written(rig, kubelet, specs):
+    late = threading.Event()
+    rig.scripts["toy"].on_allocate = lambda devices: any(one.id == "d1" for one in devices) and late.wait(60)
+    rig.scripts["toy"].devices = [half("d0", "chip0"), half("d1", "chip0")]
+    rig.write(f"{UNITS}, inject: cdi")
+    async with rig.running():
+        try:
+            await kubelet.wait_for(lambda: kubelet.devices(TOY))
+            assert kubelet.healthy(TOY) == set()
+        finally:
+            late.set()
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip0"})
+
+
+async def test_a_unit_is_unhealthy_while_another_pod_has_the_iommu_group_of_a_member(chips, kubelet):
+    def in_group(device: Device) -> Device:
+        return replace(device, claims=device.claims | {"iommu:10"})
+
+    chips.scripts["toy"].devices = [in_group(CHIPS[0]), *CHIPS[1:]]
+    chips.scripts["other"].devices = [in_group(Device("d0", {"model": "x"}))]
+    chips.write(UNITS, "name: example.com/other, backend: other")
+    async with chips.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, "example.com/other": 1})
+        await kubelet.admit("pod", "main", "example.com/other", 1)
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip1"})
+        found = {one["name"]: one["devices"] for one in status(host)["resources"]}
+        assert [one["reason"] for one in found[TOY]] == [IN_USE, ""]
 
 
 async def test_entries_count_units(chips, kubelet):

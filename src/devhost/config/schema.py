@@ -208,7 +208,9 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
         {
             "if": {"properties": {"backend": {"const": name}}, "required": ["backend"]},
             "then": {
-                "properties": _by_backend(f"#/$defs/where-{name}", own[name]["properties"], backend.attributes)
+                "properties": _by_backend(
+                    f"#/$defs/where-{name}", own[name]["properties"], backend.attributes
+                )
                 | dict.fromkeys(keys_of_any, False)
                 | own[name]["properties"],
                 "required": own[name]["required"],
