@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from affinity_machine import SWITCHES, Machine, behind, switch_of
+
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import HEALTHY, Device
@@ -32,6 +34,14 @@ def preferred(links: Links, size: int, nodes: dict[str, int] | None = None) -> s
 
 def test_units_near_each_other_are_preferred() -> None:
     assert preferred({}, 2) == {"u1", "u3"}
+
+
+def test_devices_of_other_resources_are_preferred_near_a_unit() -> None:
+    machine = Machine(gpu=2)
+    for switch in range(SWITCHES):
+        machine.add(f"tpu{switch}", [behind(switch, f"{switch}{n}") for n in range(2)], of=Membership("u"))
+        got = machine.pod((f"tpu{switch}", 1), ("gpu", 1))
+        assert switch_of(got["gpu"][0]) == switch
 
 
 def test_units_with_linked_members_are_preferred() -> None:

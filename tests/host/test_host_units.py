@@ -9,10 +9,12 @@ import pytest
 from allocated import allocated
 
 from devhost.allocation.allocator import UnhealthyDevice
+from devhost.allocation.cdi.injector import WRITING
 from devhost.backend import Device
 from devhost.backend.model import unhealthy
 from devhost.host.status import status
 from devhost.planning.claims import IN_USE
+from devhost.telemetry.page.counts import Counts, counted
 
 TOY = "example.com/toy"
 LINE = "name: example.com/toy, backend: toy"
@@ -176,15 +178,18 @@ async def test_a_pod_gets_the_members_of_a_unit_by_cdi(rig, kubelet, specs):
         assert [device.name.partition("=")[2] for device in response.cdi_devices] == ["d0", "d1"]
 
 
-async def test_a_unit_is_not_listed_before_the_specification_of_every_member_is_written(rig, kubelet, specs):
+async def test_a_unit_is_unhealthy_until_the_specification_of_every_member_is_written(rig, kubelet, specs):
     late = threading.Event()
     rig.scripts["toy"].on_allocate = lambda devices: any(one.id == "d1" for one in devices) and late.wait(60)
-    rig.scripts["toy"].devices = [half("d0", "chip0"), half("d1", "chip0")]
+    rig.scripts["toy"].devices = [half("d0", "chip0")]
     rig.write(f"{UNITS}, inject: cdi")
-    async with rig.running():
+    async with rig.running() as host:
         try:
             await kubelet.wait_for(lambda: kubelet.devices(TOY))
-            assert kubelet.healthy(TOY) == set()
+            assert reason(host, "chip0") == "1 of 2 members"
+            rig.change("toy", [half("d0", "chip0"), half("d1", "chip0")])
+            await rig.until(lambda: reason(host, "chip0") != "1 of 2 members")
+            assert reason(host, "chip0") == f"d1: {WRITING}"
         finally:
             late.set()
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip0"})
@@ -203,6 +208,35 @@ async def test_a_unit_is_unhealthy_while_another_pod_has_the_iommu_group_of_a_me
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip1"})
         found = {one["name"]: one["devices"] for one in status(host)["resources"]}
         assert [one["reason"] for one in found[TOY]] == [IN_USE, ""]
+
+
+async def test_a_unit_is_shared_as_one_device(chips, kubelet):
+    chips.write(f"{LINE}, share: {{of: model, replicas: 2, maxPerContainer: 1}}")
+    async with chips.running():
+        tokens = {"chip0::0", "chip0::1", "chip1::0", "chip1::1"}
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == tokens)
+        got = [await given(kubelet, pod) for pod in ("one", "two", "three", "four")]
+        assert sorted(got) == ["chip0-0,chip0-1"] * 2 + ["chip1-0,chip1-1"] * 2
+
+
+async def test_a_unit_is_unhealthy_while_a_member_does_not_meet_the_condition_of_its_entry(chips, kubelet):
+    wrong = replace(CHIPS[3], attributes={"model": "chip1", "driver": "other"})
+    chips.scripts["toy"].devices = [
+        *(replace(one, attributes={**one.attributes, "driver": "toy"}) for one in CHIPS[:3]),
+        wrong,
+    ]
+    chips.write(f"{UNITS}, healthyWhile: {{driver: toy}}")
+    async with chips.running() as host:
+        await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip0"})
+        assert reason(host, "chip1").startswith("chip1-1: driver is ")
+
+
+async def test_the_page_counts_units(chips, kubelet):
+    async with chips.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        await kubelet.admit("pod", "main", TOY, 1)
+        (resource,) = status(host)["resources"]
+        assert counted(resource) == Counts(2, 2, 1)
 
 
 async def test_entries_count_units(chips, kubelet):

@@ -221,8 +221,7 @@ def test_a_unit_is_where_all_of_its_members_are() -> None:
 
 
 def test_units_are_linked_as_their_closest_members() -> None:
-    links = {
-        frozenset(pair): n for n, pair in enumerate((("a0", "a1"), ("a0", "b0"), ("a1", "b1"), ("b1", "c")))
-    }
+    closeness = {("a1", "b1"): 2, ("a0", "b0"): 1, ("a0", "a1"): 4, ("b1", "c"): 3}
+    links = {frozenset(pair): close for pair, close in closeness.items()}
     unit_of = {"a0": "a", "a1": "a", "b0": "b", "b1": "b"}
     assert between(links, unit_of) == {frozenset("ab"): 2, frozenset("bc"): 3}

@@ -490,7 +490,7 @@ class _Run:
             self._names.add(entry.name)
             if entry.when_empty is WhenEmpty.REGISTER and self._given.owner(entry.name, entry) is None:
                 self._open(entry.name)
-        units: dict[tuple[str, object, object], list[Device]] = {}
+        units: dict[tuple[str, object], list[Device]] = {}
         for n, device in enumerate(self._entry.selected.values(), 1):
             if n % STRIDE == 0:
                 yield
@@ -498,7 +498,7 @@ class _Run:
                 self._take([device])
             elif (shared := self._unit(device)) is not None:
                 units.setdefault(shared, []).append(device)
-        for n, ((unit, *_), devices) in enumerate(units.items(), 1):
+        for n, ((unit, _), devices) in enumerate(units.items(), 1):
             if n % STRIDE == 0:
                 yield
             self._take(devices, unit)
@@ -512,14 +512,14 @@ class _Run:
             self._values,
         )
 
-    def _unit(self, device: Device) -> tuple[str, object, object] | None:
+    def _unit(self, device: Device) -> tuple[str, object] | None:
         """A device's unit and what names its resource; ``None`` after refusing one that has no unit."""
         seen = self._entry.view(device)
         unit, reason = unit_id(self._settings.share, seen)
         if reason:
             self._refusals.append(self._refused(device, RefusalKind.NAME, reason))
             return None
-        return unit, naming.expand(self._settings.name, seen), tuple(map(seen.get, self._fields))
+        return unit, tuple(map(seen.get, self._fields))
 
     def _take(self, devices: Sequence[Device], unit: str = "") -> None:
         """Gives the entry a device, or every member of a unit; none of them if one is refused."""
