@@ -138,8 +138,8 @@ def test_a_faulty_dra_of_the_file_is_refused_once(complaints: Complain, dra: str
         ),
         (
             "serve: dra, share: {of: vendor}",
-            "4:56: resources[0].share.of: claims cannot get several devices as one (remove it, as a claim may "
-            "request several devices; or set serve: plugin)",
+            "4:56: resources[0].share.of: claims cannot get several devices as one (remove it, as a claim "
+            "may request several devices; or set serve: plugin)",
         ),
         (
             "serve: dra, share: {maxPerContainer: 1}",

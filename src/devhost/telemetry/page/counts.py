@@ -11,7 +11,6 @@ from typing import NamedTuple
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import DeviceStatus, ResourceStatus, StatusDocument
 
-
 ALL = "all"
 """The device of a row that represents all devices of its resource (``DeviceStatus``)."""
 
