@@ -490,12 +490,13 @@ class _Run:
             self._names.add(entry.name)
             if entry.when_empty is WhenEmpty.REGISTER and self._given.owner(entry.name, entry) is None:
                 self._open(entry.name)
+        one_by_one = not entry.share.attribute
         units: dict[tuple[str, object], list[Device]] = {}
         for n, device in enumerate(self._entry.selected.values(), 1):
             if n % STRIDE == 0:
                 yield
-            if not entry.share.attribute:
-                self._take([device])
+            if one_by_one:
+                self._take((device,))
             elif (shared := self._unit(device)) is not None:
                 units.setdefault(shared, []).append(device)
         for n, ((unit, _), devices) in enumerate(units.items(), 1):
@@ -530,8 +531,10 @@ class _Run:
             self._names.add(name)
         replicas = replicas_of(entry.share, common(devices) if unit else seen)
         together = [(entry.backend, device.id) for device in devices] if unit else ()
-        found = (self._refusal(device, name, together) for device in devices)
-        refusals = [refusal for refusal in found if refusal is not None]
+        refusals = []
+        for device in devices:
+            if (refusal := self._refusal(device, name, together)) is not None:
+                refusals.append(refusal)  # noqa: PERF401 - usually there is one device and no refusal
         if name is not None and not refusals:
             # last, because it counts the device
             nodes = numa_nodes(devices) if unit else first.numa_nodes
@@ -639,7 +642,7 @@ class _Run:
 
     def _no_room(self, name: str, unit: str, nodes: int, replicas: int) -> str:
         entry = self._settings
-        together = entry.share.of == Of.ALL
+        together = entry.share.of is Of.ALL
         if entry.serve is Serve.DRA:
             return ""  # there is no list
         if together and name in self._sizes:
