@@ -516,7 +516,7 @@ class Inventory:
             otherwise = sorted(name for name in group.tokens if self._got_otherwise(name, entries))
             whole = bool(units) and units[0].whole
             for backend, known in group.keys if otherwise or whole else ():
-                names = otherwise or [one for one in group.tokens if _has_left(known, entries.get(one))]
+                names = otherwise or sorted(one for one in group.tokens if _has_left(known, entries.get(one)))
                 if backend == self.backend and names:
                     before.setdefault(known, []).append(names)
         if not before:

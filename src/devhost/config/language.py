@@ -83,7 +83,7 @@ class Sharing:
         Of.EACH.value,
         "What a container gets for one: `each`, one device; `all`, every device of the resource; the name of "
         "an attribute, all devices with one value of it.",
-        example="pciBusID",
+        example="pciSlot",
     )
     members: Members = option(
         None,

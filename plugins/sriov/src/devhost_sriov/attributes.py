@@ -35,7 +35,7 @@ ATTRIBUTES = {
     "pciClass": Attribute(str, "class, subclass and interface, six hex digits", "020000", hex=True),
     "driver": Attribute(str, "kernel driver", "vfio-pci", plain=True),
     "pciBusID": Attribute(str, "address of its PCI function", "0000:3b:02.3", hex=True),
-    "pciSlot": Attribute(str, "the same without the function's number: its card", "0000:3b:02", hex=True),
+    "pciSlot": Attribute(str, "its PCI address without the number of the function", "0000:3b:02", hex=True),
     "pcieRoot": Attribute(str, "PCI root complex", "pci0000:3a", hex=True),
     "numaNode": Attribute(int, "NUMA node", 0),
     "iommuGroup": Attribute(int, "number of its IOMMU group", 42),
