@@ -364,6 +364,12 @@ class _ResourcePlaces:
             self._outers = {
                 level: frozenset(place for place in everywhere if place[0] is level) for level in _OUTER
             }
+            self._unit_of = {
+                member.device.id: unit
+                for unit, first in firsts.items()
+                for member in first.members
+                if member.device.id != unit
+            }
             self._same_hardware.clear()
         self._healthy = [
             candidate.total
@@ -376,12 +382,6 @@ class _ResourcePlaces:
             if count:
                 for place in self._outer[number]:
                     self._by_place[place] += count
-            self._unit_of = {
-                member.device.id: unit
-                for unit, first in firsts.items()
-                for member in first.members
-                if member.device.id != unit
-            }
         return len(candidates) if is_new else 0
 
     def _as_one(self, unit: str, entry: Entry) -> Device:
