@@ -9,7 +9,7 @@ from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.planning.affinity import Choice
 from devhost.planning.claims import Reason
-from devhost.planning.plan import Offer, units
+from devhost.planning.plan import Membership, Offer, units
 from devhost.planning.settings import Of, Prefer
 
 SWITCHES = 4
@@ -44,11 +44,15 @@ class Machine:
             self.add(kind, devices)
         self.vicinity = PreferredAllocation(lambda: self.inventories, clock=lambda: self.now)
 
-    def add(self, kind: str, devices: Sequence[Device], replicas: int = 1, of: Of = Of.EACH) -> None:
-        """Another resource."""
+    def add(
+        self, kind: str, devices: Sequence[Device], replicas: int = 1, of: Of | Membership = Of.EACH
+    ) -> None:
+        """Another resource, whose devices may be a unit by an attribute."""
         inventory = self.inventories[kind] = Inventory(lambda: 0.0, lambda: self.now)
-        offers = [Offer(device, replicas) for device in devices]
-        inventory.update(units(of, offers), lambda device: device.health, lambda device: Reason("gone"))
+        unit = None if isinstance(of, Of) else of
+        offers = [Offer(device, replicas, unit) for device in devices]
+        made = units(of if isinstance(of, Of) else "slot", offers)
+        inventory.update(made, lambda device: device.health, lambda device: Reason("gone"))
 
     def free(self, kind: str) -> list[str]:
         """Tokens nobody has."""

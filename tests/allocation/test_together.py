@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from devhost.allocation.allocator import MissingPath, UnhealthyDevice
 from devhost.allocation.inventory import NAMED_UNHEALTHY, Inventory
+from devhost.allocation.listing import Listing
 from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest, AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.errors import BackendError
-from devhost.backend.model import HEALTHY, Health, unhealthy
+from devhost.backend.model import HEALTHY, Health, Holder, unhealthy
 from devhost.discovery.runner import BackendRunner
 from devhost.kubelet.server import device_list
-from devhost.planning.claims import Reason
-from devhost.planning.plan import Offer, units
+from devhost.planning.claims import IN_USE, Reason
+from devhost.planning.plan import Membership, Offer, units
 from devhost.planning.settings import Of
 
 GRACE = NODE.grace
@@ -344,3 +345,19 @@ async def test_which_of_the_tokens_is_preferred_makes_no_difference_and_is_alway
     rig.show("abc", replicas=12)
     available: Any = [f"all::{number}" for number in (11, 2, 5, 0)]
     assert await rig.supply.prefer(available, ["all::5"], 3) == ["all::5", "all::0", "all::2"]
+
+
+async def test_a_unit_is_refused_whole_before_its_list_shows_that_a_member_is_bound_to_another_pod(
+    rig: Rig,
+) -> None:
+    group = frozenset({"iommu:1"})
+    devices = Device("a", claims=group), Device("b")
+    offers = [Offer(device, 1, Membership("u")) for device in devices]
+    rig.inventory.update(units("slot", offers), rig.verdict, Reason)
+    everything = rig.inventory.allocations.everything
+    everything.of("example.com/other").allocated("card", {"x": (Device("x", claims=group),)})
+    holder = Holder("default", "vm", "main")
+    everything.apply(Listing((1, 1, 1), rig.now, 1, {"example.com/other": {"x": holder}}))
+    rig.now += 100
+    with pytest.raises(UnhealthyDevice, match=IN_USE):
+        await rig.allocate("u")

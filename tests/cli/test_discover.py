@@ -46,6 +46,19 @@ def test_discover_and_explain_show_that_devices_are_handed_out_together(toys):
     assert "yes, it takes the device, handed out 100 times, all devices together" in said
 
 
+def test_discover_and_explain_show_the_unit_of_a_device_and_why_it_is_unhealthy(toys):
+    toys.write("name: example.com/toy, backend: toy, share: {of: model, members: 3}")
+    (resource,) = json.loads(toys.devhost("discover", "--output", "json").stdout)["resources"]
+    assert (resource["of"], {one["health"] for one in resource["devices"]}) == ("model", {"Unhealthy"})
+    (row, other) = [
+        line for line in toys.devhost("discover").stdout.splitlines() if line.startswith("example.com/toy")
+    ]
+    assert row.rstrip().endswith("it is broken; 2 of 3 members") and "1, as a member of x100" in row
+    assert other.rstrip().endswith("2 of 3 members")
+    said = toys.devhost("explain", "x100").stdout  # names all members
+    assert said.count("yes, it takes the device, as a member of x100 (2 of 3 members)") == 2
+
+
 def test_discover_and_explain_show_health_as_each_entry_sees_it(toys):
     toys.plug("one=x100", "broken=x200")
     toys.write(

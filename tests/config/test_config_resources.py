@@ -64,6 +64,17 @@ def test_devices_are_shared_one_by_one_unless_the_entry_has_of_all(read: Read) -
     assert (each.share.of, together.share) == (Of.EACH, Share(7, (), Of.ALL))
 
 
+def test_devices_may_be_one_by_an_attribute_which_the_backend_is_asked_for(read: Read) -> None:
+    (found,) = read(file("name: a.b/c, share: {of: numaNode, members: 2, replicas: 3}")).resources
+    assert found.share == Share(3, (), "numaNode", members=2)
+    assert "numaNode" in found.wanted()
+
+
+def test_an_entry_below_units_may_get_what_they_refuse(read: Read) -> None:
+    entries = read(file("name: a.b/c, share: {of: numaNode}", "name: a.b/d")).resources
+    assert [entry.name for entry in entries] == ["a.b/c", "a.b/d"]
+
+
 def test_overrides_of_devices_allocated_together_are_refused_at_their_position(complaints: Complain) -> None:
     (found,) = complaints(file("name: a.b/c,\n  share: {of: all, overrides: [{where: {}, replicas: 3}]}"))
     assert (found.line, found.column, found.path) == (4, 31, "resources[0].share.overrides")
@@ -292,7 +303,17 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
         ("name: a.b/c, share: {replicas: '3'}", "(remove the quotes)"),
         ("name: a.b/c, share: {replicas: 1.5}", "must be a whole number"),
         ("name: a.b/c, share: {count: 3}", 'unknown key "count"'),
-        ("name: a.b/c, share: {of: every}", "share.of: must be one of each, all"),
+        (
+            "name: a.b/c, share: {of: every}",
+            'share.of: must be one of each, all, or an attribute of backend card, not "every"',
+        ),
+        ("name: a.b/c, share: {of: al}", "(did you mean all?)"),
+        ("name: a.b/c, share: {of: vendr}", "(did you mean vendor?)"),
+        ("name: a.b/c, share: {of: links}", 'share.of: "links" is a list, and the id of a unit is one value'),
+        ("name: a.b/c, share: {members: 2}", "share.members: has no effect with of: each"),
+        ("name: a.b/c, share: {of: all, members: 2}", "share.members: has no effect with of: all"),
+        ("name: a.b/c, share: {of: vendor, members: 0}", "share.members: must be from 1 to 1024, not 0"),
+        ("name: a.b/c, share: {of: vendor, members: 1025}", "must be from 1 to 1024, not 1025"),
         (
             "name: a.b/c, share: {of: all, overrides: [{where: {vendor: x}, replicas: 3}]}",
             "share.overrides: has no effect with of: all, which counts all devices together",

@@ -341,3 +341,23 @@ async def test_a_checked_start_takes_the_present_number(rig, kubelet, sticks):
         await kubelet.start_container("one", "main")
         await rig.until(lambda: not reason(host, A))
         await offered(kubelet, A, B)
+
+
+async def test_a_unit_is_unhealthy_while_a_member_has_another_node_than_its_container_was_given(
+    rig, kubelet, sticks
+):
+    rig.write(f"{LINE}, share: {{of: model}}")
+    async with sticks.running() as host:
+        await offered(kubelet, "x100")
+        await kubelet.admit("one", "main", TTY, 1)
+        await held(rig, host, "x100")
+        sticks.replug({A: USB0, B: "/dev/ttyUSB2"})
+        await offered(kubelet)
+        moved = f"a container was given {USB1} for {B}, which is /dev/ttyUSB2 now: delete the pod"
+        assert [(subject, why) for subject, why, _ in problems(host)] == [(f"{TTY} {B}", moved)]
+        (resource,) = status(host)["resources"]
+        assert [one["reason"] for one in resource["devices"]] == [moved]
+        assert [one["reason"] for one in resource["together"]] == ["", moved]
+        sticks.replug({A: USB0, B: USB1})
+        await offered(kubelet, "x100")
+        assert problems(host) == []

@@ -22,6 +22,7 @@ def test_every_virtual_function_has_its_parent_and_number(looking, tmp_path):
         "driver": "igbvf",
         "isVfio": False,
         "pciBusID": "0000:02:10.4",
+        "pciSlot": "0000:02:10",
         "pcieRoot": "pci0000:00",
         "pfName": "enp2s0",
         "pfNames": ("enp2s0",),

@@ -59,6 +59,19 @@ async def test_a_container_with_two_resources_finds_both_and_so_does_its_network
         }
 
 
+async def test_the_functions_of_one_card_are_one_device(node: Node) -> None:
+    node.configure(
+        RESOURCES.replace("driver: vfio-pci}", "driver: vfio-pci}\n  share: {of: pciSlot, members: 2}")
+    )
+    async with node.served():
+        await node.offers({NET: 2, DPDK: 1}, only=True)
+        assert (await node.kubelet.admit("pod", "main", DPDK, 1)).device_ids == ("0000:5e:02",)
+        started = await node.kubelet.start_container("pod", "main")
+        assert started.envs["PCIDEVICE_INTEL_COM_SRIOV_DPDK"] == "0000:5e:02.2,0000:5e:02.3"
+        paths = {device.container_path for device in started.devices}
+        assert paths >= {"/dev/vfio/62", "/dev/vfio/devices/vfio0", "/dev/vfio/devices/vfio1"}
+
+
 async def test_variables_have_the_same_names_with_cdi(node: Node) -> None:
     node.configure(RESOURCES.replace("driver: iavf}", "driver: iavf}\n  inject: cdi"))
     async with node.served():

@@ -17,6 +17,7 @@ devices. A token is made from its device's id, so the device is found by it:
   a device that a container uses is not free, even if another plugin allocated it;
 * a device that another DRA driver gave to a container counts like a token of another plugin, see
   :mod:`.other_drivers`;
+* a token for all devices with one value of an attribute counts for all that the entry selects now;
 * a token for all devices of a resource counts for every device that the resource has had since the start;
   if the configuration no longer has the resource, its devices stay unknown.
 """
@@ -47,7 +48,7 @@ from devhost.planning.claims import (
     pod_claims,
     pod_of,
 )
-from devhost.planning.plan import Found, Plan, RefusalKind
+from devhost.planning.plan import Found, Plan, RefusalKind, in_units
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, Known, alike, represents_all, unit_of
 
@@ -543,6 +544,8 @@ class Allocations:
         A list without any pod does not count at first: a kubelet that knows no pods yet answers so."""
         self._found: Found = {}
         self._known_of: dict[str, Known] = {}
+        self._in_units: dict[int, tuple[object, Known, Mapping[str, Sequence[Device]]]] = {}
+        """The units by an attribute of entries, by index, as long as the devices of the backend are these."""
         self._settings = Settings()
         self._observed = False
         self._deferring = False
@@ -806,6 +809,7 @@ class Allocations:
         self._found, self._observed = found, True
         if settings is not self._settings:
             self._settings = settings
+            self._in_units.clear()
             self._held = self._by_tokens = self._by_drivers = None
             self._drivers.own(settings.dra_driver)
             for allocations in self._resources.values():
@@ -835,7 +839,8 @@ class Allocations:
 
     def _absent(self, resource: str, token: str, holder: Holder | None) -> Mapping[Key, Device]:
         """What a container was given by a token of which no backend has the device."""
-        backends = {entry.backend for entry in self.entries(resource) if entry.name == resource}
+        entries = (entry for entry in self.entries(resource) if not entry.share.attribute)
+        backends = {entry.backend for entry in entries if entry.name == resource}
         certain = len(backends) == 1 and not represents_all(token) and len(token) < MAX_DEVICE_ID
         key = (backends.pop(), unit_of(token)) if certain else None
         return self.given.absent((resource, token), holder, key)
@@ -959,7 +964,22 @@ class Allocations:
     def _devices_meant(self, token: str, entries: Collection[ResourceSettings]) -> dict[Key, Device]:
         """The devices from which a token may be made: of the resource's backend, or else of any."""
         own = {entry.backend for entry in entries}
-        return self._named(token, own) or self._named(token, self._found.keys() - own)
+        in_unit: dict[Key, Device] = {}
+        for entry in entries:
+            if entry.share.attribute:
+                in_unit.update(self._members(token, entry))
+        return in_unit or self._named(token, own) or self._named(token, self._found.keys() - own)
+
+    def _members(self, token: str, entry: ResourceSettings) -> Iterator[tuple[Key, Device]]:
+        """The devices of the unit by an attribute from which a token may be made."""
+        devices = self._found.get(entry.backend, {})
+        before, known, units = self._in_units.get(entry.index, (None, Known({}), {}))
+        if before is not devices:
+            units = in_units(entry, devices.values())
+            known = Known({name: Device(name) for name in units})
+            self._in_units[entry.index] = devices, known, units
+        for unit in known.named(token):
+            yield from (((entry.backend, device.id), device) for device in units[unit.id])
 
     def _named(self, token: str, backends: Iterable[str]) -> dict[Key, Device]:
         named = {}

@@ -367,13 +367,16 @@ class Allocator:
         return found
 
     def _bound_elsewhere(self, entry: Entry) -> frozenset[str]:
-        """The ids of the devices of a token that only other pods may have. Refuses it if these are all."""
+        """The ids of the devices of a token that only other pods may have.
+
+        Refuses the token if these are all, or if it can only give all.
+        """
         if not self.inventory.allocations.pod_claims():
             return frozenset()
         healthy = [member.device for member in entry.members if member.health.healthy]
         reasons = {one.id: self.inventory.bound_elsewhere(entry.token, one) for one in healthy}
         bound = {device: reason for device, reason in reasons.items() if reason}
-        if bound and len(bound) == len(healthy):
+        if bound and (self.inventory.is_whole(entry.unit) or len(bound) == len(healthy)):
             reason = next(iter(bound.values()))
             raise UnhealthyDevice(f"{self.name}: {entry.token} is unhealthy: {reason.text}", reason.held_by)
         return frozenset(bound)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
-from devhost.discovery.health import Grounds
+from devhost.discovery.health import Grounds, worst
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.differences import differences
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
@@ -433,12 +433,14 @@ class Inventory:
         """
         old, own = self.snapshot.entries, self._own
         first = old.get(unit.token(0))
+        if unit.flaw:
+            verdict = _flawed(verdict, unhealthy(unit.flaw))
         members = _members(first.members if first is not None else (), unit.devices, verdict)
         known = first.members if first is not None and first.gone_at is None else ()
         if members is not known:
             was.update(_by_id(known))
             became.update(_by_id(members))
-        health, nodes = _joint(members), unit.numa_nodes
+        health, nodes = _joint(members, whole=unit.whole), unit.numa_nodes
         if names is None or members is not known or first is None or first.numa_nodes != nodes:
             names = [unit.token(number) for number in range(unit.replicas)]
         for name in names:
@@ -460,6 +462,11 @@ class Inventory:
         """How many tokens of ``unit`` are listed, without those that have vanished; at least 1."""
         known = self._unit_of.get(unit)
         return 1 if known is None else known.replicas
+
+    def is_whole(self, unit: str) -> bool:
+        """Whether ``unit`` can be allocated only with all of its devices."""
+        known = self._unit_of.get(unit)
+        return known is not None and known.whole
 
     def clear(self) -> None:
         """Publishes an empty list: the resource itself goes away."""
@@ -502,14 +509,16 @@ class Inventory:
 
         If the sharing of a device changes, containers keep what they got: a container that got the whole
         device keeps it alone, and no container gets the whole device while others share it. The same holds
-        where a container has it under a former id.
+        where a container has it under a former id, or by a unit that it has left.
         """
         before: dict[str, list[Sequence[str]]] = {}
         for group in self.allocations.groups():
-            if names := sorted(name for name in group.tokens if self._got_otherwise(name, entries)):
-                for backend, known in group.keys:
-                    if backend == self.backend:
-                        before.setdefault(known, []).append(names)
+            otherwise = sorted(name for name in group.tokens if self._got_otherwise(name, entries))
+            whole = bool(units) and units[0].whole
+            for backend, known in group.keys if otherwise or whole else ():
+                names = otherwise or sorted(one for one in group.tokens if _has_left(known, entries.get(one)))
+                if backend == self.backend and names:
+                    before.setdefault(known, []).append(names)
         if not before:
             return
         for unit in units:
@@ -547,14 +556,14 @@ class Inventory:
                 self._withhold(name, _meaning(why, holder), entries, wall)
 
     def _withhold_bound(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
-        """Shows the tokens as Unhealthy of which every device is only for other pods."""
+        """Shows the tokens as Unhealthy that have no device to give, because pods are bound to others."""
         if not self.allocations.pod_claims():
             return
         for unit in units:
             for number in range(unit.replicas):
                 name = unit.token(number)
                 reasons = [self.bound_elsewhere(name, device) for device in unit.devices]
-                if all(reasons) and entries[name].health.healthy:
+                if (any if unit.whole else all)(reasons) and entries[name].health.healthy:
                     holders = dict.fromkeys(holder for one in reasons if one for holder in one.held_by)
                     self._withhold(name, Reason(IN_USE, tuple(holders)), entries, wall)
 
@@ -689,15 +698,34 @@ def _stand_in(entry: Entry, before: Entry | None = None) -> Entry:
     )
 
 
-def _joint(members: Sequence[Member]) -> Health:
-    """The health of a token, which is healthy as long as one of its devices is."""
+def _has_left(device: str, entry: Entry | None) -> bool:
+    """Whether a device, by its id, is no longer behind the token of a unit by an attribute."""
+    return entry is not None and all(member.device.id != device for member in entry.members)
+
+
+def _joint(members: Sequence[Member], *, whole: bool) -> Health:
+    """The health of a token: healthy as long as one of its devices is, or only if all are."""
     if len(members) == 1:
         return members[0].health
-    if any(member.health.healthy for member in members):
+    failed = [member for member in members if not member.health.healthy]
+    if not failed or (len(failed) < len(members) and not whole):
         return HEALTHY
-    reasons = [f"{member.device.id}: {member.health.reason}" for member in members[:NAMED_UNHEALTHY]]
-    more = f"; and {len(members) - NAMED_UNHEALTHY} more" if len(members) > NAMED_UNHEALTHY else ""
-    return unhealthy(f"none of its devices is healthy: {'; '.join(reasons)}{more}")
+    if whole and _agree(members):
+        return members[0].health
+    reasons = [f"{member.device.id}: {member.health.reason}" for member in failed[:NAMED_UNHEALTHY]]
+    more = f"; and {len(failed) - NAMED_UNHEALTHY} more" if len(failed) > NAMED_UNHEALTHY else ""
+    none = "" if whole else "none of its devices is healthy: "
+    return unhealthy(f"{none}{'; '.join(reasons)}{more}")
+
+
+def _agree(members: Sequence[Member]) -> bool:
+    """Whether all devices have one health, such as that of an incomplete unit."""
+    return all(member.health == members[0].health for member in members)
+
+
+def _flawed(verdict: Callable[[Device], Health], flaw: Health) -> Callable[[Device], Health]:
+    """The verdicts on the members of a unit that cannot be allocated."""
+    return lambda device: worst(flaw, verdict(device))
 
 
 def _groups(entries: Iterable[Entry]) -> Iterable[tuple[Member, ...]]:

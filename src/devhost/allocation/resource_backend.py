@@ -100,6 +100,8 @@ class ResourceBackend:
         self.scanner = scanner
         self.terms = _terms(entry)
         """Those of the containers to come."""
+        self._whole = bool(entry.share.attribute)
+        """Whether the devices behind a token are given together or not at all."""
         self._before: object = None
         """The options of before their class changed."""
 
@@ -120,6 +122,7 @@ class ResourceBackend:
             self._before = self.terms.options
         self.scanner = scanner
         self.terms = _terms(entry, devices)
+        self._whole = bool(entry.share.attribute)
 
     async def call(self, deadline: float, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs one of the methods below on the backend's thread, for at most ``deadline`` seconds."""
@@ -185,7 +188,7 @@ class ResourceBackend:
 
     def _answered(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answer:
         devices = each_once(wanted)
-        must = all(len(some) == 1 for some in wanted)
+        must = self._whole or all(len(some) == 1 for some in wanted)
         try:
             granted, lacking = self._edits(devices, terms)
         except Exception:  # third-party code may raise anything, and one device must not fail a pod

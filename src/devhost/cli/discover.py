@@ -14,11 +14,12 @@ import click
 from devhost.backend import MissingDriver
 from devhost.backend.errors import UsageError
 from devhost.backend.files import missing_host_reason
-from devhost.backend.model import Device, Health
+from devhost.backend.model import Device, Health, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import show
 from devhost.config.loader import load_or_everything
 from devhost.config.root_directory import check_root
+from devhost.discovery.health import worst
 from devhost.host.shown.entries import State, wanted
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
@@ -196,17 +197,25 @@ def _shown(seen: View, resource: PlannedResource, offer: Offer) -> tuple[str, ..
     """The cells of a device in a resource: health, NUMA nodes, number of replicas, holders, and reason."""
     entry, device = resource.entry, offer.device
     hidden = " (not sent)" if device.numa_nodes and not entry.topology else ""
-    together = ", all together" if entry.share.of is Of.ALL else ""
+    together = ", all together" if entry.share.of == Of.ALL else ""
+    if offer.of is not None:
+        together = f", as a member of {offer.of.unit}"
     most = entry.share.max_per_container
     limit = "" if most is None else f", at most {most} per container"
-    health, reason = health_cells(device, *_verdict(seen, resource, device), is_offered=True)
+    health, reason = health_cells(device, *_verdict(seen, resource, offer), is_offered=True)
     cells = health, f"{_numa(device)}{hidden}", f"{offer.replicas}{together}{limit}"
     return (*cells, *_held_by(seen, entry.backend, device), reason)
 
 
-def _verdict(seen: View, resource: PlannedResource, device: Device) -> Verdict:
+def _health(seen: View, resource: PlannedResource, offer: Offer) -> Health:
+    """The health of a device in a resource by this scan: it counts, too, whether its unit is complete."""
+    own = seen.found.health_in(resource.entry, offer.device)
+    return worst(own, unhealthy(offer.of.flaw)) if offer.of and offer.of.flaw else own
+
+
+def _verdict(seen: View, resource: PlannedResource, offer: Offer) -> Verdict:
     """The health of a device in a resource, as reported to the kubelet if that is known."""
-    own = seen.found.health_in(resource.entry, device)
+    own, device = _health(seen, resource, offer), offer.device
     running = seen.verdict(resource.name, resource.entry.backend, device) if seen.same_config else None
     if running is None:
         return Verdict(own)
@@ -282,7 +291,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
                 "backend": resource.entry.backend,
                 "entry": f"resources[{resource.entry.index}]",
                 "serve": resource.entry.serve.value,
-                "of": resource.entry.share.of.value,
+                "of": str(resource.entry.share.of),
                 "maxPerContainer": resource.entry.share.max_per_container,
                 "topology": resource.entry.topology,
                 "permissions": resource.entry.permissions or None,
@@ -292,10 +301,10 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
                             seen,
                             resource.entry.backend,
                             offer.device,
-                            _verdict(seen, resource, offer.device).health,
+                            _verdict(seen, resource, offer).health,
                             is_offered=True,
                         ),
-                        "probe": health_as_json(found.health_in(resource.entry, offer.device)),
+                        "probe": health_as_json(_health(seen, resource, offer)),
                         "replicas": offer.replicas,
                     }
                     for offer in _offers(resource)

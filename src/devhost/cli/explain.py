@@ -24,8 +24,8 @@ from devhost.discovery.named import Match, alike, named
 from devhost.discovery.unserved import resolved, why_unserved
 from devhost.host.shown.entries import place, wanted
 from devhost.planning.affinity import unproven
-from devhost.planning.affinity.topology import Candidate, Topology
-from devhost.planning.plan import Verdict, explain
+from devhost.planning.affinity.topology import Candidate, Topology, between
+from devhost.planning.plan import Verdict, as_one, explain, units
 from devhost.planning.settings import Of, ResourceSettings, Serve
 from devhost.runtime.log import printable
 from devhost.telemetry.document import EntryStatus, held_by
@@ -305,14 +305,19 @@ def _print_preference(found: ScanResult, resource: str) -> None:
 def _preference(found: ScanResult, resource: str) -> str:
     """Which choices among the devices of a resource are not proven best; empty if there are none."""
     planned = found.plan.resources.get(resource)
-    if planned is None or planned.entry.serve is not Serve.PLUGIN or planned.entry.share.of is not Of.EACH:
+    if planned is None or planned.entry.serve is not Serve.PLUGIN or planned.entry.share.of == Of.ALL:
         return ""
-    links = found.scanners[planned.entry.backend].runner.links
-    offers = planned.offers
-    topology = Topology({one.device.id: Candidate(one.device.id, *one) for one in offers})
+    made = units(planned.entry.share.of, planned.offers)
+    links = between(
+        found.scanners[planned.entry.backend].runner.links,
+        {device.id: one.id for one in made for device in one.devices},
+    )
+    topology = Topology(
+        {one.id: Candidate(one.id, as_one(one.id, one.devices), one.replicas) for one in made}
+    )
     least = unproven(planned.entry.prefer, topology, links)
     return (
-        f"a choice of {least} or more of the {len(offers)} linked devices is not proven best" if least else ""
+        f"a choice of {least} or more of the {len(made)} linked devices is not proven best" if least else ""
     )
 
 

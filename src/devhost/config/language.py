@@ -27,6 +27,7 @@ from devhost.planning.settings import (
     WhenEmpty,
 )
 from devhost.planning.settings import LABEL_DIRECTORY as LABEL_DIRECTORY
+from devhost.planning.settings import MAX_MEMBERS as MAX_MEMBERS
 from devhost.planning.settings import MAX_REPLICAS as MAX_REPLICAS
 
 from .reader import Bounds, Form, Mistaken, Ranges, Raw
@@ -35,6 +36,8 @@ MAX_RESOURCES = 1000
 """Each resource has its own server and socket."""
 
 Replicas = Annotated[int, Bounds(1, MAX_REPLICAS)]
+
+Members = Annotated[int, Bounds(1, MAX_MEMBERS)]
 
 Permissions = Annotated[str, Form(PERMISSIONS, "r, w or rw, with or without m")]
 
@@ -79,8 +82,16 @@ class Sharing:
     replicas: Replicas = option(
         1, "How often each device is handed out; with `of: all`, how often all of them are.", example=100
     )
-    of: Of = option(
-        Of.EACH, "What a container gets for one: `each`, one device; `all`, every device of the resource."
+    of: str = option(
+        Of.EACH.value,
+        "What a container gets for one: `each`, one device; `all`, every device of the resource; the name of "
+        "an attribute, all devices with one value of it.",
+        example="pciSlot",
+    )
+    members: Members = option(
+        None,
+        "How many devices have one value of the attribute; with any other number they are Unhealthy.",
+        example=2,
     )
     overrides: list[Override] = option(
         [], "Other numbers for some devices; the first one whose `where` takes the device decides."
@@ -90,13 +101,16 @@ class Sharing:
     )
 
     def __post_init__(self) -> None:
-        if self.of is Of.ALL and self.overrides:
+        if self.of == Of.ALL and self.overrides:
             hint = "remove them, or add a separate entry for devices that need another number"
             raise OptionError(
                 "has no effect with of: all, which counts all devices together",
                 key="overrides",
                 hint=hint,
             )
+        if self.members is not None and self.of in tuple(Of):
+            hint = "remove it, or set of to the attribute whose values make units"
+            raise OptionError(f"has no effect with of: {self.of}", key="members", hint=hint)
 
 
 @frozen

@@ -268,7 +268,13 @@ def _entry(
         ReplicaOverride(_override_where(override, backend, place, n), override.replicas)
         for n, override in enumerate(sharing.overrides)
     ]
-    share = Share(sharing.replicas, tuple(overrides), sharing.of, sharing.max_per_container)
+    share = Share(
+        sharing.replicas,
+        tuple(overrides),
+        _of(sharing.of, backend, node, place),
+        sharing.max_per_container,
+        sharing.members,
+    )
     exclusive = values.get("exclusive", True)
     if values.pop("expect", None) is not None:
         expected = node.entries["expect"].value
@@ -358,10 +364,14 @@ def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Pl
     if values.get("give", NO_GIVE).annotations:
         at, where = _inner(node, "give", "annotations", place)
         where.report(at, "claims give no annotations", "remove them, or set serve: plugin")
-    if sharing is not None and sharing.of is Of.ALL:
+    if sharing is not None and sharing.of != Of.EACH:
         at, where = _inner(node, "share", "of", place)
-        hint = "remove it, as a claim with allocationMode: All gets every device; or set serve: plugin"
-        where.report(at, "claims cannot get all devices together from one entry", hint)
+        hint = "remove it, as a claim may request several devices; or set serve: plugin"
+        message = "claims cannot get several devices as one"
+        if sharing.of == Of.ALL:
+            hint = "remove it, as a claim with allocationMode: All gets every device; or set serve: plugin"
+            message = "claims cannot get all devices together from one entry"
+        where.report(at, message, hint)
     if sharing is not None and sharing.max_per_container is not None:
         at, where = _inner(node, "share", "maxPerContainer", place)
         hint = "remove it, as Kubernetes has no such limit for claims; or set serve: plugin"
@@ -419,6 +429,25 @@ def _conditions(node: Node | None, backend: type[Backend], place: Place) -> Wher
 def _override_where(override: Override, backend: type[Backend], place: Place, n: int) -> Where:
     here = place.key("share").key("overrides").item(n).key("where")
     return read_where(override.where, backend.name, backend.attributes, here)
+
+
+def _of(of: str, backend: type[Backend], node: Fields, place: Place) -> Of | str:
+    """What one token gives: each or all devices, or those with one value of an attribute of the backend."""
+    if of in tuple(Of):
+        return Of(of)
+    attribute = declared(backend.attributes, of)
+    if attribute is None:
+        message = (
+            f"must be one of {', '.join(Of)}, or an attribute of backend {backend.name}, not {shown(of)}"
+        )
+        at, where = _inner(node, "share", "of", place)
+        where.report(at, message, suggest(of, {*Of, *backend.attributes}, "values"))
+    elif attribute.type is list:
+        at, where = _inner(node, "share", "of", place)
+        where.report(
+            at, f"{shown(of)} is a list, and the id of a unit is one value", "name another attribute"
+        )
+    return of
 
 
 _VARIABLE = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|\{\{.*?\}\}")
@@ -492,6 +521,8 @@ def _taker(
     for earlier in above:
         if inherits and not earlier.settings.where and naming.fields(earlier.settings.name):
             continue  # it takes every device, but makes no name of what a device inherited
+        if earlier.settings.share.attribute:
+            continue  # it takes no unit of which another entry has a member
         # a device without one of the fields gets no name from a template, and stays free
         if (
             (earlier.settings.exclusive or later.exclusive or earlier.settings.serve is not later.serve)

@@ -184,9 +184,15 @@ def _theirs(cls: type) -> Schema:
 
 def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     found = of_dataclass(Resource)
-    # what Sharing refuses: overrides beside `of: all`
+    # what Sharing refuses: overrides beside `of: all`, and members without an attribute
     together = {"of": {"const": Of.ALL.value}, "overrides": {"minItems": 1}}
-    found["properties"]["share"] |= {"allOf": [{"not": {"properties": together, "required": [*together]}}]}
+    in_units = {"required": ["of"], "properties": {"of": {"not": {"enum": [*map(str, Of)]}}}}
+    found["properties"]["share"] |= {
+        "allOf": [
+            {"not": {"properties": together, "required": [*together]}},
+            {"if": {"required": ["members"]}, "then": in_units},
+        ]
+    }
     # what an entry with `serve: dra` cannot have
     one_by_one = {"properties": {"of": {"const": Of.EACH.value}, "maxPerContainer": False}}
     by_dra = {"properties": _BY_DRA, "required": [*_BY_DRA]}
@@ -202,23 +208,28 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
         {
             "if": {"properties": {"backend": {"const": name}}, "required": ["backend"]},
             "then": {
-                "properties": _by_backend(f"#/$defs/where-{name}", own[name]["properties"])
+                "properties": _by_backend(
+                    f"#/$defs/where-{name}", own[name]["properties"], backend.attributes
+                )
                 | dict.fromkeys(keys_of_any, False)
                 | own[name]["properties"],
                 "required": own[name]["required"],
             },
         }
-        for name in backends
+        for name, backend in backends.items()
     ]
     return found
 
 
-def _by_backend(where: str, own: Iterable[str]) -> Schema:
+def _by_backend(where: str, own: Iterable[str], attributes: Mapping[str, Attribute]) -> Schema:
     override = {"properties": {"where": {"$ref": where}}}
+    single = [name for name, one in attributes.items() if one.type is not list]
+    of = [_one_of({*map(str, Of), *(name for name in single if not name.endswith("*"))})]
+    of += [{"pattern": _family(name)} for name in single if name.endswith("*")]
     return {
         "where": {"$ref": where},
         "healthyWhile": {"$ref": where},
-        "share": {"properties": {"overrides": {"items": override}}},
+        "share": {"properties": {"overrides": {"items": override}, "of": {"anyOf": of}}},
         "dra": {"properties": {"claimOptions": {"items": _one_of(own)}}},
     }
 
@@ -238,9 +249,7 @@ def _block(name: str, attributes: Mapping[str, Attribute]) -> Schema:
     refusal["anyOf"][0] = refusal["anyOf"][0] | {"minProperties": 1}
     exact = {key: _attribute(declared) for key, declared in attributes.items() if not key.endswith("*")}
     families = {
-        f"^{re.escape(key[:-1])}.": _attribute(declared)
-        for key, declared in attributes.items()
-        if key.endswith("*")
+        _family(key): _attribute(declared) for key, declared in attributes.items() if key.endswith("*")
     }
     return {
         "type": "object",
@@ -249,6 +258,11 @@ def _block(name: str, attributes: Mapping[str, Attribute]) -> Schema:
         "patternProperties": families,
         "additionalProperties": False,
     }
+
+
+def _family(key: str) -> str:
+    """A pattern for the attributes of a family, whose key ends in ``*``."""
+    return f"^{re.escape(key[:-1])}."
 
 
 def _attribute(attribute: Attribute) -> Schema:

@@ -6,7 +6,6 @@ further type checks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -16,14 +15,14 @@ from typing import Any
 from devhost.backend import Attribute, claim
 from devhost.backend.errors import one_line, printable
 from devhost.backend.frozen import frozen
-from devhost.backend.model import MAX_DEVICE_ID, PURPOSE, Device, sound_health, sound_reason
+from devhost.backend.model import PURPOSE, Device, sound_health, sound_reason
+from devhost.planning.tokens import id_flaw
 
 from .health import is_health
 
 NUMA_LIMIT = 1024
 """Limit of NUMA node ids (``CONFIG_NODES_SHIFT`` of Linux is at most 10)."""
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/=#-]*")
 _VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
 
 
@@ -137,10 +136,8 @@ def _flaw(device: object, declared: Mapping[str, Attribute], kinds: Collection[s
     given: Any = device  # the fields may not have the types of their annotations
     if not isinstance(given.id, str) or not given.id:
         return "it has no id"
-    if len(given.id) > MAX_DEVICE_ID:
-        return f"its id has {len(given.id)} characters, more than {MAX_DEVICE_ID}"
-    if not _ID.fullmatch(given.id) or "::" in given.id:
-        return "its id has characters other than letters, digits and ._:@+/=#-, or a double colon"
+    if flaw := id_flaw(given.id):
+        return f"its id {flaw}"
     if not (isinstance(given.attributes, Mapping) and is_health(given.health)):
         return "its attributes are not a mapping, or its health is not a Health with a string for a reason"
     if not (isinstance(given.claims, frozenset) and isinstance(given.part_of, frozenset)):

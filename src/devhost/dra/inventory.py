@@ -373,7 +373,7 @@ class DraInventory:
         devices = (offer.device for offer in planned.offers)
         named = self._aliases.setdefault(name, Aliases()).follow(entry.dra, name, devices, scanner.devices)
         offers = []
-        for device, replicas in planned.offers:
+        for device, replicas, _ in planned.offers:
             key = (entry.backend, device.id)
             health = verdict(device)
             if replicas == 1 and (reason := self._claims.given.reason(name, key)):

@@ -312,6 +312,6 @@ def _offered(plan: Plan) -> dict[str, dict[str, dict[str, int]]]:
     found: dict[str, dict[str, dict[str, int]]] = {}
     for resource in plan.resources.values():
         devices = found.setdefault(resource.entry.backend, {})
-        for device, replicas in resource.offers:
+        for device, replicas, _ in resource.offers:
             devices.setdefault(device.id, {})[resource.name] = replicas
     return found

@@ -315,7 +315,7 @@ class ResourceService:
         Of shared devices, only the container's own tokens are (:meth:`.Inventory.update`).
         """
         given, backend = self.inventory.allocations.everything_given, self.entry.backend
-        if self.entry.share.of is not Of.EACH or not given.differences:
+        if self.entry.share.of == Of.ALL or not given.differences:
             return verdict
         alone = {offer.device.id for offer in offers if offer.replicas == 1}
 

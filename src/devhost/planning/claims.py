@@ -143,20 +143,26 @@ class ClaimIndex:
         return any(key in self._through for key in keys)
 
     def objection(
-        self, key: Key, device: Device, resource: str, exclusive: bool, serve: Serve = Serve.PLUGIN
+        self,
+        key: Key,
+        device: Device,
+        resource: str,
+        exclusive: bool,
+        serve: Serve = Serve.PLUGIN,
+        together: Collection[Key] = (),
     ) -> Objection | None:
         """Why a device must not be offered through a resource; ``None`` if it may be.
 
         A held device stays with the resource through which it is held, and on its side. Another resource of
         the same side may offer it only if neither is exclusive. No resource offers a device whose claims
-        conflict with those of a held device.
+        conflict with those of a held device, except for those in ``together``: they are offered together.
         """
         objections = []
         for (name, side), one in self._through.get(key, {}).items():
             alone = exclusive or one.exclusive or side is not serve
             if (name, side) != (resource, serve) and alone:
                 objections.append(one.objection(one.moving or one.holds("it")))
-        objections += self._claimed(key, device)
+        objections += self._claimed(key, device, together)
         return first(objections)
 
     def conflict(self, key: Key, device: Device, together: Collection[Key] = ()) -> Objection | None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
-from itertools import compress
+from itertools import compress, takewhile
 from operator import is_not
 from typing import NamedTuple
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, AttributeValue, Device
-from devhost.backend.where import holds, objection, selected
+from devhost.backend.where import holds, objection, selected, show
 
 from .claims import Reason
 from .settings import Of, ResourceSettings, Serve, Settings, Share
-from .tokens import ALL, numbered
+from .tokens import ALL, id_flaw, numbered
 
 LIST_LIMIT = 4_000_000
 """Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
@@ -35,18 +35,35 @@ def listed_bytes(name: int, nodes: int) -> int:
 # Offers and units are made for each device at each event: a tuple costs a third of a frozen dataclass.
 
 
+class Membership(NamedTuple):
+    """The unit of a device by an attribute: its id, and why it cannot be allocated, if it cannot."""
+
+    unit: str
+    flaw: str = ""
+
+
 class Offer(NamedTuple):
-    """One device in one resource, allocated ``replicas`` times, by itself or with the other devices."""
+    """One device in one resource, allocated ``replicas`` times, by itself or with others.
+
+    ``of`` is the unit by an attribute, of which the resource has every member; ``None`` without such units.
+    """
 
     device: Device
     replicas: int = 1
+    of: Membership | None = None
+
+    @property
+    def unit(self) -> str:
+        """The id of what is allocated: of the unit by an attribute, or else of the device."""
+        return self.of.unit if self.of else self.device.id
 
 
 class Unit(NamedTuple):
     """What a container gets for one token: devices that are allocated together, ``replicas`` times.
 
     ``id`` is the prefix of its tokens, ``numbered`` whether a number follows it, ``numa_nodes`` what the
-    kubelet receives for each token.
+    kubelet receives for each token. ``whole`` is whether it can be allocated only while every device is
+    healthy, ``flaw`` why it cannot be allocated at all.
     """
 
     id: str
@@ -54,6 +71,8 @@ class Unit(NamedTuple):
     replicas: int = 1
     numbered: bool = False
     numa_nodes: tuple[int, ...] = ()
+    whole: bool = False
+    flaw: str = ""
 
     def token(self, number: int) -> str:
         """The id of one of its tokens."""
@@ -68,8 +87,13 @@ class PlannedResource:
     entry: ResourceSettings
     offers: tuple[Offer, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """How many devices it has; a unit by an attribute is one."""
+        return len({offer.unit for offer in self.offers}) if self.entry.share.attribute else len(self.offers)
 
-def units(of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
+
+def units(of: Of | str, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
     """The units of one resource, made from nothing; see :meth:`Units.make`."""
     return Units().make(of, offers, topology=topology)
 
@@ -78,21 +102,22 @@ class Units:
     """Makes the units of one resource; those of unchanged offers stay the same objects."""
 
     def __init__(self) -> None:
-        self._terms: tuple[Of, bool] | None = None
+        self._terms: tuple[str, bool] | None = None
         self._offers: Sequence[Offer] = ()
         self._made: list[Unit] = []
 
-    def make(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
+    def make(self, of: Of | str, offers: Sequence[Offer], *, topology: bool = True) -> list[Unit]:
         """The units for these devices. The list is never changed afterwards.
 
-        A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and
-        the kubelet would get a new, equal list whenever a device comes or goes. Its unit is always new.
-        ``topology`` is whether the kubelet receives the NUMA nodes of devices.
+        Units of several devices are always new. ``topology`` is whether the kubelet receives the NUMA nodes
+        of devices.
         """
-        if of is Of.ALL:
+        if of != Of.EACH:
             self._terms, self._offers, self._made = None, (), []
-            devices = tuple(offer.device for offer in offers)
-            return [Unit(ALL, devices, offers[0].replicas, numbered=True)] if offers else []
+            several: dict[Membership | None, list[Offer]] = {}
+            for offer in offers:
+                several.setdefault(offer.of, []).append(offer)
+            return [_joined(of, some, topology) for of, some in several.items()]
         again: Iterable[int] = range(len(offers))
         made = self._made
         if self._terms == (of, topology) and len(offers) == len(made):
@@ -101,7 +126,7 @@ class Units:
         else:
             made = [_NO_UNIT] * len(offers)
         for at in again:
-            device, replicas = offers[at]
+            device, replicas, _ = offers[at]
             made[at] = Unit(
                 device.id, (device,), replicas, replicas > 1, device.numa_nodes if topology else ()
             )
@@ -112,12 +137,82 @@ class Units:
 _NO_UNIT = Unit("", ())
 
 
-def terms(entry: ResourceSettings, replicas: int) -> str:
+def _joined(of: Membership | None, offers: Sequence[Offer], topology: bool) -> Unit:
+    """The unit by an attribute of these devices, or the one for all devices of a resource.
+
+    A token for all devices has no NUMA node: a pod placed by one of them could be far from the rest, and the
+    kubelet would get a new, equal list whenever a device comes or goes.
+    """
+    devices, replicas = tuple(offer.device for offer in offers), offers[0].replicas
+    if of is None:
+        return Unit(ALL, devices, replicas, numbered=True)
+    nodes = numa_nodes(devices) if topology else ()
+    return Unit(of.unit, devices, replicas, replicas > 1, nodes, whole=True, flaw=of.flaw)
+
+
+def numa_nodes(devices: Iterable[Device]) -> tuple[int, ...]:
+    """The NUMA nodes near any of these devices."""
+    return tuple(sorted({node for device in devices for node in device.numa_nodes}))
+
+
+def unit_id(share: Share, attributes: Mapping[str, AttributeValue]) -> tuple[str, str]:
+    """The id of the unit of a device with these attributes; or else, after an empty one, why it has none."""
+    value = attributes.get(share.attribute)
+    if value is None or isinstance(value, tuple):
+        return "", f"it has no {share.attribute}, by which share.of makes units"
+    name = show(value)
+    flaw = id_flaw(name)
+    return ("", f"its {share.attribute} makes no id: it {flaw}") if flaw else (name, "")
+
+
+def in_units(entry: ResourceSettings, devices: Iterable[Device]) -> dict[str, list[Device]]:
+    """The devices that an entry with units by an attribute selects, by the unit."""
+    found: dict[str, list[Device]] = {}
+    for device in devices:
+        seen = selected(entry.where, device.attributes, device.inherited)
+        if seen is not None and (name := unit_id(entry.share, seen)[0]):
+            found.setdefault(name, []).append(device)
+    return found
+
+
+def common(devices: Sequence[Device]) -> dict[str, AttributeValue]:
+    """The attributes that devices have with the same values."""
+    first, *others = (device.attributes for device in devices)
+    return {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
+
+
+def as_one(unit: str, devices: Sequence[Device]) -> Device:
+    """The devices of a unit as one device: with everything that they claim, and what all of them share."""
+    if len(devices) == 1:
+        return devices[0]
+    nothing: frozenset[str] = frozenset()
+    return Device(
+        unit,
+        common(devices),
+        nothing.union(*(device.claims for device in devices)),
+        nothing.union(*(device.part_of for device in devices)),
+        numa_nodes(devices),
+        _common_path(unit, [device.pcie_path for device in devices]),
+    )
+
+
+def _common_path(unit: str, paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The PCIe path of a unit: the bridges above all of its devices, then the unit itself."""
+    above = list(takewhile(lambda some: len({*some}) == 1, zip(*(path[:-1] for path in paths), strict=False)))
+    if above:
+        return (*(one for one, *_ in above), unit)
+    buses = {path[0].rpartition(":")[0] if path else "" for path in paths}
+    return paths[0][:1] if len(buses) == 1 else ()  # of functions on a root bus, only the bus
+
+
+def terms(entry: ResourceSettings, replicas: int, of: Membership | None = None) -> str:
     """How an entry allocates a device that it takes, in words; empty for the default."""
     found = []
-    if replicas > 1 or entry.share.of is Of.ALL:
+    if of is not None:
+        found.append(f"as a member of {of.unit}{f' ({of.flaw})' if of.flaw else ''}")
+    if replicas > 1 or entry.share.of == Of.ALL:
         found.append(f"handed out {replicas} times" if replicas > 1 else "handed out once")
-    if entry.share.of is Of.ALL:
+    if entry.share.of == Of.ALL:
         found.append("all devices together")
     if entry.share.max_per_container is not None:
         found.append(f"at most {entry.share.max_per_container} per container")
@@ -134,7 +229,7 @@ class RefusalKind(StrEnum):
     WITHHELD = "withheld"
     """Its backend withholds it, or it has a special purpose that the entry does not name."""
     NAME = "name"
-    """Its attributes do not make a valid resource name."""
+    """Its attributes do not make a valid resource name, or no unit."""
     TAKEN = "taken"
     """An earlier entry has it."""
     UNSHARED = "unshared"
@@ -145,6 +240,8 @@ class RefusalKind(StrEnum):
     """A container holds it, or a device with the same claim, through another resource."""
     MOVING = "moving"
     """It changes from the device plugin to DRA or back, and schedulers may still see it where it was."""
+    UNIT = "unit"
+    """Another member of its unit is refused."""
     FULL = "full"
     """The device list would be longer than the kubelet accepts."""
 
@@ -207,9 +304,13 @@ class Plan:
         return found
 
     def holders(self, backend: str, device: str) -> Iterator[PlannedResource]:
+        return (resource for resource, _ in self.offering(backend, device))
+
+    def offering(self, backend: str, device: str) -> Iterator[tuple[PlannedResource, Offer]]:
+        """The resources that have a device, and how."""
         for resource in self.resources.values():
-            if resource.entry.backend == backend and any(o.device.id == device for o in resource.offers):
-                yield resource
+            if resource.entry.backend == backend:
+                yield from ((resource, one) for one in resource.offers if one.device.id == device)
 
 
 Found = Mapping[str, Mapping[str, Device]]
@@ -218,16 +319,16 @@ Found = Mapping[str, Mapping[str, Device]]
 
 def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tuple[Verdict, ...]:
     """The verdict of each entry on one device, in file order."""
-    taken = {resource.entry.index: resource.name for resource in plan.holders(backend, device.id)}
+    taken = {one.entry.index: (one.name, offer) for one, offer in plan.offering(backend, device.id)}
     refused = {r.entry: r for r in plan.refusals if (r.backend, r.device) == (backend, device.id)}
     verdicts = []
     for entry in settings.resources:
-        name = taken.get(entry.index)
+        offered = taken.get(entry.index)
         if entry.backend != backend:
             verdict = Verdict(entry, entry.name, False, f"it is for backend {entry.backend}")
-        elif name is not None:
-            seen = selected(entry.where, device.attributes, device.inherited) or device.attributes
-            how = terms(entry, replicas_of(entry.share, seen))
+        elif offered is not None:
+            name, offer = offered
+            how = terms(entry, offer.replicas, offer.of)
             verdict = Verdict(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
         elif entry.index in refused:
             refusal = refused[entry.index]

@@ -24,13 +24,17 @@ from .differences import differences
 from .plan import (
     LIST_LIMIT,
     Found,
+    Membership,
     Offer,
     Plan,
     PlannedResource,
     Refusal,
     RefusalKind,
+    common,
     listed_bytes,
+    numa_nodes,
     replicas_of,
+    unit_id,
 )
 from .settings import Of, ResourceSettings, Serve, Settings, WhenEmpty
 from .sides import Sides
@@ -207,7 +211,7 @@ def _with(resource: PlannedResource, others: Mapping[str, Device]) -> PlannedRes
         at = bisect_left(resource.offers, name, key=attrgetter("device.id"))
         if at < len(resource.offers) and resource.offers[at].device.id == name:
             offers = [*resource.offers] if offers is None else offers
-            offers[at] = Offer(device, offers[at].replicas)
+            offers[at] = offers[at]._replace(device=device)
     return resource if offers is None else replace(resource, offers=tuple(offers))
 
 
@@ -486,10 +490,21 @@ class _Run:
             self._names.add(entry.name)
             if entry.when_empty is WhenEmpty.REGISTER and self._given.owner(entry.name, entry) is None:
                 self._open(entry.name)
+        one_by_one = not entry.share.attribute
+        units: dict[tuple[str, object], list[Device]] = {}
         for n, device in enumerate(self._entry.selected.values(), 1):
             if n % STRIDE == 0:
                 yield
-            self._device(device)
+            if one_by_one:
+                self._take((device,))
+            elif (shared := self._unit(device)) is not None:
+                units.setdefault(shared, []).append(device)
+        for n, ((unit, _), devices) in enumerate(units.items(), 1):
+            if n % STRIDE == 0:
+                yield
+            self._take(devices, unit)
+        for offers in self._offers.values() if units else ():
+            offers.sort(key=attrgetter("device.id"))
         before = self._entry.plan.resources if self._entry.plan else {}
         return _EntryPlan(
             {name: _resource(name, entry, offers, before.get(name)) for name, offers in self._offers.items()},
@@ -498,22 +513,66 @@ class _Run:
             self._values,
         )
 
-    def _device(self, device: Device) -> None:
-        entry, fields, seen = self._settings, self._fields, self._entry.view(device)
-        key = (entry.backend, device.id)
+    def _unit(self, device: Device) -> tuple[str, object] | None:
+        """A device's unit and what names its resource; ``None`` after refusing one that has no unit."""
+        seen = self._entry.view(device)
+        unit, reason = unit_id(self._settings.share, seen)
+        if reason:
+            self._refusals.append(self._refused(device, RefusalKind.NAME, reason))
+            return None
+        return unit, tuple(map(seen.get, self._fields))
+
+    def _take(self, devices: Sequence[Device], unit: str = "") -> None:
+        """Gives the entry a device, or every member of a unit; none of them if one is refused."""
+        entry, fields, first = self._settings, self._fields, devices[0]
+        seen = self._entry.view(first)
         name = naming.expand(entry.name, seen) if fields else entry.name
         if fields and name is not None:
             self._names.add(name)
-        # one reason after another why the entry does not get the device; the first is reported
+        replicas = replicas_of(entry.share, common(devices) if unit else seen)
+        together = [(entry.backend, device.id) for device in devices] if unit else ()
+        refusals = []
+        for device in devices:
+            if (refusal := self._refusal(device, name, together)) is not None:
+                refusals.append(refusal)  # noqa: PERF401 - usually there is one device and no refusal
+        if name is not None and not refusals:
+            # last, because it counts the device
+            nodes = numa_nodes(devices) if unit else first.numa_nodes
+            if reason := self._no_room(name, unit or first.id, len(nodes), replicas):
+                refusals = [self._refused(device, RefusalKind.FULL, reason) for device in devices]
+            else:
+                of = Membership(unit, entry.share.flaw(len(devices))) if unit else None
+                for device in devices:
+                    self._give(name, device, Offer(device, replicas, of))
+                return
+        self._refusals += refusals
+        if len(refusals) < len(devices):
+            self._refusals += _of_the_others(refusals, devices, unit)
+
+    def _refused(
+        self,
+        device: Device,
+        kind: RefusalKind,
+        reason: str,
+        taker: ResourceSettings | None = None,
+        held_by: tuple[AnyHolder, ...] = (),
+        leaves: tuple[str, Serve] | None = None,
+    ) -> Refusal:
+        entry, index = self._settings, taker.index if taker else None
+        return Refusal(entry.backend, device.id, entry.index, kind, reason, index, held_by, leaves)
+
+    def _refusal(self, device: Device, name: str | None, together: Collection[Key]) -> Refusal | None:
+        """Why the entry does not get a device; ``None`` if it may. It gets ``together`` with it."""
+        entry, key = self._settings, (self._settings.backend, device.id)
+        # one reason after another; the first is reported
         taker = None
         held_by: tuple[AnyHolder, ...] = ()
         leaves = None
-        replicas = replicas_of(entry.share, seen)
         # the device itself, and its name
         if reason := device.withheld or _reserved(device, entry):
             kind = RefusalKind.WITHHELD
         elif name is None:
-            kind, reason = RefusalKind.NAME, _nameless(entry, fields, seen)
+            kind, reason = RefusalKind.NAME, _nameless(entry, self._fields, self._entry.view(device))
         elif reason := self._no_name(name, device):
             kind = RefusalKind.NAME
         # the entries above have it, or what it is a part of
@@ -523,23 +582,16 @@ class _Run:
             kind = RefusalKind.CLAIMED
         # containers hold it, or schedulers may still see it on the other side
         elif held := self._given.held and self._given.held.objection(
-            key, device, name, entry.exclusive, entry.serve
+            key, device, name, entry.exclusive, entry.serve, together
         ):
             kind = RefusalKind.MOVING if held.moving else RefusalKind.HELD
             reason, held_by = held.reason.text, held.reason.held_by
             leaves = (held.resource, held.serve) if held.serve is not entry.serve else None
         elif reason := self._too_soon(name, key):
             kind, leaves = RefusalKind.MOVING, (name, Serve.PLUGIN)
-        # last, because it counts the device
-        elif reason := self._no_room(name, device, replicas):
-            kind = RefusalKind.FULL
         else:
-            self._give(name, key, device, replicas)
-            return
-        index = taker.index if taker else None
-        self._refusals.append(
-            Refusal(entry.backend, device.id, entry.index, kind, reason, index, held_by, leaves)
-        )
+            return None
+        return self._refused(device, kind, reason, taker, held_by, leaves)
 
     def _open(self, name: str, values: tuple[AttributeValue, ...] | None = None) -> list[Offer]:
         self._given.open(name, self._settings, values)
@@ -588,7 +640,7 @@ class _Run:
                 conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
         return min(conflicts) if conflicts else ""  # a set has no order, and the plan must be deterministic
 
-    def _no_room(self, name: str, device: Device, replicas: int) -> str:
+    def _no_room(self, name: str, unit: str, nodes: int, replicas: int) -> str:
         entry = self._settings
         together = entry.share.of is Of.ALL
         if entry.serve is Serve.DRA:
@@ -600,19 +652,19 @@ class _Run:
             each = listed_bytes(len(ALL) + _numbered(replicas), 0)
         else:
             number = _numbered(replicas) if replicas > 1 else 0
-            each = listed_bytes(len(device.id) + number, len(device.numa_nodes) if entry.topology else 0)
+            each = listed_bytes(len(unit) + number, nodes if entry.topology else 0)
         size = self._sizes.get(name, 0) + replicas * each
         if size > self._list_limit:
             return f"the device list of {name} would pass the kubelet's limit of 4 MiB"
         self._sizes[name] = size
         return ""
 
-    def _give(self, name: str, key: Key, device: Device, replicas: int) -> None:
-        self._given.give(key, device, self._settings)
+    def _give(self, name: str, device: Device, offer: Offer) -> None:
+        self._given.give((self._settings.backend, device.id), device, self._settings)
         offers = self._offers.get(name)
         if offers is None:
             offers = self._open(name, _values(self._fields, device) if self._fields else None)
-        offers.append(Offer(device, replicas))
+        offers.append(offer)
 
 
 def _resource(
@@ -621,9 +673,18 @@ def _resource(
     """A resource: the same object as before if nothing about it has changed."""
     if before is not None and len(before.offers) == len(offers):
         pairs = zip(before.offers, offers, strict=True)
-        if all(one.device is other.device and one.replicas == other.replicas for one, other in pairs):
+        if all(one.device is other.device and one[1:] == other[1:] for one, other in pairs):
             return before
     return PlannedResource(name, entry, tuple(offers))
+
+
+def _of_the_others(refusals: Sequence[Refusal], devices: Sequence[Device], unit: str) -> Iterator[Refusal]:
+    """The refusals of the members of a unit that are only refused because of another one."""
+    first, known = refusals[0], {refusal.device for refusal in refusals}
+    reason = f"{first.device} of the same unit {unit} is refused: {first.reason}"
+    for device in devices:
+        if device.id not in known:
+            yield replace(first, device=device.id, kind=RefusalKind.UNIT, reason=reason, taker=None)
 
 
 def _reserved(device: Device, entry: ResourceSettings) -> str:

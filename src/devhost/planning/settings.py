@@ -31,6 +31,9 @@ from .naming import fields
 MAX_REPLICAS = 100_000
 """More tokens do not fit into the kubelet's receive limit of 4 MiB (about 39 bytes for a device)."""
 
+MAX_MEMBERS = 1024
+"""A container gets at most so many device nodes (``MAX_NODES`` of ``devhost.allocation``)."""
+
 CDI_DIRECTORY = Path("/var/run/cdi")
 """Where container runtimes look for CDI specifications that programs write (CDI specification)."""
 
@@ -65,7 +68,7 @@ class Prefer(StrEnum):
 
 
 class Of(StrEnum):
-    """What one token of a shared resource gives."""
+    """What one token of a resource gives, if that is not a unit by an attribute (:attr:`Share.of`)."""
 
     EACH = "each"
     """One device: each device has its own tokens."""
@@ -194,14 +197,30 @@ class ReplicaOverride:
 class Share:
     """How often each device is allocated; the first override that selects the device decides.
 
-    With :attr:`Of.ALL`, how often all of them together are allocated; there are no overrides then. A
-    container that requests more than ``max_per_container`` is refused; ``None`` is no limit.
+    ``of`` may be an attribute: then all devices with one value of it are allocated as one, a unit, which has
+    ``members`` devices; any number if ``None``. With :attr:`Of.ALL`, how often all of them together are
+    allocated; there are no overrides then. A container that requests more than ``max_per_container`` is
+    refused; ``None`` is no limit.
     """
 
     replicas: int = 1
     overrides: tuple[ReplicaOverride, ...] = ()
-    of: Of = Of.EACH
+    of: Of | str = Of.EACH
     max_per_container: int | None = None
+    members: int | None = None
+
+    @property
+    def attribute(self) -> str:
+        """The attribute whose values make units; empty if there are none."""
+        return "" if isinstance(self.of, Of) else self.of
+
+    def flaw(self, devices: int) -> str:
+        """Why a unit cannot have this number of devices; empty if it can."""
+        if self.members is None or self.members == devices:
+            return ""
+        if devices < self.members:
+            return f"{devices} of {self.members} members"
+        return f"{devices} members, expected {self.members}"
 
 
 @frozen
@@ -249,8 +268,9 @@ class ResourceSettings:
         from_where = (block.attributes() for block in self.where)
         from_share = (b.attributes() for o in self.share.overrides for b in o.where)
         published = self.dra.sources() if self.serve is Serve.DRA else ()
-        named = frozenset(fields(self.name))
-        return named.union(*from_where, *from_share, self.watched(), self.give.attributes, published)
+        named = {*fields(self.name), *filter(None, (self.share.attribute,))}
+        given = self.give.attributes
+        return frozenset(named).union(*from_where, *from_share, self.watched(), given, published)
 
     def unexpected(self, devices: int) -> str:
         """What is wrong with this number of devices; empty if it is an expected one."""

@@ -22,6 +22,7 @@ They always have a number, so they are never equal to a device's id, which canno
 STAND_IN = "~"
 """The prefix of the id of a stand-in. No device's id begins with it, and it sorts after all of them."""
 
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/=#-]*")
 _NUMBER = re.compile(r"(.+)::(\d+)", re.DOTALL)
 _ANY_NUMBER = ".*"
 _LONGEST_NUMBER = "::999999"
@@ -33,6 +34,15 @@ _HASHED = 9
 
 _CUT = re.compile(r"(.+)-[0-9a-f]{8}", re.DOTALL)
 _FIRST = string.ascii_letters + string.digits  # of a device's id, and so of a token
+
+
+def id_flaw(text: str) -> str:
+    """Why a text cannot be the id of a device; empty if it can."""
+    if len(text) > MAX_DEVICE_ID:
+        return f"has {len(text)} characters, more than {MAX_DEVICE_ID}"
+    if not _ID.fullmatch(text) or "::" in text:
+        return "has characters other than letters, digits and ._:@+/=#-, or a double colon"
+    return ""
 
 
 def token(device: str, number: int, replicas: int) -> str:

@@ -93,7 +93,7 @@ class Reasoned(TypedDict, total=False):
 
 
 class MemberStatus(TypedDict):
-    """One of the devices that a resource hands out together (``share: {of: all}``)."""
+    """One of the devices that a resource hands out together (``of`` of ``share``)."""
 
     device: str
     health: Literal["Healthy", "Unhealthy"]

@@ -35,6 +35,7 @@ ATTRIBUTES = {
     "pciClass": Attribute(str, "class, subclass and interface, six hex digits", "020000", hex=True),
     "driver": Attribute(str, "kernel driver", "vfio-pci", plain=True),
     "pciBusID": Attribute(str, "address of its PCI function", "0000:3b:02.3", hex=True),
+    "pciSlot": Attribute(str, "its PCI address without the number of the function", "0000:3b:02", hex=True),
     "pcieRoot": Attribute(str, "PCI root complex", "pci0000:3a", hex=True),
     "numaNode": Attribute(int, "NUMA node", 0),
     "iommuGroup": Attribute(int, "number of its IOMMU group", 42),
@@ -114,6 +115,7 @@ def _texts(function: Function, snapshot: Snapshot, facts: Facts) -> Iterator[tup
     yield "pciClass", function.pci_class
     yield "driver", function.driver
     yield "pciBusID", function.address
+    yield "pciSlot", function.address.rpartition(".")[0]
     yield "pcieRoot", root[1] if root else ""
     yield "pfName", above.name if above else ""
     yield "pfPciBusID", function.parent

@@ -191,7 +191,8 @@ class CdiInjection:
             current = unit is not None and unit.devices[0] is device
             return current and (self._is_written(device.id) or bool(self.failure))
 
-        return [offer for offer in offers if settled(offer.device)], judged
+        # a unit by an attribute is never shown without one of its devices
+        return [offer for offer in offers if offer.of or settled(offer.device)], judged
 
     def _verdict(self, device: Device, *, listed: bool) -> Health:
         """The health of a device that is healthy otherwise, by its specification."""

@@ -14,20 +14,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
 from devhost.allocation.leases import State
 from devhost.allocation.timing import NODE, Timing
-from devhost.backend.model import Holder
+from devhost.backend.model import Device, Holder
 from devhost.backend.threads import elsewhere
 from devhost.planning.affinity import Choice, Request, prefer
 from devhost.planning.affinity.policies import SCALES
 from devhost.planning.affinity.solver import Outside
-from devhost.planning.affinity.topology import Candidate, Level, Links, Place, Topology, natural
+from devhost.planning.affinity.topology import Candidate, Level, Links, Place, Topology, between, natural
 from devhost.planning.claims import Pod, binds_pod, pod_claims, pod_of
+from devhost.planning.plan import as_one
 from devhost.planning.settings import Prefer
+from devhost.planning.tokens import represents_all
 from devhost.runtime.log import get
 from devhost.telemetry.metrics import Guess, Metrics
 
@@ -166,7 +168,7 @@ class PreferredAllocation:
             self._outside(
                 resource, places, admission, ended, inventories, companions=SCALES[policy].companions
             ),
-            links,
+            places.between(links),
             explain=_standard_log.isEnabledFor(logging.DEBUG),
         )
         self._grouping.preferred(resource, began, choice.tokens, places.places(choice.tokens), admission.same)
@@ -313,6 +315,10 @@ class _ResourcePlaces:
 
     def __init__(self) -> None:
         self.topology = Topology({})
+        self._joined: dict[str, tuple[Sequence[Device], Device]] = {}
+        """Units of several devices as one device each."""
+        self._unit_of: Mapping[str, str] = {}
+        """The units of devices that have another id."""
         self.groups: Mapping[str, str] = {}
         """The claims that bind pods, of units that have one."""
         self._entries: Mapping[str, Entry] | None = None
@@ -338,7 +344,7 @@ class _ResourcePlaces:
         totals = Counter(map(attrgetter("unit"), own))
         firsts = {entry.unit: entry for entry in own}
         candidates = {
-            unit: Candidate(unit, first.members[0].device, totals[unit]) for unit, first in firsts.items()
+            unit: Candidate(unit, self._as_one(unit, first), totals[unit]) for unit, first in firsts.items()
         }
         is_new = not self.topology.same(candidates)  # also when the last device has gone, which costs nothing
         if is_new:
@@ -358,6 +364,12 @@ class _ResourcePlaces:
             self._outers = {
                 level: frozenset(place for place in everywhere if place[0] is level) for level in _OUTER
             }
+            self._unit_of = {
+                member.device.id: unit
+                for unit, first in firsts.items()
+                for member in first.members
+                if member.device.id != unit
+            }
             self._same_hardware.clear()
         self._healthy = [
             candidate.total
@@ -371,6 +383,21 @@ class _ResourcePlaces:
                 for place in self._outer[number]:
                     self._by_place[place] += count
         return len(candidates) if is_new else 0
+
+    def _as_one(self, unit: str, entry: Entry) -> Device:
+        """The device whose places a unit has; the same object as long as its members are."""
+        if represents_all(entry.token):
+            return entry.members[0].device
+        known, devices = self._joined.get(unit), [member.device for member in entry.members]
+        if len(devices) == 1:
+            return devices[0]
+        if known is None or not (len(known[0]) == len(devices) and all(map(is_, known[0], devices))):
+            known = self._joined[unit] = devices, as_one(unit, devices)
+        return known[1]
+
+    def between(self, links: Links) -> Links:
+        """How closely the units are linked."""
+        return between(links, self._unit_of) if self._unit_of and links else links
 
     def shared(self, other: _ResourcePlaces) -> Level | None:
         """The closest level at which both have devices in one place, and the other a healthy one."""
@@ -492,8 +519,8 @@ def _pod(allocations: ResourceAllocations, token: str) -> Pod | None:
 
 
 def _in_one_place(entry: Entry) -> bool:
-    """Whether a token represents a single device; several may be in different places."""
-    return len(entry.members) == 1
+    """Whether a token represents one device or unit; all of a resource may be in different places."""
+    return len(entry.members) == 1 or not represents_all(entry.token)
 
 
 def _counts(call: Call) -> Counter[Place]:

@@ -91,9 +91,7 @@ class EntryOutcomes:
         self._scanners = scanners
         self._comparisons = comparisons
         self._served = plan.served() if plan else {}
-        self._counts = {
-            index: sum(len(one.offers) for one in served) for index, served in self._served.items()
-        }
+        self._counts = {index: sum(one.size for one in served) for index, served in self._served.items()}
         self._missed: dict[int, tuple[ResourceSettings, Mapping[str, Device], str]] = {}
         self._known = before._missed if before else {}
         self._all: Sequence[EntryOutcome] | None = None
@@ -199,9 +197,10 @@ class EntryOutcomes:
         health = self._scanners[entry.backend].health
         if not (entry.expect and health.cordons):
             return ""
-        offered = (offer.device.id for one in self._served[entry.index] for offer in one.offers)
-        cordoned = sorted(filter(health.is_cordoned, offered), key=natural)
-        if not cordoned or not (wrong := entry.unexpected(count - len(cordoned))):
+        offers = (offer for one in self._served[entry.index] for offer in one.offers)
+        found = [offer for offer in offers if health.is_cordoned(offer.device.id)]
+        cordoned = sorted((offer.device.id for offer in found), key=natural)
+        if not cordoned or not (wrong := entry.unexpected(count - len({offer.unit for offer in found}))):
             return ""
         named = [f"{device}: {health.cordon(device).reason}" for device in cordoned[:NAMED]]
         return "; ".join((wrong, *named, *_rest(len(cordoned) - len(named), "more cordoned device")))

@@ -21,7 +21,7 @@ from devhost.host.service import ResourceService
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.planning.claims import Key
 from devhost.planning.settings import Of
-from devhost.planning.tokens import ALL, unit_of
+from devhost.planning.tokens import unit_of
 from devhost.telemetry.document import (
     BackendStatus,
     DepartedStatus,
@@ -195,7 +195,7 @@ def _resource(service: ResourceService) -> ResourceStatus:
         "lastRegistration": _iso(condition.last) if condition.last else None,
         "lastError": condition.error,
         "devices": [],
-        "together": [] if service.entry.share.of is Of.EACH else _together(snapshot),
+        "together": [] if service.entry.share.of == Of.EACH else _together(snapshot),
         "departed": [
             DepartedStatus(device=device, reason=reason.text, at=_iso(at), **held_by(reason.held_by))
             for device, reason, at in service.removals.recent()
@@ -226,8 +226,8 @@ def _devices_of(service: ResourceService) -> Callable[[], list[DeviceStatus]]:
 
 
 def _together(snapshot: Snapshot) -> list[MemberStatus]:
-    """The devices of a token for all devices; every such token has the same ones."""
-    entry = next((e for e in snapshot.entries.values() if e.unit == ALL and e.gone_at is None), None)
+    """The devices behind tokens that represent several; all tokens of one unit have the same ones."""
+    units = {entry.unit: entry for entry in snapshot.entries.values() if entry.gone_at is None}
     return [
         MemberStatus(
             device=member.device.id,
@@ -235,7 +235,8 @@ def _together(snapshot: Snapshot) -> list[MemberStatus]:
             reason=member.health.reason or "",
             numaNodes=list(member.device.numa_nodes),
         )
-        for member in (entry.members if entry else ())
+        for entry in units.values()
+        for member in entry.members
     ]
 
 

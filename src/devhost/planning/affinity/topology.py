@@ -44,6 +44,16 @@ Links = Mapping[frozenset[str], int]
 """How closely two devices of one backend are linked, by their ids; 0 if a pair is missing."""
 
 
+def between(links: Links, unit_of: Mapping[str, str]) -> Links:
+    """How closely units of several devices are linked: as their closest devices. Others are not named."""
+    found: dict[frozenset[str], int] = {}
+    for pair, closeness in links.items():
+        units = frozenset(unit_of.get(device, device) for device in pair)
+        if len(units) == len(pair):
+            found[units] = max(closeness, found.get(units, 0))
+    return found
+
+
 def places(device: Device, homes: Mapping[str, str]) -> tuple[Place, ...]:
     """The places above the card that contain a device, the widest first.
 

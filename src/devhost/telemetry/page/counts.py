@@ -11,6 +11,9 @@ from typing import NamedTuple
 from devhost.backend.sysfs import natural
 from devhost.telemetry.document import DeviceStatus, ResourceStatus, StatusDocument
 
+ALL = "all"
+"""The device of a row that represents all devices of its resource (``DeviceStatus``)."""
+
 
 class Rank(IntEnum):
     """The order of rows."""
@@ -61,7 +64,7 @@ def rank_of(device: DeviceStatus) -> Rank:
 def physical(resource: ResourceStatus) -> dict[str, Physical]:
     """The devices of a resource, by the backend's id."""
     found: dict[str, Physical] = {}
-    if resource["together"]:
+    if resource["together"] and any(one["device"] == ALL for one in resource["devices"]):
         given = {id_ for one in resource["devices"] if one["allocated"] for id_ in one["given"]}
         for member in resource["together"]:
             found[member["device"]] = Physical(member["health"] == "Healthy", member["device"] in given)
