@@ -139,7 +139,7 @@ def test_the_names_of_a_profile_count_unless_the_entry_has_them_too() -> None:
     names = ", ".join(f"a{number}: kind" for number in range(13))
     (profile,) = complaints(f"{{profile: nvidia, attributes: {{type: kind, {names}}}}}")
     assert "dra.profile" in profile
-    _, found = complaints(f"{{profile: nvidia, attributes: {{more: kind, {names}}}}}")
+    found, _ = complaints(f"{{profile: nvidia, attributes: {{more: kind, {names}}}}}")
     assert found.startswith("resources[0].dra: has 24 attributes and 1 capacities, and may have 24")
 
 
