@@ -238,6 +238,24 @@ async def test_of_many_that_start_together_one_acts_and_each_gets_its_turn(
             left.remove(acts)
 
 
+async def test_one_that_leaves_is_not_held_up_by_those_that_wait_behind_the_next_one(
+    machine: Machine, until: Until
+) -> None:
+    async with machine.devhost() as old:
+        await machine.registered(1)
+        async with machine.devhost() as new:
+            await waits(until, new)
+            async with machine.devhost() as one, machine.devhost() as two, machine.devhost() as three:
+                for behind in (one, two, three):
+                    await waits(until, behind)
+                old.process.terminate()
+                assert await old.ended() == 0
+                assert not old.logged("the next devhost does not serve yet")
+                new.process.terminate()  # the next of them has waited in the meantime
+                assert await new.ended() == 0
+                await machine.registered(3)
+
+
 async def test_one_that_takes_no_turns_is_waited_for_and_not_displaced(
     machine: Machine, until: Until
 ) -> None:

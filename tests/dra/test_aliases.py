@@ -73,6 +73,13 @@ def test_a_list_of_several_is_left_out_unless_the_entry_allows_lists() -> None:
     assert found == Aliased((("ifName", ("eth0", "eth1")),))
 
 
+@pytest.mark.parametrize("lists", [False, True])
+def test_an_empty_list_is_no_value(lists: bool) -> None:
+    wanted = Alias("ifName", "netDevs"), Alias("names", "netDevs", otherwise="none")
+    found = published(*wanted, attributes={"netDevs": ()}, lists=lists)
+    assert found == Aliased((("names", "none"),))
+
+
 def test_a_capacity_has_the_unit_of_its_attribute() -> None:
     found = capacities(Alias("memory", "memory", unit="Mi"), Alias("ports", "ports"), memory=81920, ports=2)
     assert found.capacity == (("memory", "80Gi"), ("ports", "2"))

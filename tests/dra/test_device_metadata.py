@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +20,7 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend import Device, claim
 from devhost.backend.model import ClaimHolder
+from devhost.dra.aliases import Aliased
 from devhost.dra.slices import Offered, Pool
 
 HOUR = 3600.0
@@ -103,6 +105,32 @@ async def test_a_file_has_what_the_slice_has(scene: Scene) -> None:
     }
     (path,) = directory(scene).iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+MANY: dict[str, str | int] = {f"a{number}": number for number in range(40)}
+CAPACITY = (("memory", "80Gi"), ("cores", "8"))
+
+
+@pytest.mark.conformance(119)
+@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize("only", [False, True])
+async def test_a_file_has_the_names_that_the_slice_has(scene: Scene, replicas: int, only: bool) -> None:
+    names = Aliased((("type", "gpu"), ("ports", ("a", "b")), ("id", "x")), CAPACITY, only)
+    found = replace(
+        scene.resources.offered["a"],
+        device=Device("a", MANY),
+        replicas=replicas,
+        aliased=names,
+        driver=DRIVER,
+    )
+    scene.resources.offered["a"] = found
+    ref = scene.claim(1, result("gpu", "a"))
+    await scene.devices(ref)
+    offered = Offered(found.device, found.health, replicas, names)
+    ((slice,), _) = Pool(DRIVER, "node-1", RESOURCE, "cards").slices([offered])
+    published = json.loads(json.dumps(slice.devices[0]["attributes"]))
+    ((device,),) = [one["devices"] for one in content(scene, ref, "gpu")["requests"]]
+    assert published["type"] == {"string": "gpu"} and device["attributes"] == published
 
 
 async def test_a_claim_without_metadata_has_no_file_and_no_word_of_it(scene: Scene) -> None:
@@ -284,6 +312,16 @@ async def test_a_file_follows_its_device_with_a_new_generation(node: Node) -> No
     assert await node.refresh()
     found = content(node.scene, ref, "gpu")
     assert addresses(found) == ["0000:5e:00.0"] and found["metadata"]["generation"] == 2
+
+
+async def test_a_file_follows_the_names_of_its_device(node: Node) -> None:
+    """They change with the configuration, and with the device that has an attribute of this one."""
+    ref = await prepared(node)
+    named = replace(node.scene.resources.offered["a"], aliased=Aliased((("type", "gpu"),)))
+    node.scene.resources.offered["a"] = named
+    assert await node.refresh()
+    ((device,),) = [one["devices"] for one in content(node.scene, ref, "gpu")["requests"]]
+    assert device["attributes"]["type"] == {"string": "gpu"}
 
 
 async def test_a_restart_changes_no_file(node: Node) -> None:

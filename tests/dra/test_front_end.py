@@ -186,6 +186,30 @@ async def test_the_claims_of_one_pod_get_all_functions_of_an_iommu_group_and_oth
         assert not (await node.prepare(other))[other.uid].error
 
 
+async def test_a_cause_without_effect_does_not_hide_that_another_pod_has_the_device(
+    node: DraNode, tmp_path: Path
+) -> None:
+    node.cards("a 7", "b 7")
+    node.configure(CLAIMED[:-1] + ", dra: {taints: {cordoned: None, held: NoSchedule}}}")
+    node.node.state = tmp_path / "state"
+    file = tmp_path / "state/verdicts/a.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"devices": ["b"], "kind": "cordon", "reason": "fan", "by": "alice"}')
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"a", "b"}})
+
+        def effects() -> set[tuple[str, str]]:
+            (spec,) = node.slices()
+            (found,) = [one.get("taints", ()) for one in spec["devices"] if one["name"] == "b"]
+            return {(taint["key"], taint["effect"]) for taint in found}
+
+        await node.node.until(lambda: effects() == {(f"{DRIVER}/cordoned", "None")})
+        first = node.allocate("first", node.name_of("a"), pod="vm")
+        assert not (await node.prepare(first))[first.uid].error
+        both = {(f"{DRIVER}/cordoned", "None"), (f"{DRIVER}/held", "NoSchedule")}
+        await node.node.until(lambda: effects() == both)
+
+
 @pytest.mark.conformance(111)
 async def test_a_resource_moves_to_dra_device_by_device(node: DraNode) -> None:
     """A free device joins once the Node no longer offers it; one that a pod holds, once the pod has ended."""

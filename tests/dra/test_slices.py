@@ -671,6 +671,13 @@ def test_a_name_with_the_domain_of_the_driver_is_the_one_without() -> None:
     }
 
 
+@pytest.mark.parametrize("names", [("type", f"{DRIVER}/type"), (f"{DRIVER}/type", "type")])
+def test_of_two_aliases_with_one_name_only_the_first_is_published(names: tuple[str, str]) -> None:
+    offer = replace(toy(), aliased=Aliased(tuple((name, "gpu") for name in names)))
+    assert attributes(offer).keys() == {"resource", "backend", "id", names[0]}
+    assert reasons(offer) == {names[1]: "another attribute is published as type"}
+
+
 def test_an_alias_does_not_replace_what_devhost_publishes() -> None:
     name = "resource.kubernetes.io/numaNode"
     device = Device("d0", numa_nodes=(1,))

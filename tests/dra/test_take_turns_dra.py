@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -35,7 +36,7 @@ def devhost_backends():
 CONFIG = f"""
 version: 1
 backendPaths: [backends]
-dra: {{driver: {DRIVER}}}
+dra: {{driver: {DRIVER}, metadata: true}}
 resources: [{{name: example.com/card, backend: cards, serve: dra}}]
 """
 
@@ -71,9 +72,9 @@ class Machine(Cluster):
     def logged(self, text: str) -> bool:
         return text in (self.place / "log").read_text()
 
-    def claim(self, name: str) -> Claim:
-        """A claim for the first card."""
-        made = self.allocate(name, self.name_of("c0"))
+    def claim(self, name: str, card: str = "c0") -> Claim:
+        """A claim for a card."""
+        made = self.allocate(name, self.name_of(card))
         return Claim("default", name, made.uid, ("req",))
 
 
@@ -147,3 +148,33 @@ async def test_sockets_that_a_killed_process_left_are_removed(machine: Machine) 
             await kubelet.until(lambda: not left & set(machine.options.plugins_registry.iterdir()))
             await kubelet.registered(DRIVER)
             assert len(list((machine.options.plugins_dir / DRIVER).glob("*.sock"))) == 1
+
+
+async def test_metadata_of_claims_passes_on_with_the_names_of_an_edit(machine: Machine) -> None:
+    def names(claim: Claim) -> set[str]:
+        files = (machine.options.plugins_dir / DRIVER / "dra-device-metadata").glob(f"*{claim.uid}*")
+        first = [json.loads(file.read_text().splitlines()[0]) for file in files]
+        ((device,),) = [request["devices"] for one in first for request in one["requests"]]
+        return set(device["attributes"])
+
+    async with DraKubelet(machine.options.plugins_registry) as kubelet, machine.devhost() as old:
+        await kubelet.registered(DRIVER)
+        await kubelet.until(lambda: machine.published() == {"example.com/card": {"c0", "c1"}})
+        first, second = (machine.claim(name, card) for name, card in (("a", "c0"), ("b", "c1")))
+        await kubelet.prepare(DRIVER, first)
+        assert "type" not in names(first)
+        async with machine.devhost() as new:
+            await kubelet.until(lambda: machine.logged("waiting for the turn"))
+            new.send_signal(signal.SIGSTOP)
+            old.terminate()
+            await kubelet.until(lambda: machine.logged("passing the turn on"))
+            await kubelet.prepare(DRIVER, second)  # by the one before
+            file = machine.place / "devhost.yaml"
+            edited = file.read_text().replace("serve: dra", "serve: dra, dra: {attributes: {type: id}}")
+            file.write_text(edited)
+            new.send_signal(signal.SIGCONT)
+            assert await asyncio.wait_for(old.wait(), 60) == 0
+            await kubelet.until(lambda: "type" in names(first) and "type" in names(second))
+            await kubelet.unprepare(DRIVER, first, second)
+            left = machine.options.plugins_dir / DRIVER / "dra-device-metadata"
+            assert list(left.iterdir()) == list((machine.place / "cdi").glob("*dra_*")) == []

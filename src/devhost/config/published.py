@@ -15,7 +15,8 @@ from .document import Fields, Node
 from .language import ResourceDra
 
 MOST = 24
-"""Attributes and capacities of an entry: a device in a slice has 32, of which devhost may need eight."""
+"""Attributes and capacities of an entry, with those of its profile: a device in a slice has 32, of which
+devhost may need eight."""
 
 RESERVED = ("resource", "backend", "id", "pcieSwitch", "slots")
 """Names that devhost publishes itself."""
@@ -37,9 +38,6 @@ def read_published(
     capacity = {name: _capacity(name, source, backend) for name, source in terms.capacity.items()}
     _check(attributes, "attributes", backend, node, place)
     _check(capacity, "capacity", backend, node, place)
-    if len(attributes) + len(capacity) > MOST:
-        message = f"has {len(attributes)} attributes and {len(capacity)} capacities, and may have {MOST}"
-        place.report(node, message, "a device in a slice has at most 32, with those that devhost needs")
     if terms.profile:
         from devhost.planning.profiles import PROFILES  # only where it is used
 
@@ -51,6 +49,9 @@ def read_published(
             place.key("profile").report(node.entries["profile"].value, message, hint)
         attributes = {one.name: one for one in published.attributes} | attributes
         capacity = {one.name: one for one in published.capacity} | capacity
+    if len(attributes) + len(capacity) > MOST:
+        message = f"has {len(attributes)} attributes and {len(capacity)} capacities, and may have {MOST}"
+        place.report(node, message, "a device in a slice has at most 32, with those that devhost needs")
     return tuple(attributes.values()), tuple(capacity.values())
 
 

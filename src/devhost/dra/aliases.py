@@ -84,6 +84,8 @@ def _values(
         if one.kind and device.attributes.get("kind") != one.kind:
             continue
         value = _source(one.source, resource, device, others)
+        if value == ():  # a slice cannot have an empty list
+            value = None
         if value is not None and one.convert is not None:
             value = one.convert(value)
         if value is None:

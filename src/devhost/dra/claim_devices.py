@@ -166,10 +166,11 @@ class Basis:
     seen: tuple[Seen, ...]
 
     def is_of(self, now: Sequence[DraDevice | None]) -> bool:
-        """Whether the devices are still the same, and found by the same backends."""
+        """Whether the devices are still the same, and have the same backends and names in slices."""
         return all(
             (one and one.device) is (new and new.device)
             and (one and one.backend.runner) is (new and new.backend.runner)
+            and (one and one.aliased) == (new and new.aliased)
             for one, new in zip(self.devices, now, strict=True)
         )
 

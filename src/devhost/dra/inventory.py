@@ -23,6 +23,7 @@ from devhost.planning.moves import Move, Moves
 from devhost.planning.plan import Plan, PlannedResource, replicas_of
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
+from devhost.planning.taints import is_tainted
 
 from .aliases import NOTHING, Aliased, Aliases, aliased
 from .health import DeviceHealth
@@ -56,12 +57,13 @@ class DraDevice:
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
         """Its attributes as a slice can have them."""
-        return attributes_of(self.device, self.resource, self.key[0], self.driver, self.aliased).values
+        backend, driver, aliased = self.key[0], self.driver, self.aliased
+        return attributes_of(self.device, self.resource, backend, driver, aliased, self.replicas).values
 
     @property
     def shown(self) -> Health:
         """Its health for pods that hold nothing."""
-        return unhealthy(self.bound.text, Cause.HELD) if self.bound else self.health
+        return worst(self.health, unhealthy(self.bound.text, Cause.HELD)) if self.bound else self.health
 
 
 class _Absent(NamedTuple):
@@ -379,7 +381,8 @@ class DraInventory:
             if replicas == 1 and (reason := self._claims.given.reason(name, key)):
                 health = worst(health, unhealthy(reason.text))
             full = (pool.name, pool.device_name(device.id))
-            bound = self._claims.bound_elsewhere(key, device) if health.healthy else None
+            usable = not is_tainted(health, entry.dra.taints)
+            bound = self._claims.bound_elsewhere(key, device) if usable else None
             names = named.get(device.id, NOTHING)
             one = DraDevice(key, device, health, name, entry, backend, replicas, bound, self._driver, names)
             self._devices[full], self._known[full] = one, (name, key)

@@ -277,9 +277,8 @@ class Pool:
         capacity: dict[str, Any] = {}
         if terms.capacity and not shared:
             capacity = {key: {"value": value} for key, value in aliased.capacity}
-        limit = MAX_ENTRIES - len(capacity) - shared
         attributes = attributes_of(
-            offer.device, self.resource, self.backend, self.driver, aliased, limit, terms.rejected
+            offer.device, self.resource, self.backend, self.driver, aliased, offer.replicas, terms.rejected
         )
         for key, _ in aliased.capacity if shared else ():
             attributes.leave(key, "the device has share.replicas, and each claim would use all of it")
@@ -376,8 +375,11 @@ class Attributes:
 
     def add_alias(self, key: str, value: AttributeValue) -> None:
         """Adds an attribute by the name that the configuration gives it; it may be a list."""
-        bare = key.removeprefix(self.own_domain)
-        self.named.add(bare)  # with the driver's domain it is the same name
+        bare = key.removeprefix(self.own_domain)  # with the driver's domain it is the same name
+        if bare in self.named:
+            self.leave(key, f"another attribute is published as {bare}")
+            return
+        self.named.add(bare)
         if bare in self.values:
             self.leave(key, "devhost publishes its own attribute with this name")
         elif not isinstance(value, tuple):
@@ -410,10 +412,14 @@ def attributes_of(
     backend: str,
     driver: str,
     aliased: Aliased = NOTHING,
-    limit: int = MAX_ENTRIES,
+    replicas: int = 1,
     rejected: frozenset[str] = frozenset(),
 ) -> Attributes:
-    """The attributes of a device of a resource, without those that the API server rejected."""
+    """The attributes of a device of a resource, without those that the API server rejected.
+
+    There are fewer if it has capacities: slots if it has ``replicas``, else those of its entry.
+    """
+    limit = MAX_ENTRIES - (1 if replicas > 1 else len(aliased.capacity))
     attributes = Attributes(device.id, limit, rejected, f"{driver}/")
     attributes.add("resource", resource_attribute(resource))
     attributes.add("backend", backend)

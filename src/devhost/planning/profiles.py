@@ -1,7 +1,8 @@
 """The attributes and capacities of other DRA drivers, made of those of devhost's backends.
 
 Claims and DeviceClasses that are written for such a driver select devhost's devices by them. A fact that no
-backend has is not published; the documentation names it. ``tests/dra/test_profiles.py`` has the sources.
+backend has is not published; the documentation names it. The sources are in ``test_gpu_dra_profiles.py`` and
+``test_sriov_dra_profiles.py``.
 """
 
 from __future__ import annotations

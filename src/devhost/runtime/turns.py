@@ -170,14 +170,18 @@ class Turns:
         await _until(self._leaving.free)
 
     async def _wait(self) -> None:
-        if not (self._waiting.take() and self._acting.take()):
+        if not (self._queue() and self._acting.take()):
             log.info("waiting for the turn", reason=STANDBY)
-            await self._meanwhile(self._waiting.take)
+            await self._meanwhile(self._queue)
             await self._meanwhile(self._acting.take)
         # one that does not take turns, such as an older version
         if self._leaving.free() and self._host.others():
             log.warning("waiting for a devhost that does not take turns")
             await self._meanwhile(lambda: not self._host.others())
+
+    def _queue(self) -> bool:
+        """Becomes the next one; not while one leaves, which ends when it finds that there is no next one."""
+        return self._leaving.free() and self._waiting.take()
 
     async def _meanwhile(self, condition: Callable[[], bool]) -> None:
         """Waits, and rehearses until that goes well: only then the one that acts may end."""
