@@ -194,7 +194,7 @@ class Turns:
 
     async def _until_rehearsed(self) -> None:
         while self.reason:
-            if reason := await self._rehearse():
+            if reason := await self._rehearsed():
                 if reason != self.reason:
                     log.warning("the one that acts must not end yet", reason=reason)
                 self.reason = reason
@@ -202,6 +202,13 @@ class Turns:
             else:
                 log.info("ready for the turn")
                 self.reason = ""
+
+    async def _rehearsed(self) -> str:
+        try:
+            return await self._rehearse()
+        except Exception:
+            log.exception("the look at the devices failed")
+            return "the look at the devices failed, see the log"
 
     async def _serve(self) -> None:
         with suppress(TimeoutError):  # what has no device on this node is never served
