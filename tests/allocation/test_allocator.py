@@ -333,6 +333,10 @@ async def test_a_container_may_restart_on_a_device_that_became_unhealthy(rig: Ri
             [Edits(mounts=(Mount("/dev/a", "/x"),)), Edits(mounts=(Mount("/dev/b", "/x"),))],
             "/dev/a and /dev/b are both to be /x in the container",
         ),
+        (
+            [Edits((DeviceNode("/dev/a", "/x"),)), Edits(mounts=(Mount("/dev/b", "/x"),))],
+            "/dev/a and /dev/b are both to be /x in the container",
+        ),
     ],
 )
 @pytest.mark.parametrize("merged", [False, True])
@@ -378,3 +382,13 @@ async def test_of_two_things_for_one_place_that_can_be_done_without_the_one_that
     needed = DeviceNode("/dev/b", "/dev/x")
     rig.answer = lambda devices: Edits.merge([Edits((absent, there)), Edits((needed,))])
     assert (await rig.allocate("b")).edits.nodes == (needed,)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_two_parts_give_is_required_if_one_of_them_requires_it(*, first: bool) -> None:
+    parts = [
+        Edits((DeviceNode("/dev/a", required=one),), (Mount("/b", "/b", required=one),))
+        for one in (first, not first)
+    ]
+    merged = Edits.merge(parts)
+    assert [one.required for one in (*merged.nodes, *merged.mounts)] == [True, True]

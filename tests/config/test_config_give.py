@@ -128,6 +128,11 @@ def test_an_entry_without_give_gives_nothing() -> None:
             "mounts[0]",
             "give has /dev/x in the container twice (remove one)",
         ),
+        (
+            "{nodes: [{path: /dev/x}], mounts: [{path: /y, containerPath: //dev//./x}]}",
+            "mounts[0]",
+            "give has /dev/x in the container twice (remove one)",
+        ),
         ("{annotations: {-a/b: x}}", "annotations", "'-a/b' is not the name of an annotation"),
         ("{cdiDevices: [net]}", "cdiDevices[0]", "'net' is not the name of a CDI device"),
         ('{env: {A: "\\e[1m"}}', "env.A", "must not have a character that does not print"),

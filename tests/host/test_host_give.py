@@ -129,11 +129,28 @@ async def test_a_variable_that_the_backend_sets_sometimes_refuses_the_pod_then(n
         assert expected in await refusal(node, 2)
 
 
-async def test_another_thing_at_the_path_of_a_device_refuses_the_pod(node: Node) -> None:
-    configure(node, card("{nodes: [{path: /dev/ctl, containerPath: /dev/card0}]}"))
+@pytest.mark.parametrize("path", ["/dev/card0", "/dev//card0", "/dev/./card0"])
+@pytest.mark.parametrize("kind", ["nodes", "mounts"])
+async def test_another_thing_at_the_path_of_a_device_refuses_the_pod(
+    node: Node, kind: str, path: str
+) -> None:
+    configure(node, card(f"{{{kind}: [{{path: /dev/ctl, containerPath: {path}}}]}}"))
     async with node.served():
         await node.offers({CARD: 2})
         assert "are both to be /dev/card0 in the container" in await refusal(node, 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [("CARD{index}", "CARD0", "CARD0"), ("{RESOURCE}", "EXAMPLE_COM_CARD", "EXAMPLE_COM_CARD")],
+)
+async def test_two_variables_with_one_name_refuse_the_pod(
+    node: Node, one: str, other: str, name: str
+) -> None:
+    configure(node, card(f"{{env: {{'{one}': '{{id}}', {other}: x}}}}"))
+    async with node.served():
+        await node.offers({CARD: 2})
+        assert f"two variables have the name {name} (rename " in await refusal(node)
 
 
 async def test_more_nodes_than_a_container_may_have_refuse_the_pod(node: Node) -> None:

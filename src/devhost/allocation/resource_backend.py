@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from devhost.backend import AllocateRequest, NoOptions
+from devhost.backend import AllocateRequest, NoOptions, templates
 from devhost.backend.errors import AllocationError, BackendError, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
@@ -38,7 +38,7 @@ _NO_OPTIONS = NoOptions()
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Thing = TypeVar("Thing", DeviceNode, Mount)
+Thing = DeviceNode | Mount
 
 
 class MissingPath(AllocationError):
@@ -273,13 +273,14 @@ class ResourceBackend:
             there = (thing for thing in wanted if self.runner.exists(_source(thing)))
             return required[0] if required else next(there, wanted[0])
 
-        nodes, mounts = _by_place(edits.nodes), _by_place(edits.mounts)
-        if len(nodes) == len(edits.nodes) and len(mounts) == len(edits.mounts):
+        places = _by_place((*edits.nodes, *edits.mounts))
+        if len(places) == len(edits.nodes) + len(edits.mounts):
             return edits
+        kept = [chosen(where, wanted) for where, wanted in places.items()]
         return replace(
             edits,
-            nodes=tuple(chosen(where, wanted) for where, wanted in nodes.items()),
-            mounts=tuple(chosen(where, wanted) for where, wanted in mounts.items()),
+            nodes=tuple(one for one in kept if isinstance(one, DeviceNode)),
+            mounts=tuple(one for one in kept if isinstance(one, Mount)),
         )
 
     def _blame(self, devices: Sequence[Device], terms: Terms, absent: set[str]) -> dict[str, list[str]]:
@@ -403,10 +404,10 @@ def _source(thing: DeviceNode | Mount) -> str:
 
 
 def _by_place(things: Iterable[Thing]) -> dict[str, list[Thing]]:
-    """Things by where a container sees them."""
+    """Things by where a container sees them, however the path is written."""
     found: dict[str, list[Thing]] = {}
     for thing in things:
-        found.setdefault(thing.container_path or _source(thing), []).append(thing)
+        found.setdefault(templates.place(thing.container_path or _source(thing)), []).append(thing)
     return found
 
 

@@ -17,6 +17,7 @@ from .frozen import frozen
 
 K = TypeVar("K")
 V = TypeVar("V")
+Thing = TypeVar("Thing", "DeviceNode", "Mount")
 
 AttributeValue = str | int | bool | tuple[str, ...]
 """The value of an attribute. A tuple of strings matches if any of its members matches."""
@@ -194,8 +195,8 @@ class Edits:
         """Merges edits in order; for a repeated variable or annotation the first value is used.
 
         The kubelet also uses the first value when it merges the answers for several resources. A repeated
-        node or mount is in the result once. Different ones for one container path are all kept: the core
-        decides later, when it knows which of them exist on the host.
+        node or mount is in the result once, and required if any of them is. Different ones for one container
+        path are all kept: the core decides later, when it knows which of them exist on the host.
         """
         nodes: dict[tuple[str, str], DeviceNode] = {}
         mounts: dict[tuple[str, str], Mount] = {}
@@ -207,11 +208,11 @@ class Edits:
             lasting = lasting and part.lasting
             for node in part.nodes:
                 place = (node.container_path or node.path, node.path)
-                known = nodes.setdefault(place, node)
+                known = _once(nodes, place, node)
                 if known.shared and not node.shared:
                     nodes[place] = replace(known, shared=False)
             for mount in part.mounts:
-                mounts.setdefault((mount.container_path, mount.host_path), mount)
+                _once(mounts, (mount.container_path, mount.host_path), mount)
             for key, value in part.env.items():
                 env.setdefault(key, value)
             for key, value in part.annotations.items():
@@ -219,6 +220,14 @@ class Edits:
             cdi.update(dict.fromkeys(part.cdi_devices))
         found = tuple(nodes.values()), tuple(mounts.values()), env, annotations, tuple(cdi)
         return Edits(*found, lasting)
+
+
+def _once(found: dict[tuple[str, str], Thing], place: tuple[str, str], thing: Thing) -> Thing:
+    """What is found at a place with this added: the first that was, required if one of them is."""
+    known = found.setdefault(place, thing)
+    if thing.required and not known.required:
+        known = found[place] = replace(known, required=True)
+    return known
 
 
 @frozen

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from posixpath import normpath
 
+from devhost.backend.errors import AllocationError
 from devhost.backend.model import AttributeValue, Device
 from devhost.backend.sysfs import natural
 from devhost.backend.where import show
@@ -64,17 +66,28 @@ def unfit(wanted: str, values: Values, path: str) -> str:
     return "" if path.isprintable() else "which has a character that does not print"
 
 
+def place(path: str) -> str:
+    """The one spelling of an absolute path: ``/dev/x`` for ``/dev//x`` and ``/dev/./x``."""
+    return normpath(f"//{path}")  # two slashes at the start would stay, but three become one
+
+
 def variables(env: Mapping[str, str], values: Values, index: int) -> dict[str, str]:
     """The variables of one device, without those that need a missing attribute.
 
     In names, characters of the values that are invalid there become ``_``.
+
+    Raises:
+        AllocationError: two of them have the same name.
     """
     legal = {field: _NO_VARIABLE.sub("_", show(value)) for field, value in values.items()}
-    return {
-        fill(name, legal, index): fill(value, values, index)
-        for name, value in env.items()
-        if not lacking(name + value, values)
-    }
+    found: dict[str, str] = {}
+    for name, value in env.items():
+        if lacking(name + value, values):
+            continue
+        if (filled := fill(name, legal, index)) in found:
+            raise AllocationError(f"two variables have the name {filled} (rename {name})")
+        found[filled] = fill(value, values, index)
+    return found
 
 
 def joined(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -127,7 +127,7 @@ class Give:
                 raise OptionError(message, key=f"cdiDevices[{n}]", hint="for example vendor.com/net=all")
         places: set[str] = set()
         for key, one in self._things():
-            path = one.container_path or one.path
+            path = templates.place(one.container_path or one.path)
             if path in places:
                 raise OptionError(f"give has {path} in the container twice", key=key, hint="remove one")
             places.add(path)

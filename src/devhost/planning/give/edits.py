@@ -63,8 +63,11 @@ def given(give: Give, devices: Sequence[Device], resource: str, whole: int) -> E
         env.append(templates.variables(variables, values, index))
         annotations.append(templates.variables(give.annotations, values, index))
         names += (_cdi_name(name, values, index) for name in give.cdi_devices)
-    found = {variable(name, resource): value for name, value in templates.joined(env).items()}
-    for name, value in found.items():
+    found: dict[str, str] = {}
+    for pattern, value in templates.joined(env).items():
+        if (name := variable(pattern, resource)) in found:
+            raise AllocationError(f"{resource}: two variables have the name {name} (rename {pattern})")
+        found[name] = value
         if (size := len(f"{name}={value}".encode())) > MAX_VARIABLE:
             raise AllocationError(f"{resource}: {name} of give.env has {size} bytes, more than Linux takes")
     texts = found, templates.joined(annotations)
