@@ -178,6 +178,7 @@ async def test_another_backend_object_ends_it(node: Node) -> None:
         pytest.param(
             Edits((DeviceNode("/dev/absent", required=False),)), id="an optional node that is not there"
         ),
+        pytest.param(Edits((DeviceNode("/dev/d2", required=False),)), id="an optional node"),
         pytest.param(Edits((DeviceNode("/dev/text"),)), id="a path that is no node"),
     ],
 )

@@ -30,7 +30,7 @@ async def nothing() -> None:
     """There is nothing to free."""
 
 
-async def test_a_rehearsal_that_fails_in_an_unexpected_way_is_a_reason_and_not_the_end(
+async def test_a_rehearsal_that_fails_unexpectedly_is_a_reason_and_not_the_end(
     tmp_path: Path,
 ) -> None:
     async def rehearse() -> str:

@@ -32,14 +32,15 @@ class Answered:
     def lasts(self) -> bool:
         """Whether all of it is known again once the numbers of its nodes are compared.
 
-        A path that is no device node may be on a file system that blocks.
+        A path that is no device node may be on a file system that blocks, and an optional node may be in
+        place of another one.
         """
         granted, devices = self.answer.granted, self.answer.devices
         return (
             granted.edits.lasting
             and not (granted.edits.mounts or granted.left_out or self.answer.left_out)
             and 0 < len(devices) <= DEVICES
-            and all(self.numbers.get(node.path) for node in granted.edits.nodes)
+            and all(node.required and self.numbers.get(node.path) for node in granted.edits.nodes)
         )
 
 
