@@ -47,6 +47,7 @@ def test_discover_and_explain_show_that_devices_are_handed_out_together(toys):
 
 
 def test_discover_and_explain_show_the_unit_of_a_device_and_why_it_is_unhealthy(toys):
+    toys.plug("one=x100", "broken=x100")
     toys.write("name: example.com/toy, backend: toy, share: {of: model, members: 3}")
     (resource,) = json.loads(toys.devhost("discover", "--output", "json").stdout)["resources"]
     assert (resource["of"], {one["health"] for one in resource["devices"]}) == ("model", {"Unhealthy"})

@@ -49,18 +49,19 @@ def pods(cluster: Cluster, new: TakingTurns) -> Iterator[Pods]:
 def test_claims_are_prepared_throughout_an_upgrade_and_no_device_leaves_its_slice(
     cluster, old, new, claims, pods
 ):
-    claims.create("before", CLASS)
-    holder = pods.create("before", claims=["before"]).running()
+    claims.create("turns-before", CLASS)
+    holder = pods.create("turns-before", claims=["turns-before"]).running()
     identity = holder.identity()
     with History(cluster.api, CARD, DRIVER) as history:
         upgrade = Thread(target=old.stop)
         upgrade.start()
         for number in range(5):
-            claims.create(f"during-{number}", CLASS)
-            pods.create(f"during-{number}", claims=[f"during-{number}"]).running()
+            claims.create(f"turns-{number}", CLASS)
+            pods.create(f"turns-{number}", claims=[f"turns-{number}"]).running()
         upgrade.join()
         new.says("DRA driver registered")
     assert holder.identity() == identity
     assert {len(one.devices) for one in history.instants()[1:]} == {len(CARDS)}
     events = cluster.api.get("/api/v1/namespaces/default/events")["items"]
-    assert [one["message"] for one in events if one["reason"] == "FailedPrepareDynamicResources"] == []
+    own = [one for one in events if one["involvedObject"]["name"].startswith("turns-")]
+    assert [one["message"] for one in own if one["reason"] == "FailedPrepareDynamicResources"] == []

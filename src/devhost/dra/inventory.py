@@ -277,7 +277,7 @@ class DraInventory:
             entry, backend = self._entries.get(held.resource), self._backends.get(held.resource)
             if entry is not None and backend is not None:
                 why = Reason(f"{GONE}, and a claim holds it", tuple(holders[key]))
-                health = unhealthy(GONE, Cause.MISSING)
+                health = unhealthy(why.text, Cause.MISSING)
                 yield DraDevice(key, held.device, health, held.resource, entry, backend, bound=why)
 
     def moving(self) -> Sequence[Moving]:
