@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +14,8 @@ from allocated import allocated
 from allocator_scene import NotingScanner
 
 from devhost.allocation.allocator import Allocator, MissingPath
+from devhost.allocation.cdi.files import SpecFiles
+from devhost.allocation.cdi.injector import CdiInjection
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.lasting import DEVICES, MOST
 from devhost.allocation.resource_backend import ResourceBackend
@@ -49,7 +54,7 @@ class Card(Backend):
 class Node:
     """A node with many cards, and the allocator of their resource. Files stand for the nodes."""
 
-    def __init__(self, root: Path, kind: type[Card] = Card) -> None:
+    def __init__(self, root: Path, kind: type[Card] = Card, cdi: Path | None = None) -> None:
         self.root = root
         (root / "dev").mkdir()
         for number, name in enumerate(NAMES):
@@ -59,7 +64,9 @@ class Node:
         self.inventory = Inventory(lambda: 0.0, lambda: 0.0)
         self.entry = ResourceSettings(0, "example.com/card", "card", options=Options())
         backend = ResourceBackend("example.com/card", self.scanner, self.entry)
-        self.allocator = Allocator(self.inventory, backend, self.entry)
+        self.files = SpecFiles(cdi or root / "cdi", "")
+        inject = CdiInjection(backend, self.inventory, self.files, lambda: None) if cdi else None
+        self.allocator = Allocator(self.inventory, backend, self.entry, inject)
         self.list({name: Device(name) for name in NAMES})
 
     def make(self, name: str, number: int) -> None:
@@ -201,6 +208,22 @@ async def test_a_device_that_is_described_for_network_plugins_is_asked_for_each_
     await node.start("d1")
     assert node.questions() == ["d1", "d1"]
     node.scanner.runner.close()
+
+
+@pytest.mark.root
+async def test_a_specification_has_the_mode_that_a_node_has_now(tmp_path: Path) -> None:
+    node = Node(tmp_path, cdi=tmp_path / "cdi")
+    card = tmp_path / "dev/d1"
+    card.unlink()
+    os.mknod(card, stat.S_IFCHR, os.makedev(1, 3))
+    for mode in (0o600, 0o660):
+        card.chmod(mode)
+        await node.start("d1")
+        document = json.loads(node.files.path("example.com/card").read_text())
+        (made,) = document["devices"][0]["containerEdits"]["deviceNodes"]
+        assert made["fileMode"] == mode
+    node.scanner.runner.close()
+    node.files.close()
 
 
 async def test_tokens_for_all_devices_are_asked_for_each_time(node: Node) -> None:

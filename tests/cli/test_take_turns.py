@@ -48,8 +48,8 @@ class Instance:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
-        except urllib.error.URLError as nobody:
-            return 0, str(nobody)
+        except urllib.error.URLError as refused:
+            return 0, str(refused)
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Asks it with the program."""
@@ -61,6 +61,10 @@ class Instance:
 
     async def ended(self) -> int:
         return await asyncio.wait_for(self.process.wait(), 60)
+
+    async def stops(self) -> None:
+        self.process.terminate()
+        assert await self.ended() == 0
 
 
 class Machine:
@@ -158,8 +162,7 @@ async def test_during_an_upgrade_every_pod_starts_and_allocatable_never_changes(
         async with machine.devhost() as new, machine.pods() as seen:
             await waits(until, new)
             assert machine.serving() == 1
-            old.process.terminate()
-            assert await old.ended() == 0
+            await old.stops()
             assert machine.serving() == 1
             assert not old.logged("taken over")
         assert seen == {2}
@@ -198,11 +201,9 @@ async def test_without_a_next_one_a_stop_ends_it_at_once(machine: Machine, until
         await machine.registered(1)
         async with machine.devhost() as waiting:
             await waits(until, waiting)
-            waiting.process.terminate()
-            assert await waiting.ended() == 0
+            await waiting.stops()
         assert machine.serving() == 1
-        only.process.terminate()
-        assert await only.ended() == 0
+        await only.stops()
         assert not only.logged("passing the turn on")
         await machine.kubelet.wait_for(lambda: machine.kubelet.allocatable()[TOY] == 0)
 
@@ -233,8 +234,7 @@ async def test_of_many_that_start_together_one_acts_and_each_gets_its_turn(
             await machine.registered(count)
             await until(lambda: machine.serving() == 1)
             (acts,) = [each for each in left if each.logged("registered resource")]
-            acts.process.terminate()
-            assert await acts.ended() == 0
+            await acts.stops()
             left.remove(acts)
 
 
@@ -248,11 +248,9 @@ async def test_one_that_leaves_is_not_held_up_by_those_that_wait_behind_the_next
             async with machine.devhost() as one, machine.devhost() as two, machine.devhost() as three:
                 for behind in (one, two, three):
                     await waits(until, behind)
-                old.process.terminate()
-                assert await old.ended() == 0
+                await old.stops()
                 assert not old.logged("the next devhost does not serve yet")
-                new.process.terminate()  # the next of them has waited in the meantime
-                assert await new.ended() == 0
+                await new.stops()  # the next of them has waited in the meantime
                 await machine.registered(3)
 
 
@@ -265,8 +263,7 @@ async def test_one_that_takes_no_turns_is_waited_for_and_not_displaced(
             await until(lambda: new.logged("waiting for a devhost that does not take turns"))
             await waits(until, new)
             assert machine.serving() == 1
-            old.process.terminate()
-            assert await old.ended() == 0
+            await old.stops()
             await machine.registered(2)
 
 
@@ -279,8 +276,7 @@ async def test_the_address_passes_with_the_turn_and_probes_ask_each_process(
             await until(lambda: new.logged("waiting for the turn"))
             await until(lambda: new.probe("readyz").returncode == 0)
             assert not new.logged("listening")
-            old.process.terminate()
-            assert await old.ended() == 0
+            await old.stops()
             await until(lambda: new.logged("listening"))
             await machine.registered(2)
             await until(lambda: new.probe("readyz").stdout == "ok\n")
@@ -371,8 +367,7 @@ async def test_an_edit_while_it_waits_is_in_force_from_the_first_list(
             await waits(until, new)
             other = "name: example.com/other, backend: toy, where: {model: x200}"
             toys.write(other, f"name: {TOY}, backend: toy")
-            old.process.terminate()
-            assert await old.ended() == 0
+            await old.stops()
             await until(lambda: "example.com/other" in machine.kubelet.capacity())
 
 
@@ -388,8 +383,7 @@ async def test_one_whose_file_is_refused_is_not_ready_until_the_file_is_fixed(
             assert (done.returncode, "answered with status 503" in done.stderr) == (1, True)
             toys.write(f"name: {TOY}, backend: toy")
             await waits(until, new)
-            old.process.terminate()
-            assert await old.ended() == 0
+            await old.stops()
             await machine.registered(2)
             await until(lambda: new.ask("/readyz") == (200, "ok\n"))
 
@@ -423,8 +417,7 @@ async def test_an_edit_that_selects_nothing_waits_for_accept_while_the_one_befor
             assert machine.kubelet.allocatable() == {TOY: 2}
             assert new.call("accept").stdout == f"accepted: no devices of {TOY}\n"
             await waits(until, new)
-            old.process.terminate()
-            assert await old.ended() == 0
+            await old.stops()
             await until(lambda: TOY not in record.read_text())
             assert new.ask("/readyz") == (200, "ok\n")
 

@@ -28,6 +28,10 @@ Verdict = Callable[[Device], Health]
 class Rendered(Protocol):
     """What one container gets, ready to be injected."""
 
+    @property
+    def lasting(self) -> bool:
+        """Whether nothing in it was read from the host: it is then valid as long as the backend's answer."""
+
     async def inject(self, tokens: Sequence[str]) -> Granted:
         """The answer to Allocate.
 
@@ -78,6 +82,10 @@ class _Direct:
     """Everything is in the answer."""
 
     granted: Granted
+
+    @property
+    def lasting(self) -> bool:
+        return True
 
     async def inject(self, tokens: Sequence[str]) -> Granted:
         """The answer itself."""

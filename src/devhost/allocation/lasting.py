@@ -38,8 +38,9 @@ class Answered:
         granted, devices = self.answer.granted, self.answer.devices
         return (
             granted.edits.lasting
+            and (self.rendered is not None and self.rendered.lasting)
             and not (granted.edits.mounts or granted.left_out or self.answer.left_out)
-            and 0 < len(devices) <= DEVICES
+            and len(devices) <= DEVICES
             and all(node.required and self.numbers.get(node.path) for node in granted.edits.nodes)
         )
 

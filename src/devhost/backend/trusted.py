@@ -61,11 +61,8 @@ def opened(path: str | Path) -> Iterator[int]:
         Untrusted: others can change or replace it, or it is a device, pipe or socket.
         OSError: it does not exist, is a directory, or cannot be opened.
     """
-    descriptor = _open(os.fspath(path), directory=False)
-    try:
+    with _closing(_open(os.fspath(path), directory=False)) as descriptor:
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -76,11 +73,8 @@ def entered(path: str | Path) -> Iterator[int]:
         Untrusted: others can, or can replace the directory.
         OSError: it does not exist, is not a directory, or cannot be read.
     """
-    descriptor = _open(os.fspath(path), directory=True)
-    try:
+    with _closing(_open(os.fspath(path), directory=True)) as descriptor:
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -90,11 +84,8 @@ def opened_in(directory: int, path: Path) -> Iterator[int]:
     It does not check the way to the directory again, and refuses a symbolic link.
     """
     _check_type(str(path), os.stat(path.name, dir_fd=directory, follow_symlinks=False))
-    descriptor = _file(directory, path.name, str(path))
-    try:
+    with _closing(_file(directory, path.name, str(path))) as descriptor:
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def content(path: str | Path, most: int) -> bytes:
@@ -129,6 +120,14 @@ def names(path: str | Path) -> list[str]:
     """
     with entered(path) as descriptor:
         return os.listdir(descriptor)
+
+
+@contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _open(path: str, *, directory: bool) -> int:

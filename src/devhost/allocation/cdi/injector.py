@@ -82,6 +82,11 @@ class _Rendered:
     whole: _Unit
     single: Mapping[str, _Unit]
 
+    @property
+    def lasting(self) -> bool:
+        """A specification also has the owner and the mode of each node."""
+        return False
+
     async def inject(self, tokens: Sequence[str]) -> Granted:
         """See :meth:`CdiInjection.inject`."""
         return await self.injection.inject(tokens, self)
