@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src" / "devhost"
+from ways import SOURCE, Step, way
 
 CDI = "With `inject: cdi`"
 
@@ -24,56 +19,7 @@ WAYS = {
 }
 """The headings of the lists, and the most modules that a list may name."""
 
-PLACE = r"`(?P<file{n}>[\w/]+\.py)` `(?P<name{n}>[\w.]+)`"
-STEP = re.compile(
-    r"^\d+\. "
-    + PLACE.format(n="")
-    + r"(?:, from step (?P<caller>\d+))?(?:, through (?:"
-    + PLACE.format(n="2")
-    + r"|`(?P<attribute>\w+)`))?[:.]"
-)
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@dataclass(frozen=True)
-class Step:
-    """One function of a way.
-
-    ``caller`` is the index of the step that calls it. ``through`` is another function, or an attribute, that
-    connects the two.
-    """
-
-    file: str
-    name: str
-    caller: int
-    through: tuple[str, str] | str | None
-
-    @property
-    def last(self) -> str:
-        return self.name.rpartition(".")[2]
-
-    @property
-    def owner(self) -> str:
-        return self.name.rpartition(".")[0]
-
-
-def way(heading: str) -> list[Step]:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    _, _, after = text.partition(f"\n### {heading}\n")
-    section = re.split(r"^#{2,3} ", after, maxsplit=1, flags=re.MULTILINE)[0]
-    # a step may be wrapped
-    section = re.sub(r"\n {3,}", " ", section)
-    steps: list[Step] = []
-    for line in section.splitlines():
-        if re.match(r"\d+\. ", line):
-            found = STEP.match(line)
-            assert found, f"no file and function: {line}"
-            through = (found["file2"], found["name2"]) if found["file2"] else found["attribute"]
-            caller = int(found["caller"] or len(steps)) - 1
-            assert caller < len(steps), line
-            steps.append(Step(found["file"], found["name"], caller, through))
-    return steps
 
 
 @cache
