@@ -17,6 +17,7 @@ from devhost.backend import (
     Mount,
     NotYet,
     Offered,
+    Usage,
     claim,
     hookimpl,
     unhealthy,
@@ -86,6 +87,13 @@ class MyCard(Backend):
             if failure:
                 verdicts[device.id] = unhealthy(failure)
         return verdicts
+
+    def usage(self, devices: Sequence[Device]) -> Mapping[str, Usage]:  # for metrics
+        sysfs = Sysfs(self.context.root)
+        used = {
+            device.id: sysfs.integer(f"{CLASS}{self._node(device)[4:]}/memory_used") for device in devices
+        }
+        return {name: Usage(memory_used=number) for name, number in used.items()}
 
     def prepare(self, request: AllocateRequest) -> None:  # before each container start
         for device in request.devices:

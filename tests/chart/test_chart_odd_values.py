@@ -204,7 +204,15 @@ def same(left: Rendered, right: Rendered) -> bool:
 
 def test_null_takes_back_what_is_optional(chart: Chart) -> None:
     sections = ("service", "podMonitor", "serviceMonitor", "prometheusRule", "dashboard", "configFiles")
-    choices = ("logLevel", "logFormat", "podMetrics", "extraEnv", "podLabels", "existingConfigMap")
+    choices = (
+        "logLevel",
+        "logFormat",
+        "podMetrics",
+        "useMetrics",
+        "extraEnv",
+        "podLabels",
+        "existingConfigMap",
+    )
     nothing: dict[str, Any] = dict.fromkeys(sections + choices)
     nothing |= {"host": dict.fromkeys(("cdi", "root", "verbs")), "listen": {"address": None}}
     assert same(chart.render(nothing | {"image": {"pullPolicy": None, "tag": None}}), chart.render())

@@ -188,6 +188,7 @@ def test_it_listens_at_the_configured_address_and_is_probed_there(
         ({"logFormat": "text"}, "--log-format=text"),
         ({"logLevel": "debug"}, "--log-level=debug"),
         ({"podMetrics": True}, "--pod-metrics"),
+        ({"useMetrics": True}, "--use-metrics"),
         ({"strictConfig": True}, "--strict-config"),
         ({"listen": {"podNames": True}}, "--show-pods"),
     ],

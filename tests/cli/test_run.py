@@ -280,16 +280,50 @@ async def test_metrics_name_pods_only_if_requested(toys, tmp_path, address):
             await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
 
 
-def test_pod_metrics_without_an_http_server_are_refused(toys):
+async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path, address):
+    def used() -> list[str]:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=240) as answer:
+            lines = answer.read().decode().splitlines()
+        return sorted(
+            line for line in lines if line.startswith(("devhost_device_use", "devhost_device_memory"))
+        )
+
+    toy = toys.config.parent / "backends" / "toy.py"
+    usage = 'def usage(self, devices):\n        return {"one": Usage(0.5, 1024, 2048)}\n\n    def allocate'
+    measured = toy.read_text().replace("def allocate", usage).replace("unhealthy\n", "unhealthy, Usage\n", 1)
+    toy.write_text(measured)
+    labels = '{device="one",resource="example.com/toy"}'
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        for arguments, wanted in (
+            ((), []),
+            (
+                ("--use-metrics",),
+                [
+                    f"devhost_device_memory_bytes{labels} 2048.0",
+                    f"devhost_device_memory_used_bytes{labels} 1024.0",
+                    f"devhost_device_use_ratio{labels} 0.5",
+                ],
+            ),
+        ):
+            with running(toys, kubelet.directory, "--listen", address, *arguments) as process:
+                await until_served(kubelet)
+                assert await asyncio.to_thread(used) == wanted
+                process.terminate()
+                await ended(process)
+            await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
+
+
+@pytest.mark.parametrize("option", ["--pod-metrics", "--use-metrics"])
+def test_further_metrics_without_an_http_server_are_refused(toys, option):
     done = subprocess.run(
-        [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--pod-metrics"],
+        [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), option],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
     assert done.returncode == 2
-    assert "--pod-metrics has no metrics to add to" in done.stderr
+    assert f"{option} has no metrics to add to" in done.stderr
 
 
 def test_an_invalid_configuration_exits_with_2_and_every_error(toys):

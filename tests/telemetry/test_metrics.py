@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from scraped_series import move, samples, value
 
+from devhost.backend import Usage
 from devhost.discovery.provisioning import State
 from devhost.planning.plan import RefusalKind
 from devhost.telemetry.document import ProblemKind
@@ -345,7 +346,7 @@ def test_every_metric_is_documented_as_the_code_has_it() -> None:
 
 def test_every_declared_metric_is_scraped_once_and_no_other(metrics: Metrics) -> None:
     metrics.name_holders(lambda: ())
-    names = [metric.name for metric in metrics.collect() if metric.name.startswith("devhost_")]
+    names = [metric.name for metric in metrics.collect(used=()) if metric.name.startswith("devhost_")]
     assert names == [f"devhost_{one.name}" for one in TABLE]
 
 
@@ -410,6 +411,23 @@ def test_holders_are_shown_at_each_scrape_and_end_with_the_container(
     held.clear()
     assert _value(metrics, "device_held", resource="a/b", device="d0", **labels) is None
     assert b"# TYPE devhost_device_held gauge" in asyncio.run(metrics.render())
+
+
+def test_the_use_of_devices_is_shown_as_far_as_it_is_known(metrics: Metrics) -> None:
+    async def used() -> list[tuple[str, str, Usage]]:
+        return [("a/b", "d0", Usage(0.5, 1, 2)), ("a/b", "d1", Usage(memory=4))]
+
+    assert b"devhost_device_use" not in asyncio.run(metrics.render())
+    metrics.name_usage(used)
+    lines = [
+        line for line in asyncio.run(metrics.render()).decode().splitlines() if "devhost_device_" in line
+    ]
+    assert [line for line in lines if not line.startswith("#")] == [
+        'devhost_device_use_ratio{device="d0",resource="a/b"} 0.5',
+        'devhost_device_memory_used_bytes{device="d0",resource="a/b"} 1.0',
+        'devhost_device_memory_bytes{device="d0",resource="a/b"} 2.0',
+        'devhost_device_memory_bytes{device="d1",resource="a/b"} 4.0',
+    ]
 
 
 def test_verdicts_are_counted_by_a_bounded_number_of_authors(metrics: Metrics) -> None:

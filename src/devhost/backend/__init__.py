@@ -50,6 +50,7 @@ from .base import (
     NoOptions,
     Offered,
     OptionError,
+    Usage,
     option,
 )
 from .errors import AllocationError, NotYet
@@ -78,6 +79,7 @@ __all__ = [
     "NotYet",
     "Offered",
     "OptionError",
+    "Usage",
     "claim",
     "hookimpl",
     "option",

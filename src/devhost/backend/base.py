@@ -164,6 +164,26 @@ class Event:
 
 
 @frozen
+class Usage:
+    """How much of a device is in use; ``None`` for what the hardware does not report.
+
+    ``busy`` is the share of time, from 0 to 1, in which it worked recently, as its driver measures it.
+    ``memory_used`` is of ``memory``, both in bytes.
+    """
+
+    busy: float | None = None
+    memory_used: int | None = None
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.busy is not None and not 0 <= self.busy <= 1:
+            raise ValueError(f"busy is {self.busy}, not from 0 to 1")
+        for name, bytes_ in (("memory_used", self.memory_used), ("memory", self.memory)):
+            if bytes_ is not None and bytes_ < 0:
+                raise ValueError(f"{name} is {bytes_}, below 0")
+
+
+@frozen
 class MissingDriver:
     """Hardware that is present but provides no device because its driver is missing.
 
@@ -369,6 +389,14 @@ class Backend:
         A device that is not in the result is healthy. Called at the start, for new devices, once a minute,
         and when the state of a device is in doubt; never because of an event, and at least 5 s apart. It runs
         concurrently with ``discover``, so some of the devices may have disappeared by then.
+        """
+        return {}
+
+    def usage(self, devices: Sequence[Device]) -> Mapping[str, Usage]:
+        """How much of each device is in use now, by its id; devices of which nothing is known are left out.
+
+        Called for a scrape of the metrics with ``devhost run --use-metrics``, at most every 10 s, on a
+        separate thread and with a deadline of 5 s. An exception means that nothing is known now.
         """
         return {}
 

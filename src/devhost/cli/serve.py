@@ -111,6 +111,12 @@ OPTIONS = (
         default=False,
     ),
     Option(
+        ("--use-metrics",),
+        bool,
+        "Show in /metrics how busy GPUs are and how much of their memory is in use.",
+        default=False,
+    ),
+    Option(
         ("--show-pods/--hide-pods",),
         bool,
         "Whether the status page and /status.json name pods. `devhost status` always does."
@@ -221,6 +227,7 @@ def serve(
     take_turns: bool,
     listen: str,
     pod_metrics: bool,
+    use_metrics: bool,
     show_pods: bool | None,
     status_socket: Path | None,
     plugins_registry: Path | None,
@@ -260,6 +267,7 @@ def serve(
             status_socket,
             pod_resources,
             pod_metrics,
+            use_metrics,
             show_pods,
             state_dir,
             strict_config,

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, cast
 
-from devhost.backend import AllocateRequest, Backend, Event, MissingDriver, NoOptions, Offered
+from devhost.backend import AllocateRequest, Backend, Event, MissingDriver, NoOptions, Offered, Usage
 from devhost.backend.base import overrides
 from devhost.backend.errors import (
     AllocationError,
@@ -38,7 +38,7 @@ log = get(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Lane = Literal["discover", "probe", "serve", "links"]
+Lane = Literal["discover", "probe", "serve", "links", "usage"]
 """A thread of a backend."""
 
 LANES: Mapping[Lane, str] = {
@@ -46,6 +46,7 @@ LANES: Mapping[Lane, str] = {
     "probe": "when probing devices",
     "serve": "when serving a container",
     "links": "when asked for links or labels",
+    "usage": "when asked how much is in use",
 }
 """The threads of a backend, each with the end of the message about a call that hangs."""
 
@@ -121,6 +122,7 @@ class Abilities:
     probe: bool = False
     provision: bool = False
     release: bool = False
+    usage: bool = False
     watch: bool = False
 
     @classmethod
@@ -255,6 +257,17 @@ class BackendRunner:
         if not isinstance(verdicts, Mapping) or not all(map(is_health, verdicts.values())):
             raise BackendError(f"probe() of backend {self.name} did not return a mapping of ids to Health")
         return {device: sound_health(verdict) for device, verdict in verdicts.items()}
+
+    def usage(self, devices: Sequence[Device]) -> Mapping[str, Usage]:
+        """How much of each device is in use, by its id.
+
+        Raises:
+            BackendError: the backend returned something else.
+        """
+        found: object = self.backend.usage(devices)
+        if not isinstance(found, Mapping) or not all(isinstance(one, Usage) for one in found.values()):
+            raise BackendError(f"usage() of backend {self.name} did not return a mapping of ids to Usage")
+        return {device.id: found[device.id] for device in devices if device.id in found}
 
     def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[object, object]:
         """The backend's labels for the node; ``devices`` are all that exist.

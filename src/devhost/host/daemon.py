@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from devhost.runtime.text import duration
 from devhost.runtime.watchdog import Watchdog
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.exposition import CONTENT_TYPE
-from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Wrong
+from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Used, Wrong
 from devhost.telemetry.status import Command, StatusServer
 
 from . import startup_signals
@@ -65,6 +65,7 @@ class Options:
     Attributes:
         listen: the HTTP address; empty for no HTTP.
         pod_metrics: whether metrics name pods.
+        use_metrics: whether metrics show how much of the devices is in use.
         show_pods: whether the status page and ``/status.json`` name pods; ``None``, not chosen, means no.
         state_dir: the directory for a copy of the last accepted configuration.
         strict_config: never start from that copy.
@@ -83,6 +84,7 @@ class Options:
     status_socket: Path | None = None
     pod_resources: Path | None = None
     pod_metrics: bool = False
+    use_metrics: bool = False
     show_pods: bool | None = None
     state_dir: Path | None = None
     strict_config: bool = False
@@ -228,6 +230,8 @@ async def serve(options: Options) -> None:
     metrics.name_verdicts(lambda: ((one.kind, one.by, one.since) for one in host.verdicts.in_force))
     if options.pod_metrics:
         metrics.name_holders(lambda: _held(host))
+    if options.use_metrics:
+        metrics.name_usage(_usage(host))
     status_server = StatusServer(
         lambda: captured(host),
         kubelet_dir=options.kubelet_dir,
@@ -421,6 +425,24 @@ def _held(host: Host) -> Iterator[Held]:
         yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
 
 
+def _usage(host: Host) -> Callable[[], Awaitable[Iterable[Used]]]:
+    """Reads how much of the devices in the plan is in use; only if it is wanted, its code is imported."""
+    from devhost.discovery.usage import UsageReader
+
+    reader = UsageReader(lambda: host.backends.scanners)
+
+    async def read() -> list[Used]:
+        found = await reader.read()
+        return [
+            (name, offer.device.id, usage)
+            for name, resource in host.replanner.plan.resources.items()
+            for offer in resource.offers
+            if (usage := found.get(resource.entry.backend, {}).get(offer.device.id)) is not None
+        ]
+
+    return read
+
+
 def _flaw(driver: str, dra: DraOptions) -> tuple[str, str]:
     """Why a driver cannot be served with these options, and how to fix it; empty if it can."""
     for path, option in (
@@ -476,6 +498,7 @@ def _check_pods(options: Options) -> None:
     if not options.listen:
         for asked, option, what in (
             (options.pod_metrics, "--pod-metrics", "no metrics to add to"),
+            (options.use_metrics, "--use-metrics", "no metrics to add to"),
             (options.show_pods, "--show-pods", "no page to show them on"),
             (options.show_pods is False, "--hide-pods", "no page to hide them from"),
         ):

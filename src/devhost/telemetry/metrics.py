@@ -10,12 +10,13 @@ are in seconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Literal, get_args
 
 from devhost import __version__
+from devhost.backend import Usage
 from devhost.backend.frozen import frozen
 from devhost.runtime.log import dropped, printable
 
@@ -88,6 +89,8 @@ Left = tuple[str, str]
 """The resource that a device left, and the reason."""
 Given = tuple[str, str, float]
 """A verdict: its kind, its author, and when it was written, in Unix time."""
+Used = tuple[str, str, Usage]
+"""A resource, one of its devices, and how much of it is in use."""
 Entry = tuple[str, str, str, bool, int]
 """An entry's place in the file, name and backend, whether it is optional, and its number of devices."""
 
@@ -402,6 +405,27 @@ TABLE = (
         more=("resource", "device", "namespace", "pod", "container"),
         scraped=True,
     ),
+    Declaration(
+        "gauge",
+        "device_use_ratio",
+        "The share of time, from 0 to 1, in which a device worked recently, as its driver measures it.",
+        more=("resource", "device"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_memory_used_bytes",
+        "Memory of a device that is in use.",
+        more=("resource", "device"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_memory_bytes",
+        "Memory of a device.",
+        more=("resource", "device"),
+        scraped=True,
+    ),
 )
 """Every metric, in the order of a scrape and of ``docs/metrics.md``."""
 
@@ -450,6 +474,22 @@ def _by_author(given: Iterable[Given]) -> Mapping[tuple[str, str], Sequence[floa
     return found
 
 
+def _usage_samples(
+    used: Iterable[Used],
+) -> Mapping[str, Iterable[tuple[Sequence[str], float]]]:
+    found: dict[str, list[tuple[Sequence[str], float]]] = {
+        "device_use_ratio": [],
+        "device_memory_used_bytes": [],
+        "device_memory_bytes": [],
+    }
+    for resource, device, usage in used:
+        values = (usage.busy, usage.memory_used, usage.memory)
+        for samples, value in zip(found.values(), values, strict=True):
+            if value is not None:
+                samples.append(((resource, device), value))
+    return found
+
+
 class Metrics:
     """Counts what happens to one host, in the series of :data:`TABLE`.
 
@@ -477,6 +517,7 @@ class Metrics:
         self._entries: Callable[[], Iterable[Entry]] = lambda: ()
         self._verdicts: Callable[[], Iterable[Given]] = lambda: ()
         self._held: Callable[[], Iterable[Held]] | None = None
+        self._used: Callable[[], Awaitable[Iterable[Used]]] | None = None
         self._config: Callable[[], str] = str
 
     def begin(self, owner: Owner, name: str) -> None:
@@ -530,6 +571,10 @@ class Metrics:
         """Adds the metric of who holds which device, each pair once, with the names of pods."""
         self._held = held
 
+    def name_usage(self, used: Callable[[], Awaitable[Iterable[Used]]]) -> None:
+        """Adds the metrics of how much of the devices is in use, as returned at each scrape."""
+        self._used = used
+
     def name_entries(self, listed: Callable[[], Iterable[Entry]]) -> None:
         """Adds the metric of the number of devices of each entry of the configuration."""
         self._entries = listed
@@ -546,10 +591,16 @@ class Metrics:
         """Adds the metrics of problems and of devices that left recently, as returned at each scrape."""
         self._wrong, self._left = wrong, left
 
-    def collect(self) -> Iterator[Metric]:
-        """Every metric there is, in the order of a scrape."""
+    def collect(self, used: Iterable[Used] | None = None) -> Iterator[Metric]:
+        """Every metric there is, in the order of a scrape.
+
+        Args:
+            used: how much of the devices is in use; ``None`` for no such metrics.
+        """
         yield from process()
         scraped = dict(self._scrape())
+        if used is not None:
+            scraped.update(_usage_samples(used))
         for one in TABLE:
             if not one.scraped:
                 yield self._distributions.get(one.name) or self._numbers[one.name]
@@ -583,4 +634,4 @@ class Metrics:
     async def render(self) -> bytes:
         """Every series in the format of :data:`.exposition.CONTENT_TYPE`."""
         self.set("log_lines_dropped_total", to=dropped())
-        return await text(self.collect())
+        return await text(self.collect(None if self._used is None else await self._used()))

@@ -18,6 +18,7 @@ from devhost.backend import (
     Health,
     MissingDriver,
     Offered,
+    Usage,
     unhealthy,
 )
 from devhost.backend.errors import one_line
@@ -29,7 +30,16 @@ from .drm import WedgedCards
 from .environment import STANDARD, Environment
 from .limits import limits_without_effect
 from .options import FIRMWARE, GpuOptions, GpuResourceOptions, mps_entries
-from .vendor import ATTRIBUTES, CanLink, CanRelease, Card, ContainerRequest, MergedEvents, VendorBackend
+from .vendor import (
+    ATTRIBUTES,
+    CanLink,
+    CanMeasure,
+    CanRelease,
+    Card,
+    ContainerRequest,
+    MergedEvents,
+    VendorBackend,
+)
 
 if TYPE_CHECKING:
     from .nvidia.allocation import MpsServers
@@ -164,6 +174,16 @@ class Gpu(Backend):
                 if self._probe_failures.pop(name, ""):
                     self.context.log.info("the health of the cards of %s can be checked again", name)
         return verdicts
+
+    def usage(self, devices: Sequence[Device]) -> Mapping[str, Usage]:
+        """How much of each card is in use, as far as its driver reports it."""
+        cards = self._cards
+        wanted = [cards[device.id] for device in devices if device.id in cards]
+        found: dict[str, Usage] = {}
+        for name, vendor in self._vendors.items():
+            if isinstance(vendor, CanMeasure):
+                found.update(vendor.usage([card for card in wanted if card.vendor == name]))
+        return found
 
     def links(self, a: Device, b: Device) -> int:
         """How closely two cards of one vendor are connected beyond PCIe and NUMA."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from devhost.backend import Attribute, AttributeValue, Device, Edits, Event, Health, claim
+from devhost.backend import Attribute, AttributeValue, Device, Edits, Event, Health, Usage, claim
 from devhost.backend.frozen import frozen
 from devhost.backend.purpose import DISPLAY, PURPOSE, purpose_attribute
 from devhost.backend.sysfs import Sysfs
@@ -93,6 +93,14 @@ class CanLink(Protocol):
 
     def links(self, a: Card, b: Card) -> int:
         """How closely two cards are connected; 0 for not connected."""
+
+
+@runtime_checkable
+class CanMeasure(Protocol):
+    """A vendor whose driver reports how much of a card is in use."""
+
+    def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
+        """How much of each card is in use, by id; called on a thread of its own."""
 
 
 @runtime_checkable

@@ -33,6 +33,7 @@ typedef struct {
 } Pci;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
+typedef struct { unsigned gpu, memory; } Rates;
 typedef struct { Device device; unsigned long long type, data; unsigned gi, ci; } Event;
 typedef struct {
     unsigned multiprocessors, copy, decoder, encoder, jpeg, ofa, gi_slices, ci_slices;
@@ -390,6 +391,13 @@ int nvmlDeviceGetMemoryInfo_v2(Device device, Memory2 *to) {
 int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
     ON("nvmlDeviceGetCudaComputeCapability", device, gpu_of)
     if (!get(line, "cc") || sscanf(get(line, "cc"), "%d.%d", major, minor) != 2) FAIL(NOT_SUPPORTED);
+    LEAVE
+}
+int nvmlDeviceGetUtilizationRates(Device device, Rates *to) {
+    ON("nvmlDeviceGetUtilizationRates", device, gpu_of)
+    if (!get(line, "busy")) FAIL(NOT_SUPPORTED);
+    to->gpu = (unsigned)number(line, "busy", 0);
+    to->memory = 0;
     LEAVE
 }
 int nvmlDeviceGetTemperature(Device device, unsigned sensor, unsigned *to) {

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
-from devhost.backend import HEALTHY, AttributeValue, Context, Edits, Event, Health, claim, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Context, Edits, Event, Health, Usage, claim, unhealthy
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import AMD, Adapter
@@ -115,6 +115,22 @@ class Amd:
             return 0
         link = self._links_of(a.facts.node.number).get(b.facts.node.number)
         return NEIGHBOUR * link.links // link.hops if link else 0
+
+    def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
+        """Of cards that are a whole GPU: the driver has no figures of a partition."""
+        return {
+            card.id: self._usage(card.facts.whole.path)
+            for card in cards
+            if isinstance(card.facts, AmdFacts) and card.device.attributes["kind"] != PARTITION
+        }
+
+    def _usage(self, path: str) -> Usage:
+        """See the kernel's Documentation/gpu/amdgpu/driver-misc.rst and thermal.rst."""
+        busy, used, memory = (
+            self._sysfs.integer(f"{path}/{name}")
+            for name in ("gpu_busy_percent", "mem_info_vram_used", "mem_info_vram_total")
+        )
+        return Usage(None if busy is None else min(busy, 100) / 100, used, memory)
 
     async def watch(self) -> AsyncIterator[Event]:
         """Changes of the compute topology: other partitions, a GPU that was lost or reset."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from devhost.backend import Context, Edits, Event, Health, unhealthy
+from devhost.backend import Context, Edits, Event, Health, Usage, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.process import kill_group
@@ -154,6 +154,22 @@ class Nvidia:
         if a.facts.is_mig or b.facts.is_mig or not self._reported:
             return 0
         return self._nvlinks().between(a.facts.address, b.facts.address)
+
+    def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
+        """What NVML reports. A MIG instance has figures of its memory only.
+
+        Raises:
+            BackendError: NVML does not answer.
+        """
+        if not cards or self._why_closed:
+            return {}
+        found = reports.usage(self.client.ask("usage", self._timings.answer).content)
+        keys = {
+            card.id: (card.facts.address, card.facts.uuid if card.facts.is_mig else "")
+            for card in cards
+            if isinstance(card.facts, NvidiaFacts)
+        }
+        return {name: found[key] for name, key in keys.items() if key in found}
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """What a container needs, by the strategies of the options."""

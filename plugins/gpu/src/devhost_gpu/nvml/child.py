@@ -125,7 +125,7 @@ class Child:
         """Answers one request."""
         try:
             self._initialize()
-            gpus, asks = request["gpus"], {"probe": self._check, "links": self._nvlinks}
+            gpus, asks = request["gpus"], {"probe": self._check, "links": self._nvlinks, "usage": self._usage}
             ask = asks.get(request["do"])
             reply = {"id": request["id"], "ok": self._each(gpus, ask) if ask else self.inventory(gpus)}
         except self._nvml.NVMLError as error:
@@ -399,6 +399,27 @@ class Child:
         found = nvml.nvmlDeviceGetGridLicensableFeatures_v4(handle)
         features = found.gridLicensableFeatures[: found.licensableFeaturesCount]
         return not found.isGridLicenseSupported or not features or any(one.featureState for one in features)
+
+    def _usage(self, handle: Any, address: str) -> dict[str, Any]:
+        """How much of a GPU is in use, and of each of its MIG instances by UUID."""
+        nvml, optional = self._nvml, self._optional
+        rates = optional(nvml.nvmlDeviceGetUtilizationRates, handle)  # not of GPUs in MIG mode
+        mig = optional(nvml.nvmlDeviceGetMigMode, handle)
+        migs = self._migs(handle) if mig and mig[0] else []
+        return {
+            "busy": rates.gpu if rates else None,
+            "memory": self._memory(handle),
+            "instances": {nvml.nvmlDeviceGetUUID(one): self._memory(one) for _, one in migs},
+        }
+
+    def _memory(self, handle: Any) -> list[int] | None:
+        """The bytes that are in use, and all. What the driver reserves is not in use, if it can tell."""
+        nvml, optional = self._nvml, self._optional
+        newer = getattr(nvml, "nvmlMemory_v2", None)
+        found = (newer and optional(nvml.nvmlDeviceGetMemoryInfo, handle, newer)) or optional(
+            nvml.nvmlDeviceGetMemoryInfo, handle
+        )
+        return [found.used, found.total] if found else None
 
     def _nvlinks(self, handle: Any, address: str) -> dict[str, Any]:
         """The number of active links to each peer: a PCI address, or ``switch``."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from devhost.backend import Usage
 from devhost.backend.frozen import frozen
 
 LOST, RESET_REQUIRED = 15, 16
@@ -205,6 +206,21 @@ def checks(answer: Mapping[str, Any]) -> dict[str, Check | NvmlError]:
 def links(answer: Mapping[str, Any]) -> NvLinks:
     """Reads the answer to ``links``."""
     return NvLinks({address: gpu.get("peers", {}) for address, gpu in answer.items()})
+
+
+def usage(answer: Mapping[str, Any]) -> dict[tuple[str, str], Usage]:
+    """Reads the answer to ``usage``: by PCI address, and the UUID of a MIG instance or an empty text."""
+    found = {}
+    for address, gpu in answer.items():
+        if "error" not in gpu:
+            busy = gpu["busy"]
+            found[address, ""] = _usage(gpu["memory"], None if busy is None else min(busy, 100) / 100)
+            found.update(((address, uuid), _usage(memory)) for uuid, memory in gpu["instances"].items())
+    return found
+
+
+def _usage(memory: Sequence[int] | None, busy: float | None = None) -> Usage:
+    return Usage(busy, *(memory or (None, None)))
 
 
 def _error(answer: Mapping[str, Any]) -> NvmlError | None:

@@ -1,0 +1,109 @@
+"""How much of the devices is in use, asked for scrapes of the metrics.
+
+Backends are asked at most every :data:`INTERVAL` seconds, whatever the number of scrapers, and not at all
+without a scrape. A scrape waits for :data:`PATIENCE` at most. For a backend that takes longer it has the
+previous answer, and none once that is older than :data:`KEPT`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+
+from devhost.backend import Usage
+from devhost.backend.errors import BackendError
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog
+
+from .scanner import Scanner
+
+log = get(__name__)
+
+INTERVAL = 10.0
+"""Seconds between two questions to a backend."""
+
+PATIENCE = 2.0
+"""Seconds that a scrape waits for answers."""
+
+KEPT = 60.0
+"""Seconds for which an answer is shown."""
+
+DEADLINE = 5.0
+"""Seconds that one call of a backend may take."""
+
+
+class UsageReader:
+    """Asks the backends that can tell.
+
+    Args:
+        scanners: returns those of the running backends, by name.
+        clock: of the intervals.
+        patience: see :data:`PATIENCE`.
+    """
+
+    def __init__(
+        self,
+        scanners: Callable[[], Mapping[str, Scanner]],
+        clock: Clock = LOOP_CLOCK,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._scanners = scanners
+        self._clock = clock
+        self._patience = patience
+        self._questions: dict[str, _Question] = {}
+
+    async def read(self) -> Mapping[str, Mapping[str, Usage]]:
+        """What is known now: by backend, then by the device's id."""
+        scanners = {
+            name: scanner
+            for name, scanner in self._scanners().items()
+            if scanner.runner.abilities.usage and scanner.runner.started
+        }
+        for name in self._questions.keys() - scanners.keys():
+            self._questions.pop(name).cancel()
+        now = self._clock.time()
+        for name, scanner in scanners.items():
+            self._questions.setdefault(name, _Question(name)).ask(scanner, self._clock)
+        running = [one.task for one in self._questions.values() if one.task is not None]
+        if running:
+            await asyncio.wait(running, timeout=self._patience)
+        return {name: one.answer for name, one in self._questions.items() if one.began > now - KEPT}
+
+
+class _Question:
+    """What one backend was asked last, and answered."""
+
+    def __init__(self, backend: str) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.answer: Mapping[str, Usage] = {}
+        self.began = -math.inf
+        """When the question was asked that :attr:`answer` answers."""
+        self._asked = -math.inf
+        self._failures = FailureLog(
+            log, "the use of devices is not known", "the use of devices is known again", backend=backend
+        )
+
+    def ask(self, scanner: Scanner, clock: Clock) -> None:
+        """Asks, unless that was done just now or is still going on."""
+        now = clock.time()
+        if self.task is None and now >= self._asked + INTERVAL:
+            self._asked = now
+            self.task = asyncio.create_task(self._ask(scanner, now))
+
+    def cancel(self) -> None:
+        """Waits for no answer."""
+        if self.task is not None:
+            self.task.cancel()
+
+    async def _ask(self, scanner: Scanner, began: float) -> None:
+        runner = scanner.runner
+        try:
+            self.answer = await runner.call("usage", DEADLINE, runner.usage, list(scanner.devices.values()))
+            self.began = began
+        except BackendError as error:
+            self._failures.failed(str(error))
+        else:
+            self._failures.succeeded()
+        finally:
+            self.task = None
