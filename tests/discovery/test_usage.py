@@ -57,27 +57,27 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def reading(patience: float = 60.0) -> AsyncIterator[tuple[UsageReader, Clock]]:
+async def reading(patience: float = 60.0) -> AsyncIterator[tuple[UsageReader, Clock, BackendRunner]]:
     runner = BackendRunner(Measured, NoOptions(), Path("/"))
     scanner = Scanner(runner, Metrics(), lambda at: None)
     task = asyncio.create_task(scanner.run())
     await asyncio.wait_for(scanner.answered.wait(), 60)
     clock = Clock()
     try:
-        yield UsageReader(lambda: {"measured": scanner}, clock, patience), clock
+        yield UsageReader(lambda: {"measured": scanner}, clock, patience), clock, runner
     finally:
         task.cancel()
         runner.close()
 
 
 async def test_a_scrape_has_what_is_known_about_the_devices_that_exist() -> None:
-    async with reading() as (reader, _):
+    async with reading() as (reader, *_):
         assert await reader.read() == {"measured": {"c0": ONE}}
     assert Measured.asked == [["c0", "c1"]]
 
 
 async def test_many_scrapers_cause_one_question_in_each_interval() -> None:
-    async with reading() as (reader, clock):
+    async with reading() as (reader, clock, _):
         found = await asyncio.gather(*(reader.read() for _ in range(20)))
         assert found == [{"measured": {"c0": ONE}}] * 20
         clock.ahead = INTERVAL - 1
@@ -90,12 +90,13 @@ async def test_many_scrapers_cause_one_question_in_each_interval() -> None:
 
 
 async def test_a_backend_that_hangs_keeps_no_scrape_and_its_last_answer_ends(hang: threading.Event) -> None:
-    async with reading(patience=0.2) as (reader, clock):
+    async with reading(patience=0.2) as (reader, clock, runner):
         while not await reader.read():  # a busy machine
             clock.ahead += INTERVAL
         Measured.going = hang
         clock.ahead += INTERVAL + 1
         assert await reader.read() == {"measured": {"c0": ONE}}
+        assert runner.hung == 0, "the scrape waited until the call was given up"
         clock.ahead += KEPT
         assert await reader.read() == {}
 
@@ -106,7 +107,7 @@ async def test_a_failure_is_logged_once_and_hides_nothing_of_others(
 ) -> None:
     caplog.set_level("INFO")
     Measured.answer = answer
-    async with reading() as (reader, clock):
+    async with reading() as (reader, clock, _):
         for _ in range(3):
             assert await reader.read() == {}
             clock.ahead += INTERVAL + 1
