@@ -6,6 +6,7 @@ Each ``gives`` repeats what the plugin's Allocate answers for devices with these
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
+from profiles import PROFILES, everything
 
-EXAMPLES = Path(__file__).parents[2] / "config/examples/accelerators"
+FILES = {file.stem: file for file in PROFILES}
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Kind:
     ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.profile} {self.resource.partition('/')[2]}"
+        return f"{self.profile}-{self.resource.partition('/')[2]}"
 
     @property
     def numbers(self) -> range:
@@ -509,7 +512,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 def use(node: Node, kind: Kind) -> None:
     kind.machine(Tree(node.root))
-    text = (EXAMPLES / f"{kind.profile}.yaml").read_text(encoding="utf-8")
+    text = FILES[kind.profile].read_text(encoding="utf-8")
     node.configure(text.replace("version: 1\n", ""))
 
 
@@ -547,9 +550,27 @@ async def test_a_fault_makes_a_device_unhealthy_until_it_ends(node: Node, kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path, kind: Kind) -> None:
+async def test_no_profile_takes_the_devices_of_another(node: Node, kind: Kind) -> None:
+    kind.machine(Tree(node.root))
+    node.configure(yaml.safe_dump(everything(), sort_keys=False))
+    vendor = kind.resource.partition("/")[0]
+    async with node.served():
+        await node.until(lambda: kind.count * kind.replicas in node.kubelet.allocatable().values())
+        assert {name.partition("/")[0] for name in node.kubelet.allocatable()} == {vendor}
+
+
+async def test_a_rebellions_device_without_a_status_is_healthy(node: Node) -> None:
+    (kind,) = (one for one in KINDS if one.resource == "rebellions.ai/ATOM")
+    use(node, kind)
+    (node.root / kind.fault.lstrip("/")).unlink()
+    async with node.served():
+        await node.offers({kind.resource: kind.count})
+
+
+@pytest.mark.parametrize(("profile", "resource"), sorted({(one.profile, one.resource) for one in KINDS}))
+def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path, profile: str, resource: str) -> None:
     Tree(tmp_path)
-    command = [sys.executable, "-m", "devhost", "explain", kind.resource, "--root", tmp_path]
-    command += ["--config", EXAMPLES / f"{kind.profile}.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"{kind.resource} (resources[")
+    command = [sys.executable, "-m", "devhost", "explain", resource, "--root", tmp_path]
+    done = subprocess.run([*command, "--config", FILES[profile]], capture_output=True, text=True, check=True)
+    reason = r"\(resources\[\d+\]\): 0 devices; the backend sees no devices"
+    assert re.match(f"{re.escape(resource)} {reason}", done.stdout)
