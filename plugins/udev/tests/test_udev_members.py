@@ -375,6 +375,18 @@ def test_pair_number_never_gives_the_node_of_another_card_when_one_is_missing(ma
     assert nodes(machine.backend(optional))["/dev/a1"] == ["/dev/a1"]
 
 
+def test_pair_first_number_joins_all_nodes_of_a_card_with_several_numbers(machine: Any) -> None:
+    names = [f"npu{n}{end}" for n in (0, 1, 10) for end in ("mgmt", "pe0", "pe0-1", "pe1")]
+    for minor, name in enumerate(names):
+        machine.node(f"/dev/rngd/{name}", f"c235:{minor}")
+    members = (Member("/dev/rngd/npu*mgmt"), Member("/dev/rngd/npu*pe*"))
+    backend = machine.backend(Group("g", members=members, pair=Pair.FIRST_NUMBER))
+    assert nodes(backend) == {
+        f"/dev/rngd/npu{n}mgmt": [f"/dev/rngd/npu{n}{end}" for end in ("mgmt", "pe0", "pe0-1", "pe1")]
+        for n in (0, 1, 10)
+    }
+
+
 def test_pair_number_needs_a_number_and_gives_one_node_to_one_device(machine: Any) -> None:
     numbered(machine, a=(1,), b=(1,))
     machine.device("virtual/a/a", "a", "ax", "250:0")

@@ -364,8 +364,8 @@ class Pairing:
             for column in joining:
                 if column in refused:
                     joined: Iterable[list[Target]] = _refused(leaders, leader, column)
-                elif column.pair(group) is Pair.NUMBER:
-                    joined = _by_number(leaders, column)
+                elif number_of := _NUMBERS.get(column.pair(group)):
+                    joined = _by_number(leaders, column, number_of)
                 else:
                     joined = self._by_hardware(leaders, leader, column)
                 for found, targets in zip(rows, joined, strict=True):
@@ -479,21 +479,32 @@ def _joined(
             yield [Target(column.member.title, (), lacks(n, leader, taken=taken))]
 
 
-_NUMBER = re.compile(r"([0-9]+)[^0-9]*$")
+_NUMBER = re.compile(r"[0-9]+")
 
 
 def last_number(path: str) -> int | None:
     """The last number in the last part of a path: 1 of ``/dev/accel/accel_controlD1``."""
+    found = _NUMBER.findall(path.rpartition("/")[2])
+    return int(found[-1]) if found else None
+
+
+def _first_number(path: str) -> int | None:
+    """The first number in the last part of a path: 0 of ``/dev/rngd/npu0pe2-3``."""
     found = _NUMBER.search(path.rpartition("/")[2])
-    return int(found[1]) if found else None
+    return int(found[0]) if found else None
 
 
-def _by_number(leaders: Sequence[Target | None], column: _Column) -> Iterator[list[Target]]:
+_NUMBERS = {Pair.NUMBER: last_number, Pair.FIRST_NUMBER: _first_number}
+
+
+def _by_number(
+    leaders: Sequence[Target | None], column: _Column, number_of: Callable[[str], int | None]
+) -> Iterator[list[Target]]:
     """The nodes of a member for each row, with the number of the leader, or why there is none."""
-    numbers = [last_number(leader.path) if leader else None for leader in leaders]
+    numbers = [number_of(leader.path) if leader else None for leader in leaders]
 
     def near(target: Target) -> list[int]:
-        number = last_number(target.path)
+        number = number_of(target.path)
         return [int(number is not None and number == one) for one in numbers]
 
     def lacks(n: int, leader: Target, *, taken: bool) -> str:

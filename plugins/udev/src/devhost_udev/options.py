@@ -34,6 +34,8 @@ class Pair(StrEnum):
     """Nodes on the same hardware."""
     NUMBER = "number"
     """Nodes with the same number at the end of their names, regardless of hardware."""
+    FIRST_NUMBER = "firstNumber"
+    """The same with the first number in their names."""
     ORDER = "order"
     """The first with the first, the second with the second, regardless of hardware and names."""
 
@@ -183,7 +185,8 @@ class Group:
     pair: Pair = option(
         Pair.HARDWARE,
         "How the nodes of several globs, `where` and USB members are combined: those on the same `hardware`, "
-        "with the same `number` at the end of their names, or by their `order` in the list of each.",
+        "with the same `number` at the end of their names (`firstNumber`: the first one), or by their "
+        "`order` in the list of each.",
     )
     id: str = option(
         "",

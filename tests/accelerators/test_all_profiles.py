@@ -1,0 +1,38 @@
+"""All profiles of accelerators in one file, on a node that has none of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from devhost_testing.node import Node
+from devhost_testing.trees import Tree
+from profiles import PROFILES, everything
+
+from devhost.host.shown.status import status
+
+
+def test_all_profiles_fit_in_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "devhost.yaml"
+    file.write_text(yaml.safe_dump({"version": 1} | everything(), sort_keys=False), encoding="utf-8")
+    command = [sys.executable, "-m", "devhost", "check", file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_a_node_without_accelerators_offers_nothing_and_has_no_problem(tmp_path: Path) -> None:
+    async with Node(tmp_path) as node:
+        Tree(node.root).device("virtual/misc/fuse", "misc", "fuse", "10:229")
+        node.configure(yaml.safe_dump(everything(), sort_keys=False))
+        async with node.served():
+            await node.until(lambda: node.devices("udev"))
+            assert node.kubelet.allocatable() == {}
+            assert status(node.host)["problems"] == []
+
+
+def test_a_profile_states_its_source_its_differences_and_its_migration() -> None:
+    for file in PROFILES:
+        header = file.read_text(encoding="utf-8").partition("version: 1")[0]
+        assert all(f"\n# {part}" in header for part in ("Source: ", "Differences", "Migration: ")), file.name

@@ -1,0 +1,32 @@
+"""The profiles of accelerators, and one configuration with all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PROFILES = sorted((Path(__file__).parents[1] / "config/examples/accelerators").glob("*.yaml"))
+
+
+def everything() -> dict[str, Any]:
+    """The groups, options and entries of all profiles, without the version.
+
+    Two profiles with one resource are for different nodes: the later one's is called after its file.
+    """
+    options: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
+    for file in PROFILES:
+        profile = yaml.safe_load(file.read_text(encoding="utf-8"))
+        assert profile.keys() <= {"version", "backends", "resources"}
+        for backend, own in profile.get("backends", {}).items():
+            for key, value in own.items():
+                shared = options.setdefault(backend, {})
+                shared[key] = [*shared.get(key, []), *value] if isinstance(value, list) else value
+        for entry in profile["resources"]:
+            name = entry["name"]
+            name = f"{name}-{file.stem}" if name in resources else name
+            assert name not in resources
+            resources[name] = entry | {"name": name, "optional": True}
+    return {"backends": options, "resources": list(resources.values())}
