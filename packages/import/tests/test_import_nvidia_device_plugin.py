@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from devhost_gpu.options import GpuResourceOptions, Mps
-from devhost_import import nvidia_device_plugin
+from devhost_import import nvidia
 from devhost_import.command import command
 from devhost_import.source import Source
 from importing import said
@@ -69,7 +69,7 @@ sharing:
 
 def convert(data: bytes, file_name: str, key: str = "", *, as_written: bool = False) -> str:
     source = Source(data, file_name, "nvidia-device-plugin", key)
-    return nvidia_device_plugin.convert(source, as_written=as_written)
+    return nvidia.convert(source, as_written=as_written)
 
 
 @pytest.fixture

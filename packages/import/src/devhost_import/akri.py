@@ -35,6 +35,7 @@ _ATTRIBUTES = {
     "ATTRS{idVendor}": "idVendor", "ATTRS{idProduct}": "idProduct", "ATTRS{serial}": "serial",
     "ATTRS{manufacturer}": "vendor", "ATTRS{product}": "model", "ATTRS{bInterfaceNumber}": "usbInterface",
 }  # fmt: skip
+_Found = tuple[Entry, Sequence[Block], dict[str, Written]]  # with the blocks of its rules, and their member
 _BUSES = {"usb": "usbPort", "pci": "pciBusID"}
 
 
@@ -43,10 +44,6 @@ class _Details:
     udev_rules: tuple[str, ...] = option(example="['KERNEL==\"video[0-9]*\"']")
     permissions: Annotated[str, Form(r"(?!m?$)[rwm]{1,3}", "some of r, w and m")] = "rwm"
     group_recursive: bool = False
-
-
-_Found = tuple[Entry, Sequence[Block], dict[str, Written]]
-"""The entry of a Configuration, the blocks of its rules, and the member of its group that has them."""
 
 
 def convert(source: Source) -> str:
@@ -58,8 +55,7 @@ def convert(source: Source) -> str:
 
 def _configurations(source: Source) -> Iterator[tuple[str, Value, Value]]:
     """The name and the spec of each, also in values of Akri's chart, and the details of its handler."""
-    values = source.values("akri", recognized=lambda one: one.at("udev", "configuration"))
-    if values is not None:
+    if values := source.values("akri", recognized=lambda one: one.at("udev", "configuration")):
         udev = values.at("udev") or values
         if left := [*values.others("udev"), *(f"udev.{key}" for key in udev.others("configuration"))]:
             source.note(f"{some(left)}: settings of the chart, which are not converted.")
@@ -70,13 +66,12 @@ def _configurations(source: Source) -> Iterator[tuple[str, Value, Value]]:
         yield spec.text("name") or "akri-udev", spec, spec.at("discoveryDetails")
         spec.omit("discoveryDetails")
     is_found = values is not None
-    for one in source.objects:
+    for one in source.of_kinds("Configuration"):
         handler, former = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
-        name = text_at(handler.node, "name")
-        if one.kind == "Configuration" and name != "udev" and not former:
+        if (name := text_at(handler.node, "name")) != "udev" and not former:
             source.note(f"{one.name}: the handler {name} does not find devices of a node: omitted.")
             one.take()
-        elif one.kind == "Configuration":
+        else:
             is_found = True
             handler.omit("name")
             yield one.name, one.at("spec") or one, handler.at("discoveryDetails") if handler else former
@@ -85,7 +80,6 @@ def _configurations(source: Source) -> Iterator[tuple[str, Value, Value]]:
 
 
 def _read(name: str, spec: Value, holder: Value) -> _Found:
-    """What a Configuration selects."""
     full = f"{DOMAIN}/{name}"
     if problem := naming.problem(full):
         spec.refuse(f"{shown(full)} {problem}", "change the name of the Configuration")
@@ -116,8 +110,11 @@ def _read(name: str, spec: Value, holder: Value) -> _Found:
         remarks.append(_RECURSIVE)
     member: dict[str, Written] = {"where": several(blocks), "permissions": details.permissions}
     if not blocks:
-        remarks.append(f"{full} has no rule that can be converted: omitted.")
-        return Entry(remarks=remarks), blocks, member
+        return (
+            Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."]),
+            blocks,
+            member,
+        )
     group: Group = {"name": name, "members": [member], "env": env}
     return Entry(full, "udev", [{"group": name}], replicas(capacity), remarks, [group]), blocks, member
 
@@ -125,12 +122,9 @@ def _read(name: str, spec: Value, holder: Value) -> _Found:
 def _rule(rule: str, remarks: list[str]) -> list[Block]:
     """The blocks of one rule, unless Akri refuses it or devhost has no equivalent."""
     choices: dict[str, list[Block]] = {}
-    never: list[Block] = []
-    mine: list[str] = []
-    at, properties = 0, 0
+    never, mine, at, properties = list[Block](), list[str](), 0, 0
     while at < len(rule.rstrip()):
-        term = _TERM.match(rule, at)
-        if term is None:
+        if (term := _TERM.match(rule, at)) is None:
             raise Invalid(f"{shown(rule[at:].strip())} is not a term")
         name, key, operator, value, _ = term.groups()
         if operator not in ("==", "!="):

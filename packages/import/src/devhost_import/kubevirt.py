@@ -24,9 +24,9 @@ _OF_KINDS = {
 }
 _PATHS = (*_OF_KINDS.values(), ("configuration", "permittedHostDevices"), ("permittedHostDevices",))
 
-_Ids = Annotated[
-    str, Form(f"{PCI_ID.pattern}:{PCI_ID.pattern}", "a vendor id and a device id", 'as in "10de:1eb8"')
-]
+_Id = Annotated[str, Form(PCI_ID.pattern, "a USB id", 'four hex digits, as in "46f4"')]
+_PAIR = f"{PCI_ID.pattern}:{PCI_ID.pattern}"
+_Ids = Annotated[str, Form(_PAIR, "a vendor id and a device id", 'as in "10de:1eb8"')]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,6 @@ class _Pci(_Device):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mediated(_Device):
     mdev_name_selector: str = option(example='"GRID T4-1Q"')
-
-
-_Id = Annotated[str, Form(PCI_ID.pattern, "a USB id", 'four hex digits, as in "46f4"')]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +93,8 @@ def convert(source: Source) -> str:
         missing = "it has no spec.configuration.permittedHostDevices"
         found[0].fail(missing, "KubeVirt permits no host device with it")
     entries = [*_entries(devices)]
-    own = [
-        one.resource_name for one in devices if not (one.external_resource_provider or type(one) is _Mediated)
-    ]
+    mine = [one for one in devices if not (one.external_resource_provider or isinstance(one, _Mediated))]
+    own = {one.resource_name for one in mine}
     if names := [entry.name for entry in entries if entry.name in own]:
         source.note(_OWN.format(", ".join(names)))
     return document(source, "KubeVirt", _DIFFERS, sorted(entries, key=lambda entry: entry.backend))
@@ -158,9 +154,8 @@ def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
         elif isinstance(device, _Pci):
             made.where, made.backend = [device.where], "sriov"
             if not device.external_resource_provider and (used := last[str(device.where)]) != name:
-                omitted = (
-                    f"{name}: of several names for a selector KubeVirt uses the last, here {used}: omitted."
-                )
+                why = f"of several names for a selector KubeVirt uses the last, here {used}"
+                omitted = f"{name}: {why}: omitted."
         elif isinstance(device, _Usb):
             made.where = [{"devType": "usb_device", **device.ids[0]}]
             made.keys = {"kubevirt": True, "permissions": "mrw"}

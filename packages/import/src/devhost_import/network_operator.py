@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from devhost.config.document import Entry, Fields, Items, Node, Scalar, parse
 
-from .source import CHOOSE, GUIDE, Source, Value, node_at, text_at
+from .source import CHOOSE, GUIDE, Source, Value, text_at
 from .workload import Container, Options, file_of, the_container
 
 _POLICIES = ("NicClusterPolicy", "NicNodePolicy")
@@ -23,8 +23,7 @@ _DEFAULTS = {  # the chart's own values of resources
     "sriovDevicePlugin": b"[{name: hostdev, vendors: [15b3]}]",
 }
 _OF_CHART = {*_IMPORTERS, "deployCR", "keepNCP", "maintenanceOperator", "sriovNetworkOperator"}
-NAMED = {"use-cdi": "set inject: cdi, see docs/cdi.md."}
-"""A flag of both plugins without a counterpart."""
+NAMED = {"use-cdi": "set inject: cdi, see docs/cdi.md."}  # a flag of both plugins without a counterpart
 
 _FORMER = {  # by the mode of k8s-rdma-sriov-dev-plugin
     "sriov": "sriov-network-device-plugin replaced it: write its resourceList with these interfaces in "
@@ -35,11 +34,9 @@ _FORMER = {  # by the mode of k8s-rdma-sriov-dev-plugin
 
 
 def configuration(source: Source, section: str, top: str, program: str) -> tuple[Value, Options | None]:
-    """The plugin's document, and the flags that start the plugin if the input has them.
-
-    ``section`` is the plugin's in objects and values of the operator, ``top`` the key of the list in its
-    file, ``program`` a word in its image or command.
-    """
+    """The plugin's document, and the flags that start the plugin if the input has them. ``section`` is the
+    plugin's in objects and values of the operator, ``top`` the key of the list in its file, ``program`` a
+    word in its image or command."""
     plugin = the_container(source, lambda one: one.starts(program) or one.starts("-resource-prefix"), program)
     policies = [one for one in source.objects if one.kind in _POLICIES and one.at("spec", section, "config")]
     values = source.values("network-operator", recognized=lambda one: not _OF_CHART.isdisjoint(one.keys))
@@ -54,7 +51,7 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
         _finish(spec, section)
     elif bare:
         found = bare[0]
-    elif values is not None and any(node_at(values.node, name) for name in _IMPORTERS):
+    elif values is not None and any(map(values.has, _IMPORTERS)):
         values.for_pods()
         found = _of_values(values, section, top)
         _finish(values, section)
@@ -62,10 +59,10 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
         path = options.get("config-file").text() if options else ""
         held = file_of(source, plugin, path, "config.json", marks=[top])
         found = held or _refuse(source, section, plugin, path)
-    mode = text_at(found.node, "mode") or ("sriov" if node_at(found.node, "pfNetdevices") else "")
-    if mode in _FORMER and node_at(found.node, top) is None:
+    mode = text_at(found.node, "mode") or ("sriov" if found.has("pfNetdevices") else "")
+    if mode in _FORMER and not found.has(top):
         found.fail(f"it is for k8s-rdma-sriov-dev-plugin in mode {mode}", _FORMER[mode])
-    if node_at(found.node, top) and not found.at(top):
+    if found.has(top) and not found.at(top):
         message = f"{found.place.key(top).path} is null: this node has no resources"
         found.at(top).fail(message, f"{CHOOSE}, or give the file of another node")
     return found, options
@@ -82,8 +79,7 @@ def _finish(holder: Value, section: str) -> None:
 def _refuse(source: Source, section: str, plugin: Container | None, path: str) -> NoReturn:
     for one in source.objects:
         if one.kind in _POLICIES:
-            other = next((name for name in _IMPORTERS if one.at("spec", name, "config")), "")
-            if other:
+            if other := next((name for name in _IMPORTERS if one.at("spec", name, "config")), ""):
                 message = f"this {one} has spec.{other}.config, but no spec.{section}.config"
                 one.fail(message, f"devhost import {_IMPORTERS[other]}")
             hint = f"is it the right object? For other plugins see {GUIDE}"
@@ -110,7 +106,7 @@ def _of_values(values: Value, section: str, top: str) -> Value:
         resources = source.document(node, plugin.place.key("resources"))
         source.note(f"{section}.resources are those of the chart's default.")
     if not resources:
-        others = [name for key, name in _IMPORTERS.items() if node_at(values.node, key, "resources")]
+        others = [name for key, name in _IMPORTERS.items() if values.has(key, "resources")]
         hint = f"devhost import {' and '.join(others)}" if others else "is it the right file?"
         values.fail(f"these values have no {section}.resources", hint)
     values.is_off("operator", section, "deploy")

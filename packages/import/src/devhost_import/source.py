@@ -9,7 +9,7 @@ would refuse, is a ``ConfigError``. A key that no importer reads is named in the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import reduce
 from typing import Annotated, Any, NoReturn, Self, TypeVar, get_args, get_origin
@@ -21,17 +21,18 @@ from devhost.config.reader import WRONG, Form, Raw, keys, members, read
 PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")  # a vendor or device id in any notation
 Id = Annotated[str, Form(PCI_ID.pattern, "a PCI id", 'four hex digits, as in "15b3"')]
 Text = Annotated[str, Form("(?s).+", "text that is not empty", "remove it")]
-Ignored = list[tuple[Mark, str, str]]  # position, path and a hint
+Ignored = list[tuple[Mark, str, str, str]]  # position, path, key and a hint
+Note = Callable[[str], None]  # called with a remark for the result
 HELM = "the output of helm get values"
 GUIDE = "docs/migration.md"  # the page for plugins and objects that cannot be imported
 CHOOSE = "choose one with --key"
 UNKNOWN_KEY = "this import does not know it"  # another release of the plugin may read it
 UNKNOWN = f"{UNKNOWN_KEY}, and does not convert it: check whether you need it."
 TRUE = ("true", "t", "1")  # what Go takes for true, in lower case
-INTEL = ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")  # the plugins of Intel
+_INTEL = ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")
+INTEL = {f"{name.title()}DevicePlugin": name for name in _INTEL}  # the plugins by the kind of their objects
 _IF_EMPTY = "is it the right file?"
-_IF_LARGE = "name the plugin's objects in the command, or use --from-cluster"
-_INTEL = " ".join(f"{name.title()}DevicePlugin" for name in INTEL)
+
 
 # API groups with the kinds that importers read, and the importer if few read them; other groups have some of
 # the same kinds
@@ -41,7 +42,7 @@ _GROUPS = {
     "amd.com": ("amd-device-plugin", "DeviceConfig"),
     "apps": ("", "DaemonSet Deployment ReplicaSet StatefulSet"),
     "argoproj.io": ("", "Application ApplicationSet"),
-    "deviceplugin.intel.com": ("intel-device-plugins", _INTEL),
+    "deviceplugin.intel.com": ("intel-device-plugins", " ".join(INTEL)),
     "extensions": ("", "DaemonSet Deployment ReplicaSet"),
     "hco.kubevirt.io": ("kubevirt", "HyperConverged"),
     "helm.cattle.io": ("", "HelmChart HelmChartConfig"),
@@ -54,7 +55,7 @@ _GROUPS = {
 _IMPORTERS = {kind: name for name, kinds in _GROUPS.values() if name for kind in kinds.split()}
 _READ = {kind for _, kinds in _GROUPS.values() for kind in kinds.split()}
 _BOOKKEEPING = ("apiVersion", "immutable", "kind", "metadata", "status")  # they configure nothing
-OF_PODS = frozenset({
+OF_PODS = frozenset({  # keys for the pods of a plugin, which many charts and objects have
     "affinity", "annotations", "commonAnnotations", "commonLabels", "containerResources", "daemonsets",
     "dnsPolicy", "fullnameOverride", "global", "hostNetwork", "image", "imagePullPolicy", "imagePullSecrets",
     "initImage", "labels", "logLevel", "nameOverride", "namespace", "namespaceOverride", "nodeSelector",
@@ -62,7 +63,12 @@ OF_PODS = frozenset({
     "repository", "resources", "runtimeClassName", "securityContext", "service", "serviceAccount",
     "tolerations", "updateStrategy", "version",
 })  # fmt: skip
-"""Keys for the pods of a plugin, which many charts and objects have."""
+
+# keys of objects with values of a chart
+_ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")  # outside the object
+_OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject"}
+_CHART = (("chart",), ("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
+_VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"), ("chart", "version"))
 T = TypeVar("T")
 V = TypeVar("V", bound="Value")
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")  # of helm get values
@@ -86,12 +92,12 @@ class Value:
         node = node_at(self.node, *path) or Scalar(self.node.mark, "", "null")
         return Value(self.source, self.root, node, reduce(Place.key, path, self.place))
 
+    def has(self, *path: str) -> bool:
+        return node_at(self.node, *path) is not None  # also if it is null
+
     def text(self, *path: str) -> str:
         found = self.at(*path)
-        if not found or not isinstance(found.node, Scalar):
-            return ""
-        found.take()
-        return found.node.text.strip()
+        return text_at(found.take()).strip() if isinstance(found.node, Scalar) and found else ""
 
     def is_true(self, *path: str, otherwise: bool = False) -> bool:
         text = self.text(*path).lower()
@@ -142,10 +148,8 @@ class Value:
 
     def omit(self, *names: str) -> list[str]:
         """Marks keys as read, and lists those with a value that was not read before."""
-        found = [
-            (name, value) for name in names if (value := self.at(name)) and not self.source.is_read(value)
-        ]
-        return [name for name, value in found if value.take()]
+        found = [(name, one) for name in names if (one := self.at(name)) and not self.source.is_read(one)]
+        return [name for name, one in found if one.take()]
 
     def others(self, *names: str) -> list[str]:
         """The same for all keys except these."""
@@ -179,26 +183,22 @@ class Value:
         return self
 
     def read_as(self, wanted: Any) -> Any:
-        """The value as this type, or a refusal."""
+
         if (found := read(self.take(), wanted, self.place)) is WRONG:
             raise self.place.diagnostics.error()
         return found
 
-    def as_dataclass(
-        self, cls: type[T], remark: Callable[[str], None], only: Collection[str] = (), **hints: str
-    ) -> T:
+    def as_dataclass(self, cls: type[T], note: Note, only: Collection[str] = (), **hints: str) -> T:
         """The value as Go reads it into a struct (:func:`pruned`). A refusal names misspelt keys as well.
-
-        ``hints`` are for keys that occur in files although the plugin ignores them.
-        """
+        ``hints`` are for keys that occur in files although the plugin ignores them."""
         ignored: Ignored = []
-        node = pruned(self.take(), cls, self.place, ignored, hints, only)
-        found: T = read(node, cls, self.place)
-        for mark, path, hint in ignored:
+        found: T = read(pruned(self.take(), cls, self.place, ignored, only), cls, self.place)
+        for mark, path, key, other in ignored:
+            hint = hints.get(key, other)
             if found is WRONG and hint.startswith(MEANT):
                 self.place.diagnostics.add(mark, path, UNKNOWN_KEY, hint)
             else:
-                remark(one_line(f"{path}: {UNKNOWN_KEY} ({hint})"))
+                note(one_line(f"{path}: {UNKNOWN_KEY} ({hint})"))
         if found is WRONG:
             raise self.place.diagnostics.error()
         return found
@@ -239,9 +239,7 @@ class Object(Value):
 
 class Source:
     """An input for the importer ``peer``: its objects, what of them was read, diagnostics and remarks.
-
-    ``key`` is the configuration that the user chose.
-    """
+    ``key`` is the configuration that the user chose."""
 
     def __init__(self, data: bytes, file_name: str, peer: str, key: str = "") -> None:
         self.peer = peer
@@ -255,7 +253,8 @@ class Source:
 
     def _objects(self, data: bytes) -> list[Object]:
         if len(data) > MAX_BYTES:
-            self.diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB", _IF_LARGE)
+            hint = "name the plugin's objects in the command, or use --from-cluster"
+            self.diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB", hint)
         if release := _ALL.match(data):  # its values are in the manifest
             data = b"\n" * release[1].count(b"\n") + release[2]
         rest = _HEADER.sub(b"", data)
@@ -327,11 +326,9 @@ class Source:
         first.at("kind").fail(what, hint)
 
     def one_of(self, found: Sequence[V], program: str = "", made: Sequence[object] = ()) -> V | None:
-        """The only one of several configurations of one plugin, if any; those that set, or ``made``, the same
-        count once."""
+        """The only configuration of a plugin, if any; those that set, or ``made``, the same count once."""
         made = made or [one.settings() for one in found]
-        others = [one for one, each in zip(found, made, strict=True) if each != made[0]]
-        if others:
+        if others := [one for one, each in zip(found, made, strict=True) if each != made[0]]:
             what = f"different configurations of {program or self.peer}"
             hint = "for nodes of different kinds see deploy/README.md#nodes-of-different-kinds"
             named = some([*map(str, (found[0], *others))])
@@ -344,8 +341,7 @@ class Source:
         """All values of these charts, or ``recognized`` as such, also those in values of another chart."""
         found: list[Object] = []
         for one in self.of_kinds(""):
-            inside = {name: value for name in charts if (value := one.at(name)) and value.is_mapping}
-            if inside:
+            if inside := {name: value for name in charts if (value := one.at(name)) and value.is_mapping}:
                 one.leave("values of other charts, which are not converted.", *inside)
                 for name, part in inside.items():
                     given = replace(one, node=part.node, place=part.place, chart=name, holder=f"{one} {name}")
@@ -394,21 +390,18 @@ class Source:
         return ([place.path] if unread and place.path else unread), False
 
 
-def pruned(
-    node: Node, wanted: Any, place: Place, ignored: Ignored, hints: Mapping[str, str], only: Collection[str]
-) -> Node:
+def pruned(node: Node, wanted: Any, place: Place, ignored: Ignored, only: Collection[str] = ()) -> Node:
     """The value with only those keys, at any depth, that a plugin written in Go reads into the type
     ``wanted``, in any case; of the value itself ``only`` these, all if empty. The others are in ``ignored``,
-    because a misspelt selector selects more than intended. Null is as a missing key.
-    """
-    wanted = without_annotation(wanted)
+    because a misspelt selector selects more than intended. Null is as a missing key."""
+    wanted = _without_annotation(wanted)
     if wanted == Raw:
         return node
     if isinstance(node, Scalar) and node.kind == "int" and ":" in node.text:  # Go has no numbers of base 60
         return replace(node, kind="str")
     if isinstance(node, Items):
         inner = next((one for one in get_args(wanted) if one is not Ellipsis), None)
-        items = (pruned(one, inner, place.item(n), ignored, hints, ()) for n, one in enumerate(node.items))
+        items = (pruned(one, inner, place.item(n), ignored) for n, one in enumerate(node.items))
         return Items(node.mark, tuple(items))
     cls = next((one for one in members(wanted) if is_dataclass(one)), None)
     if not isinstance(node, Fields) or not isinstance(cls, type):
@@ -420,16 +413,31 @@ def pruned(
         if isinstance(entry.value, Scalar) and entry.value.kind == "null":
             continue
         if known is None:
-            hint = hints.get(key) or suggest(key, [one for one, _ in names.values()], "keys")
-            ignored.append((entry.mark, place.key(key).path, hint))
+            hint = suggest(key, [one for one, _ in names.values()], "keys")
+            ignored.append((entry.mark, place.key(key).path, key, hint))
         else:
-            value = pruned(entry.value, known[1], place.key(key), ignored, hints, ())
+            value = pruned(entry.value, known[1], place.key(key), ignored)
             found.entries[known[0]] = Entry(entry.mark, value)
     return found
 
 
-def without_annotation(wanted: Any) -> Any:
+def _without_annotation(wanted: Any) -> Any:
     return get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
+
+
+def typed(node: Node, wanted: Any) -> Node:
+    """The text of a flag, a variable or a chart's value as a file's value of this type."""
+    wanted = _without_annotation(wanted)
+    if not isinstance(node, Scalar):
+        return node
+    node = replace(node, text=node.text.strip())  # as in Go
+    items = [get_args(one)[0] for one in members(wanted) if get_origin(one) is tuple]
+    if items and (len(members(wanted)) == 1 or "," in node.text):
+        parts = (replace(node, text=part.strip(), kind="str") for part in node.text.split(","))
+        return Items(node.mark, tuple(typed(part, items[0]) for part in parts))
+    if wanted is bool and node.text.lower() in (*TRUE, "false", "f", "0"):
+        return replace(node, text="true" if node.text.lower() in TRUE else "false", kind="bool")
+    return replace(node, kind="int") if wanted is int and node.text.isdecimal() else node
 
 
 def pci_id(value: str) -> str:
@@ -491,10 +499,9 @@ def _plain(node: Node) -> object:
 def _kind(node: Node) -> str:
     """The kind of an object, with its group as kubectl writes it if that is not the one that is read."""
     kind, group = text_at(node, "kind"), text_at(node, "apiVersion").rpartition("/")[0]
-    is_known = kind not in _READ or node_at(node, "apiVersion") is None
-    return (
-        kind if is_known or kind in _GROUPS.get(group, ("", ""))[1].split() else f"{kind}.{group}".strip(".")
-    )
+    _, kinds = _GROUPS.get(group, ("", ""))
+    is_known = kind in kinds.split() or kind not in _READ or node_at(node, "apiVersion") is None
+    return kind if is_known else f"{kind}.{group}".strip(".")
 
 
 def parsed(node: Scalar, diagnostics: Diagnostics) -> Node:
@@ -504,12 +511,6 @@ def parsed(node: Scalar, diagnostics: Diagnostics) -> Node:
 def _tabless(data: bytes) -> bytes:
     """JSON as valid YAML, which indents without tabs; strings in JSON have none (RFC 8259, section 7)."""
     return data.replace(b"\t", b" ") if data.lstrip()[:1] in (b"{", b"[") else data
-
-
-_ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")  # outside the object
-_OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject"}
-_CHART = (("chart",), ("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
-_VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"), ("chart", "version"))
 
 
 def _unwrapped(one: Object) -> Iterator[Object]:

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from devhost.backend.errors import ConfigError
 from devhost.config.diagnostics import Diagnostics
-from devhost.config.document import Items, Node, Scalar
-from devhost.config.reader import members
+from devhost.config.document import Node, Scalar
 
-from .source import (
-    CHOOSE,
-    TRUE,
-    UNKNOWN,
-    Object,
-    Source,
-    Value,
-    has_key,
-    node_at,
-    parsed,
-    some,
-    text_at,
-    without_annotation,
-)
+from .source import CHOOSE, UNKNOWN, Object, Source, Value, has_key, node_at, parsed, some, text_at
 
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # kinds that start a plugin
 _IN_EACH_NAMESPACE = "kube-root-ca.crt"  # a ConfigMap of Kubernetes
@@ -93,21 +78,6 @@ class Options:
                 one.source.note(f"{what}: {named.get(name, UNKNOWN)}")
 
 
-def typed(node: Node, wanted: Any) -> Node:
-    """The text of a flag, a variable or a chart's value as a file's value of this type."""
-    wanted = without_annotation(wanted)
-    if not isinstance(node, Scalar):
-        return node
-    node = replace(node, text=node.text.strip())  # as in Go
-    items = [typing.get_args(one)[0] for one in members(wanted) if typing.get_origin(one) is tuple]
-    if items and (len(members(wanted)) == 1 or "," in node.text):
-        parts = (replace(node, text=part.strip(), kind="str") for part in node.text.split(","))
-        return Items(node.mark, tuple(typed(part, items[0]) for part in parts))
-    if wanted is bool and node.text.lower() in (*TRUE, "false", "f", "0"):
-        return replace(node, text="true" if node.text.lower() in TRUE else "false", kind="bool")
-    return replace(node, kind="int") if wanted is int and node.text.isdecimal() else node
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Container(Value):
     """A container of an object."""
@@ -132,7 +102,7 @@ class Container(Value):
     @property
     def program(self) -> str:
         """The name of the program without its directory; empty if the image defines it."""
-        words = self.words if node_at(self.node, "command") else []
+        words = self.words if self.has("command") else []
         return words[0].rpartition("/")[2] if words else ""
 
     @property
@@ -164,17 +134,14 @@ class Container(Value):
         return "", ""
 
     def lacks(self, path: str, key: str) -> NoReturn:
-        """Refuses the input because it does not have the ConfigMap with the plugin's file, whose ``path`` is
-        known or whose ``key`` is usual."""
+        """Refuses the input without the ConfigMap with the plugin's file, by ``path`` or usual ``key``."""
         name, entry = self.entry(path)
         names = [name] if name else self.config_maps
         space = self.holder.namespace
         which = " or ".join(f"{space}/{one}".strip("/") for one in names) or "that its pod mounts"
-        hint = f"add the ConfigMap {which}"
-        if entry or not name:
-            hint += f", which has the entry {entry or key}"
-        if names:
-            hint += f": kubectl get configmap {' '.join(names)} -n {space or 'NAMESPACE'} -o yaml"
+        entry = f", which has the entry {entry or key}" if entry or not name else ""
+        command = f": kubectl get configmap {' '.join(names)} -n {space or 'NAMESPACE'} -o yaml"
+        hint = f"add the ConfigMap {which}{entry}{command if names else ''}"
         self.fail("its configuration is in a ConfigMap, which is not in this file", hint)
 
     def mounted(self, path: str) -> str:
@@ -193,8 +160,7 @@ class Container(Value):
         left += self.others(*_STARTING)
         self.source.pods |= dict.fromkeys(one for one in left if one not in _OF_OBJECTS)
         every = [*pod.each("initContainers"), *pod.each("containers")]
-        others = [one for one in every if one.place.path != self.place.path]
-        if others:
+        if others := [one for one in every if one.place.path != self.place.path]:
             names = some([text_at(one.take(), "name") for one in others])
             self.source.note(f"{self.holder}: its other containers are not converted: {names}.")
         return Options(self, switches)
@@ -228,8 +194,7 @@ def _config_maps(volume: Value) -> Iterator[tuple[str, dict[str, str]]]:
 def containers(source: Source) -> list[Container]:
     return [
         Container(source, value.root, value.node, value.place, one)
-        for one in source.objects
-        if one.kind in _POD
+        for one in source.of_kinds(*_POD)
         for value in one.each(*_POD[one.kind], "containers")
         if value.is_mapping
     ]
@@ -243,13 +208,11 @@ def the_container(source: Source, runs: Callable[[Container], bool], program: st
 def file_of(
     source: Source, plugin: Value | None, path: str, *names: str, marks: Collection[str], default: str = ""
 ) -> Value | None:
-    """The plugin's file in an entry of a ConfigMap; ``None`` if there is none.
-
-    ``path`` is that of the file in the plugin's container. ``names`` are usual ones of the entry, the
-    preferred one first, ``default`` is the one without a choice of the user and a file in the container. An
-    entry with another name counts if its text has a key of ``marks``, or in a ConfigMap that is mounted.
-    """
-    name, entry, space, mounted = "", "", "", list[str]()
+    """The plugin's file in an entry of a ConfigMap; ``None`` if there is none. ``path`` is that of the file
+    in the plugin's container. ``names`` are usual ones of the entry, the preferred one first, ``default`` is
+    the one without a choice of the user and a file in the container. An entry with another name counts if its
+    text has a key of ``marks``, or in a ConfigMap that is mounted."""
+    entry, space, mounted = "", "", list[str]()
     if isinstance(plugin, Container):
         name, entry = plugin.entry(path)
         space, mounted = plugin.holder.namespace, [name] if name else plugin.config_maps
@@ -261,7 +224,7 @@ def file_of(
     ]
     held = [(one, dict(one.at("data").members())) for one in maps]
     wanted, is_named = source.key or entry or default, plugin is None or mounted != []
-    found = [(one, inside, _fitting(inside, names, marks, wanted)) for one, inside in held]
+    found = [(one, inside, _fits(inside, names, marks, wanted)) for one, inside in held]
     if is_named and not wanted and [len(inside) for _, inside in held] == [1]:
         found = [(one, inside, [*inside]) for one, inside in held]
     fitting = [each for each in found if each[2]]
@@ -284,12 +247,10 @@ def file_of(
     return source.chosen(fits[0], chosen.at("data"))
 
 
-def _fitting(
-    inside: Mapping[str, Value], names: Sequence[str], marks: Collection[str], wanted: str
-) -> list[str]:
+def _fits(held: Mapping[str, Value], names: Sequence[str], marks: Collection[str], wanted: str) -> list[str]:
     """The wanted entry; else the one with the first of these names, or those with one of the marks."""
-    found = [name for name in ((wanted,) if wanted else names) if name in inside][:1]
-    for name, value in inside.items() if not found and not wanted else ():
+    found = [name for name in ((wanted,) if wanted else names) if name in held][:1]
+    for name, value in held.items() if not found and not wanted else ():
         with suppress(ConfigError):
             if isinstance(value.node, Scalar) and has_key(parsed(value.node, Diagnostics("")), marks):
                 found.append(name)

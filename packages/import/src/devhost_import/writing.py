@@ -32,9 +32,7 @@ _SHARED = (
 @dataclass(slots=True)
 class Entry:
     """An entry under ``resources``. Without a ``name`` it has only remarks, on something that was omitted.
-
-    ``keys`` are those after ``where``, in order. ``groups`` are those that ``where`` names.
-    """
+    ``keys`` are those after ``where``, in order. ``groups`` are those that ``where`` names."""
 
     name: str = ""
     backend: str = ""
@@ -61,11 +59,8 @@ def document(
     gpu: Written = (),
     labels: Written = (),
 ) -> str:
-    """The whole file, with the remarks on the input at the head.
-
-    ``differs`` are the differences between the plugin and devhost, without a full stop. ``gpu`` are options
-    of that backend.
-    """
+    """The whole file, with the remarks on the input at the head. ``differs`` are the differences between the
+    plugin and devhost, without a full stop. ``gpu`` are options of that backend."""
     kept = [*_kept(entries)]
     groups = [group for entry in kept for group in entry.groups]
     parts = [group.get(key, ()) for group in groups for key in ("members", "usb")]

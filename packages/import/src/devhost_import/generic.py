@@ -31,8 +31,7 @@ _NOTES = {  # on top-level keys
 }
 _PATH = r"(?s)(?!.*/\.\.(/|$))/[^\\{]*"
 _ABSOLUTE = ("an absolute path without .., backslash and brace", "write ? for a brace")
-_Found = tuple[list[Value], str]
-"""The devices, and the domain if the input contains it."""
+_Found = tuple[list[Value], str]  # the devices, and the domain if the input contains it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +113,11 @@ class _Group:
     @property
     def hardware(self) -> list[_Usb]:
         """The USB devices, which have another key in MicroShift's file; each device once."""
-        every = [*enumerate(self.usb + self.usbs)]
-        return [
-            one
-            for n, one in every
-            if not any(other.covers(one) and (m < n or not one.covers(other)) for m, other in every)
-        ]
+        found: list[_Usb] = []
+        for one in self.usb + self.usbs:
+            if not any(other.covers(one) for other in found):
+                found = [*(other for other in found if not one.covers(other)), one]
+        return found
 
     @property
     def nodes(self) -> list[_Path]:
@@ -152,8 +150,7 @@ def _read(source: Source) -> _Found:
 
     if (plugin := the_container(source, runs, PEER)) is not None:
         return _of_container(plugin)
-    values = source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None)
-    if values is not None:
+    if values := source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None):
         return _of_values(values)
     found = next(iter(source.bare), None) or _config_map(source, None, "config.yaml")
     what = f"the DaemonSet of {PEER}, a ConfigMap, or the configuration itself"
@@ -189,11 +186,10 @@ def _of_values(values: Value) -> _Found:
 def _of_container(container: Value, file: Value | None = None) -> _Found:
     """The devices in a container's flags, or in the file that they name; ``file`` is that of a chart."""
     if isinstance(container, Container):
-        options, version = container.options(("version",)), version_of(container.image)
+        options, image = container.options(("version",)), container.image
     else:
-        version = version_of(text_at(container.node, "image", "tag"))
-        options = Options(container, ("version",))
-    source, devices, domain = container.source, list[Value](), ""
+        options, image = Options(container, ("version",)), text_at(container.node, "image", "tag")
+    source, version, devices, domain = container.source, version_of(image), list[Value](), ""
     for name, flag in options.flags:
         if name == "device":
             devices.append(_device(flag))
@@ -206,8 +202,7 @@ def _of_container(container: Value, file: Value | None = None) -> _Found:
     if not devices and file:
         devices, domain = _bare(file.document())
     elif not devices:
-        found = _config_map(source, container, path)
-        if found is None:
+        if (found := _config_map(source, container, path)) is None:
             if isinstance(container, Container) and container.config_maps:
                 container.lacks(path, path.rpartition("/")[2])
             hint = "give that file, or the ConfigMap that contains it, as well"
@@ -276,8 +271,7 @@ def _devices(values: Sequence[Value], domain: str) -> list[_Device]:
     for value in values:
         device: _Device = value.read_as(_Device)
         full = f"{domain}/{device.name}"
-        problem = "occurs twice" if device.name in found else naming.problem(full)
-        if problem:
+        if problem := naming.problem(full) or ("occurs twice" if device.name in found else ""):
             value.at("name").refuse(f"{shown(full)} {problem}")
         found[device.name] = device
     return [*found.values()]
@@ -321,12 +315,9 @@ def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
         for path in group.paths
         if path.type == "Mount"
     ]
-    several_usb = len(group.hardware) > 1  # of which those that are there make a device
-    usb = [
-        one.ids | given(serial=one.serial, shared=id(one) in shared, optional=several_usb)
-        for one in group.hardware
-    ]
-    pair = "order" if several_usb else ""
+    every = group.hardware
+    pair = "order" if len(every) > 1 else ""  # those that are there make a device
+    usb = [one.ids | given(serial=one.serial, shared=id(one) in shared, optional=pair != "") for one in every]
     return {"name": name} | given(members=members, mounts=mounts, pair=pair, usb=usb)
 
 

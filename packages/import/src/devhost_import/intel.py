@@ -17,8 +17,8 @@ from devhost.config.document import Fields, parse
 from devhost.config.language import MAX_REPLICAS
 from devhost.config.reader import Bounds, Form, keys
 
-from .source import INTEL, OF_PODS, PCI_ID, Object, Source, Value, pci_id, text_at
-from .workload import Container, containers, typed, version_of
+from .source import INTEL, OF_PODS, PCI_ID, Object, Source, Value, pci_id, text_at, typed
+from .workload import Container, containers, version_of
 from .writing import Block, Entry, Written, document, given, replicas, several
 
 DEFAULT_SERVICES = "sym;asym"  # of a QAT device of generation 4, unless the file or the user names others
@@ -63,7 +63,8 @@ _DIFFERS = {
     "npu": [_IDS.format("NPUs are accel0-0", "PCI addresses")],
 }  # fmt: skip
 
-
+_Release = tuple[int, ...]  # empty if unknown
+_Given = tuple[str, Value, Value, _Release]  # a plugin, its settings as the spec of its object, what has them
 _ID = rf"\s*{PCI_ID.pattern}\s*"
 _Ids = Annotated[str, "gpu", Form(f"({_ID}(,{_ID})*)?", "a list of PCI ids", 'as in "0x56c0,0x56c1"')]
 _KNOWN = f"known: {', '.join(_VF_DRIVERS)}"
@@ -105,9 +106,8 @@ def _plugins(wanted: Any) -> list[str]:
 
 
 _KINDS = {
-    name: [key for key, (_, wanted) in keys(_Spec).items() if name in _plugins(wanted)] for name in INTEL
+    name: [key for key, (_, kind) in keys(_Spec).items() if name in _plugins(kind)] for name in INTEL.values()
 }
-_OBJECTS = {f"{name.title()}DevicePlugin": name for name in _KINDS}
 _NOT_IN_OBJECT = ("allocationPolicy", "name", "nodeFeatureRule")
 _OF_CHARTS = {*keys(_Spec), *_NOT_IN_OBJECT, "resourceManager", *OF_PODS}
 
@@ -127,16 +127,11 @@ _IMAGE = re.compile(rf"intel-({'|'.join(_KINDS)})-plugin")
 _NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
 
 
-_Release = tuple[int, ...]  # empty if unknown
-_Given = tuple[str, Value, Value, _Release]  # a plugin, its settings as the spec of its object, what has them
-
-
 def convert(source: Source, services: str) -> str:
     service = service_name(services) if services else ""
     configured = dict(_configured(source.objects))
-    found = list(_found(source))
-    if not found:
-        kinds = f"{', '.join(_OBJECTS)} of deviceplugin.intel.com/v1"
+    if not (found := list(_found(source))):
+        kinds = f"{', '.join(INTEL)} of deviceplugin.intel.com/v1"
         source.refuse(f"give one of {kinds}, a DaemonSet, or values of a chart")
     entries: list[Entry] = []
     differs: dict[str, None] = {}
@@ -178,9 +173,9 @@ def service_name(services: str) -> str:
 
 def _found(source: Source) -> Iterator[_Given]:
     for one in source.objects:
-        if one.kind in _OBJECTS:
+        if one.kind in INTEL:
             spec = one.at("spec") or replace(one, node=Fields(one.node.mark))
-            yield _OBJECTS[one.kind], spec, one, version_of(text_at(one.node, "spec", "image"))
+            yield INTEL[one.kind], spec, one, version_of(text_at(one.node, "spec", "image"))
     for container in containers(source):
         if (plugin := _IMAGE.search(container.image)) and container.is_owned:
             container.holder.take()
@@ -190,8 +185,7 @@ def _found(source: Source) -> Iterator[_Given]:
     charts |= {f"{name}-device-plugin": name for name in _KINDS}
     for values in source.charts(*charts, recognized=_plugin_of):
         yield _of_chart(charts.get(values.chart) or _plugin_of(values), values)
-    unclear = source.values(recognized=lambda one: not _plugin_of(one) and set(one.keys) <= _OF_CHARTS)
-    if unclear is not None:
+    if unclear := source.values(recognized=lambda one: not _plugin_of(one) and set(one.keys) <= _OF_CHARTS):
         hint = "give the object that the chart made: kubectl get gpudeviceplugins -o yaml, or another kind"
         unclear.fail("these values do not show which plugin they are for", hint)
 
@@ -254,8 +248,7 @@ def _spec(plugin: str, spec: Value, release: _Release) -> _Spec:
                 )
     if spec.is_true("resourceManager"):
         source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
-    mine = spec.without("resourceManager", *OF_PODS)
-    found = mine.as_dataclass(_Spec, source.note, only=known or ("-",))
+    found = spec.without("resourceManager", *OF_PODS).as_dataclass(_Spec, source.note, only=known or ("-",))
     if plugin == "gpu" and found.prefer and found.shared_dev_num < 2:
         hint = "set sharedDevNum to 2 or more, or remove it"
         spec.at("preferredAllocationPolicy").refuse("requires sharedDevNum above 1", hint)
@@ -336,6 +329,7 @@ def _queues(node: str) -> list[tuple[str, Block, str]]:
 
 _VFS_OF_DLB = "sysattr.device/sriov_numvfs"
 _IS_NPU = {"subsystem": "accel", "sysName": "accel[0-9]*", "driver": "intel_vpu"}
+# resources of the backend udev by plugin: the name, the devices, and the key with the replicas
 _OF_UDEV: Mapping[str, Sequence[tuple[str, Block, str]]] = {
     "dsa": _queues("dsa"), "iaa": _queues("iax"), "npu": [("accel", _IS_NPU, "shared_dev_num")],
     "dlb": [("pf", {"subsystem": "dlb2", _VFS_OF_DLB: "0"}, ""),
@@ -343,4 +337,3 @@ _OF_UDEV: Mapping[str, Sequence[tuple[str, Block, str]]] = {
     "sgx": [("enclave", {"devNode": "/dev/sgx_enclave"}, "enclave_limit"),
             ("provision", {"devNode": "/dev/sgx_provision"}, "provision_limit")],
 }  # fmt: skip
-"""Resources of the backend udev by plugin: the name, the devices, and the key with the replicas."""

@@ -80,8 +80,7 @@ def convert(source: Source) -> str:
     options: dict[str, Written] = {"deviceListStrategy": "device-specs", "driverDirectory": driver}
     options["healthChecks"] = "none" if xids is None else ["xid"]
     if xids is not None:
-        heeded = sorted({_ALWAYS, *config.Health_critical_xid, *xids})
-        options |= {"ignoreXids": "all", "heedXids": heeded}
+        options |= {"ignoreXids": "all", "heedXids": sorted({_ALWAYS, *config.Health_critical_xid, *xids})}
     return document(source, "the GKE GPU device plugin", _DIFFERS, [_entry(config)], gpu=options)
 
 

@@ -28,6 +28,7 @@ DEFAULT_PREFIX = "intel.com"  # of the plugin's flag --resource-prefix
 _ADDRESS = r"([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _SPAN = r"[0-9]{1,9}(-[0-9]{1,9})?"
 _SPANS = f"(#{_SPAN}(,{_SPAN})*)?"
+_Name = Annotated[str, Form("[a-zA-Z0-9_-]+", "a name", "letters, digits, - and _ only")]
 _Address = Annotated[str, Form(_ADDRESS, "a PCI address", 'as in "0000:3b:00.0"')]
 _Root = Annotated[str, Form(_ADDRESS + _SPANS, "a PCI address with ranges", 'as in "0000:3b:00.0#0-3,7"')]
 _Interface = Annotated[str, Form(f"[^#]+{_SPANS}", "an interface with ranges", 'as in "ens1f0#0-3,7"')]
@@ -39,15 +40,12 @@ _READ: Mapping[str, Sequence[str]] = {  # by deviceType; the plugin ignores othe
     "auxNetDevice": (*_COMMON, "auxTypes", *_NETWORK),
     "accelerator": (*_COMMON, "pciAddresses"),
 }
-_Numbers = tuple[tuple[int, int], ...] | None
-"""Ranges of numbers; ``None`` means any number, and functions without one."""
+_Numbers = tuple[tuple[int, int], ...] | None  # ranges; None means any number, and functions without one
 
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    resource_name: Annotated[str, Form("[a-zA-Z0-9_-]+", "a name", "letters, digits, - and _ only")] = option(
-        example='"intel_sriov_dpdk"'
-    )
+    resource_name: _Name = option(example='"intel_sriov_dpdk"')
     selectors: Raw = option(example='{"vendors": ["8086"]}')
     resource_prefix: str = ""
     device_type: Literal["netDevice", "auxNetDevice", "accelerator"] = "netDevice"
@@ -101,10 +99,8 @@ class _Selectors:
         ]
 
     def _parts(self, kind: str) -> Iterator[dict[str, Sequence[str]]]:
-        """The selection among parts of physical functions, and among physical functions themselves.
-
-        The plugin treats a function that is part of none as its own physical function, without a number.
-        """
+        """The selection among parts of physical functions, and among physical functions themselves. For the
+        plugin a function that is part of none is its own physical function, without a number."""
         own, scalable = [*map(_address, self.pci_addresses)], kind == "auxNetDevice"
         for (some, names), (others, roots) in product(_grouped(self.pf_names), _grouped(self.root_devices)):
             numbers = _both(some, others)
@@ -165,8 +161,7 @@ def _entry(value: Value, prefix: str, names: set[str]) -> Entry:
     if problem := naming.problem(name) or ("occurs twice" if name in names else ""):
         value.at("resourceName").refuse(f"{shown(name)} {problem}")
     names.add(name)
-    where = [block for one in selectors for block in one.where(resource.device_type)]
-    if not where:
+    if not (where := [block for one in selectors for block in one.where(resource.device_type)]):
         remarks.append(f"{name} selects nothing, neither with the plugin nor with devhost: omitted.")
         return Entry(remarks=remarks)
     rdma, vhost = [one.is_rdma for one in selectors], [one.need_vhost_net for one in selectors]

@@ -17,6 +17,7 @@ from .source import Id, Source, Text, odd_ids, pci_id, some
 from .writing import Entry, Written, document, several
 
 _LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
+_Name = Annotated[str, Form("[a-zA-Z0-9_]+", "a name", "letters, digits and _ only")]
 _Where = dict[str, dict[str, None]]  # the values of attributes, each once
 
 
@@ -31,9 +32,7 @@ class _Selectors:
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    resource_name: Annotated[str, Form("[a-zA-Z0-9_]+", "a name", "letters, digits and _ only")] = option(
-        example='"hca_shared_devices_a"'
-    )
+    resource_name: _Name = option(example='"hca_shared_devices_a"')
     resource_prefix: str = ""
     rdma_hca_max: Annotated[int, Bounds(0, MAX_REPLICAS)] = 0
     selectors: _Selectors = _Selectors()
@@ -119,10 +118,8 @@ def _entry(resource: _Resource, number: int, served: Mapping[str, _Where]) -> En
         if name != resource.name
         and all(mine[key].keys() & theirs[key].keys() for key in mine.keys() & theirs.keys())
     ]
-    if overlapping:
-        remarks.append(
-            f"If an HCA is also selected by {some(overlapping, 3)}, it serves both, as with the plugin."
-        )
+    if names := some(overlapping, 3):
+        remarks.append(f"If an HCA is also selected by {names}, it serves both, as with the plugin.")
         keys["exclusive"] = False
     keys["whenEmpty"] = "register"
     return Entry(resource.name, "rdma", [where, where | {"purpose": "node-network"}], keys, remarks)

@@ -44,8 +44,7 @@ def convert(source: Source) -> str:
             options = one.options()
             found.append((one.holder, _flags(*map(options.get, _KNOWN))))
             options.finish(*_OF_THE_PROCESS)
-    policies = [one for one in source.objects if one.kind == "DeviceConfig"]
-    specs = [(one, one.at("spec") or one) for one in policies]
+    specs = [(one, one.at("spec") or one) for one in source.of_kinds("DeviceConfig")]
     if values := source.values(
         *_CHARTS, recognized=lambda one: one.at("deviceConfig", "spec") or {"dp", "labeller"} <= {*one.keys}
     ):
@@ -66,8 +65,7 @@ def convert(source: Source) -> str:
     source.one_of([holder for holder, _ in found], "the AMD GPU device plugin", made)
     if has_labeller:
         source.note("labels: those of the node labeller: remove it, or both write them.")
-    labels = given(write=has_labeller)
-    return document(source, "the AMD GPU device plugin", _DIFFERS, made[0], labels=labels)
+    return document(source, "the AMD GPU device plugin", _DIFFERS, made[0], labels=given(write=has_labeller))
 
 
 def _is_amd(one: Container) -> bool:
