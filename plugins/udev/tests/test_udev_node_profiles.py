@@ -13,6 +13,9 @@ import yaml
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 
+from devhost.config import loads
+from devhost.discovery import catalog
+
 EXAMPLES = Path(__file__).parents[3] / "config/examples/accelerators"
 
 BOOT_LOG = "/sys/kernel/security/tpm0/binary_bios_measurements"
@@ -230,26 +233,15 @@ KINDS = {
         "dev/bus/usb/001/002",
         {"example.com/yubihsm": 0, "example.com/nitrokey-hsm": 1},
     ),
-    "i2c": Kind(
+    "i2c-spi-gpio": Kind(
         board,
-        {"smarter-devices/i2c-1": 1},
-        {"smarter-devices/i2c-1": Answer(("/dev/i2c-1",))},
-        "dev/i2c-1",
-        {"smarter-devices/i2c-1": 0},
-    ),
-    "spi": Kind(
-        board,
-        {"smarter-devices/spidev0.0": 1},
-        {"smarter-devices/spidev0.0": Answer(("/dev/spidev0.0",))},
+        {"smarter-devices/i2c-1": 1, "smarter-devices/spidev0.0": 1, "smarter-devices/gpiochip0": 20},
+        {
+            f"smarter-devices/{name}": Answer((f"/dev/{name}",))
+            for name in ("i2c-1", "spidev0.0", "gpiochip0")
+        },
         "dev/spidev0.0",
-        {"smarter-devices/spidev0.0": 0},
-    ),
-    "gpio": Kind(
-        board,
-        {"smarter-devices/gpiochip0": 20},
-        {"smarter-devices/gpiochip0": Answer(("/dev/gpiochip0",))},
-        "dev/gpiochip0",
-        {"smarter-devices/gpiochip0": 0},
+        {"smarter-devices/i2c-1": 1, "smarter-devices/spidev0.0": 0, "smarter-devices/gpiochip0": 20},
     ),
     "kubevirt": Kind(
         misc(*VIRTUAL_MACHINES),
@@ -312,3 +304,12 @@ def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path, name: str
     command = [sys.executable, "-m", "devhost", "explain", resource, "--config", file, "--root", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{resource} (resources[0]): 0 devices; ")
+
+
+def test_all_of_them_can_be_in_one_file(tmp_path: Path) -> None:
+    files = [yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8")) for name in KINDS]
+    groups = [group for one in files for group in one.get("backends", {}).get("udev", {}).get("groups", ())]
+    resources = [resource for one in files for resource in one["resources"]]
+    merged = {"version": 1, "backends": {"udev": {"groups": groups}}, "resources": resources}
+    settings = loads(yaml.safe_dump(merged), str(tmp_path / "devhost.yaml"), catalog.load)
+    assert len(settings.resources) == len(resources)
