@@ -27,17 +27,18 @@ ALL = f"""{UDEV}\
   - {{name: bench.example.com/rdma, backend: rdma}}
   - {{name: bench.example.com/sriov, backend: sriov}}
   - {{name: bench.example.com/fpga, backend: fpga}}
+  - {{name: bench.example.com/neuron, backend: neuron}}
 """
 MEASURES = (measures.MEMORY_ABSENT, measures.THREADS_ABSENT, measures.CPU_ABSENT)
 
 
 async def measure() -> AsyncIterator[Result]:
-    """Memory, threads and CPU with all five backends, minus those with only udev, on this machine."""
+    """Memory, threads and CPU with all six backends, minus those with only udev, on this machine."""
     pairs = []
     for _ in range(PAIRS):
         async with AsyncExitStack() as stack:
             alone, every = [await _started(stack, config) for config in (UDEV, ALL)]
-            names = ("gpu", "rdma", "sriov", "fpga")
+            names = ("gpu", "rdma", "sriov", "fpga", "neuron")
             if there := [name for name in names if f"bench.example.com/{name}" in every.kubelet.resources]:
                 for one in MEASURES:
                     yield Result(one, skipped=f"this machine has devices of {', '.join(there)}")

@@ -28,7 +28,8 @@ PERIOD = 5.0
 EARLY, LATE = 10.0, 45.0
 """Seconds that a plugin runs before the kubelet, and that it has to register afterwards."""
 
-PACKAGES = ("devhost", "devhost-gpu", "devhost-fpga", "devhost-rdma", "devhost-sriov", "devhost-udev")
+BACKENDS = ("fpga", "gpu", "neuron", "rdma", "sriov", "udev")
+PACKAGES = ("devhost", *(f"devhost-{name}" for name in BACKENDS))
 
 Found = AsyncIterator[tuple[Plugin, Outcome]]
 

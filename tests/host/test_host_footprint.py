@@ -18,7 +18,7 @@ import pytest
 WAIT = 60.0
 """Seconds in which a condition must come true, also on a busy machine."""
 
-BACKENDS = ("udev", "gpu", "rdma", "sriov", "fpga")
+BACKENDS = ("udev", "gpu", "rdma", "sriov", "fpga", "neuron")
 
 HEAVY = {
     "_ssl",
@@ -117,7 +117,7 @@ def devhost(directory: Path, backends: tuple[str, ...]) -> Iterator[Running]:
 
 
 @pytest.mark.slow
-def test_all_five_backends_without_hardware_import_no_heavy_library(tmp_path: Path) -> None:
+def test_all_backends_without_hardware_import_no_heavy_library(tmp_path: Path) -> None:
     """Other projects run one plugin for each kind of hardware; one devhost has the code for all kinds."""
     with devhost(tmp_path, BACKENDS) as running:
         until(lambda: running.has_looked(BACKENDS), "not every backend has looked")
@@ -127,7 +127,7 @@ def test_all_five_backends_without_hardware_import_no_heavy_library(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_all_five_backends_without_hardware_keep_at_most_one_thread_more_than_udev(
+def test_all_backends_without_hardware_keep_at_most_one_thread_more_than_udev(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     place = tmp_path_factory.mktemp("n")  # a socket's path has at most 107 bytes

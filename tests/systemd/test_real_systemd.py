@@ -127,7 +127,7 @@ async def test_it_has_no_capability_and_can_write_only_where_necessary(stopped, 
 
 
 async def test_in_its_sandbox_every_backend_scans_without_an_error(stopped, kubelet):
-    backends = ("fpga", "gpu", "rdma", "sriov")
+    backends = ("fpga", "gpu", "neuron", "rdma", "sriov")
     entries = "".join(f"  - {{name: example.com/{name}, backend: {name}}}\n" for name in backends)
     stopped.config.write_text(CONFIG + entries)
     stopped.systemctl("start", "devhost")

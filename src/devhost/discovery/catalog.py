@@ -48,6 +48,7 @@ GROUP = "devhost"
 OFFICIAL = {
     "fpga": "devhost-fpga",
     "gpu": "devhost-gpu",
+    "neuron": "devhost-neuron",
     "rdma": "devhost-rdma",
     "sriov": "devhost-sriov",
     "udev": "devhost-udev",

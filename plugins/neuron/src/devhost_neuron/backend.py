@@ -1,0 +1,179 @@
+"""The backend: what the driver ``neuron`` reports in sysfs.
+
+The driver (aws-neuron-driver 2.24, ``neuron_cdev.c`` and ``neuron_sysfs_metrics.c``) gives a device no
+parent, so neither a PCI address nor a NUMA node is known. Its number is the position in the instance, which
+the hardware reports, except on Inf1, where it is the order of the PCI bus.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from devhost.backend import (
+    HEALTHY,
+    AllocateRequest,
+    AllocationError,
+    AttributeValue,
+    Backend,
+    Cause,
+    Context,
+    Device,
+    DeviceNode,
+    Edits,
+    Health,
+    MissingDriver,
+    OptionError,
+    claim,
+    option,
+    unhealthy,
+)
+from devhost.backend.frozen import frozen
+from devhost.backend.sysfs import PciFilter, Sysfs
+
+from .attributes import ATTRIBUTES
+
+VISIBLE = "NEURON_RT_VISIBLE_CORES"
+"""The variable from which Neuron's runtime learns its cores."""
+
+_CLASS = "/sys/class/neuron_device"
+_DEVICE = re.compile(r"neuron(\d{1,4})")
+_CORE = re.compile(r"neuron_core(\d{1,3})")
+_PCI_IDS = {"7064", "7065", "7066", "7067", "7164", "7264", "7364"}
+"""Inferentia, Trainium, Inferentia2 and Trainium2 (``neuron_pci_dev_ids``); the vendor is Amazon."""
+
+_FILES = {
+    "model": "info/architecture/device_name",
+    "instanceType": "info/architecture/instance_type",
+}
+"""The files of a device with its attributes."""
+
+_RESET_FAILED = "2"
+"""``NEURON_DEVICE_STATE_INVALID``. A device that is being reset is usable: opening it waits."""
+
+_SAME_DEVICE, _CONNECTED, _CONSECUTIVE = 4, 2, 1
+"""Links: the runtime wants consecutive numbers, and connected devices communicate without the host."""
+
+
+@frozen
+class NeuronOptions:
+    """The keys under ``backends.neuron``."""
+
+    core_size: int = option(
+        1, "How many physical cores make one core, as `NEURON_LOGICAL_NC_CONFIG` of the containers."
+    )
+
+    def __post_init__(self) -> None:
+        if self.core_size not in (1, 2):
+            raise OptionError(f"{self.core_size} is not 1 or 2", key="coreSize")
+
+
+class Neuron(Backend):
+    """Whole devices, and the cores of each."""
+
+    name = "neuron"
+    Options = NeuronOptions
+    subsystems = ("neuron_device", "pci")
+    claim_kinds = ("neuron-core",)
+    attributes = ATTRIBUTES
+
+    def __init__(self, options: NeuronOptions, context: Context) -> None:
+        super().__init__(options, context)
+        self._sysfs = Sysfs(context.root)
+        self._functions = PciFilter(self._sysfs, lambda one: one.vendor == "1d0f" and one.device in _PCI_IDS)
+        # replaced, never modified: links() reads it on another thread
+        self._connected: Mapping[int, frozenset[int]] = {}
+
+    def discover(self) -> list[Device]:
+        """Every device, and every core.
+
+        Raises:
+            OSError: the class cannot be listed.
+        """
+        paths = {
+            int(found[1]): f"{_CLASS}/{found[0]}"
+            for found in map(_DEVICE.fullmatch, self._sysfs.listed(_CLASS))
+            if found
+        }
+        self._connected = {
+            number: frozenset(map(int, re.findall(r"\d+", self._sysfs.text(f"{path}/connected_devices"))))
+            for number, path in paths.items()
+        }
+        return [device for number, path in paths.items() for device in self._devices(number, path)]
+
+    def missing_drivers(self) -> Iterator[MissingDriver]:
+        """The chips that no driver is bound to."""
+        for one in self._functions.scan():
+            if self._sysfs.lacks_driver(one.path):
+                reason = "no driver is bound to it (install aws-neuronx-dkms, then run modprobe neuron)"
+                yield MissingDriver(f"{one.address} ({one.vendor}:{one.device})", reason)
+
+    def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
+        """The memory errors of each device; the driver asks the hardware for every number."""
+        faults = {number: self._fault(number) for number in {_number(device) for device in devices}}
+        return {device.id: faults[_number(device)] for device in devices}
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        """The nodes, and for cores their numbers in the container, which counts those of its devices.
+
+        Raises:
+            AllocationError: a device is gone.
+        """
+        cores = {_number(device): _integer(device, "cores") for device in request.devices}
+        if gone := cores.keys() - self._connected.keys():
+            raise AllocationError(f"neuron{min(gone)} is gone")
+        first: dict[int, int] = {}
+        for number in sorted(cores):
+            first[number] = sum(cores[other] for other in first)
+        visible = sorted(
+            first[_number(device)] + _integer(device, "core")
+            for device in request.devices
+            if device.attributes["kind"] == "core"
+        )
+        nodes = tuple(DeviceNode(f"/dev/neuron{number}") for number in sorted(cores))
+        return Edits(nodes, env={VISIBLE: ",".join(map(str, visible))} if visible else {}, lasting=True)
+
+    def links(self, a: Device, b: Device) -> int:
+        """How closely two devices, or the devices of two cores, are connected."""
+        first, second = sorted((_number(a), _number(b)))
+        if first == second:
+            return _SAME_DEVICE
+        connected = _CONNECTED if second in self._connected.get(first, ()) else 0
+        return connected + (_CONSECUTIVE if second - first == 1 else 0)
+
+    def _devices(self, number: int, path: str) -> Iterator[Device]:
+        """A device and its cores; either it is offered or they are."""
+        node = f"/dev/neuron{number}"
+        cores = sum(1 for name in self._sysfs.names(path) if _CORE.fullmatch(name)) // self.options.core_size
+        facts: dict[str, AttributeValue] = {"device": number, "cores": cores, "devNode": node}
+        facts |= {name: text for name, file in _FILES.items() if (text := self._sysfs.text(f"{path}/{file}"))}
+        whole = frozenset({claim.node(node)})
+        health = self._health(path, node)
+        yield Device(f"neuron{number}", facts | {"kind": "device"}, whole, health=health)
+        for core in range(cores):
+            name = f"neuron{number}-core{core}"
+            own = frozenset({claim.other("neuron-core", name)})
+            yield Device(name, facts | {"kind": "core", "core": core}, own, whole, health=health)
+
+    def _health(self, path: str, node: str) -> Health:
+        if not self._sysfs.exists(node):
+            return unhealthy(f"{node} is missing", Cause.MISSING)
+        failed = self._sysfs.text(f"{path}/reset") == _RESET_FAILED
+        return unhealthy("its last reset failed (reboot the node)") if failed else HEALTHY
+
+    def _fault(self, number: int) -> Health:
+        path = f"{_CLASS}/neuron{number}/stats/hardware"
+        for name in self._sysfs.names(path):
+            if name.endswith("_uncorrected") and (count := self._sysfs.integer(f"{path}/{name}")):
+                return unhealthy(f"{name} is {count}", Cause.ECC)
+        return HEALTHY
+
+
+def _number(device: Device) -> int:
+    return _integer(device, "device")
+
+
+def _integer(device: Device, name: str) -> int:
+    value = device.attributes[name]
+    assert isinstance(value, int)
+    return value
