@@ -1,6 +1,6 @@
 """How much of the devices is in use, asked for scrapes of the metrics.
 
-Backends are asked at most every :data:`INTERVAL` seconds, whatever the number of scrapers, and not at all
+However many scrapers there are, backends are asked at most every :data:`INTERVAL` seconds, and not at all
 without a scrape. A scrape waits for :data:`PATIENCE` at most. For a backend that takes longer it has the
 previous answer, and none once that is older than :data:`KEPT`.
 """
@@ -34,7 +34,7 @@ DEADLINE = 5.0
 
 
 class UsageReader:
-    """Asks the backends that can tell.
+    """Asks the backends that know it.
 
     Args:
         scanners: returns those of the running backends, by name.

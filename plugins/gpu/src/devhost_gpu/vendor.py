@@ -100,7 +100,7 @@ class CanMeasure(Protocol):
     """A vendor whose driver reports how much of a card is in use."""
 
     def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
-        """How much of each card is in use, by id; called on a thread of its own."""
+        """How much of each card is in use, by id; called on a separate thread."""
 
 
 @runtime_checkable

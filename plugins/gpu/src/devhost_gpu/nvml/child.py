@@ -413,7 +413,7 @@ class Child:
         }
 
     def _memory(self, handle: Any) -> list[int] | None:
-        """The bytes that are in use, and all. What the driver reserves is not in use, if it can tell."""
+        """The bytes that are in use, and all. Newer drivers do not count what they reserve."""
         nvml, optional = self._nvml, self._optional
         newer = getattr(nvml, "nvmlMemory_v2", None)
         found = (newer and optional(nvml.nvmlDeviceGetMemoryInfo, handle, newer)) or optional(
