@@ -195,13 +195,13 @@ class Placed(NamedTuple):
 
 
 def read_resources(
-    nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool
+    nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool, driver: str
 ) -> tuple[tuple[Placed, ...], tuple[Skipped, ...]]:
     """The sound entries and the skipped ones; what is wrong with others, or between them, is reported.
 
     An ``optional`` entry whose backend is one of this project's and not installed is skipped: one file serves
     nodes with different packages. Only what does not depend on the backend is checked of it. ``has_dra`` is
-    whether the file names a DRA driver, without which no entry can have ``serve: dra``.
+    whether the file names a DRA driver, ``driver``, without which no entry can have ``serve: dra``.
     """
     entries = []
     skipped = []
@@ -218,7 +218,7 @@ def read_resources(
             _check_name(values["name"], node.entries["name"].value, here.key("name"))
             skipped.append(Skipped(index, values["name"], values["backend"], hint))
             continue
-        settings = None if theirs is None else _entry(node, index, values, theirs, catalog, here)
+        settings = None if theirs is None else _entry(node, index, values, theirs, catalog, driver, here)
         if settings is not None and len(place.diagnostics.found) == before:
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries, catalog)
@@ -244,11 +244,18 @@ def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Back
 
 
 def _entry(
-    node: Node, index: int, values: dict[str, Any], theirs: Fields, catalog: Catalog, place: Place
+    node: Node,
+    index: int,
+    values: dict[str, Any],
+    theirs: Fields,
+    catalog: Catalog,
+    driver: str,
+    place: Place,
 ) -> ResourceSettings | None:
     """One entry; ``None`` after reporting what is wrong with it.
 
-    ``values`` are what the keys of the language hold, ``theirs`` the keys of the backend.
+    ``values`` are what the keys of the language hold, ``theirs`` the keys of the backend. ``driver`` is the
+    DRA driver of entries that name none.
     """
     if not isinstance(node, Fields):
         return None
@@ -306,6 +313,7 @@ def _entry(
                 (cause, effect) for cause in Cause if (effect := getattr(terms.taints, cause.value))
             ),
         ),
+        driver=driver if values.get("serve") is Serve.DRA else "",
         **values,
     )
 

@@ -234,7 +234,7 @@ class ResourceSettings:
     besides. If an ``optional`` entry has no device, that is no problem. ``expect`` is how many devices it
     should have; any number if empty. With ``take_over`` the resource is registered even while another plugin
     serves it on this node. With ``check_starts`` a container does not start while a node that it was given is
-    another device.
+    another device. ``driver`` is the DRA driver that publishes the devices; empty for the device plugin.
     """
 
     index: int
@@ -256,7 +256,13 @@ class ResourceSettings:
     check_starts: bool = False
     serve: Serve = Serve.PLUGIN
     dra: DraTerms = DraTerms()
+    driver: str = ""
     options: object = field(default=None, hash=False)  # third-party values need not be hashable
+
+    @property
+    def side(self) -> tuple[Serve, str]:
+        """How its devices are offered: no device is offered in two ways."""
+        return self.serve, self.driver
 
     @property
     def uses(self) -> frozenset[str]:
@@ -326,8 +332,8 @@ class Settings:
     ``device_info_directory`` is ``None`` if no device-info files are wanted. ``label_directory`` is set even
     if no labels are wanted, because earlier ones are removed from it.
 
-    ``dra_driver`` is the name of the DRA driver; empty if the file has no ``dra``, and nothing of Dynamic
-    Resource Allocation runs then. ``dra_metadata`` is whether claims get metadata files.
+    ``dra_driver`` is the DRA driver of entries that name no other one; empty if the file has no ``dra``, and
+    nothing of Dynamic Resource Allocation runs then. ``dra_metadata`` is whether claims get metadata files.
     """
 
     resources: tuple[ResourceSettings, ...] = ()
@@ -349,6 +355,11 @@ class Settings:
             found.append(((entry.backend, entry.name, seen[entry.backend, entry.name]), entry))
             seen[entry.backend, entry.name] += 1
         return found
+
+    @property
+    def drivers(self) -> tuple[str, ...]:
+        """The DRA drivers that resources need, in file order."""
+        return tuple(dict.fromkeys(entry.driver for entry in self.resources if entry.driver))
 
     def backend_names(self) -> tuple[str, ...]:
         """The backends that resources need, in file order."""
