@@ -22,6 +22,7 @@ from devhost.discovery.catalog import Catalog
 from devhost.planning import naming
 from devhost.planning.give import NO_GIVE, Give
 from devhost.planning.settings import (
+    MAX_DRIVERS,
     DraTerms,
     Of,
     ReplicaOverride,
@@ -223,6 +224,7 @@ def read_resources(
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries, catalog)
     _refuse_shared_class(entries)
+    _refuse_many_drivers(entries)
     return tuple(entries), tuple(skipped)
 
 
@@ -312,8 +314,9 @@ def _entry(
             taints=FrozenDict(
                 (cause, effect) for cause in Cause if (effect := getattr(terms.taints, cause.value))
             ),
+            driver=terms.driver or "",
         ),
-        driver=driver if values.get("serve") is Serve.DRA else "",
+        driver=(terms.driver or driver) if values.get("serve") is Serve.DRA else "",
         **values,
     )
 
@@ -427,6 +430,17 @@ def _refuse_shared_class(entries: Sequence[Placed]) -> None:
             "and a class with extendedName has one entry"
         )
         entry.place.key("dra").report(entry, message, "give each entry its own class, or remove extendedName")
+
+
+def _refuse_many_drivers(entries: Sequence[Placed]) -> None:
+    """Complains about the first entry whose DRA driver is one too many."""
+    drivers: set[str] = set()
+    for entry in entries:
+        drivers.add(entry.settings.driver)
+        if len(drivers - {""}) > MAX_DRIVERS:
+            message = f"a file has at most {MAX_DRIVERS} DRA drivers, and this is one more"
+            entry.place.key("dra").key("driver").report(entry, message, "use a driver of another entry")
+            return
 
 
 def _conditions(node: Node | None, backend: type[Backend], place: Place) -> Where:

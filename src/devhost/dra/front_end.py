@@ -273,8 +273,8 @@ class DraFrontEnd:
         try:
             await self._sockets.run()
         finally:
-            await self._server.stop()
             self._api.close()
+            await self._server.stop()  # last, because the end of the process may interrupt it
 
     async def _publish(self) -> None:
         """Keeps the slices at the API server as planned, until cancelled.

@@ -31,6 +31,9 @@ from .naming import fields
 MAX_REPLICAS = 100_000
 """More tokens do not fit into the kubelet's receive limit of 4 MiB (about 39 bytes for a device)."""
 
+MAX_DRIVERS = 16
+"""DRA drivers in one file: each has two sockets, five tasks and a connection to the API server."""
+
 MAX_MEMBERS = 1024
 """A container gets at most so many device nodes (``MAX_NODES`` of ``devhost.allocation``)."""
 
@@ -165,7 +168,8 @@ class DraTerms:
     ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
     that of a class may set all of them. ``attributes`` and ``capacity`` are published besides the backend's
     attributes; ``only`` they, if the entry has a profile. Without ``lists``, no attribute is a list.
-    ``taints`` has the effect of each cause with a separate taint.
+    ``taints`` has the effect of each cause with a separate taint. ``driver`` is the DRA driver that the entry
+    names; empty if it names none.
     """
 
     device_class: str = ""
@@ -176,6 +180,7 @@ class DraTerms:
     only: bool = False
     lists: bool = False
     taints: Mapping[Cause, Effect] = OF_ANY
+    driver: str = ""
 
     def sources(self) -> frozenset[str]:
         """Every attribute name from which something is published, of a device and of one that it names."""

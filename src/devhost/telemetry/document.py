@@ -480,6 +480,17 @@ class DraStatus(_Drivers):
     moves: list[MoveStatus]
 
 
+def drivers_of(dra: DraStatus) -> Sequence[DraStatus | DriverStatus]:
+    """Each DRA driver."""
+    return dra.get("drivers", ()) or (dra,)
+
+
+def driver_of(dra: DraStatus, pool: DraPoolStatus) -> DraStatus | DriverStatus:
+    """The driver of a pool."""
+    name = pool.get("driver", dra["driver"])
+    return next((one for one in drivers_of(dra) if one["driver"] == name), dra)
+
+
 class StatusDocument(TypedDict):
     """Everything at one moment; ``dra`` is ``None`` if no resource has ``serve: dra``."""
 
