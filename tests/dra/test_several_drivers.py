@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from dra_node import DRIVER, SLICES, Cards, DraNode
+from scraped_series import value
 
 from devhost.backend import Device
+from devhost.cli.status_report import show
 from devhost.dra.api import dra_v1_pb2 as v1
+from devhost.host.shown.status import status
 from devhost.telemetry.document import ClaimedDeviceStatus, drivers_of
+from devhost.telemetry.page.content import content
 
 OTHER = "gpu.example.org"
 CARD, LINK = "example.com/card", "example.com/link"
@@ -80,6 +85,22 @@ async def test_each_driver_publishes_the_resources_of_its_entries(node: DraNode)
         }
 
 
+async def test_every_output_has_each_driver(node: DraNode) -> None:
+    async with node.node.served():
+        await served(node)
+        await node.register()
+        await node.node.until(lambda: (report := node.report()) and report["syncedAt"])
+        host, now = node.node.host, datetime.now(UTC)
+        await node.node.until(lambda: OTHER in host.dra.missing() and DRIVER not in host.dra.missing())
+        assert f"DRA driver: {OTHER} (" in host.ready()[1]
+        document = status(host)
+        for text in (show(document, now), str(content(document, "node-1", now))):
+            assert all(driver in text for driver in BOTH)
+            assert ("registered" in text, "waiting" in text) == (True, True)
+        slices = [value(host.metrics, "devhost_dra_slices", driver=driver) for driver in BOTH]
+        assert slices == [1, 1]
+
+
 async def test_a_claim_with_devices_of_two_drivers_is_prepared_by_each_for_its_own(node: DraNode) -> None:
     async with node.node.served():
         await served(node)
@@ -145,6 +166,20 @@ async def test_a_resource_moves_to_another_driver_once_its_claim_is_released(nod
         await released(node, claim, OTHER)
         node.delete_claim("one")
         await node.node.until(lambda: node.drivers() == {DRIVER: {"c0", "c1"}})
+
+
+async def test_a_move_to_another_driver_is_shown_once_and_by_the_driver_that_is_left(node: DraNode) -> None:
+    async with node.node.served():
+        await served(node)
+        claim = node.allocate("one", node.name_of("c1"), drivers=(OTHER,))
+        await prepared(node, claim, OTHER)
+        node.configure(CARDS, LINKS.replace(OTHER, DRIVER))
+        await node.node.reload()
+        await node.node.until(lambda: node.moving())
+        host = node.node.host
+        await node.node.until(lambda: [one.resource for one in host.dra.moves()] == [LINK])
+        leaving = {name: len(one.inventory.moves()) for name, one in host.dra.front_ends.items()}
+        assert leaving == {DRIVER: 0, OTHER: 1}
 
 
 async def test_a_driver_that_left_the_file_ends_when_its_last_claim_is_released(node: DraNode) -> None:

@@ -13,7 +13,8 @@ NO_TERMS = DraTerms()
 
 
 def entry(name: str, terms: DraTerms = NO_TERMS) -> tuple[str, ResourceSettings]:
-    return name, ResourceSettings(index=0, name=name, backend="toy", serve=Serve.DRA, dra=terms)
+    driver = terms.driver or DRIVER
+    return name, ResourceSettings(0, name, "toy", serve=Serve.DRA, dra=terms, driver=driver)
 
 
 def test_a_class_is_named_after_its_resource_and_selects_its_devices_of_this_driver_only() -> None:
@@ -53,6 +54,16 @@ def test_a_class_of_several_resources_selects_the_devices_of_all() -> None:
     assert "extendedResourceName" not in found.manifest()["spec"]
 
 
+def test_a_class_of_resources_of_two_drivers_selects_the_devices_of_both() -> None:
+    both = [entry("a.b/one", DraTerms("c.d")), entry("a.b/two", DraTerms("c.d", driver="e.f"))]
+
+    (found,) = device_classes(both)
+
+    (one,), (two,) = (device_classes([single]) for single in both)
+    assert found.expression() == f"({one.expression()}) || ({two.expression()})"
+    assert 'device.driver == "e.f" && has(device.attributes["e.f"].resource)' in two.expression()
+
+
 @pytest.mark.parametrize("extended", [(True, False), (False, True), (True, True)])
 def test_an_extended_name_of_a_class_of_several_resources_is_refused(extended: tuple[bool, bool]) -> None:
     names = "a.b/one", "a.b/two"
@@ -67,7 +78,7 @@ def test_an_extended_name_of_a_class_of_several_resources_is_refused(extended: t
 def test_two_entries_of_one_name_make_one_class() -> None:
     (found,) = device_classes([entry("a.b/x"), entry("a.b/x", DraTerms(extended_name=True))])
 
-    assert (found.resources, found.extended_name) == (("a.b/x",), "a.b/x")
+    assert (found.resources, found.extended_name) == ({DRIVER: ["a.b/x"]}, "a.b/x")
 
 
 def test_a_name_longer_than_an_attribute_is_selected_by_what_the_slices_carry() -> None:

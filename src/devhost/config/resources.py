@@ -525,6 +525,8 @@ def _refuse_hidden(entries: Sequence[Placed], catalog: Catalog) -> None:
             hint = "put the narrower entry first, or set exclusive: false in both"
             if any(taker.settings.serve is not later.settings.serve for taker in takers if taker):
                 hint = "put the narrower entry first: a device is never on both sides"
+            elif any(taker.settings.driver != later.settings.driver for taker in takers if taker):
+                hint = "put the narrower entry first: only one driver publishes a device"
             later.place.report(later, message, hint)
         above.append(later)
 
@@ -547,7 +549,7 @@ def _taker(
             continue  # it takes no unit of which another entry has a member
         # a device without one of the fields gets no name from a template, and stays free
         if (
-            (earlier.settings.exclusive or later.exclusive or earlier.settings.serve is not later.serve)
+            (earlier.settings.exclusive or later.exclusive or earlier.settings.side != later.side)
             and gets_all(earlier.settings.where, narrow)
             and named.issuperset(naming.fields(earlier.settings.name))
         ):

@@ -169,9 +169,10 @@ async def serve(options: Options) -> None:
     loaded = load(options.config) if options.strict_config else load_or_copy(options.config, last_good)
     loaded = check_dra(_in_tree(loaded, tree), options)
     resources = len(loaded.settings.resources)
+    always = descriptors.SERVING + len(loaded.settings.drivers[1:]) * descriptors.DRIVER
     descriptors.provide(
-        descriptors.SERVING + resources * descriptors.RESOURCE,
-        descriptors.SERVING + resources * (descriptors.RESOURCE + CONNECTIONS),
+        always + resources * descriptors.RESOURCE,
+        always + resources * (descriptors.RESOURCE + CONNECTIONS),
     )
     asyncio.get_running_loop().set_exception_handler(_loop_failed())
     metrics, status_page = Metrics(), None

@@ -142,7 +142,8 @@ class DraSide:
                 for name in self._tasks_of.pop(driver, ()):
                     self._tasks.cancel(name)
                 front_end.forget()
-                self._replan()  # what it looked at is the task of another one now
+                # what it looked at is the task of another one now; a plan may be in progress
+                asyncio.get_running_loop().call_soon(self._replan)
 
     def _leads(self, driver: str) -> bool:
         """Whether a driver is the first one, which has what concerns none or all of them."""
