@@ -115,7 +115,7 @@ def test_an_entry_below_one_of_another_driver_that_takes_every_device_is_refused
     assert found.hint == "put the narrower entry first: only one driver publishes a device"
 
 
-def test_a_file_has_sixteen_drivers_and_no_more(read: Read, complaints: Complain) -> None:
+def test_a_file_has_at_most_sixteen_drivers(read: Read, complaints: Complain) -> None:
     entries = [
         f"name: a.b/c{n}, where: {{vendor: v{n}}}, serve: dra, dra: {{driver: d{n}.e}}"
         for n in range(MAX_DRIVERS + 2)

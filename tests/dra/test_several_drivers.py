@@ -11,10 +11,13 @@ import pytest
 from dra_node import DRIVER, SLICES, Cards, DraNode
 from scraped_series import value
 
+from devhost.allocation.cdi.spec import claim_kind
 from devhost.backend import Device
 from devhost.cli.status_report import show
 from devhost.dra.api import dra_v1_pb2 as v1
+from devhost.dra.slices import Pool
 from devhost.host.shown.status import status
+from devhost.planning.settings import DraOptions
 from devhost.telemetry.document import ClaimedDeviceStatus, drivers_of
 from devhost.telemetry.page.content import content
 
@@ -248,3 +251,17 @@ async def test_a_resource_of_the_device_plugin_moves_to_the_driver_of_its_entry(
         await node.node.reload()
         node.kubelet_reports(**{"example_com__link": 0})
         await node.node.until(lambda: node.drivers() == BOTH)
+
+
+@pytest.mark.parametrize("names", [("a-b.c", "a.b-c"), ("1.a", "x1.a"), ("d" * 63, "d" * 62 + "e")])
+def test_drivers_with_similar_names_share_no_socket_no_slice_and_no_kind(names: tuple[str, str]) -> None:
+    options = DraOptions(Path("/r"), Path("/p"), "node-1")
+    for named in (
+        claim_kind,
+        options.service_socket,
+        options.registration_socket,
+        options.record,
+        lambda driver: Pool(driver, "node-1", CARD, "cards").object_name(0),
+    ):
+        one, two = map(named, names)
+        assert one != two
