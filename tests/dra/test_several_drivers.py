@@ -72,8 +72,15 @@ def claims(node: DraNode) -> list[ClaimedDeviceStatus]:
 async def test_each_driver_publishes_the_resources_of_its_entries(node: DraNode) -> None:
     async with node.node.served():
         await served(node)
-        for driver in BOTH:
-            await node.register(driver)
+        await node.register(DRIVER)
+        await node.node.until(
+            lambda: (
+                (now := node.report())
+                and [one["state"] for one in drivers_of(now)] == ["registered", "waiting"]
+            )
+        )
+        assert (now := node.report()) and now["state"] == "waiting"
+        await node.register(OTHER)
         assert {(spec["driver"], spec["pool"]["resourceSliceCount"]) for spec in node.slices()} == {
             (DRIVER, 1),
             (OTHER, 1),
@@ -193,10 +200,13 @@ async def test_a_driver_that_left_the_file_ends_when_its_last_claim_is_released(
         node.configure(CARDS)
         await node.node.reload()
         await node.node.until(lambda: OTHER not in node.drivers())
+        node.delete_claim("one")
+        sides = node.node.host.dra.sides
+        assert sides is not None
+        await node.node.until(lambda: not sides.record(OTHER))
         await node.settled()
         assert node.options.registration_socket(OTHER).exists(), "its pod could not end"
         await released(node, claim, OTHER)
-        node.delete_claim("one")
         await node.node.until(lambda: not node.options.registration_socket(OTHER).exists())
         await node.node.until(lambda: not node.options.service_socket(OTHER).exists())
         await node.node.until(lambda: (report := node.report()) and "drivers" not in report)

@@ -260,7 +260,7 @@ class DraFrontEnd:
         """Whether the driver has no slice, and no claim is prepared."""
         status = self.publisher.status
         published = self._sides.record(self.driver) or status.slices or status.synced_at is None
-        return not (published or status.error or self._calls.total() or self.claims.has(self.driver))
+        return not (published or status.error or self.claims.has(self.driver))
 
     def forget(self) -> None:
         """The driver has ended."""
