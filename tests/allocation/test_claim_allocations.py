@@ -9,6 +9,7 @@ from work import Work
 
 from devhost.allocation.allocations import Allocations, Reservation
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
+from devhost.allocation.given import Node as Given
 from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device
 from devhost.planning.plan import Plan, RefusalKind
@@ -234,3 +235,50 @@ def test_subscribers_get_the_resource_of_a_released_claim() -> None:
     node.prepare(ONE, claimed())
     node.allocations.claims.released(ONE.uid)
     assert released_resources == [NAME]
+
+
+OTHER = "gpu.example.org"
+CARD1 = Device("card1")
+
+
+def of_two_drivers() -> Node:
+    """A node where one claim has a device of each of two drivers."""
+    node = Node(CARD, CARD1)
+    claims = node.allocations.claims
+    for driver, device in (("d.e", CARD), (OTHER, CARD1)):
+        with claims.reserved(ONE, [claimed(device)], [("team", "pod")], driver):
+            claims.prepared(ONE, [claimed(device)], driver)
+        claims.gave(ONE.uid, [Given(f"/dev/{device.id}", key=("toy", device.id))], driver)
+    return node
+
+
+def test_a_claim_holds_the_devices_of_each_driver_until_that_driver_releases_them() -> None:
+    node = of_two_drivers()
+    claims = node.allocations.claims
+    assert (claims.has("d.e"), claims.has(OTHER), claims.count) == (True, True, 1)
+    claims.released(ONE.uid, "d.e")
+    assert {one.key: one.driver for one in claims.held()} == {("toy", "card1"): OTHER}
+    assert (claims.has("d.e"), claims.has(OTHER)) == (False, True)
+    assert claims.pods(ONE) == {("team", "pod")}, "its pods have the other device"
+    claims.released(ONE.uid, OTHER)
+    assert list(claims.held()) == [] and not claims.pods(ONE)
+
+
+def test_what_a_claim_was_given_is_that_of_the_drivers_that_still_hold_it() -> None:
+    node = of_two_drivers()
+    claims = node.allocations.claims
+    assert [one.path for one in claims.given.claims[ONE.uid].nodes] == ["/dev/card0", "/dev/card1"]
+    claims.gave(ONE.uid, [Given("/dev/new", key=("toy", "card0"))], "d.e")
+    assert {one.path for one in claims.given.claims[ONE.uid].nodes} == {"/dev/card1", "/dev/new"}
+    claims.released(ONE.uid, "d.e")
+    assert [one.path for one in claims.given.claims[ONE.uid].nodes] == ["/dev/card1"]
+
+
+def test_a_device_that_a_claim_holds_through_one_driver_goes_to_no_other() -> None:
+    node = of_two_drivers()
+    with pytest.raises(DeviceHeld, match="a claim holds it"):
+        node.prepare(TWO, claimed())
+    entry = ResourceSettings(0, NAME, "toy", serve=Serve.DRA, driver=OTHER)
+    plan = plan_devices(node.found, Settings((entry,)), node.allocations)
+    assert [(one.device, one.kind) for one in plan.refusals] == [("card0", RefusalKind.HELD)]
+    assert [one.device.id for one in plan.resources[NAME].offers] == ["card1"]

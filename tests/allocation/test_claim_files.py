@@ -329,3 +329,49 @@ async def test_a_write_that_takes_too_long_leaves_nothing_when_it_ends(tmp_path,
     hang.go.set()
     await gone(tmp_path / "cdi")
     files.close()
+
+
+OTHER = "gpu.example.org"
+
+
+def of_other() -> ClaimRecord:
+    """What another driver has prepared of the same claim."""
+    claimed = device(1, cdi_ids=(f"{OTHER}/claim={UID}-gpu-0",))
+    return ClaimRecord(ClaimHolder("team", "claim", UID), OTHER, (claimed,))
+
+
+async def test_each_driver_of_a_claim_has_its_own_file(files: ClaimFiles, tmp_path: Path) -> None:
+    await asyncio.gather(files.of(DRIVER).write(record(), {}), files.of(OTHER).write(of_other(), {}))
+
+    assert [one.name for one in sorted((tmp_path / "cdi").iterdir())] == [
+        f"devhost-dra_{UID}.json",
+        f"devhost-dra_{UID}_{OTHER}.json",
+    ]
+    fresh = again(tmp_path)
+    assert {one.driver for one in await fresh.read_all()} == {DRIVER, OTHER}
+    assert fresh.of(DRIVER).records == {UID: record()}
+    assert fresh.of(OTHER).records == {UID: of_other()}
+    assert await fresh.of(OTHER).read(UID) == of_other()
+
+
+async def test_a_driver_removes_and_restores_only_its_own_file(files: ClaimFiles) -> None:
+    one, two = files.of(DRIVER), files.of(OTHER)
+    await one.write(record(), {})
+    assert not await two.remove(UID)
+    await two.write(of_other(), {})
+    assert await one.remove(UID)
+    assert (await one.read(UID), await two.read(UID)) == (None, of_other())
+    await one.write(record(), {})
+    two.path(UID).unlink()
+    assert (await two.restore([UID]), await one.restore([UID])) == ([UID], [])
+    assert (await one.read(UID), await two.read(UID)) == (record(), of_other())
+
+
+async def test_the_nodes_of_a_claim_are_those_of_all_its_drivers(files: ClaimFiles, tmp_path: Path) -> None:
+    for driver, found, node in ((DRIVER, record(), "/dev/a"), (OTHER, of_other(), "/dev/b")):
+        name = found.devices[0].cdi_ids[0].rpartition("=")[2]
+        await files.of(driver).write(found, {name: {"deviceNodes": [{"path": node}]}})
+    fresh = again(tmp_path)
+    for one in await fresh.read_all():
+        fresh.of(one.driver)
+    assert [path for path, _ in fresh.nodes(UID)] == ["/dev/a", "/dev/b"]

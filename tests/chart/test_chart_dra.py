@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,27 @@ def test_the_driver_of_a_configuration_that_the_chart_cannot_read_is_a_value(cha
     assert "/var/run/cdi" in rendered.mounts
 
 
+def several(**dra: Any) -> dict[str, Any]:
+    """Values with a resource of each of two drivers."""
+    gpu = {"name": "example.com/gpu", "backend": "gpu", "serve": "dra", "dra": {"driver": "gpu.example.org"}}
+    config = {"version": 1, "dra": {"driver": DRIVER}, "resources": [SERIAL, gpu]}
+    return {"dra": {"enabled": True, **dra}, "config": config}
+
+
+def test_each_driver_of_an_entry_has_its_directory_and_its_slices(chart: Chart, types: Types) -> None:
+    rendered = chart.render(several(drivers=["former.example.com"]))
+    assert types.complaints(rendered.text) == []
+    drivers = [DRIVER, "gpu.example.org", "former.example.com"]
+    plugins = "/var/lib/kubelet/plugins/"
+    assert {path for path in writable(rendered) if path.startswith(plugins)} == {
+        f"{plugins}{driver}" for driver in drivers
+    }
+    rule = rendered.only("ValidatingAdmissionPolicy")["spec"]["validations"][-1]
+    assert (
+        rule["expression"] == f"variables.slice.spec.driver in {json.dumps(drivers, separators=(',', ':'))}"
+    )
+
+
 def test_a_network_policy_lets_devhost_reach_the_api_server(chart: Chart) -> None:
     policy = {"enabled": True, "apiServerPorts": [443, 16443]}
     spec = chart.render(enabled(networkPolicy=policy)).only("NetworkPolicy")["spec"]
@@ -229,6 +251,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"dra": {"enabled": True}, "config": "version: 1\nresources: []\ndra: {driver: 1}\n"},
         "config.dra.driver must be text, not a number",
+    ),
+    (
+        {
+            "dra": {"enabled": True},
+            "config": "version: 1\ndra: {driver: a.b}\n"
+            "resources: [{name: a.b/c, backend: udev, dra: {driver: A.b}}]\n",
+        },
+        'config.dra.driver "A.b" is not a DNS subdomain',
+    ),
+    (
+        {
+            "dra": {"enabled": True},
+            "config": "version: 1\ndra: {driver: a.b}\nresources: [{name: a.b/c, backend: udev, dra: 1}]\n",
+        },
+        "config.resources[0].dra must be a map",
     ),
     (
         enabled(kubelet={"root": f"/{'k' * 80}"}),

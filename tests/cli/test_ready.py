@@ -53,6 +53,16 @@ def offered(found: StatusDocument, **values: Any) -> None:
     found["dra"] = {**dra, "pools": [pool], "claims": [], "moving": [], "moves": [], **values}
 
 
+def driver(name: str, state: str = "registered") -> dict[str, str]:
+    """One of several drivers."""
+    return {
+        "driver": name,
+        "state": state,
+        "reason": "" if state == "registered" else "no socket",
+        "error": "",
+    }
+
+
 STATES: dict[str, tuple[Callable[[StatusDocument], None], list[str]]] = {
     "all is there": (lambda _: None, []),
     "one of two is unhealthy": (lambda one: resource(one, allocatable=1), []),
@@ -78,6 +88,18 @@ STATES: dict[str, tuple[Callable[[StatusDocument], None], list[str]]] = {
     "offered by DRA": (offered, []),
     "DRA is unknown to the kubelet": (
         lambda one: offered(one, state="waiting", reason="no socket"),
+        ["the DRA driver gpu.example.com is not registered: no socket"],
+    ),
+    "another driver is unknown to the kubelet": (
+        lambda one: offered(
+            one, state="waiting", drivers=[driver("gpu.example.com"), driver("d.e", "waiting")]
+        ),
+        [],
+    ),
+    "its driver is unknown to the kubelet": (
+        lambda one: offered(
+            one, state="waiting", drivers=[driver("d.e"), driver("gpu.example.com", "waiting")]
+        ),
         ["the DRA driver gpu.example.com is not registered: no socket"],
     ),
     "no slice": (lambda one: offered(one, one={"slice": ""}, error="403"), ["FT1 is not published: 403"]),

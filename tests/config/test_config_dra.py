@@ -16,7 +16,7 @@ from devhost.config.difference import difference
 from devhost.config.language import Taints
 from devhost.config.reader import keys
 from devhost.discovery.catalog import Catalog, Installed
-from devhost.planning.settings import DraTerms, Effect, Serve, Settings
+from devhost.planning.settings import MAX_DRIVERS, DraTerms, Effect, Serve, Settings
 
 Read = Callable[[str], Settings]
 Complain = Callable[[str], tuple[Diagnostic, ...]]
@@ -86,6 +86,47 @@ def test_an_entry_moves_by_one_word(read: Read) -> None:
     assert there.resources[0].dra == back.resources[0].dra
 
 
+def test_an_entry_may_name_another_driver_than_the_file(read: Read) -> None:
+    settings = read(
+        file(
+            "name: a.b/c, where: {vendor: c}, serve: dra",
+            "name: a.b/d, where: {vendor: d}, serve: dra, dra: {driver: gpu.nvidia.com}",
+            "name: a.b/e, where: {vendor: e}, serve: plugin, dra: {driver: gpu.amd.com}",
+            "name: a.b/f, where: {vendor: f}, serve: dra, dra: {driver: gpu.nvidia.com}",
+        )
+    )
+    assert [entry.driver for entry in settings.resources] == [DRIVER, "gpu.nvidia.com", "", "gpu.nvidia.com"]
+    assert settings.drivers == (DRIVER, "gpu.nvidia.com")
+
+
+def test_another_driver_of_the_file_changes_no_entry_and_one_of_an_entry_changes_it(read: Read) -> None:
+    plain, renamed = (read(file("name: a.b/c, serve: dra", driver=driver)) for driver in (DRIVER, "d.e"))
+    own = read(file("name: a.b/c, serve: dra, dra: {driver: d.e}"))
+    assert (difference(plain, renamed).changed, difference(plain, renamed).dra) == ((), True)
+    assert [change.keys for change in difference(plain, own).changed] == [("dra",)]
+
+
+def test_an_entry_below_one_of_another_driver_that_takes_every_device_is_refused(
+    complaints: Complain,
+) -> None:
+    shared = "serve: dra, exclusive: false"
+    (found,) = complaints(file(f"name: a.b/c, {shared}", f"name: a.b/d, {shared}, dra: {{driver: d.e}}"))
+    assert found.message == "this can never get a device: the entry in line 4 takes them all first"
+    assert found.hint == "put the narrower entry first: only one driver publishes a device"
+
+
+def test_a_file_has_at_most_sixteen_drivers(read: Read, complaints: Complain) -> None:
+    entries = [
+        f"name: a.b/c{n}, where: {{vendor: v{n}}}, serve: dra, dra: {{driver: d{n}.e}}"
+        for n in range(MAX_DRIVERS + 2)
+    ]
+    assert len(read(file(*entries[:MAX_DRIVERS])).drivers) == MAX_DRIVERS == 16
+
+    (found,) = complaints(file(*entries))
+    assert found.path == "resources[16].dra.driver"
+    assert found.message == "a file has at most 16 DRA drivers, and this is one more"
+
+
 def test_terms_may_stay_in_a_file_without_a_driver(read: Read) -> None:
     (entry,) = read(
         "{version: 1, resources: [{name: a.b/c, backend: card, dra: {extendedName: true}}]}"
@@ -150,9 +191,10 @@ def test_a_faulty_dra_of_the_file_is_refused_once(complaints: Complain, dra: str
             '4:38: resources[0].dra: unknown key "extendName" (did you mean extendedName?)',
         ),
         (
-            "dra: {driver: a.b}",
-            '4:38: resources[0].dra: unknown key "driver" '
-            "(it belongs to the whole file: dra.driver at the top level)",
+            "dra: {driver: A.b}",
+            "4:46: resources[0].dra.driver: must be a DNS subdomain of at most 63 characters (lower-case "
+            "letters, digits, '-' and '.', with a letter or digit at both ends of each part), not \"A.b\" "
+            "(for example devhost.example.com)",
         ),
         (
             "dra: {class: Serial}",

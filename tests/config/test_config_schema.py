@@ -111,7 +111,7 @@ BAD = [
     entry("serve: null"),
     entry("dra: null"),
     entry("dra: {class: Upper}"),
-    entry("dra: {driver: d.e}"),
+    entry("dra: {driver: D.e}"),
     entry("dra: {claimOptions: [mode]}"),
     dra("share: {of: all}"),
     dra("share: {of: vendor}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.cdi.claim_metadata import MetadataFiles
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
-from devhost.allocation.given import Given
+from devhost.allocation.given import Given, Node
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.allocation.timing import Timing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
@@ -148,7 +148,11 @@ class Ledger:
 
     @contextmanager
     def reserved(
-        self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: Collection[Pod] = ()
+        self,
+        claim: ClaimHolder,
+        wanted: Sequence[ClaimedDevice],
+        pods: Collection[Pod] = (),
+        driver: str = "",
     ) -> Iterator[None]:
         for one in wanted:
             if one.admin:
@@ -177,10 +181,13 @@ class Ledger:
         if not running and (used := nodes & self.in_use):
             raise DeviceHeld(f"{min(used)} is in use")
 
-    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
+    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice], driver: str = "") -> None:
         self.claims[claim.uid] = claim, list(devices)
 
-    def released(self, uid: str) -> None:
+    def gave(self, uid: str, nodes: Iterable[Node], driver: str) -> None:
+        self.given.gave_claim(uid, nodes)
+
+    def released(self, uid: str, driver: str = "") -> None:
         self.claims.pop(uid, None)
 
     def holders(self, device: str) -> list[ClaimHolder]:

@@ -131,16 +131,33 @@ class Cluster:
                     return spec["pool"]["name"], device["name"]
         raise AssertionError(f"{card} is not published")
 
-    def allocate(self, name: str, *devices: tuple[str, str], share: str = "", pod: str = "") -> v1.Claim:
+    def drivers(self) -> dict[str, set[str]]:
+        """The ids of the devices in slices, by driver."""
+        found: dict[str, set[str]] = {}
+        for spec in self.slices():
+            ids = found.setdefault(spec["driver"], set())
+            ids.update(device["attributes"]["id"]["string"] for device in spec.get("devices", ()))
+        return found
+
+    def allocate(
+        self,
+        name: str,
+        *devices: tuple[str, str],
+        share: str = "",
+        pod: str = "",
+        drivers: Sequence[str] = (),
+    ) -> v1.Claim:
         """Makes a claim to which a scheduler has allocated devices, each as pool and name.
+
+        ``drivers`` are those of the devices, if they are of several.
 
         With ``share``, the share id, it has one slot of each. It is reserved for ``pod``, if one is named.
         """
         reserved = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}] if pod else []
         sharing = {"shareID": share, "consumedCapacity": {f"{DRIVER}/slots": "1"}} if share else {}
         results = [
-            {"request": "req", "driver": DRIVER, "pool": pool, "device": device, **sharing}
-            for pool, device in devices
+            {"request": "req", "driver": driver, "pool": pool, "device": device, **sharing}
+            for (pool, device), driver in zip(devices, drivers or [DRIVER] * len(devices), strict=True)
         ]
         made = self.server.put(
             claims_of("default"),
@@ -158,29 +175,33 @@ class Cluster:
         """Deletes a claim."""
         self.server.remove(f"{claims_of('default')}/{name}")
 
-    async def prepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodePrepareResourceResponse]:
+    async def prepare(
+        self, *claims: v1.Claim, driver: str = DRIVER
+    ) -> Mapping[str, v1.NodePrepareResourceResponse]:
         """What the driver answers to the kubelet for these claims, by uid."""
-        async with self.channel() as calls:
+        async with self.channel(driver) as calls:
             return await calls.prepare(*claims)
 
-    async def unprepare(self, *claims: v1.Claim) -> Mapping[str, v1.NodeUnprepareResourceResponse]:
+    async def unprepare(
+        self, *claims: v1.Claim, driver: str = DRIVER
+    ) -> Mapping[str, v1.NodeUnprepareResourceResponse]:
         """The same when they are released."""
-        async with self.channel() as calls:
+        async with self.channel(driver) as calls:
             return await calls.unprepare(*claims)
 
     @asynccontextmanager
-    async def channel(self) -> AsyncIterator[Calls]:
+    async def channel(self, driver: str = DRIVER) -> AsyncIterator[Calls]:
         """A connection to the driver."""
-        address = f"unix:{self.options.service_socket(DRIVER)}"
+        address = f"unix:{self.options.service_socket(driver)}"
         async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
             yield Calls(v1_grpc.DRAPluginStub(channel))
 
-    async def register(self) -> None:
+    async def register(self, driver: str = DRIVER) -> None:
         """Asks the driver what it serves, and reports that the kubelet uses it."""
-        address = f"unix:{self.options.registration_socket(DRIVER)}"
+        address = f"unix:{self.options.registration_socket(driver)}"
         async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
             stub = registration_pb2_grpc.RegistrationStub(channel)
-            assert (await stub.GetInfo(registration_pb2.InfoRequest())).name == DRIVER
+            assert (await stub.GetInfo(registration_pb2.InfoRequest())).name == driver
             await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(plugin_registered=True))
 
     def kubelet_reports(self, **allocatable: int) -> None:
@@ -225,9 +246,9 @@ class DraNode(Cluster):
         lines = "".join(f"  - {entry}\n" for entry in entries)
         self.node.configure(f"dra: {{driver: {DRIVER}}}\nresources:\n{lines}")
 
-    async def register(self) -> None:
-        await self.node.until(self.options.registration_socket(DRIVER).exists)
-        await super().register()
+    async def register(self, driver: str = DRIVER) -> None:
+        await self.node.until(self.options.registration_socket(driver).exists)
+        await super().register(driver)
 
     async def settled(self, seconds: float = 0.3) -> None:
         """Lets some time pass in which something wrong would happen: several times that of :data:`QUICK`."""

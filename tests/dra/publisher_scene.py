@@ -152,7 +152,7 @@ class Node:
         )
         self.record = CountedRecord(self._in_flight, self._place / "driver" / "published.json")
         self.sides = Sides(self.clock.time)
-        self.sides.start(self.record.load())
+        self.sides.start(self.record.load(), DRIVER)
         self.publisher = Publisher(
             self.api,
             DRIVER,

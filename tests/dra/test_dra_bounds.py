@@ -124,8 +124,7 @@ class Scene:
 
     async def listed(self) -> None:
         """The kubelet lists the claims of an earlier run."""
-        front_end = self.host.dra.front_end
-        assert front_end is not None
+        front_end = self.host.dra.front_ends[DRIVER]
         front_end.upkeep.hold(self.listing)
         assert self.host.allocations.claims.count == len(self.listing.claims)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dra_node import Cards, DraNode
+from dra_node import DRIVER, Cards, DraNode
 
 from devhost.backend import Device, DeviceNode, Edits
 from devhost.backend.claim import node as node_claim
@@ -62,7 +62,7 @@ async def test_a_second_claim_never_gets_the_node_that_the_first_ones_containers
         advice = f"restart the container or delete the pod ({NULL} is c1 now)"
         await node.node.until(lambda: reason(node, "c0") == f"{told}: {advice}")
         await node.node.until(lambda: node.node.host.planned)
-        health = node.node.host.dra.front_end.inventory.devices()
+        health = node.node.host.dra.front_ends[DRIVER].inventory.devices()
         assert [(one.healthy, one.message) for one in health] == [(False, reason(node, "c0"))]
         error = (await node.prepare(second))[second.uid].error
         assert f"node:{NULL} is in use" in error

@@ -152,7 +152,7 @@ async def test_a_resource_that_left_the_configuration_has_no_slices(node: Node) 
     node.publisher.follow({})
     await node.passes(30)
     assert node.slices() == []
-    assert node.sides.claims_due() is not None
+    assert node.sides.claims_due(DRIVER) is not None
 
 
 async def test_slices_of_an_earlier_run_that_no_resource_has_are_deleted(node: Node) -> None:
@@ -162,7 +162,7 @@ async def test_slices_of_an_earlier_run_that_no_resource_has_are_deleted(node: N
     node.publisher.follow({})
     await node.passes(30)
     assert node.slices() == []
-    assert node.sides.claims_due() is not None
+    assert node.sides.claims_due(DRIVER) is not None
 
 
 async def test_nothing_is_written_before_it_is_known_what_is_wanted(node: Node) -> None:
@@ -200,9 +200,9 @@ async def test_a_device_is_withdrawn_only_when_the_api_server_has_confirmed_it(n
     node.server.fail_next(500, 1, methods=("PUT",))
     node.publisher.follow({"example.com/gpu": ("gpu", offers(1))})
     await node.passes(3)
-    assert node.sides.claims_due() is None
+    assert node.sides.claims_due(DRIVER) is None
     await node.passes(60)
-    assert node.sides.claims_due() is not None
+    assert node.sides.claims_due(DRIVER) is not None
 
 
 @pytest.mark.conformance(115)

@@ -13,11 +13,12 @@ NO_TERMS = DraTerms()
 
 
 def entry(name: str, terms: DraTerms = NO_TERMS) -> tuple[str, ResourceSettings]:
-    return name, ResourceSettings(index=0, name=name, backend="toy", serve=Serve.DRA, dra=terms)
+    driver = terms.driver or DRIVER
+    return name, ResourceSettings(0, name, "toy", serve=Serve.DRA, dra=terms, driver=driver)
 
 
 def test_a_class_is_named_after_its_resource_and_selects_its_devices_of_this_driver_only() -> None:
-    (found,) = device_classes(DRIVER, [entry("example.com/serial")])
+    (found,) = device_classes([entry("example.com/serial")])
 
     assert found.manifest() == {
         "apiVersion": "resource.k8s.io/v1",
@@ -38,7 +39,7 @@ def test_a_class_is_named_after_its_resource_and_selects_its_devices_of_this_dri
 
 
 def test_a_class_has_the_extended_name_and_the_name_that_the_entry_gives() -> None:
-    (found,) = device_classes(DRIVER, [entry("example.com/serial", DraTerms("ports", True))])
+    (found,) = device_classes([entry("example.com/serial", DraTerms("ports", True))])
 
     assert found.manifest()["metadata"] == {"name": "ports"}
     assert found.manifest()["spec"]["extendedResourceName"] == "example.com/serial"
@@ -47,10 +48,20 @@ def test_a_class_has_the_extended_name_and_the_name_that_the_entry_gives() -> No
 def test_a_class_of_several_resources_selects_the_devices_of_all() -> None:
     both = [entry("a.b/one", DraTerms("c.d")), entry("a.b/two", DraTerms("c.d"))]
 
-    (found,) = device_classes(DRIVER, both)
+    (found,) = device_classes(both)
 
     assert found.expression().endswith('.resource in ["a.b/one", "a.b/two"]')
     assert "extendedResourceName" not in found.manifest()["spec"]
+
+
+def test_a_class_of_resources_of_two_drivers_selects_the_devices_of_both() -> None:
+    both = [entry("a.b/one", DraTerms("c.d")), entry("a.b/two", DraTerms("c.d", driver="e.f"))]
+
+    (found,) = device_classes(both)
+
+    (one,), (two,) = (device_classes([single]) for single in both)
+    assert found.expression() == f"({one.expression()}) || ({two.expression()})"
+    assert 'device.driver == "e.f" && has(device.attributes["e.f"].resource)' in two.expression()
 
 
 @pytest.mark.parametrize("extended", [(True, False), (False, True), (True, True)])
@@ -59,21 +70,21 @@ def test_an_extended_name_of_a_class_of_several_resources_is_refused(extended: t
     both = [entry(name, DraTerms("c.d", wanted)) for name, wanted in zip(names, extended, strict=True)]
 
     with pytest.raises(ClassesOverlap) as caught:
-        device_classes(DRIVER, both)
+        device_classes(both)
 
     assert (caught.value.name, caught.value.resources) == ("c.d", names)
 
 
 def test_two_entries_of_one_name_make_one_class() -> None:
-    (found,) = device_classes(DRIVER, [entry("a.b/x"), entry("a.b/x", DraTerms(extended_name=True))])
+    (found,) = device_classes([entry("a.b/x"), entry("a.b/x", DraTerms(extended_name=True))])
 
-    assert (found.resources, found.extended_name) == (("a.b/x",), "a.b/x")
+    assert (found.resources, found.extended_name) == ({DRIVER: ["a.b/x"]}, "a.b/x")
 
 
 def test_a_name_longer_than_an_attribute_is_selected_by_what_the_slices_carry() -> None:
     name = "example.com/" + "a" * 63
 
-    (found,) = device_classes(DRIVER, [entry(name, DraTerms(extended_name=True))])
+    (found,) = device_classes([entry(name, DraTerms(extended_name=True))])
 
     assert found.expression().endswith(f'.resource == "{resource_attribute(name)}"')
     assert found.extended_name == name

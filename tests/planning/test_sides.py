@@ -421,3 +421,57 @@ def test_no_scheduler_ever_sees_a_device_on_both_sides(
     offered = dict.fromkeys(world.listed, Serve.PLUGIN)
     world.write_slices()
     assert offered | dict.fromkeys(world.slices, Serve.DRA) == wanted
+
+
+def test_a_device_changes_its_driver_through_a_time_in_which_no_driver_offers_it() -> None:
+    node = Node()
+    one, two = (replace(node.entry(Serve.DRA), driver=driver) for driver in ("d.one", "d.two"))
+    node.make(one)
+    node.see_node({}, {})
+    node.make(one)
+    node.sides.publishing({KEY: NAME}, "d.one")
+    node.make(one)
+    assert node.sides.moving() == []
+    node.make(two)
+    assert node.offered() == {}
+    assert [(moving.driver, moving.serve) for moving in node.sides.moving()] == [("d.one", Serve.DRA)]
+    node.sides.unpublished([KEY], "d.two")
+    assert node.sides.claims_due("d.one") is None, "another driver has confirmed nothing of it"
+    node.sides.unpublished([KEY], "d.one")
+    assert (node.sides.claims_due("d.two"), node.sides.claims_due("d.one")) == (None, SETTLE)
+    assert (node.sides.record("d.two"), node.sides.record("d.one")) == ({}, {KEY: NAME})
+    node.now += SETTLE
+    assert not node.sides.claims_seen(node.now, {}, "d.two"), "claims of one driver free nothing of another"
+    assert node.sides.claims_seen(node.now, {}, "d.one")
+    node.make(two)
+    assert node.offered() == {KEY: Serve.DRA}
+
+
+def test_two_drivers_never_share_a_device() -> None:
+    node = Node()
+    one, two = (
+        ResourceSettings(n, name, "toy", serve=Serve.DRA, exclusive=False, driver=f"d.{n}")
+        for n, name in enumerate((NAME, OTHER))
+    )
+    node.make(one, two)
+    node.see_node({}, {})
+    plan = node.make(one, two)
+    assert node.offered() == {KEY: Serve.DRA}
+    assert refusal(plan) == (
+        RefusalKind.TAKEN,
+        f"entry 1 ({NAME}) already took it, and publishes it as d.0",
+    )
+
+
+def test_a_device_of_one_driver_does_not_wait_for_the_failure_of_another() -> None:
+    node = Node()
+    entry = replace(node.entry(Serve.DRA), driver="d.one")
+    node.make(entry)
+    node.see_node({}, {})
+    node.make(entry)
+    node.sides.publishing({KEY: NAME}, "d.one")
+    node.make()
+    assert node.sides.api_failed("no access", "d.two")
+    assert "no access" not in node.sides.waits_for(KEY)
+    assert node.sides.api_failed("refused", "d.one")
+    assert node.sides.waits_for(KEY).endswith(", but refused")

@@ -811,7 +811,8 @@ class Allocations:
             self._settings = settings
             self._in_units.clear()
             self._held = self._by_tokens = self._by_drivers = None
-            self._drivers.own(settings.dra_driver)
+            for driver in (settings.dra_driver, *settings.drivers):
+                self._drivers.own(driver)
             for allocations in self._resources.values():
                 self._configure(allocations)
         with self._deferred():

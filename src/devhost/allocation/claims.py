@@ -26,13 +26,16 @@ from devhost.planning.claims import (
 )
 from devhost.planning.settings import Serve
 
-from .given import Given
+from .given import Given, Node
 from .listing import ClaimUse
 from .reports import Report
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 NAMED = 20
 """Most claims that a refusal names of those that share a device."""
+
+_Through = tuple[str, str]
+"""A DRA driver, and the resource through which it offers a device."""
 
 _TOO_OFTEN = "one claim has it allocated more often than share.replicas allows"
 
@@ -130,15 +133,18 @@ class Ledger(Protocol):
 class ClaimAllocations:
     """What prepared ResourceClaims hold.
 
-    A claim holds its devices from Prepare until Unprepare, whether pods use them or not.
+    A claim holds its devices from Prepare until Unprepare, whether pods use them or not. It may have devices
+    of several DRA drivers, and each of them prepares and releases its own.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._prepared: dict[str, tuple[ClaimHolder, tuple[ClaimedDevice, ...]]] = {}
-        self._reserved: dict[ClaimHolder, list[tuple[ClaimedDevice, ...]]] = {}
+        self._prepared: dict[str, dict[str, tuple[ClaimHolder, tuple[ClaimedDevice, ...]]]] = {}
+        """By uid and driver."""
+        self._reserved: dict[tuple[ClaimHolder, str], list[tuple[ClaimedDevice, ...]]] = {}
+        """By claim and driver."""
         self._pods: dict[ClaimHolder, frozenset[Pod]] = {}
-        self._of_key: dict[Key, dict[str, dict[ClaimHolder, list[ClaimedDevice]]]] = {}
+        self._of_key: dict[Key, dict[_Through, dict[ClaimHolder, list[ClaimedDevice]]]] = {}
         """Both by device and resource: so many claims may share a device that none looks at all of them."""
         self._in_use: Counter[Key] = Counter()
         """The slots of each device that claims have."""
@@ -150,31 +156,37 @@ class ClaimAllocations:
 
     @contextmanager
     def reserved(
-        self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: Collection[Pod] = ()
+        self,
+        claim: ClaimHolder,
+        wanted: Sequence[ClaimedDevice],
+        pods: Collection[Pod] = (),
+        driver: str = "",
     ) -> Iterator[None]:
-        """Checks that a claim may have these devices, and keeps them for it until the context ends.
+        """Checks that a claim may have these devices of a driver, and keeps them until the context ends.
 
         Between the check and the reservation nothing else runs in the event loop. What the claim holds
         already, it may have again. ``pods`` are those that the claim is reserved for, if they are known.
         Raises ``DeviceHeld`` if a container or another claim holds one, or hardware that conflicts with it.
         """
         holding = tuple(one for one in wanted if not one.admin)
-        self._check(claim, holding, frozenset(pods) or self.pods(claim))
+        self._check(claim, holding, frozenset(pods) or self.pods(claim), driver)
         if pods:
             self._pods[claim] = frozenset(pods)
-        self._reserved.setdefault(claim, []).append(holding)
-        self._add(claim, holding)
+        reserved = claim, driver
+        self._reserved.setdefault(reserved, []).append(holding)
+        self._add(claim, holding, driver)
         self._ledger.claims_changed((), replan=False)
         try:
             yield
         finally:
-            self._reserved[claim].remove(holding)
-            if not self._reserved[claim]:
-                del self._reserved[claim]
-            self._remove(claim, holding)
-            if claim.uid not in self._prepared:
+            self._reserved[reserved].remove(holding)
+            if not self._reserved[reserved]:
+                del self._reserved[reserved]
+            self._remove(claim, holding, driver)
+            prepared = self._prepared.get(claim.uid, {})
+            if not prepared:
                 self._pods.pop(claim, None)
-            _, kept = self._prepared.get(claim.uid, (claim, ()))
+            _, kept = prepared.get(driver, (claim, ()))
             self._ledger.claims_changed((), replan=kept != holding)
 
     def give(
@@ -193,30 +205,44 @@ class ClaimAllocations:
         """
         self._ledger.give(resource, devices, nodes, claim, running=running)
 
-    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice]) -> None:
-        """The claim holds these devices, and no others."""
+    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice], driver: str = "") -> None:
+        """The claim holds these devices of a driver, and no others of it."""
         holding = tuple(one for one in devices if not one.admin)
-        known = claim in self._reserved
-        former, before = self._prepared.get(claim.uid, (claim, ()))
-        self._prepared[claim.uid] = (claim, holding)
-        self._add(claim, holding)
-        self._remove(former, before)
+        known = (claim, driver) in self._reserved
+        prepared = self._prepared.setdefault(claim.uid, {})
+        former, before = prepared.get(driver, (claim, ()))
+        prepared[driver] = (claim, holding)
+        self._add(claim, holding, driver)
+        self._remove(former, before, driver)
         gone = {one.resource for one in before} - {one.resource for one in holding}
         binds = any(pod_claims(self._ledger.present(one.key)) for one in holding)
         self._ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
         self._report()
 
-    def released(self, uid: str) -> None:
-        """The claim holds nothing; without effect if it held nothing."""
-        if (before := self._prepared.pop(uid, None)) is not None:
-            self._pods.pop(before[0], None)
-            self._remove(*before)
+    def released(self, uid: str, driver: str = "") -> None:
+        """The claim holds nothing of a driver; without effect if it held nothing."""
+        prepared = self._prepared.get(uid, {})
+        if (before := prepared.pop(driver, None)) is not None:
+            if prepared:
+                self.gave(uid, (), driver)
+            else:
+                del self._prepared[uid]
+                self._pods.pop(before[0], None)
+            self._remove(*before, driver)
             self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
             self._report()
 
+    def gave(self, uid: str, nodes: Iterable[Node], driver: str = "") -> None:
+        """The containers of a claim are given these nodes of a driver; those of its other drivers stay."""
+        prepared = self._prepared.get(uid, {}).items()
+        others = {one.key for of, (_, devices) in prepared if of != driver for one in devices}
+        before = self.given.claims.get(uid) if others else None
+        kept = (node for node in before.nodes if node.key in others) if before else ()
+        self.given.gave_claim(uid, (*kept, *nodes))
+
     def claimed(self) -> Iterator[Claimed]:
         """What prepared claims hold, each device of a claim once."""
-        for claim, devices in self._prepared.values():
+        for claim, devices in self._all_prepared():
             pods = frozenset(name for _, name in self.pods(claim))
             for resource, key in dict.fromkeys((one.resource, one.key) for one in devices):
                 device, shares = self._ledger.devices[key], _slots(key, devices)
@@ -230,6 +256,10 @@ class ClaimAllocations:
     @property
     def count(self) -> int:
         return len(self._prepared)
+
+    def has(self, driver: str) -> bool:
+        """Whether a claim is prepared that has devices of a driver."""
+        return any(driver in prepared for prepared in self._prepared.values())
 
     def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
         """The claims that hold each device, in a stable order."""
@@ -264,19 +294,23 @@ class ClaimAllocations:
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that a claim holds; one may come more than once."""
-        for _, one in self._all():
+        for _, _, one in self._all():
             yield one.key
 
     def held(self) -> Iterator[Held]:
         """Each claim with each of its devices, in a stable order."""
-        found = {(claim, one.request, one.share, one.key): one for claim, one in self._all()}
-        for (claim, _, _, _), one in sorted(found.items(), key=lambda item: item[0]):
-            yield self._as_held(claim, one)
+        found = {
+            (claim, one.request, one.share, one.key): (one, driver) for claim, driver, one in self._all()
+        }
+        for (claim, _, _, _), (one, driver) in sorted(found.items(), key=lambda item: item[0]):
+            yield self._as_held(claim, one, driver)
 
-    def _as_held(self, claim: ClaimHolder, one: ClaimedDevice) -> Held:
+    def _as_held(self, claim: ClaimHolder, one: ClaimedDevice, driver: str) -> Held:
         token = "/".join(filter(None, (claim.uid, one.request, one.share)))
         device = self._ledger.devices[one.key]
-        return Held(one.resource, (token,), one.key[0], device, one.exclusive, claim, Serve.DRA)
+        return Held(
+            one.resource, (token,), one.key[0], device, one.exclusive, claim, Serve.DRA, driver=driver
+        )
 
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
@@ -301,15 +335,17 @@ class ClaimAllocations:
         count.
         """
         for other in sorted({key} | self._ledger.devices.sharing(device)):
-            for claims in self._of_key.get(other, {}).values():
+            for (driver, _), claims in self._of_key.get(other, {}).items():
                 if (claim := next((one for one in claims if one != without), None)) is not None:
-                    yield self._as_held(claim, claims[claim][0])
+                    yield self._as_held(claim, claims[claim][0], driver)
 
     def _report(self) -> None:
         for report in self._reports:
             report()
 
-    def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod]) -> None:
+    def _check(
+        self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod], driver: str
+    ) -> None:
         ledger = self._ledger
         for one in wanted:
             device = ledger.present(one.key)
@@ -321,7 +357,7 @@ class ClaimAllocations:
                     if reason := several.objection(one.key, device, pods):
                         raise _held(one.resource, device, reason)
             found = first(
-                index.objection(one.key, device, one.resource, one.exclusive, Serve.DRA)
+                index.objection(one.key, device, one.resource, one.exclusive, Serve.DRA, driver=driver)
                 for index in (near, ledger.through_tokens, ledger.from_other_drivers)
             )
             if found is not None:
@@ -337,10 +373,10 @@ class ClaimAllocations:
 
     def _sharing(self, key: Key, without: ClaimHolder) -> Iterator[Held]:
         """The other claims that have a device."""
-        for claims in self._of_key.get(key, {}).values():
+        for (driver, _), claims in self._of_key.get(key, {}).items():
             for claim, devices in claims.items():
                 if claim != without:
-                    yield self._as_held(claim, devices[0])
+                    yield self._as_held(claim, devices[0], driver)
 
     def _holders(self, key: Key) -> set[ClaimHolder]:
         return set().union(*self._of_key.get(key, {}).values())
@@ -350,33 +386,41 @@ class ClaimAllocations:
         some = (claims.get(claim, ()) for claims in self._of_key.get(key, {}).values())
         return _slots(key, chain.from_iterable(some))
 
-    def _add(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
+    def _add(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice], driver: str) -> None:
         for one in devices:
             self._ledger.devices.update(one.key, self._ledger.present(one.key))
             before = self._slots(one.key, claim)
             resources = self._of_key.setdefault(one.key, {})
-            resources.setdefault(one.resource, {}).setdefault(claim, []).append(one)
+            resources.setdefault((driver, one.resource), {}).setdefault(claim, []).append(one)
             self._in_use[one.key] += self._slots(one.key, claim) - before
 
-    def _remove(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
+    def _remove(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice], driver: str) -> None:
         for one in devices:
             before = self._slots(one.key, claim)
             resources = self._of_key[one.key]
-            claims = resources[one.resource]
+            through = driver, one.resource
+            claims = resources[through]
             claims[claim].remove(one)
             if not claims[claim]:
                 del claims[claim]
             if not claims:
-                del resources[one.resource]
+                del resources[through]
             self._in_use[one.key] += self._slots(one.key, claim) - before
             if not resources:
                 del self._of_key[one.key], self._in_use[one.key]
 
-    def _all(self) -> Iterator[tuple[ClaimHolder, ClaimedDevice]]:
-        reserved = ((claim, devices) for claim, several in self._reserved.items() for devices in several)
-        for claim, devices in chain(self._prepared.values(), reserved):
-            for one in devices:
-                yield claim, one
+    def _all_prepared(self) -> Iterator[tuple[ClaimHolder, tuple[ClaimedDevice, ...]]]:
+        for prepared in self._prepared.values():
+            yield from prepared.values()
+
+    def _all(self) -> Iterator[tuple[ClaimHolder, str, ClaimedDevice]]:
+        for (claim, driver), several in self._reserved.items():
+            for one in chain.from_iterable(several):
+                yield claim, driver, one
+        for prepared in self._prepared.values():
+            for driver, (claim, devices) in prepared.items():
+                for one in devices:
+                    yield claim, driver, one
 
 
 def _slots(key: Key, devices: Iterable[ClaimedDevice]) -> int:

@@ -54,7 +54,7 @@ def classes(config: Path | None, root: Path, output: str) -> None:
         which = "other resource" if settings.skipped else "resource"
         click.echo(f"devhost: no {which} has `serve: dra`, so there is no DeviceClass to print", err=True)
     try:
-        found = device_classes(settings.dra_driver, _named(loaded, entries, root))
+        found = device_classes(_named(loaded, entries, root))
     except ClassesOverlap as overlap:
         names = " and ".join(overlap.resources)
         raise UsageError(

@@ -326,14 +326,13 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
     from devhost.dra.aliases import aliased  # only where DRA is used
     from devhost.dra.slices import Offered, Pool
 
-    driver = seen.found.settings.dra_driver
     planned = seen.found.plan.resources.get(one.resource)
-    if not driver or planned is None:
+    if planned is None or not planned.entry.driver:
         return {}
     offers = (offer for offer in planned.offers if offer.device.id == device.id)
     others = seen.found.scanners[backend].devices
     extra = aliased(planned.entry.dra, one.resource, device, others)
-    pool = Pool(driver, one.node, one.resource, backend)
+    pool = Pool(planned.entry.driver, one.node, one.resource, backend)
     pool.slices([Offered(offer.device, HEALTHY, offer.replicas, extra) for offer in offers])
     slot = pool.slot(device.id)
     if slot is None:

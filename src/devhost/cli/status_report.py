@@ -9,7 +9,7 @@ from datetime import datetime
 from devhost.backend.sysfs import natural
 from devhost.runtime.log import printable
 from devhost.runtime.text import few
-from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument
+from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument, drivers_of
 from devhost.telemetry.tables import (
     Alike,
     age,
@@ -217,14 +217,23 @@ def _device(name: str, one: Alike, now: datetime, known: bool) -> _Row:
 
 
 def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int) -> Iterable[str]:
-    """The DRA driver, its devices, the claims, and the devices that change sides."""
+    """The DRA drivers, their devices, the claims, and the devices that change sides."""
     dra = document["dra"]
     if dra is None:
         return
     headers: Sequence[str] = ("DRA DRIVER", "STATE", "SLICES", "WRITES", "SYNCED", "ERROR")
-    error = dra["error"] or dra["reason"]
-    row: _Row = (dra["driver"], dra["state"], dra["slices"], dra["writes"], age(dra["syncedAt"], now), error)
-    parts = [_with_remarks(headers, [row])]
+    drivers: list[_Row] = [
+        (
+            one["driver"],
+            one["state"],
+            one["slices"],
+            one["writes"],
+            age(one["syncedAt"], now),
+            one["error"] or one["reason"],
+        )
+        for one in drivers_of(dra)
+    ]
+    parts = [_with_remarks(headers, drivers)]
     if dra["droppedFields"]:
         parts.append(
             f"Fields that this API server does not keep: {printable(', '.join(dra['droppedFields']))}"

@@ -79,9 +79,11 @@ def loads(
     paths = tuple(directory / path for path in values.get("backend_paths", ()))
     given = values.get("backends", {})
     catalog = catalog_for(paths, named_backends(values.get("resources", ())) | given.keys())
+    dra = values.get("dra")
     has_dra = isinstance(root, Fields) and "dra" in root.entries  # a faulty one has been reported
     nodes = values.get("resources", ())
-    entries, skipped = read_resources(nodes, catalog, place.key("resources"), has_dra)
+    driver = dra.driver if dra else ""
+    entries, skipped = read_resources(nodes, catalog, place.key("resources"), has_dra, driver)
     unread = {entry.backend for entry in skipped}
     known = {name: node for name, node in given.items() if name not in unread}
     options = _given_options(known, catalog, place.key("backends"))
@@ -96,7 +98,6 @@ def loads(
     cdi = values.get("cdi", Cdi())
     info = values.get("device_info", DeviceInfo())
     labels = values.get("labels", Labels())
-    dra = values.get("dra")
     return Settings(
         tuple(entry.settings for entry in entries),
         options,
@@ -106,7 +107,7 @@ def loads(
         labels.directory,
         labels.write,
         skipped,
-        dra.driver if dra else "",
+        driver,
         dra is not None and dra.metadata,
     )
 

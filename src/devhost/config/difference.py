@@ -101,7 +101,7 @@ def difference(old: Settings, new: Settings) -> Difference:
 
 
 def _keys(old: ResourceSettings, new: ResourceSettings) -> tuple[str, ...]:
-    names = [field.name for field in fields(new) if field.name not in ("index", "options")]
+    names = [field.name for field in fields(new) if field.name not in ("index", "options", "driver")]
     found = [camel(name) for name in names if getattr(old, name) != getattr(new, name)]
     before, after = _options(old.options), _options(new.options)
     both = before.keys() & after.keys()

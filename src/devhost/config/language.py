@@ -137,8 +137,11 @@ class Taints:
 class ResourceDra:
     """How a resource looks in Dynamic Resource Allocation; without effect with `serve: plugin`."""
 
-    former_keys: ClassVar = {"driver": "it belongs to the whole file: dra.driver at the top level"}
-
+    driver: DriverName = option(
+        None,
+        "Name of the DRA driver that publishes the devices; by default `dra.driver` of the file.",
+        example="gpu.nvidia.com",
+    )
     class_: ClassName = option(
         None,
         "Name of its DeviceClass; by default made from the resource's name: `serial.example.com`.",
@@ -305,7 +308,8 @@ class Dra:
     )
 
     driver: DriverName = option(
-        meaning="Name of the DRA driver, the same on all nodes; DRA is active while this key is in the file.",
+        meaning="Name of the DRA driver of entries that name no other one, the same on all nodes; DRA is "
+        "active while this key is in the file.",
         example="devhost.example.com",
     )
     metadata: bool = option(

@@ -22,6 +22,7 @@ from devhost.discovery.catalog import Catalog
 from devhost.planning import naming
 from devhost.planning.give import NO_GIVE, Give
 from devhost.planning.settings import (
+    MAX_DRIVERS,
     DraTerms,
     Of,
     ReplicaOverride,
@@ -195,13 +196,13 @@ class Placed(NamedTuple):
 
 
 def read_resources(
-    nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool
+    nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool, driver: str
 ) -> tuple[tuple[Placed, ...], tuple[Skipped, ...]]:
     """The sound entries and the skipped ones; what is wrong with others, or between them, is reported.
 
     An ``optional`` entry whose backend is one of this project's and not installed is skipped: one file serves
     nodes with different packages. Only what does not depend on the backend is checked of it. ``has_dra`` is
-    whether the file names a DRA driver, without which no entry can have ``serve: dra``.
+    whether the file names a DRA driver, ``driver``, without which no entry can have ``serve: dra``.
     """
     entries = []
     skipped = []
@@ -218,11 +219,12 @@ def read_resources(
             _check_name(values["name"], node.entries["name"].value, here.key("name"))
             skipped.append(Skipped(index, values["name"], values["backend"], hint))
             continue
-        settings = None if theirs is None else _entry(node, index, values, theirs, catalog, here)
+        settings = None if theirs is None else _entry(node, index, values, theirs, catalog, driver, here)
         if settings is not None and len(place.diagnostics.found) == before:
             entries.append(Placed(node.mark, here, settings))
     _refuse_hidden(entries, catalog)
     _refuse_shared_class(entries)
+    _refuse_many_drivers(entries)
     return tuple(entries), tuple(skipped)
 
 
@@ -244,11 +246,18 @@ def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Back
 
 
 def _entry(
-    node: Node, index: int, values: dict[str, Any], theirs: Fields, catalog: Catalog, place: Place
+    node: Node,
+    index: int,
+    values: dict[str, Any],
+    theirs: Fields,
+    catalog: Catalog,
+    driver: str,
+    place: Place,
 ) -> ResourceSettings | None:
     """One entry; ``None`` after reporting what is wrong with it.
 
-    ``values`` are what the keys of the language hold, ``theirs`` the keys of the backend.
+    ``values`` are what the keys of the language hold, ``theirs`` the keys of the backend. ``driver`` is the
+    DRA driver of entries that name none.
     """
     if not isinstance(node, Fields):
         return None
@@ -305,7 +314,9 @@ def _entry(
             taints=FrozenDict(
                 (cause, effect) for cause in Cause if (effect := getattr(terms.taints, cause.value))
             ),
+            driver=terms.driver or "",
         ),
+        driver=(terms.driver or driver) if values.get("serve") is Serve.DRA else "",
         **values,
     )
 
@@ -421,6 +432,17 @@ def _refuse_shared_class(entries: Sequence[Placed]) -> None:
         entry.place.key("dra").report(entry, message, "give each entry its own class, or remove extendedName")
 
 
+def _refuse_many_drivers(entries: Sequence[Placed]) -> None:
+    """Complains about the first entry whose DRA driver is one too many."""
+    drivers: set[str] = set()
+    for entry in entries:
+        drivers.add(entry.settings.driver)
+        if len(drivers - {""}) > MAX_DRIVERS:
+            message = f"a file has at most {MAX_DRIVERS} DRA drivers, and this is one more"
+            entry.place.key("dra").key("driver").report(entry, message, "use a driver of another entry")
+            return
+
+
 def _conditions(node: Node | None, backend: type[Backend], place: Place) -> Where:
     """Conditions on attributes; none where the key is absent."""
     return () if node is None else read_where(node, backend.name, backend.attributes, place)
@@ -503,6 +525,8 @@ def _refuse_hidden(entries: Sequence[Placed], catalog: Catalog) -> None:
             hint = "put the narrower entry first, or set exclusive: false in both"
             if any(taker.settings.serve is not later.settings.serve for taker in takers if taker):
                 hint = "put the narrower entry first: a device is never on both sides"
+            elif any(taker.settings.driver != later.settings.driver for taker in takers if taker):
+                hint = "put the narrower entry first: only one driver publishes a device"
             later.place.report(later, message, hint)
         above.append(later)
 
@@ -525,7 +549,7 @@ def _taker(
             continue  # it takes no unit of which another entry has a member
         # a device without one of the fields gets no name from a template, and stays free
         if (
-            (earlier.settings.exclusive or later.exclusive or earlier.settings.serve is not later.serve)
+            (earlier.settings.exclusive or later.exclusive or earlier.settings.side != later.side)
             and gets_all(earlier.settings.where, narrow)
             and named.issuperset(naming.fields(earlier.settings.name))
         ):

@@ -71,7 +71,7 @@ _HOOKS: Mapping[str, tuple[str, ...]] = {
 
 ENTRY_KEYS = frozenset(
     re.sub("_(.)", lambda found: found[1].upper(), one.name) for one in fields(ResourceSettings)
-) - {"index", "options"}
+) - {"index", "options", "driver"}
 """The keys that every entry under ``resources`` has; no option of a backend may have the name of one."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")

@@ -82,6 +82,7 @@ class DraFrontEnd:
         timing: deadlines of the backends.
         pace: how long it waits.
         alone: waits until the devhost that served the driver before has ended, if the two take turns.
+        leads: whether it also looks at what leaves the device plugin: of all drivers, one does.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class DraFrontEnd:
         timing: Timing = NODE,
         pace: DraTiming = DRA_NODE,
         alone: Callable[[], Awaitable[None]] | None = None,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self.driver = driver
         self.node = options.node
@@ -117,7 +119,7 @@ class DraFrontEnd:
         self._replan = replan
         self._changed = changed
         self._api = KubeApi(access, answered=self._answered)
-        self.inventory = DraInventory(driver, options.node, sides, files, claims)
+        self.inventory = DraInventory(driver, options.node, sides, files, claims, leads)
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
             self._api,
@@ -143,6 +145,7 @@ class DraFrontEnd:
             replan,
             changed=self._api_changed,
             timing=pace,
+            leads=leads,
         )
         self.upkeep = Upkeep(
             self._preparer, files, claims, self.inventory, KubeletClaims(options.plugins_dir), timing=timing
@@ -230,17 +233,39 @@ class DraFrontEnd:
         return "; ".join(dict.fromkeys(filter(None, (self.publisher.status.error, self._mover.failure))))
 
     def _api_changed(self) -> None:
-        if self._sides.api_failed(self.api_failure):
+        if self._sides.api_failed(self.api_failure, self.driver):
             self._replan()  # the reasons of moving devices are in the plan
         self._changed()
 
-    def spawn(self, tasks: Tasks) -> None:
-        """Runs everything; what has been published stays when the tasks end."""
-        tasks.spawn("dra sockets", self.serve)
-        tasks.spawn("dra slices", self._publish)
-        tasks.spawn("dra moves", self._mover.run)
-        tasks.spawn("dra claims", self._keep_files)
-        tasks.spawn("dra files", self._refreshing.run)
+    def spawn(self, tasks: Tasks, tag: str = "") -> Sequence[str]:
+        """Runs everything; what has been published stays when the tasks end. Gives their names.
+
+        Args:
+            tag: the end of each name, if there are several drivers.
+        """
+        work = {
+            "dra sockets": self.serve,
+            "dra slices": self._publish,
+            "dra moves": self._mover.run,
+            "dra claims": self._keep_files,
+            "dra files": self._refreshing.run,
+        }
+        named = {f"{name} {tag}".rstrip(): run for name, run in work.items()}
+        for name, run in named.items():
+            tasks.spawn(name, run)
+        return list(named)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the driver has no slice, and no claim is prepared."""
+        status = self.publisher.status
+        published = self._sides.record(self.driver) or status.slices or status.synced_at is None
+        return not (published or status.error or self.claims.has(self.driver))
+
+    def forget(self) -> None:
+        """The driver has ended."""
+        self._sides.api_failed("", self.driver)
+        self._metrics.end("driver", self.driver)
 
     async def serve(self) -> None:
         """Lets the kubelet call the driver, until cancelled; its slices stay."""
@@ -248,8 +273,8 @@ class DraFrontEnd:
         try:
             await self._sockets.run()
         finally:
-            await self._server.stop()
             self._api.close()
+            await self._server.stop()  # last, because the end of the process may interrupt it
 
     async def _publish(self) -> None:
         """Keeps the slices at the API server as planned, until cancelled.
@@ -315,9 +340,9 @@ class DraFrontEnd:
         now = {record.claim.uid: record for record in await self.files.read_again()}
         with together():
             for uid in before - now.keys():
-                self.claims.released(uid)
+                self.claims.released(uid, self.driver)
             for record in now.values():
-                self.claims.prepared(record.claim, record.devices)
+                self.claims.prepared(record.claim, record.devices, self.driver)
 
     def _new_server(self) -> DraServer:
         options = self._options

@@ -74,7 +74,10 @@ class _Absent(NamedTuple):
 
 
 class DraInventory:
-    """Follows the plan."""
+    """Follows what the plan offers through one driver.
+
+    ``leads`` is whether it also has the devices that leave the device plugin: of all drivers, one has them.
+    """
 
     def __init__(
         self,
@@ -83,10 +86,12 @@ class DraInventory:
         sides: Sides,
         files: ClaimFiles,
         claims: ClaimAllocations,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._moves = Moves(time.monotonic, time.time)
         self._driver = driver
         self._node = node
+        self._leads = leads
         self._sides = sides
         self._files = files
         self._claims = claims
@@ -119,23 +124,27 @@ class DraInventory:
         """Takes a new plan."""
         self._plan, self._settings, self._scanners = plan, settings, scanners
         self._absent = None
-        offered = {name: one for name, one in plan.resources.items() if one.entry.serve is Serve.DRA}
+        offered = {name: one for name, one in plan.resources.items() if self._is_own(one.entry)}
         self._offers = dict(self._without_devices(settings, offered))
         self.complete = not any(
-            entry.serve is Serve.DRA and naming.fields(entry.name) and not self._listed(entry.backend)
+            self._is_own(entry) and naming.fields(entry.name) and not self._listed(entry.backend)
             for entry in settings.resources
         )
-        for key, resource in self._sides.record().items():
+        for key, resource in self._sides.record(self._driver).items():
             pool = self._pool(resource, key[0])
             self._known.setdefault((pool.name, pool.device_name(key[1])), (resource, key))
-        leaving = {one.key: one.resource for one in self._sides.moving() if one.serve is Serve.DRA}
+        leaving = {
+            one.key: one.resource
+            for one in self._sides.moving()
+            if (one.serve, one.driver) == (Serve.DRA, self._driver)
+        }
         self._devices = {
             name: self._as_found(one) for name, one in self._devices.items() if one.key in leaving
         }
         for key, resource in leaving.items():
             self._restore(key, resource, settings)
         for entry in settings.resources:
-            if entry.serve is Serve.DRA and entry.name in self._offers:
+            if self._is_own(entry) and entry.name in self._offers:
                 self._entries[entry.name] = entry
         self._now = {}
         for name, planned in offered.items():
@@ -144,6 +153,10 @@ class DraInventory:
             del self._verdicts[name], self._aliases[name]
         self._moves.follow(self.moving())
         self.notify()
+
+    def _is_own(self, entry: ResourceSettings) -> bool:
+        """Whether the driver offers the devices of an entry."""
+        return entry.side == (Serve.DRA, self._driver)
 
     def notify(self) -> None:
         """Calls back those who follow the health of devices: claims may have other devices."""
@@ -237,7 +250,7 @@ class DraInventory:
         pools: dict[tuple[str, str], Pool] = {}
         for entry in self._settings.resources:
             scanner = self._scanners.get(entry.backend)
-            for one in scanner.devices.values() if scanner and entry.serve is Serve.DRA else ():
+            for one in scanner.devices.values() if scanner and self._is_own(entry) else ():
                 seen = selected(entry.where, one.attributes, one.inherited)
                 if seen is not None and (resource := naming.expand(entry.name, seen)):
                     place = resource, entry.backend
@@ -272,7 +285,8 @@ class DraInventory:
     def unplugged(self) -> Iterator[DraDevice]:
         """The devices that claims hold and that certainly do not exist, in a stable order."""
         holders = self._claims.by_device()
-        gone = {one.key: one for one in self._claims.held() if self.is_gone(one.key)}
+        own = (one for one in self._claims.held() if one.driver == self._driver)
+        gone = {one.key: one for one in own if self.is_gone(one.key)}
         for key, held in sorted(gone.items()):
             entry, backend = self._entries.get(held.resource), self._backends.get(held.resource)
             if entry is not None and backend is not None:
@@ -291,7 +305,9 @@ class DraInventory:
             key = (refusal.backend, refusal.device)
             if refusal.leaves is not None and key not in known:
                 known.add(key)
-                found.append(Moving(key, *refusal.leaves, refusal.reason, refusal.held_by))
+                resource, serve, driver = refusal.leaves
+                found.append(Moving(key, resource, serve, refusal.reason, refusal.held_by, driver))
+        found = [one for one in found if one.driver == self._driver or (self._leads() and not one.driver)]
         return sorted(found, key=lambda one: (one.key[0], natural(one.key[1]), one.resource))
 
     def moves(self) -> Sequence[Move]:
@@ -339,7 +355,7 @@ class DraInventory:
     ) -> Iterator[tuple[str, Offers]]:
         """Resources of the file for which the plan has no device, or for which it is not known yet."""
         for entry in settings.resources:
-            if entry.serve is not Serve.DRA:
+            if not self._is_own(entry):
                 continue
             if not self._listed(entry.backend):
                 yield from ((name, (entry.backend, None)) for name in self._names(entry))

@@ -38,6 +38,7 @@ class Mover:
         listed: what the device plugin lists now, by resource.
         freed: called when a device is free, or waits for something else, so that the plan must be made again.
         changed: called when :attr:`failure` has changed.
+        leads: whether it also looks at the Node, as one mover does.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Mover:
         *,
         changed: Callable[[], None],
         timing: DraTiming,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self.failure = ""
         """Why it is not known whether moving devices are free; empty if it is."""
@@ -66,6 +68,7 @@ class Mover:
         self._blocking: dict[ClaimHolder, frozenset[Key]] = {}
         """The claims of the last list that had moving devices, each with these."""
         self._changed = changed
+        self._leads = leads
         failures = FailureLog(
             log, "cannot check whether moving devices are free", "moving devices can be checked again"
         )
@@ -89,8 +92,8 @@ class Mover:
         self._note("")
         if freed:
             self._freed()
-        due = [wait for wait in (self._sides.claims_due(),) if wait is not None]
-        if self._sides.needs_node():
+        due = [wait for wait in (self._sides.claims_due(self._driver),) if wait is not None]
+        if self._needs_node():
             due.append(self._timing.node)
         return min(due) if due else None
 
@@ -101,13 +104,13 @@ class Mover:
 
     async def _ask(self) -> bool:
         freed = False
-        if self._sides.needs_node():
+        if self._needs_node():
             began = LOOP_CLOCK.time()
             node = await node_of(self._api, self._node)
             freed = self._sides.node_seen(began, _allocatable(node), self._listed())
-        if self._sides.claims_due() == 0.0:
+        if self._sides.claims_due(self._driver) == 0.0:
             began = LOOP_CLOCK.time()
-            if self._sides.needs_list() or not self._blocking:
+            if self._sides.needs_list(self._driver) or not self._blocking:
                 await self._list()
             else:
                 await self._look_again()
@@ -115,8 +118,11 @@ class Mover:
             for claim in sorted(self._blocking):
                 for key in self._blocking[claim]:
                     allocated.setdefault(key, []).append(claim)
-            freed = self._sides.claims_seen(began, allocated) or freed
+            freed = self._sides.claims_seen(began, allocated, self._driver) or freed
         return freed
+
+    def _needs_node(self) -> bool:
+        return self._leads() and self._sides.needs_node()
 
     async def _list(self) -> None:
         """Finds the claims of the cluster that have moving devices allocated.
@@ -125,7 +131,7 @@ class Mover:
         listed once for a device that has left its slice. No scheduler allocates it any longer, so after that
         only these claims are looked at.
         """
-        withdrawn = set(self._sides.withdrawn())
+        withdrawn = set(self._sides.withdrawn(self._driver))
         found = {}
         async for page in self._api.list(CLAIMS, limit=PAGE):
             for claim in page["items"] or ():

@@ -269,7 +269,7 @@ class Preparer:
         chosen = choose(claim, self.driver, self._resources, running=running)
         devices = [one.claimed for one in chosen]
         pods = [(ref.namespace, pod) for pod in claim.pods]
-        with nullcontext() if running else self._claims.reserved(ref, devices, pods):
+        with nullcontext() if running else self._claims.reserved(ref, devices, pods, self.driver):
             place = place_of(ref.name, claim.pod_claim) if self.metadata else ""
             record = await self._write(ref, chosen, place, running=running)
             if turn.unprepared != calls:
@@ -277,8 +277,8 @@ class Preparer:
                 self.bases.pop(ref.uid, None)
                 raise _released(ref)
             self._unprepared_at.pop(ref.uid, None)
-            self._claims.prepared(ref, devices)
-            self._claims.given.gave_claim(ref.uid, self._nodes(ref.uid, chosen))
+            self._claims.prepared(ref, devices, self.driver)
+            self._claims.gave(ref.uid, self._nodes(ref.uid, chosen), self.driver)
         return record
 
     async def release(self, uid: str) -> bool:
@@ -291,7 +291,7 @@ class Preparer:
             self._turns[uid].changes += 1
         removed = await self._files.remove(uid)
         self.bases.pop(uid, None)
-        self._claims.released(uid)
+        self._claims.released(uid, self.driver)
         return removed
 
     async def _write(
@@ -433,8 +433,9 @@ class Preparer:
         """
         namespace = record.claim.namespace
         self._unprepared_at.pop(record.claim.uid, None)
-        with self._claims.reserved(record.claim, record.devices, [(namespace, pod) for pod in pods]):
-            self._claims.prepared(record.claim, record.devices)
+        users = [(namespace, pod) for pod in pods]
+        with self._claims.reserved(record.claim, record.devices, users, self.driver):
+            self._claims.prepared(record.claim, record.devices, self.driver)
 
     async def _unprepare(self, ref: ClaimHolder) -> str:
         with self.turn(ref.uid) as turn:

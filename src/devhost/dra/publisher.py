@@ -312,7 +312,7 @@ class Publisher:
             complete: whether no other resource has slices, so that all others are removed.
         """
         new = (pools, complete) != (self._wanted, self._complete)
-        if new or not self._record.names(self._sides.record()):
+        if new or not self._record.names(self._sides.record(self._driver)):
             self._wanted, self._complete = dict(pools), complete
             self._rounds.wake()
 
@@ -382,10 +382,10 @@ class Publisher:
                 version = page["metadata"]["resourceVersion"]
                 for found in page["items"] or ():
                     holding.update(self._take_first(found))
-        known = dict(self._sides.record())
+        known = dict(self._sides.record(self._driver))
         unknown = {key: resource for key, resource in holding.items() if key not in known}
         if unknown:
-            self._sides.publishing(unknown)
+            self._sides.publishing(unknown, self._driver)
         self._maybe = {**known, **unknown}
         self._since, self._synced = version, True
         self._rounds.wake(0.0)
@@ -556,7 +556,7 @@ class Publisher:
         if complete:
             gone = [key for key, resource in self._maybe.items() if resource not in self._states]
             self._confirm_gone(gone)
-        await self._record.write(self._sides.record())
+        await self._record.write(self._sides.record(self._driver))
 
     async def _publish(self, resource: str, state: _State, offers: Sequence[Offered]) -> None:
         """Makes the slices of one pool what they must be."""
@@ -575,9 +575,9 @@ class Publisher:
         """Names the devices that are to be added, before any slice does."""
         added = {key: resource for key in sorted(state.keys()) if self._maybe.get(key) != resource}
         if added:
-            self._sides.publishing(added)
+            self._sides.publishing(added, self._driver)
             self._maybe.update(added)
-        await self._record.write(self._sides.record())
+        await self._record.write(self._sides.record(self._driver))
 
     async def _write_pool(self, resource: str, state: _State) -> None:
         """Writes what differs; schedulers use the pool again after the last slice of its generation."""
@@ -784,13 +784,13 @@ class Publisher:
         }
         keys = state.keys()
         self._confirm_gone([key for key, of in self._maybe.items() if of == resource and key not in keys])
-        await self._record.write(self._sides.record())
+        await self._record.write(self._sides.record(self._driver))
 
     def _confirm_gone(self, keys: Sequence[Key]) -> None:
         if keys:
             for key in keys:
                 del self._maybe[key]
-            self._sides.unpublished(keys)
+            self._sides.unpublished(keys, self._driver)
             self._replan()
 
     def _report(self, failures: Sequence[str], *, known: bool) -> None:

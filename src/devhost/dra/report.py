@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from devhost.backend.model import AnyHolder, ClaimHolder, sound_reason
@@ -24,8 +24,51 @@ from .inventory import DraDevice
 from .upkeep import KEPT
 
 
-def report(front_end: DraFrontEnd) -> DraStatus:
-    """The current state."""
+def report(*front_ends: DraFrontEnd) -> DraStatus:
+    """The current state of all drivers."""
+    first, *others = parts = [_report(one) for one in front_ends]
+    if not others:
+        return first
+    synced = [one["syncedAt"] for one in parts]
+    for part in parts:
+        for row in (*part["pools"], *part["claims"]):
+            row["driver"] = part["driver"]
+    return {
+        "driver": first["driver"],
+        "node": first["node"],
+        "state": "registered" if all(one["state"] == "registered" for one in parts) else "waiting",
+        "reason": _together(f"{one['driver']}: {one['reason']}" for one in parts if one["reason"]),
+        "slices": sum(one["slices"] for one in parts),
+        "writes": sum(one["writes"] for one in parts),
+        "syncedAt": None if None in synced else min(filter(None, synced)),
+        "error": _together(one["error"] for one in parts),
+        "droppedFields": list(dict.fromkeys(name for one in parts for name in one["droppedFields"])),
+        "leftOut": [row for one in parts for row in one["leftOut"]],
+        "pools": [row for one in parts for row in one["pools"]],
+        "claims": [row for one in parts for row in one["claims"]],
+        "moving": [row for one in parts for row in one["moving"]],
+        "moves": [row for one in parts for row in one["moves"]],
+        "drivers": [
+            {
+                "driver": one["driver"],
+                "state": one["state"],
+                "reason": one["reason"],
+                "slices": one["slices"],
+                "writes": one["writes"],
+                "syncedAt": one["syncedAt"],
+                "error": one["error"],
+                "droppedFields": one["droppedFields"],
+            }
+            for one in parts
+        ],
+    }
+
+
+def _together(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(filter(None, texts)))
+
+
+def _report(front_end: DraFrontEnd) -> DraStatus:
     status = front_end.publisher.status
     return {
         "driver": front_end.driver,

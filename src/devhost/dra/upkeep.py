@@ -121,7 +121,7 @@ class Upkeep:
                 known = self._unrecorded.get(uid)
                 if keys and (known is None or known.devices != keys):
                     self._unrecorded[uid] = _Unrecorded(keys)
-                    self._claims.prepared(ref, devices)
+                    self._claims.prepared(ref, devices, self._preparer.driver)
 
     async def follow(self, listing: Listing) -> None:
         """Takes a list of pods."""
@@ -206,7 +206,7 @@ class Upkeep:
                 one.missing_since = listing.began
             elif listing.began - one.missing_since >= GRACE:
                 del self._unrecorded[uid]
-                self._claims.released(uid)
+                self._claims.released(uid, self._preparer.driver)
 
     async def _remove_orphans(self, named: Mapping[str, ClaimHolder], listing: Listing) -> None:
         records = self._files.records

@@ -22,7 +22,7 @@ from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
 from devhost.config.state import below, state_directory, tree_of
 from devhost.kubelet.server import CONNECTIONS
 from devhost.planning.naming import is_subdomain
-from devhost.planning.settings import DraOptions, Serve
+from devhost.planning.settings import DraOptions
 from devhost.runtime import descriptors, rundir
 from devhost.runtime.http import HttpServer, Listen, Route, page, parse_listen, probe
 from devhost.runtime.log import get
@@ -36,7 +36,7 @@ from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Used, Wrong
 from devhost.telemetry.status import Command, StatusServer
 
 from . import startup_signals
-from .dra_side import access, front_end_class, left_by_earlier_run
+from .dra_side import access, front_end_class
 from .host import KUBELET_DIRECTORY, Host
 from .shown.entries import place
 from .shown.problems import problems
@@ -171,9 +171,10 @@ async def serve(options: Options) -> None:
     loaded = load(options.config) if options.strict_config else load_or_copy(options.config, last_good)
     loaded = check_dra(_in_tree(loaded, tree), options)
     resources = len(loaded.settings.resources)
+    always = descriptors.SERVING + len(loaded.settings.drivers[1:]) * descriptors.DRIVER
     descriptors.provide(
-        descriptors.SERVING + resources * descriptors.RESOURCE,
-        descriptors.SERVING + resources * (descriptors.RESOURCE + CONNECTIONS),
+        always + resources * descriptors.RESOURCE,
+        always + resources * (descriptors.RESOURCE + CONNECTIONS),
     )
     asyncio.get_running_loop().set_exception_handler(_loop_failed())
     metrics, status_page = Metrics(), None
@@ -183,7 +184,7 @@ async def serve(options: Options) -> None:
         status_page = StatusPage(lambda: captured(host), pods=bool(options.show_pods))
 
     def read() -> Loaded:
-        return check_dra(_in_tree(load(options.config), tree), options, host.dra.driver)
+        return check_dra(_in_tree(load(options.config), tree), options)
 
     async def rehearse() -> str:
         assert options.take_turns is not None
@@ -459,35 +460,28 @@ def _flaw(driver: str, dra: DraOptions) -> tuple[str, str]:
     return "", ""
 
 
-def check_dra(loaded: Loaded, options: Options, running: str = "") -> Loaded:
-    """The same configuration, if its DRA driver can be served with the options of the command line.
-
-    Args:
-        running: the driver that this process serves already; empty if it serves none.
+def check_dra(loaded: Loaded, options: Options) -> Loaded:
+    """The same configuration, if its DRA drivers can be served with the options of the command line.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: they cannot.
     """
-    settings = loaded.settings
-    driver, dra = settings.dra_driver, options.dra
-    if not driver or dra is None:
+    settings, dra = loaded.settings, options.dra
+    if not settings.dra_driver or dra is None:
         return loaded
-    message, hint = _flaw(driver, dra)
-    path = "dra.driver"
-    if not message and any(entry.serve is Serve.DRA for entry in settings.resources):
-        previous = running or left_by_earlier_run(dra)[0]
-        if previous not in ("", driver):
-            message = f"devhost still serves driver {previous}, whose claims and slices have that name"
-            hint = (
-                f"write driver: {previous}; to rename it, set serve: plugin everywhere until no claim is "
-                "left, then restart devhost"
-            )
-        else:
-            front_end_class()  # in this thread, which may block
-            try:
-                access(dra)
-            except EnvironmentFailure as error:
-                path, message, hint = "dra", f"no access to the API server: {error.message}", error.hint
+    paths = {entry.driver: f"resources[{entry.index}].dra.driver" for entry in settings.resources}
+    path, message, hint = "", "", ""
+    for driver in dict.fromkeys((settings.dra_driver, *settings.drivers)):
+        message, hint = _flaw(driver, dra)
+        path = "dra.driver" if driver == settings.dra_driver else paths[driver]
+        if message:
+            break
+    if not message and settings.drivers:
+        front_end_class()  # in this thread, which may block
+        try:
+            access(dra)
+        except EnvironmentFailure as error:
+            path, message, hint = "dra", f"no access to the API server: {error.message}", error.hint
     if message:
         file = str(loaded.copied.file if loaded.copied else options.config)
         raise ConfigError((Diagnostic(file, 0, 0, path, message, hint),))

@@ -1,4 +1,4 @@
-"""The DRA side of a host: whether there is a DRA front end, and what it works with.
+"""The DRA side of a host: which DRA front ends there are, one for each driver, and what they work with.
 
 Nothing of :mod:`devhost.dra` is imported until a resource has ``serve: dra``, or slices of an earlier run
 remain: it needs an API client and TLS.
@@ -6,10 +6,12 @@ remain: it needs an API client and TLS.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
@@ -17,10 +19,10 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend.errors import EnvironmentFailure
 from devhost.discovery.scanner import Scanner
 from devhost.kubelet.podresources_poller import PodResourcesPoller
-from devhost.planning.claims import Reason
+from devhost.planning.claims import Key, Reason
 from devhost.planning.moves import Move
 from devhost.planning.plan import Plan
-from devhost.planning.settings import RECORD, DraOptions, Serve, Settings
+from devhost.planning.settings import RECORD, DraOptions, Settings
 from devhost.planning.sides import Sides
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
@@ -38,7 +40,11 @@ log = get(__name__)
 
 
 class DraSide:
-    """Starts the DRA front end when the configuration needs it; then it runs until the process ends."""
+    """Starts the front end of a DRA driver when the configuration needs it.
+
+    It runs until the process ends. Of several, one that the configuration no longer needs ends once its
+    slices and its claims are gone.
+    """
 
     def __init__(
         self,
@@ -58,11 +64,14 @@ class DraSide:
         self.options = options
         self.sides: Sides | None = None
         """Which devices each side offers; ``None`` while there is only the device plugin."""
-        self.front_end: DraFrontEnd | None = None
-        self.failure = ""
-        """Why there is no front end although slices of an earlier run remain."""
-        self._needed = False
-        """Whether the settings need the driver."""
+        self.front_ends: dict[str, DraFrontEnd] = {}
+        """By driver."""
+        self._failures: dict[str, str] = {}
+        """Why there is no front end although slices of an earlier run remain, by driver."""
+        self._needed: tuple[str, ...] = ()
+        """The drivers that the settings need."""
+        self._tasks_of: dict[str, Sequence[str]] = {}
+        """The names of the tasks of each front end that runs."""
         self._started = False
         """Whether it has begun; settings that are adopted before are those that it begins with."""
         self._tasks = tasks
@@ -85,93 +94,117 @@ class DraSide:
         try:
             records = await self._files.read_all()
         except EnvironmentFailure as error:
-            if _driver(settings) or left_by_earlier_run(self.options)[0]:
+            if settings.drivers or left_by_earlier_run(self.options):
                 raise
             log.info("the files of claims cannot be read", reason=str(error))
             return
         for record in records:
             self._allocations.own_driver(record.driver)
-            self._allocations.claims.prepared(record.claim, record.devices)
+            self._files.of(record.driver)
+            self._allocations.claims.prepared(record.claim, record.devices, record.driver)
 
     def start(self, settings: Settings) -> None:
         """Begins with what an earlier run left. Call it before the first plan."""
-        previous, published = left_by_earlier_run(self.options)
-        records = self._files.records.values()
-        self._needed, self._started = bool(_driver(settings)), True
-        driver = _driver(settings) or previous or next((record.driver for record in records), "")
-        if driver:
-            self._open(driver, published if driver == previous else {})
+        published = left_by_earlier_run(self.options)
+        self._needed, self._started = settings.drivers, True
+        for driver in dict.fromkeys((*self._needed, *published, *self._files.drivers)):
+            self._open(driver, published.get(driver, {}))
 
     def follow_settings(self, settings: Settings, plan: Plan) -> None:
-        """The settings that were just adopted may need the front end."""
-        self._needed = bool(_driver(settings))
-        if self._started and self.front_end is None and (driver := _driver(settings)):
-            sides = self.sides
+        """The settings that were just adopted may need other front ends."""
+        self._needed = settings.drivers
+        new = [one for one in self._needed if one not in self.front_ends] if self._started else ()
+        sides = self.sides
+        for driver in new:
             self._open(driver, {})
-            if sides is None and self.sides is not None:
-                self.sides.commit(plan)  # what lists show now leaves them with the next plan
-            self.spawn()
+        if sides is None and self.sides is not None:
+            self.sides.commit(plan)  # what lists show now leaves them with the next plan
+        self.spawn()
 
     def spawn(self) -> None:
-        """Runs the front end, if there is one."""
-        if self.front_end is not None:
-            self.front_end.spawn(self._tasks)
+        """Runs the front ends that do not run yet."""
+        for driver, front_end in self.front_ends.items():
+            if driver not in self._tasks_of:
+                self._tasks_of[driver] = front_end.spawn(self._tasks, driver if self._tasks_of else "")
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
-        if self.front_end is not None:
-            self.front_end.follow(plan, settings, scanners)
+        for front_end in self.front_ends.values():
+            front_end.follow(plan, settings, scanners)
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        """Ends front ends that are not needed, and that have neither slices nor claims; but one stays."""
+        for driver, front_end in list(self.front_ends.items()):
+            if len(self.front_ends) > 1 and driver not in self._needed and front_end.idle:
+                log.info("DRA driver ends", driver=driver)
+                del self.front_ends[driver]
+                for name in self._tasks_of.pop(driver, ()):
+                    self._tasks.cancel(name)
+                front_end.forget()
+                # what it looked at is the task of another one now; a plan may be in progress
+                asyncio.get_running_loop().call_soon(self._replan)
+
+    def _leads(self, driver: str) -> bool:
+        """Whether a driver is the first one, which has what concerns none or all of them."""
+        return next(iter(self.front_ends), driver) == driver
+
+    def _follow_front_end(self) -> None:
+        """A front end has changed."""
+        if len(self.front_ends) > 1:
+            asyncio.get_running_loop().call_soon(self._end_idle)
+        self._changed()
 
     def scanned(self) -> None:
         """A backend has scanned: a device node may be another one, also if no device has changed."""
-        if self.front_end is not None:
-            self.front_end.scanned()
+        for front_end in self.front_ends.values():
+            front_end.scanned()
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes the slices; ``None`` if it will not."""
-        return self.front_end.inventory.next_change() if self.front_end else None
-
-    @property
-    def driver(self) -> str:
-        """The driver that is served; empty if none is."""
-        return self.front_end.driver if self.front_end else ""
+        waits = [one.inventory.next_change() for one in self.front_ends.values()]
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def report(self) -> DraStatus | None:
-        """The state of the driver; ``None`` if there is none."""
-        if self.front_end is None:
+        """The state of the drivers; ``None`` if there is none."""
+        if not self.front_ends:
             return None
         from devhost.dra.report import report
 
-        return report(self.front_end)
+        return report(*self.front_ends.values())
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """What is wrong: each subject with the reason."""
-        if self.failure:
-            yield "dra", self.failure
-        if self.front_end is not None:
+        for failure in self._failures.values():
+            yield "dra", failure
+        for front_end in self.front_ends.values():
             from devhost.dra.report import faults
 
-            yield from faults(self.front_end)
+            yield from faults(front_end)
 
     def moves(self) -> Sequence[Move]:
         """The devices that change sides, by the resource that they leave."""
-        return self.front_end.inventory.moves() if self.front_end else ()
+        return [move for one in self.front_ends.values() for move in one.inventory.moves()]
 
     def unhealthy(self) -> Iterator[tuple[str, str, Reason]]:
         """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
-        if self.front_end is not None:
+        for front_end in self.front_ends.values():
             from devhost.dra.report import unhealthy
 
-            yield from unhealthy(self.front_end)
+            yield from unhealthy(front_end)
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet uses the driver; also while none is needed."""
-        return self.front_end is None or not self._needed or self.front_end.registered
+        """Whether the kubelet uses each driver that is needed."""
+        return all(one.registered for one in self._those_needed())
 
-    def missing(self) -> str:
-        """Why pods cannot use the driver yet; empty if they can, or none is configured."""
-        return self.front_end.missing() if self.front_end and self._needed else ""
+    def missing(self) -> Mapping[str, str]:
+        """Why pods cannot use drivers yet that are configured, by driver."""
+        found = {one.driver: one.missing() for one in self._those_needed()}
+        return {driver: reason for driver, reason in found.items() if reason}
+
+    def _those_needed(self) -> Iterator[DraFrontEnd]:
+        return (one for driver, one in self.front_ends.items() if driver in self._needed)
 
     def _open(self, driver: str, published: Mapping[tuple[str, str], str]) -> None:
         """Makes the front end: the settings need it, or it removes what an earlier run left.
@@ -181,31 +214,32 @@ class DraSide:
         assert self.options is not None
         self._allocations.own_driver(driver)
         self.sides = self.sides or Sides(time.monotonic, self._timing.dra)
-        self.sides.start(published)
+        self.sides.start(published, driver)
         try:
             found = access(self.options)
         except EnvironmentFailure as error:
-            self.failure = (
+            self._failures[driver] = (
                 f"slices of {driver} may remain, and devhost has no access to the API server: {error}"
             )
             log.error("DRA driver cannot be stopped cleanly", driver=driver, reason=str(error))
             return
-        self.failure = ""
-        self.front_end = front_end_class()(
+        self._failures.pop(driver, None)
+        self.front_ends[driver] = front_end_class()(
             driver,
             self.options,
             found,
             sides=self.sides,
             claims=self._allocations.claims,
-            files=self._files,
+            files=self._files.of(driver),
             listed=self._services.listed,
             pods=self._pods,
             replan=self._replan,
-            changed=self._changed,
+            changed=self._follow_front_end,
             metrics=self._metrics,
             timing=self._timing.allocation,
             pace=self._timing.dra,
             alone=self._alone,
+            leads=partial(self._leads, driver),
         )
 
 
@@ -214,12 +248,6 @@ def front_end_class() -> type[DraFrontEnd]:
     from devhost.dra.front_end import DraFrontEnd
 
     return DraFrontEnd
-
-
-def _driver(settings: Settings) -> str:
-    """The driver that the settings need; empty if no resource has ``serve: dra``."""
-    needed = any(entry.serve is Serve.DRA for entry in settings.resources)
-    return settings.dra_driver if needed else ""
 
 
 def access(options: DraOptions) -> Access:
@@ -233,14 +261,13 @@ def access(options: DraOptions) -> Access:
     return from_files(options.kubeconfig, os.environ)
 
 
-def left_by_earlier_run(options: DraOptions | None) -> tuple[str, Mapping[tuple[str, str], str]]:
-    """The driver of an earlier run, and the devices that its slices may hold; empty if there are none."""
-    if options is None:
-        return "", {}
+def left_by_earlier_run(options: DraOptions | None) -> Mapping[str, Mapping[Key, str]]:
+    """The devices that slices of an earlier run may hold, by driver."""
+    found: dict[str, Mapping[Key, str]] = {}
     with suppress(OSError):
-        for file in sorted(options.plugins_dir.glob(f"*/{RECORD}")):
+        for file in sorted(options.plugins_dir.glob(f"*/{RECORD}")) if options else ():
             from devhost.dra.record import SliceRecord
 
             if devices := SliceRecord(file).load():
-                return file.parent.name, devices
-    return "", {}
+                found[file.parent.name] = devices
+    return found

@@ -66,8 +66,8 @@ class Held(NamedTuple):
     ``exclusive`` is whether the resource shares its devices with no other, ``holder`` is ``None`` until the
     kubelet has named the container. A token may represent several devices, and several tokens one device;
     ``tokens`` are all those of the holder that represent the same devices, in no order.
-    ``serve`` is the side of the resource. ``moving`` is why the resource keeps a device that no container
-    holds (see :mod:`.sides`); empty if one does.
+    ``serve`` is the side of the resource, and ``driver`` its driver if that is DRA. ``moving`` is why the
+    resource keeps a device that no container holds (see :mod:`.sides`); empty if one does.
     """
 
     resource: str
@@ -78,6 +78,7 @@ class Held(NamedTuple):
     holder: AnyHolder | None
     serve: Serve = Serve.PLUGIN
     moving: str = ""
+    driver: str = ""
 
     @property
     def key(self) -> Key:
@@ -89,7 +90,7 @@ class Held(NamedTuple):
 
     def objection(self, text: str) -> Objection:
         """Why others must not have what this holder has."""
-        return Objection(self.reason(text), bool(self.moving), self.resource, self.serve)
+        return Objection(self.reason(text), bool(self.moving), self.resource, self.serve, self.driver)
 
     def holds(self, what: str) -> str:
         """A sentence: who holds ``what``, and when it will be free."""
@@ -98,7 +99,7 @@ class Held(NamedTuple):
 
 
 class Objection(NamedTuple):
-    """Why a device must not be offered, and the resource and the side that have it.
+    """Why a device must not be offered, and the resource, the side and the DRA driver that have it.
 
     ``moving`` is whether no container holds it and it only changes sides.
     """
@@ -107,6 +108,7 @@ class Objection(NamedTuple):
     moving: bool
     resource: str
     serve: Serve
+    driver: str = ""
 
 
 def first(objections: Iterable[Objection | None]) -> Objection | None:
@@ -122,7 +124,7 @@ class ClaimIndex:
     """What containers hold, found by device and by claim."""
 
     def __init__(self, held: Iterable[Held]) -> None:
-        self._through: dict[Key, dict[tuple[str, Serve], Held]] = {}
+        self._through: dict[Key, dict[tuple[str, Serve, str], Held]] = {}
         self._wholes: dict[str, list[Held]] = {}
         self._parts: dict[str, list[Held]] = {}
         for one in held:
@@ -132,9 +134,10 @@ class ClaimIndex:
                     self._wholes.setdefault(claim, []).append(one)
                 for claim in one.device.part_of:
                     self._parts.setdefault(claim, []).append(one)
-            before = resources.setdefault((one.resource, one.serve), one)
+            through = one.resource, one.serve, one.driver
+            before = resources.setdefault(through, one)
             if before.moving and not one.moving:
-                resources[one.resource, one.serve] = one
+                resources[through] = one
 
     def __bool__(self) -> bool:
         return bool(self._through)
@@ -150,17 +153,19 @@ class ClaimIndex:
         exclusive: bool,
         serve: Serve = Serve.PLUGIN,
         together: Collection[Key] = (),
+        driver: str = "",
     ) -> Objection | None:
         """Why a device must not be offered through a resource; ``None`` if it may be.
 
-        A held device stays with the resource through which it is held, and on its side. Another resource of
-        the same side may offer it only if neither is exclusive. No resource offers a device whose claims
-        conflict with those of a held device, except for those in ``together``: they are offered together.
+        A held device stays with the resource through which it is held, and on its side, of which each DRA
+        driver is one. Another resource of the same side may offer it only if neither is exclusive. No
+        resource offers a device whose claims conflict with those of a held device, except for those in
+        ``together``: they are offered together.
         """
         objections = []
-        for (name, side), one in self._through.get(key, {}).items():
-            alone = exclusive or one.exclusive or side is not serve
-            if (name, side) != (resource, serve) and alone:
+        for (name, *side), one in self._through.get(key, {}).items():
+            other = side != [serve, driver]
+            if other or (name != resource and (exclusive or one.exclusive)):
                 objections.append(one.objection(one.moving or one.holds("it")))
         objections += self._claimed(key, device, together)
         return first(objections)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from devhost.backend.frozen import frozen
@@ -16,14 +16,13 @@ API_VERSION = "resource.k8s.io/v1"
 
 @frozen
 class DeviceClass:
-    """One class: its name, the driver, the resources whose devices it selects.
+    """One class: its name, and the resources whose devices it selects, by their driver.
 
     ``extended_name`` is the resource whose name pods without claims may request; empty if they may not.
     """
 
     name: str
-    driver: str
-    resources: tuple[str, ...]
+    resources: Mapping[str, Sequence[str]]
     extended_name: str = ""
 
     def expression(self) -> str:
@@ -31,10 +30,8 @@ class DeviceClass:
 
         Each part protects the next: an attribute that a device lacks would stop the scheduler otherwise.
         """
-        attribute = f'device.attributes["{self.driver}"].resource'
-        values = [f'"{resource_attribute(resource)}"' for resource in self.resources]
-        wanted = f"== {values[0]}" if len(values) == 1 else f"in [{', '.join(values)}]"
-        return f'device.driver == "{self.driver}" && has({attribute}) && {attribute} {wanted}'
+        parts = [_selects(driver, resources) for driver, resources in self.resources.items()]
+        return parts[0] if len(parts) == 1 else " || ".join(f"({part})" for part in parts)
 
     def manifest(self) -> dict[str, Any]:
         """The object in the terms of JSON."""
@@ -58,20 +55,31 @@ class ClassesOverlap(Exception):
         self.resources = resources
 
 
-def device_classes(driver: str, resources: Iterable[tuple[str, ResourceSettings]]) -> list[DeviceClass]:
+def _selects(driver: str, resources: Sequence[str]) -> str:
+    attribute = f'device.attributes["{driver}"].resource'
+    values = [f'"{resource_attribute(resource)}"' for resource in resources]
+    wanted = f"== {values[0]}" if len(values) == 1 else f"in [{', '.join(values)}]"
+    return f'device.driver == "{driver}" && has({attribute}) && {attribute} {wanted}'
+
+
+def device_classes(resources: Iterable[tuple[str, ResourceSettings]]) -> list[DeviceClass]:
     """The classes of resources, in the order of their first resource.
 
     ``resources`` are names without a template, each with its entry. Raises ``ClassesOverlap`` if a class with
     an extended name has several resources.
     """
     members: dict[str, dict[str, bool]] = {}
+    drivers: dict[str, dict[str, list[str]]] = {}
     for name, entry in resources:
-        found = members.setdefault(entry.dra.device_class or device_class(name), {})
+        title = entry.dra.device_class or device_class(name)
+        found = members.setdefault(title, {})
+        if name not in found:
+            drivers.setdefault(title, {}).setdefault(entry.driver, []).append(name)
         found[name] = found.get(name, False) or entry.dra.extended_name
     classes = []
     for title, found in members.items():
         extended = [name for name, wanted in found.items() if wanted]
         if extended and len(found) > 1:
             raise ClassesOverlap(title, tuple(found))
-        classes.append(DeviceClass(title, driver, tuple(found), *extended))
+        classes.append(DeviceClass(title, drivers[title], *extended))
     return classes

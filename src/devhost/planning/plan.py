@@ -252,7 +252,7 @@ class Refusal:
 
     ``entry`` is the entry's index, ``taker`` that of the entry which has the device, or ``None``. ``held_by``
     is the container that the reason refers to, if any. ``leaves`` is the side on which the device is held, or
-    still offered, if that is not the side of the entry, and the resource there.
+    still offered, if that is not the side of the entry: the resource there, and its DRA driver if it has one.
     """
 
     backend: str
@@ -262,7 +262,7 @@ class Refusal:
     reason: str
     taker: int | None = None
     held_by: tuple[AnyHolder, ...] = ()
-    leaves: tuple[str, Serve] | None = None
+    leaves: tuple[str, Serve, str] | None = None
 
     @property
     def passes(self) -> bool:

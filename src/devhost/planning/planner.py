@@ -381,7 +381,7 @@ class _Dirty:
 def _counted(held: Held) -> tuple[Key, object]:
     """A held device, and what a plan depends on of it."""
     device, holder = held.device, (held.holder, held.exclusive, held.moving)
-    return held.key, (held.resource, held.serve, device.claims, device.part_of, holder)
+    return held.key, (held.resource, held.serve, held.driver, device.claims, device.part_of, holder)
 
 
 class _Given:
@@ -556,7 +556,7 @@ class _Run:
         reason: str,
         taker: ResourceSettings | None = None,
         held_by: tuple[AnyHolder, ...] = (),
-        leaves: tuple[str, Serve] | None = None,
+        leaves: tuple[str, Serve, str] | None = None,
     ) -> Refusal:
         entry, index = self._settings, taker.index if taker else None
         return Refusal(entry.backend, device.id, entry.index, kind, reason, index, held_by, leaves)
@@ -582,13 +582,14 @@ class _Run:
             kind = RefusalKind.CLAIMED
         # containers hold it, or schedulers may still see it on the other side
         elif held := self._given.held and self._given.held.objection(
-            key, device, name, entry.exclusive, entry.serve, together
+            key, device, name, entry.exclusive, entry.serve, together, entry.driver
         ):
             kind = RefusalKind.MOVING if held.moving else RefusalKind.HELD
             reason, held_by = held.reason.text, held.reason.held_by
-            leaves = (held.resource, held.serve) if held.serve is not entry.serve else None
+            side = held.serve, held.driver
+            leaves = (held.resource, *side) if side != entry.side else None
         elif reason := self._too_soon(name, key):
-            kind, leaves = RefusalKind.MOVING, (name, Serve.PLUGIN)
+            kind, leaves = RefusalKind.MOVING, (name, Serve.PLUGIN, "")
         else:
             return None
         return self._refused(device, kind, reason, taker, held_by, leaves)
@@ -618,7 +619,7 @@ class _Run:
     def _taken_by(self, key: Key) -> ResourceSettings | None:
         entry = self._settings
         for other in self._given.takers(key, entry):
-            if entry.exclusive or other.exclusive or entry.serve is not other.serve:
+            if entry.exclusive or other.exclusive or entry.side != other.side:
                 return other
         return None
 
@@ -711,6 +712,8 @@ def _taken(taker: ResourceSettings, entry: ResourceSettings) -> tuple[RefusalKin
     reason = f"entry {taker.index + 1} ({taker.name}) already took it"
     if entry.serve is not taker.serve:
         return RefusalKind.TAKEN, f"{reason}, and serves it with serve: {taker.serve}"
+    if entry.driver != taker.driver:
+        return RefusalKind.TAKEN, f"{reason}, and publishes it as {taker.driver}"
     if entry.exclusive:
         return RefusalKind.TAKEN, reason
     return RefusalKind.UNSHARED, f"{reason} and does not have exclusive: false"

@@ -31,6 +31,9 @@ from .naming import fields
 MAX_REPLICAS = 100_000
 """More tokens do not fit into the kubelet's receive limit of 4 MiB (about 39 bytes for a device)."""
 
+MAX_DRIVERS = 16
+"""DRA drivers in one file: each has two sockets, five tasks and a connection to the API server."""
+
 MAX_MEMBERS = 1024
 """A container gets at most so many device nodes (``MAX_NODES`` of ``devhost.allocation``)."""
 
@@ -165,7 +168,8 @@ class DraTerms:
     ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
     that of a class may set all of them. ``attributes`` and ``capacity`` are published besides the backend's
     attributes; ``only`` they, if the entry has a profile. Without ``lists``, no attribute is a list.
-    ``taints`` has the effect of each cause with a separate taint.
+    ``taints`` has the effect of each cause with a separate taint. ``driver`` is the DRA driver that the entry
+    names; empty if it names none.
     """
 
     device_class: str = ""
@@ -176,6 +180,7 @@ class DraTerms:
     only: bool = False
     lists: bool = False
     taints: Mapping[Cause, Effect] = OF_ANY
+    driver: str = ""
 
     def sources(self) -> frozenset[str]:
         """Every attribute name from which something is published, of a device and of one that it names."""
@@ -234,7 +239,7 @@ class ResourceSettings:
     besides. If an ``optional`` entry has no device, that is no problem. ``expect`` is how many devices it
     should have; any number if empty. With ``take_over`` the resource is registered even while another plugin
     serves it on this node. With ``check_starts`` a container does not start while a node that it was given is
-    another device.
+    another device. ``driver`` is the DRA driver that publishes the devices; empty for the device plugin.
     """
 
     index: int
@@ -256,7 +261,13 @@ class ResourceSettings:
     check_starts: bool = False
     serve: Serve = Serve.PLUGIN
     dra: DraTerms = DraTerms()
+    driver: str = ""
     options: object = field(default=None, hash=False)  # third-party values need not be hashable
+
+    @property
+    def side(self) -> tuple[Serve, str]:
+        """How its devices are offered: no device is offered in two ways."""
+        return self.serve, self.driver
 
     @property
     def uses(self) -> frozenset[str]:
@@ -326,8 +337,8 @@ class Settings:
     ``device_info_directory`` is ``None`` if no device-info files are wanted. ``label_directory`` is set even
     if no labels are wanted, because earlier ones are removed from it.
 
-    ``dra_driver`` is the name of the DRA driver; empty if the file has no ``dra``, and nothing of Dynamic
-    Resource Allocation runs then. ``dra_metadata`` is whether claims get metadata files.
+    ``dra_driver`` is the DRA driver of entries that name no other one; empty if the file has no ``dra``, and
+    nothing of Dynamic Resource Allocation runs then. ``dra_metadata`` is whether claims get metadata files.
     """
 
     resources: tuple[ResourceSettings, ...] = ()
@@ -349,6 +360,11 @@ class Settings:
             found.append(((entry.backend, entry.name, seen[entry.backend, entry.name]), entry))
             seen[entry.backend, entry.name] += 1
         return found
+
+    @property
+    def drivers(self) -> tuple[str, ...]:
+        """The DRA drivers that resources need, in file order."""
+        return tuple(dict.fromkeys(entry.driver for entry in self.resources if entry.driver))
 
     def backend_names(self) -> tuple[str, ...]:
         """The backends that resources need, in file order."""

@@ -7,8 +7,9 @@ until no scheduler can allocate it on the side that it has left.
 
 * **From the plugin to DRA**: until the Node, as read after the device left the list, offers at most as many
   tokens of the resource as the list has healthy ones.
-* **From DRA to the plugin, or to another DRA resource**: until the API server has confirmed slices without
-  the device, schedulers have had :data:`SETTLE` seconds to notice, and no ResourceClaim has it allocated.
+* **From DRA to the plugin, to another DRA resource or to another DRA driver**: until the API server has
+  confirmed slices without the device, schedulers have had :data:`SETTLE` seconds to notice, and no
+  ResourceClaim has it allocated.
 
 The plan sees a moving device as held through the resource that it leaves. It gives neither the device nor
 hardware that it shares to any other resource, and returns it to the resource that it leaves if the
@@ -85,13 +86,22 @@ class Moving(NamedTuple):
     serve: Serve
     waits_for: str
     held_by: tuple[AnyHolder, ...] = ()
+    driver: str = ""
+    """The DRA driver that it leaves; empty for the device plugin."""
+
+
+class _Place(NamedTuple):
+    """Where slices have a device."""
+
+    driver: str
+    resource: str
 
 
 @dataclass(slots=True)
 class _Withdrawn:
     """A device whose slices without it are confirmed. Times are monotonic seconds."""
 
-    resource: str
+    place: _Place
     since: float
     checked: float | None = None
     """When the last list of claims began that had it allocated."""
@@ -100,15 +110,18 @@ class _Withdrawn:
 
 
 class Sides:
-    """Which devices each side offers, and which are moving. ``clock`` gives monotonic seconds."""
+    """Which devices each side offers, and which are moving. ``clock`` gives monotonic seconds.
+
+    Each DRA driver publishes its own slices, so what concerns slices names the ``driver``.
+    """
 
     def __init__(self, clock: Callable[[], float], timing: DraTiming = NODE) -> None:
         self._clock = clock
         self._timing = timing
         self._plugin: Mapping[Key, str] = {}
-        self._dra: Mapping[Key, str] = {}
-        self._published: dict[Key, str] = {}
-        """The devices that slices may hold, each with its resource."""
+        self._dra: Mapping[Key, _Place] = {}
+        self._published: dict[Key, _Place] = {}
+        """The devices that slices may hold."""
         self._withdrawn: dict[Key, _Withdrawn] = {}
         self._listed_before: dict[Key, dict[str, float]] = {}
         """The plugin resources that a device has left, each with the time."""
@@ -118,12 +131,13 @@ class Sides:
         """Resources, and backends with a trailing slash, for which the Node has agreed with the lists."""
         self._awaited: dict[str, str] = {}
         """Resources that wait for the Node, each with its backend."""
-        self._unknown = ""
+        self._unknown: dict[str, str] = {}
+        """Why the API server cannot be asked, by driver."""
 
-    def start(self, published: Mapping[Key, str]) -> None:
+    def start(self, published: Mapping[Key, str], driver: str = "") -> None:
         """Takes the record of an earlier run: the devices that slices may hold, each with its resource."""
         for key, resource in published.items():
-            self._published.setdefault(key, resource)
+            self._published.setdefault(key, _Place(driver, resource))
 
     def begin(self) -> None:
         """Begins a plan: what waits for the Node is found out again."""
@@ -137,7 +151,17 @@ class Sides:
             if device is not None:
                 holder = next(iter(one.held_by), None)
                 moving.append(
-                    Held(one.resource, (), one.key[0], device, True, holder, one.serve, one.waits_for)
+                    Held(
+                        one.resource,
+                        (),
+                        one.key[0],
+                        device,
+                        True,
+                        holder,
+                        one.serve,
+                        one.waits_for,
+                        one.driver,
+                    )
                 )
         return moving
 
@@ -148,16 +172,20 @@ class Sides:
         if resource in self._agreed and f"{entry.backend}/" in self._agreed:
             return ""
         self._awaited[resource] = entry.backend
-        return self._why(f"{_FROM_PLUGIN} until the node offers no more than the lists of the device plugin")
+        why = f"{_FROM_PLUGIN} until the node offers no more than the lists of the device plugin"
+        return self._why(why, entry.driver)
 
-    def api_failed(self, reason: str) -> bool:
+    def api_failed(self, reason: str, driver: str = "") -> bool:
         """Takes why the API server cannot be asked, empty if it can; true if the reasons are others now."""
-        self._unknown, before = reason, self._unknown
+        before = self._unknown.pop(driver, "")
+        if reason:
+            self._unknown[driver] = reason
         return reason != before and bool(self.moving() or self._awaited)
 
-    def _why(self, waits_for: str) -> str:
-        """What a device waits for, and why it waits in vain."""
-        return f"{waits_for}, but {self._unknown}" if self._unknown else waits_for
+    def _why(self, waits_for: str, *drivers: str) -> str:
+        """What a device waits for, and why it waits in vain: for one of these drivers, or for any."""
+        unknown = "; ".join(dict.fromkeys(self._unknown[one] for one in drivers if one in self._unknown))
+        return f"{waits_for}, but {unknown}" if unknown else waits_for
 
     def learn(self, plan: Plan) -> bool:
         """Takes what a plan moves; true if the plan must be made again, because it assumes too much."""
@@ -181,18 +209,19 @@ class Sides:
                 del self._listed_before[key]
         self._leaving = self._not_offered(self._dra)
 
-    def publishing(self, devices: Mapping[Key, str]) -> None:
+    def publishing(self, devices: Mapping[Key, str], driver: str = "") -> None:
         """Slices may hold these devices from now on. Must be called before they are written."""
         for key, resource in devices.items():
-            self._published[key] = resource
+            self._published[key] = _Place(driver, resource)
             self._withdrawn.pop(key, None)
 
-    def unpublished(self, keys: Collection[Key]) -> None:
-        """The API server has confirmed that no slice holds these devices."""
+    def unpublished(self, keys: Collection[Key], driver: str = "") -> None:
+        """The API server has confirmed that no slice of the driver holds these devices."""
         now = self._clock()
         for key in keys:
-            if (resource := self._published.pop(key, None)) is not None:
-                self._withdrawn[key] = _Withdrawn(resource, now)
+            if (place := self._published.get(key)) is not None and place.driver == driver:
+                del self._published[key]
+                self._withdrawn[key] = _Withdrawn(place, now)
         self._leaving = self._not_offered(self._dra)
 
     def node_seen(self, began: float, allocatable: Mapping[str, int], listed: Mapping[str, Listed]) -> bool:
@@ -222,14 +251,16 @@ class Sides:
                 freed = True
         return freed
 
-    def claims_seen(self, began: float, allocated: Mapping[Key, Sequence[AnyHolder]]) -> bool:
-        """Takes the devices that any ResourceClaim has allocated, each with these claims.
+    def claims_seen(
+        self, began: float, allocated: Mapping[Key, Sequence[AnyHolder]], driver: str = ""
+    ) -> bool:
+        """Takes the devices of a driver that any ResourceClaim has allocated, each with these claims.
 
         ``began`` is when the list was asked for. True if one of the moving devices is free, or waits for
         another claim.
         """
         changed = False
-        for key, one in list(self._withdrawn.items()):
+        for key, one in list(self._withdrawn_of(driver).items()):
             if began < one.since + self._timing.schedulers:
                 continue
             if key in allocated:
@@ -242,32 +273,40 @@ class Sides:
         self._leaving = self._not_offered(self._dra)
         return changed
 
-    def record(self) -> Mapping[Key, str]:
-        """The devices that slices may hold, and those whose claims are not checked: for the next start."""
-        return {**{key: one.resource for key, one in self._withdrawn.items()}, **self._published}
+    def record(self, driver: str = "") -> Mapping[Key, str]:
+        """The devices that slices of a driver may hold, and those whose claims are not checked.
+
+        It is for the next start.
+        """
+        withdrawn = {key: one.place for key, one in self._withdrawn.items()}
+        places = {**withdrawn, **self._published}
+        return {key: place.resource for key, place in places.items() if place.driver == driver}
 
     def needs_node(self) -> bool:
         return bool(self._listed_before or self._awaited)
 
-    def claims_due(self) -> float | None:
-        """Seconds until a list of ResourceClaims is wanted; ``None`` if nothing waits for one."""
+    def claims_due(self, driver: str = "") -> float | None:
+        """Seconds until a driver wants a list of ResourceClaims; ``None`` if nothing waits for one."""
         now, timing = self._clock(), self._timing
         due = [
             (one.since + timing.schedulers if one.checked is None else one.checked + timing.recheck) - now
-            for one in self._withdrawn.values()
+            for one in self._withdrawn_of(driver).values()
         ]
         return max(0.0, min(due)) if due else None
 
-    def withdrawn(self) -> Collection[Key]:
+    def withdrawn(self, driver: str = "") -> Collection[Key]:
         """The devices that have left their slice, and that a ResourceClaim may still have allocated."""
-        return self._withdrawn.keys()
+        return self._withdrawn_of(driver).keys()
 
-    def needs_list(self) -> bool:
+    def _withdrawn_of(self, driver: str) -> Mapping[Key, _Withdrawn]:
+        return {key: one for key, one in self._withdrawn.items() if one.place.driver == driver}
+
+    def needs_list(self, driver: str = "") -> bool:
         """Whether a device is due for which no list of ResourceClaims was read since it was withdrawn."""
         now = self._clock()
         return any(
             one.checked is None and one.since + self._timing.schedulers <= now
-            for one in self._withdrawn.values()
+            for one in self._withdrawn_of(driver).values()
         )
 
     def moving(self) -> Sequence[Moving]:
@@ -281,32 +320,39 @@ class Sides:
     def _moving(self, key: Key) -> Iterator[Moving]:
         for resource in self._listed_before.get(key, ()):
             why = f"{_FROM_PLUGIN} until the node no longer offers it as {resource}"
-            yield Moving(key, resource, Serve.PLUGIN, self._why(why))
+            yield Moving(key, resource, Serve.PLUGIN, self._why(why, *self._unknown))
         if key not in self._leaving:
             return
         if (withdrawn := self._withdrawn.get(key)) is None:
             why = f"{_FROM_DRA} until the API server has its ResourceSlice without it"
-            yield Moving(key, self._published[key], Serve.DRA, self._why(why))
+            place = self._published[key]
+            why = self._why(why, place.driver)
+            yield Moving(key, place.resource, Serve.DRA, why, driver=place.driver)
             return
         why = "until schedulers have noticed that it left its ResourceSlice"
         if withdrawn.checked is not None:
             why = "for the ResourceClaim that has it allocated"
-        why = self._why(f"{_FROM_DRA} {why}")
-        yield Moving(key, withdrawn.resource, Serve.DRA, why, withdrawn.held_by)
+        driver, resource = withdrawn.place
+        why = self._why(f"{_FROM_DRA} {why}", driver)
+        yield Moving(key, resource, Serve.DRA, why, withdrawn.held_by, driver)
 
-    def _not_offered(self, dra: Mapping[Key, str]) -> frozenset[Key]:
+    def _not_offered(self, dra: Mapping[Key, _Place]) -> frozenset[Key]:
         """The devices of slices, and withdrawn ones, that their resource does not offer."""
-        found = {key for key, resource in self._published.items() if dra.get(key) != resource}
-        found |= {key for key, one in self._withdrawn.items() if dra.get(key) != one.resource}
+        found = {key for key, place in self._published.items() if dra.get(key) != place}
+        found |= {key for key, one in self._withdrawn.items() if dra.get(key) != one.place}
         return frozenset(found)
 
 
-def _offered(plan: Plan) -> tuple[dict[Key, str], dict[Key, str]]:
+def _offered(plan: Plan) -> tuple[dict[Key, str], dict[Key, _Place]]:
     """The devices that a plan offers through the device plugin and through DRA, each with its resource."""
     plugin: dict[Key, str] = {}
-    dra: dict[Key, str] = {}
+    dra: dict[Key, _Place] = {}
     for resource in plan.resources.values():
-        side = dra if resource.entry.serve is Serve.DRA else plugin
+        entry = resource.entry
         for offer in resource.offers:
-            side[resource.entry.backend, offer.device.id] = resource.name
+            key = entry.backend, offer.device.id
+            if entry.serve is Serve.DRA:
+                dra[key] = _Place(entry.driver, resource.name)
+            else:
+                plugin[key] = resource.name
     return plugin, dra

@@ -17,6 +17,10 @@ if it gets none."""
 RESOURCE = 4
 """Descriptors for each resource: its socket, the kubelet's connection, and two while it registers."""
 
+DRIVER = 12
+"""Descriptors for each DRA driver but the first: its sockets, and connections of the kubelet and to the API
+server."""
+
 
 def provide(least: int, wanted: int = 0) -> None:
     """Makes sure that this process can open more files, and raises its soft limit if necessary.

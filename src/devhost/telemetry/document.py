@@ -355,7 +355,13 @@ class DraDeviceStatus(Reasoned):
     claims: list[HolderStatus]
 
 
-class DraPoolStatus(TypedDict):
+class OfDriver(TypedDict, total=False):
+    """What belongs to one of several DRA drivers; without ``driver`` if there is one."""
+
+    driver: str
+
+
+class DraPoolStatus(OfDriver):
     """The devices of one resource with ``serve: dra``.
 
     ``entry`` is its place in the configuration (``resources[2]``), ``pool`` the name of its pool,
@@ -381,8 +387,11 @@ class ClaimedDeviceStatus(TypedDict):
     device: str
 
 
-class DraClaimStatus(TypedDict):
-    """A prepared ResourceClaim: its CDI file, its devices, and the containers known to use it."""
+class DraClaimStatus(OfDriver):
+    """A prepared ResourceClaim: its CDI file, its devices, and the containers known to use it.
+
+    If there are several drivers, a claim has one of these for each ``driver`` that has prepared it.
+    """
 
     namespace: str
     name: str
@@ -426,8 +435,28 @@ class LeftOutStatus(TypedDict):
     reason: str
 
 
-class DraStatus(TypedDict):
+class DriverStatus(TypedDict):
+    """One of several DRA drivers; see :class:`DraStatus`."""
+
+    driver: str
+    state: Literal["registered", "waiting"]
+    reason: str
+    slices: int
+    writes: int
+    syncedAt: str | None
+    error: str
+    droppedFields: list[str]
+
+
+class _Drivers(TypedDict, total=False):
+    drivers: list[DriverStatus]
+
+
+class DraStatus(_Drivers):
     """The DRA driver.
+
+    If there are several, ``drivers`` has each of them, ``driver`` is the first one, and the other keys are
+    for all of them together: the state is ``registered`` if each of them is.
 
     ``state`` is ``registered`` while the kubelet uses the driver, else ``waiting``; ``reason`` is why, if the
     kubelet or the system gave a reason. ``slices`` is the number of ResourceSlices, ``writes`` how often one
@@ -449,6 +478,17 @@ class DraStatus(TypedDict):
     claims: list[DraClaimStatus]
     moving: list[MovingStatus]
     moves: list[MoveStatus]
+
+
+def drivers_of(dra: DraStatus) -> Sequence[DraStatus | DriverStatus]:
+    """Each DRA driver."""
+    return dra.get("drivers", ()) or (dra,)
+
+
+def driver_of(dra: DraStatus, pool: DraPoolStatus) -> DraStatus | DriverStatus:
+    """The driver of a pool."""
+    name = pool.get("driver", dra["driver"])
+    return next((one for one in drivers_of(dra) if one["driver"] == name), dra)
 
 
 class StatusDocument(TypedDict):

@@ -13,6 +13,7 @@ from .document import (
     EntryStatus,
     ResourceStatus,
     StatusDocument,
+    driver_of,
 )
 
 WAITING = "looking for devices"
@@ -83,10 +84,11 @@ def _state(
     assert pool is not None
     dra = document["dra"]
     assert dra is not None  # it has the pool
-    if dra["state"] != "registered":
-        return _because(f"the DRA driver {dra['driver']} is not registered", dra["reason"])
+    driver = driver_of(dra, pool)
+    if driver["state"] != "registered":
+        return _because(f"the DRA driver {driver['driver']} is not registered", driver["reason"])
     if missing := [one["device"] for one in pool["devices"] if not one["slice"]]:
-        return _because(f"{missing[0]} is not published", dra["error"])
+        return _because(f"{missing[0]} is not published", driver["error"])
     healthy = any(one["health"] == "Healthy" for one in pool["devices"])
     return "" if healthy else _unhealthy(name, pool["devices"])
 

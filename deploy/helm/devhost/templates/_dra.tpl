@@ -17,6 +17,16 @@
 {{- if eq (len .) 1 -}}== {{ first . | quote }}{{- else -}}in {{ toJson . }}{{- end -}}
 {{- end -}}
 
+{{/* (context, configuration): the DRA drivers as JSON: that of the file, those of its entries, and those of the values. */}}
+{{- define "devhost.draDrivers" -}}
+{{- $values := default dict (index . 0).Values.dra -}}
+{{- $drivers := list (default (dig "dra" "driver" "" (index . 1)) $values.driver) -}}
+{{- range (index . 1).resources -}}
+  {{- with (default dict .dra).driver -}}{{- $drivers = append $drivers . -}}{{- end -}}
+{{- end -}}
+{{- concat $drivers (default list $values.drivers) | uniq | toJson -}}
+{{- end -}}
+
 {{/* Fails unless the values, the configuration and the cluster agree on Dynamic Resource Allocation. */}}
 {{- define "devhost.checkDra" -}}
 {{- $values := default dict .Values.dra -}}
@@ -36,17 +46,22 @@
     {{- include "devhost.fail" (list $ (printf "dra.driver is %s, but config.dra.driver is %s: omit the former" $driver $configured)) -}}
   {{- else if and (not .Values.existingConfigMap) (not $configured) -}}
     {{- include "devhost.fail" (list $ (printf "dra.driver is %s, but config has no dra.driver: add dra: {driver: %s} to config" $driver $driver)) -}}
-  {{- else if not (regexMatch "^[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$" $driver) -}}
-    {{- include "devhost.fail" (list $ (printf "config.dra.driver %q is not a DNS subdomain: use lower-case letters, digits, - and ." $driver)) -}}
-  {{- else if gt (len $driver) 63 -}}
-    {{- include "devhost.fail" (list $ (printf "config.dra.driver %s has %d characters, and Kubernetes allows 63: choose a shorter one" $driver (len $driver))) -}}
   {{- end -}}
   {{- $tag := eq (include "devhost.surge" .) "true" | ternary "-123456" "" -}}
-  {{- range $socket := list
-    (printf "%s/%s/dra%s.sock" (include "devhost.pluginsDirectory" .) $driver $tag)
-    (printf "%s/%s%s-reg.sock" (include "devhost.pluginsRegistry" .) $driver $tag) -}}
-    {{- if gt (len $socket) 107 -}}
-      {{- include "devhost.fail" (list $ (printf "dra: the socket %s has %d characters, and Linux allows 107: choose a shorter dra.driver in the configuration" $socket (len $socket))) -}}
+  {{- $plugins := include "devhost.pluginsDirectory" . -}}
+  {{- $registry := include "devhost.pluginsRegistry" . -}}
+  {{- range $one := fromJsonArray (include "devhost.draDrivers" (list . $config)) -}}
+    {{- if not (regexMatch "^[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$" $one) -}}
+      {{- include "devhost.fail" (list $ (printf "config.dra.driver %q is not a DNS subdomain: use lower-case letters, digits, - and ." $one)) -}}
+    {{- else if gt (len $one) 63 -}}
+      {{- include "devhost.fail" (list $ (printf "config.dra.driver %s has %d characters, and Kubernetes allows 63: choose a shorter one" $one (len $one))) -}}
+    {{- end -}}
+    {{- range $socket := list
+      (printf "%s/%s/dra%s.sock" $plugins $one $tag)
+      (printf "%s/%s%s-reg.sock" $registry $one $tag) -}}
+      {{- if gt (len $socket) 107 -}}
+        {{- include "devhost.fail" (list $ (printf "dra: the socket %s has %d characters, and Linux allows 107: choose a shorter dra.driver in the configuration" $socket (len $socket))) -}}
+      {{- end -}}
     {{- end -}}
   {{- end -}}
   {{- if eq (toString .Values.host.cdi) "false" -}}

@@ -78,10 +78,12 @@ sockets: a mounted file becomes stale when it is replaced.
 {{- end -}}
 {{- if $needs.dra -}}{{/* the kubelet gets the path of a socket, so it must be the same in the container */}}
 {{- $registry := include "devhost.pluginsRegistry" . -}}
-{{- $driver := printf "%s/%s" (include "devhost.pluginsDirectory" .) $needs.draDriver -}}
-{{- $mounts = concat $mounts (list
-  (dict "name" "plugins-registry" "path" $registry "at" $registry "type" "Directory" "writable" true)
-  (dict "name" "dra" "path" $driver "at" $driver "writable" true)) -}}
+{{- $mounts = append $mounts (dict "name" "plugins-registry" "path" $registry "at" $registry "type" "Directory" "writable" true) -}}
+{{- $plugins := include "devhost.pluginsDirectory" . -}}
+{{- range $index, $name := $needs.draDrivers -}}
+{{- $driver := printf "%s/%s" $plugins $name -}}
+{{- $mounts = append $mounts (dict "name" (eq $index 0 | ternary "dra" (printf "dra-%d" $index)) "path" $driver "at" $driver "writable" true) -}}
+{{- end -}}
 {{- end -}}
 {{- range $index, $extra := .Values.extraHostPaths -}}
 {{- $at := default (printf "/host%s" $extra.path) $extra.mountPath -}}

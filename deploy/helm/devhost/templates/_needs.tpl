@@ -90,7 +90,7 @@ profile: {{ $profile }}
 capabilities: {{ concat (default list .Values.capabilities) $needed | uniq | toJson }}
 root: {{ include "devhost.wanted" (list $host.root $toolkit) }}
 dra: {{ $dra }}
-draDriver: {{ default (dig "dra" "driver" "" $config) (default dict .Values.dra).driver | quote }}
+draDrivers: {{ include "devhost.draDrivers" (list . $config) }}
 gpu: {{ hasKey $used "gpu" }}
 rdma: {{ hasKey $used "rdma" }}
 programs: {{ $programs }}

@@ -19,7 +19,8 @@ schema of the values cannot check text, nor options of a backend.
 {{- end -}}
 {{- range $index, $one := $config.resources -}}
   {{- $place := printf "%s.resources[%d]" $at $index -}}
-  {{- include "devhost.kinds" (list $place $one true (dict "name" "text" "backend" "text" "program" "a map" "mps" "a map")) -}}
+  {{- include "devhost.kinds" (list $place $one true (dict "name" "text" "backend" "text" "program" "a map" "mps" "a map" "dra" "a map")) -}}
+  {{- include "devhost.kinds" (list (printf "%s.dra" $place) $one.dra (hasKey $one "dra") (dict "driver" "text")) -}}
   {{- range $key := list "name" "backend" -}}
     {{- if not (hasKey $one $key) -}}{{- fail (printf "%s: the key %s is missing" $place $key) -}}{{- end -}}
   {{- end -}}

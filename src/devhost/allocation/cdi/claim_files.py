@@ -18,6 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -231,19 +232,25 @@ class ClaimDirectory(OwnedDirectory):
     """The files of claims in one directory. Every method may block.
 
     Their names begin differently from those of other specifications, so that neither removes the other's.
+    A claim has one file, and for devices of further DRA drivers one each, with the driver in its name.
     """
 
     def __init__(self, directory: Path, tag: str = "") -> None:
         super().__init__(directory, tag)
         self.prefix = f"{owner(tag)}-dra_"
 
-    def name(self, uid: str) -> str:
-        return f"{self.prefix}{uid}.json"
+    def name(self, uid: str, driver: str = "") -> str:
+        return f"{self.prefix}{uid}_{driver}.json" if driver else f"{self.prefix}{uid}.json"
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """The names of the files, each with the uid of its claim."""
+        for name in self.names():
+            uid = name.removeprefix(self.prefix).removesuffix(".json").partition("_")[0]
+            if name.endswith(".json") and is_uid(uid):
+                yield name, uid
 
     def uids(self) -> list[str]:
-        names = (name for name in self.names() if name.endswith(".json"))
-        found = (name.removeprefix(self.prefix).removesuffix(".json") for name in names)
-        return [uid for uid in found if is_uid(uid)]
+        return [uid for _, uid in self.files()]
 
 
 class _Write:
@@ -281,6 +288,7 @@ class _Known:
     """A file as this process wrote or read it."""
 
     place: ClaimDirectory
+    name: str
     data: bytes
     record: ClaimRecord = field(repr=False)
 
@@ -309,6 +317,8 @@ class ClaimFiles:
     ``boot_id`` is a file with the id of this boot. ``metadata`` has the metadata files of claims; without it
     no claim can have any. Methods that work on files raise ``EnvironmentFailure`` if permission is denied, or
     the directory is full or hangs.
+
+    :meth:`of` has those of one DRA driver: a claim with devices of several has a file of each.
     """
 
     def __init__(
@@ -320,8 +330,13 @@ class ClaimFiles:
         metadata: MetadataFiles | None = None,
     ) -> None:
         self._files = OwnedFiles(ClaimDirectory, directory, "cdi-claims", HINT, tag, deadline)
-        self._current = self._files.of(directory)
         self._metadata = metadata
+        self._driver = ""
+        self._drivers: dict[str, ClaimFiles] = {}
+        self._first: dict[str, str] = {}
+        """The driver whose file has the name without a driver, by the claim's uid."""
+        self._all: Sequence[_Known] = ()
+        """What was read last, of every driver."""
         self._boot_id = boot_id
         self._boot = ""
         """The id of this boot, once it has been read."""
@@ -330,28 +345,65 @@ class ClaimFiles:
         """What this process has written or read and not removed, by the claim's uid; it follows changes."""
         self._hanging: dict[str, _Write] = {}
 
+    def of(self, driver: str) -> ClaimFiles:
+        """The files of the claims of one driver, which begin with what was read last."""
+        if driver not in self._drivers:
+            found = self._drivers[driver] = copy(self)
+            found._driver, found._hanging = driver, {}
+            found._known = {one.record.claim.uid: one for one in self._all if one.record.driver == driver}
+            found.records = _Records(found._known)
+        return self._drivers[driver]
+
+    @property
+    def drivers(self) -> Collection[str]:
+        """The drivers whose files were asked for."""
+        return self._drivers.keys()
+
+    @property
+    def _current(self) -> ClaimDirectory:
+        assert self._files.current is not None
+        return self._files.current
+
     def path(self, uid: str) -> Path:
-        return self._current.directory / self._current.name(uid)
+        known = self._known.get(uid)
+        name = self._name(uid) if known is None else known.name
+        return self._current.directory / name
+
+    def _name(self, uid: str) -> str:
+        """The name of a new file."""
+        other = self._first.get(uid, self._driver) != self._driver
+        return self._current.name(uid, self._driver if other else "")
+
+    def _names(self, place: ClaimDirectory, uid: str) -> Iterator[str]:
+        """The names that a claim's file may have."""
+        yield place.name(uid)
+        if self._driver:
+            yield place.name(uid, self._driver)
+
+    def _is_own(self, record: ClaimRecord) -> bool:
+        return self._driver in ("", record.driver)
 
     def move(self, directory: Path) -> None:
         """New files go there from now on; those in earlier directories are still read and removed."""
         self._files.move(directory)
-        self._current = self._files.of(directory)
 
     def nodes(self, uid: str) -> Sequence[tuple[str, str]]:
-        """The nodes in a claim's file: their paths on the host, and their numbers (``c188:0``) if known."""
-        known = self._known.get(uid)
-        return [] if known is None else list(_nodes(known.data))
+        """The nodes in a claim's files: their paths on the host, and their numbers (``c188:0``) if known."""
+        among = (self._drivers.values() if not self._driver else ()) or (self,)
+        return [node for one in among if uid in one._known for node in _nodes(one._known[uid].data)]
 
     async def read_all(self) -> list[ClaimRecord]:
         """The claims that are prepared now. Removes the files of earlier boots, and unfinished ones.
 
         A file that is no record is left alone: another version of devhost may have written it.
         """
-        records = []
+        found: list[_Known] = []
         for place in self._files.directories:
-            found = await self._files.run(f"read {place.directory}", self._read_all, place)
-            for known in found:
+            found += await self._files.run(f"read {place.directory}", self._read_all, place)
+        records = []
+        self._all = found
+        for known in found:
+            if self._is_own(known.record):
                 await self._take(known)
                 records.append(known.record)
         if self._metadata is not None:
@@ -368,6 +420,7 @@ class ClaimFiles:
         for uid, known in before.items():
             if uid not in there and self._known.get(uid) is known:
                 del self._known[uid]
+                self._forget(uid)
         return records
 
     async def read(self, uid: str) -> ClaimRecord | None:
@@ -385,6 +438,8 @@ class ClaimFiles:
         if self._metadata is not None and record.metadata:
             await self._metadata.read(record.driver, record.claim.uid, record.requests)
         self._known[record.claim.uid] = known
+        if known.name == known.place.name(record.claim.uid):
+            self._first[record.claim.uid] = record.driver
 
     async def write(
         self,
@@ -399,10 +454,13 @@ class ClaimFiles:
         ``metadata`` is the content of the metadata file of each request.
         """
         uid = record.claim.uid
-        place, path = self._current, self.path(uid)
+        place = self._current
+        path = place.directory / self._name(uid)
         self._hanging = {one: write for one, write in self._hanging.items() if not write.finished}
         if uid in self._hanging:
             raise EnvironmentFailure(f"cannot write {path}: an earlier write still hangs")
+        if path.name == place.name(uid):
+            self._first[uid] = self._driver
         data = await self._document(record, edits)
         try:
             await self._write_metadata(record, metadata)
@@ -411,7 +469,7 @@ class ClaimFiles:
             with suppress(EnvironmentFailure):
                 await self._remove_metadata(uid, record)
             raise
-        self._known[uid] = _Known(place, data, record)
+        self._known[uid] = _Known(place, path.name, data, record)
 
     async def _write(self, uid: str, place: ClaimDirectory, path: Path, data: bytes) -> None:
         write = self._hanging[uid] = _Write(place, path.name, data)
@@ -439,7 +497,10 @@ class ClaimFiles:
 
     def metadata(self, uid: str) -> Mapping[str, bytes]:
         """What the metadata files of a claim contain, by request, as far as this process knows."""
-        return NO_FILES if self._metadata is None else self._metadata.known(uid)
+        known = self._known.get(uid)
+        if self._metadata is None or known is None:
+            return NO_FILES
+        return self._metadata.known(known.record.driver, uid)
 
     async def rewrite(
         self,
@@ -452,11 +513,10 @@ class ClaimFiles:
         If it raises, the file of the claim is what it was.
         """
         known = self._known[record.claim.uid]
-        name = known.place.name(record.claim.uid)
         data = await self._document(record, edits)
         changed = await self._write_metadata(record, metadata)
         changed |= await self._files.run(
-            f"write {known.place.directory / name}", known.place.write_file, name, data
+            f"write {known.place.directory / known.name}", known.place.write_file, known.name, data
         )
         known.data = data
         return changed
@@ -478,7 +538,7 @@ class ClaimFiles:
     async def _remove_metadata(self, uid: str, record: ClaimRecord | None) -> None:
         """Removes the metadata files of a claim; one without a record may have some, too."""
         if self._metadata is not None and (record is None or record.metadata):
-            await self._metadata.remove(uid)
+            await self._metadata.remove(self._driver if record is None else record.driver, uid)
 
     async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Looks at device nodes on the thread."""
@@ -488,11 +548,17 @@ class ClaimFiles:
         """Removes the file of a claim, if there is one; true if there was."""
         removed = False
         for place in self._places(uid):
-            name = place.name(uid)
-            removed |= await self._files.run(f"remove {place.directory / name}", place.remove_file, name)
+            what = f"remove {place.directory / place.name(uid)}"
+            removed |= await self._files.run(what, self._remove, place, uid)
         await self._remove_metadata(uid, self.records.get(uid))
         self._known.pop(uid, None)
+        self._forget(uid)
         return removed
+
+    def _forget(self, uid: str) -> None:
+        """A file of the driver is gone."""
+        if self._first.get(uid) == self._driver:
+            del self._first[uid]
 
     async def restore(self, uids: Collection[str]) -> list[str]:
         """Writes files again that have been removed or changed since; gives the claims it did this for.
@@ -504,10 +570,9 @@ class ClaimFiles:
         for uid in uids:
             known = self._known.get(uid)
             if known is not None:
-                name = known.place.name(uid)
-                what = f"write {known.place.directory / name}"
+                what = f"write {known.place.directory / known.name}"
                 changed = await self._write_metadata(known.record, self.metadata(uid))
-                if await self._files.run(what, known.place.write_file, name, known.data) or changed:
+                if await self._files.run(what, known.place.write_file, known.name, known.data) or changed:
                     restored.append(uid)
         return restored
 
@@ -530,27 +595,38 @@ class ClaimFiles:
         return list(self._records(place))
 
     def _records(self, place: ClaimDirectory) -> Iterator[_Known]:
-        for uid in place.uids():
+        for name, uid in place.files():
             try:
-                data = place.read_file(place.name(uid))
+                data = place.read_file(name)
             except OSError as error:
-                log.warning("a claim file cannot be read", file=place.name(uid), reason=error.strerror)
+                log.warning("a claim file cannot be read", file=name, reason=error.strerror)
                 continue
             found = parsed(data, uid)
             if found is None:
-                log.warning("a claim file is no record", file=str(place.directory / place.name(uid)))
+                log.warning("a claim file is no record", file=str(place.directory / name))
             elif found[1] != _boot(self._boot_id):
-                place.remove_file(place.name(uid))
+                place.remove_file(name)
                 log.info("removed the claim file of an earlier boot", claim=str(found[0].claim), uid=uid)
             else:
-                yield _Known(place, data, found[0])
+                yield _Known(place, name, data, found[0])
 
     def _read(self, place: ClaimDirectory, uid: str) -> _Known | None:
-        data = place.read_file(place.name(uid))
-        found = parsed(data, uid)
-        if found is None or found[1] != _boot(self._boot_id):
-            return None
-        return _Known(place, data, found[0])
+        for name in self._names(place, uid):
+            data = place.read_file(name)
+            found = parsed(data, uid)
+            if found is not None and found[1] == _boot(self._boot_id) and self._is_own(found[0]):
+                return _Known(place, name, data, found[0])
+        return None
+
+    def _remove(self, place: ClaimDirectory, uid: str) -> bool:
+        removed = False
+        for name in self._names(place, uid):
+            found = None
+            with suppress(OSError):  # a file that cannot be read is no other driver's
+                found = parsed(place.read_file(name), uid) if self._driver else None
+            if found is None or self._is_own(found[0]):
+                removed |= place.remove_file(name)
+        return removed
 
 
 def _boot(path: Path) -> str:

@@ -88,23 +88,24 @@ class MetadataFiles:
         self._tag = tag
         self._worker = FileWorker("dra-metadata", HINT, deadline)
         self._directories: dict[Path, MetadataDirectory] = {}
-        self._known: dict[str, Mapping[str, bytes]] = {}
+        self._known: dict[tuple[str, str], Mapping[str, bytes]] = {}
+        """By driver and uid."""
 
     def path(self, driver: str, uid: str, request: str) -> Path:
         """The file of a request on the host."""
         place = self._of(driver)
         return place.directory / place.name(uid, request)
 
-    def known(self, uid: str) -> Mapping[str, bytes]:
+    def known(self, driver: str, uid: str) -> Mapping[str, bytes]:
         """What the files of a claim contain, by request, as this process wrote or read them."""
-        return self._known.get(uid, {})
+        return self._known.get((driver, uid), {})
 
     async def read(self, driver: str, uid: str, requests: Collection[str]) -> None:
         """Reads the files of a claim; of one that is missing, the content is what it was until now."""
         place = self._of(driver)
         found = await self._worker.file(f"read {place.directory}", _read, place, uid, requests)
-        before = self.known(uid)
-        self._known[uid] = {one: before[one] for one in requests if one in before} | found
+        before = self.known(driver, uid)
+        self._known[driver, uid] = {one: before[one] for one in requests if one in before} | found
 
     async def write(self, driver: str, uid: str, contents: Mapping[str, bytes]) -> bool:
         """Makes the files of a claim contain this; true if one of them contained something else."""
@@ -113,13 +114,13 @@ class MetadataFiles:
         place = self._of(driver)
         what = f"write {place.directory / place.name(uid, next(iter(contents)))}"
         changed = await self._worker.file(what, _write, place, uid, contents)
-        self._known[uid] = dict(contents)
+        self._known[driver, uid] = dict(contents)
         return changed
 
-    async def remove(self, uid: str) -> None:
-        """Removes the files of a claim, if there are any."""
-        await self._worker.file(f"remove metadata below {self._plugins}", self._remove, uid)
-        self._known.pop(uid, None)
+    async def remove(self, driver: str, uid: str) -> None:
+        """Removes the files that a claim has of a driver, if there are any; of all drivers if it is empty."""
+        await self._worker.file(f"remove metadata below {self._plugins}", self._remove, driver, uid)
+        self._known.pop((driver, uid), None)
 
     async def remove_orphans(self, claims: Collection[str]) -> None:
         """Removes files of all other claims. A file that another process may have just written stays."""
@@ -135,8 +136,8 @@ class MetadataFiles:
     def _all(self) -> Iterator[MetadataDirectory]:
         return (self._of(found.parent.name) for found in self._plugins.glob(f"*/{DIRECTORY}"))
 
-    def _remove(self, uid: str) -> None:
-        for place in self._all():
+    def _remove(self, driver: str, uid: str) -> None:
+        for place in (self._of(driver),) if driver else self._all():
             for name in place.of(uid):
                 place.remove_file(name)
 

@@ -49,12 +49,12 @@ def readiness(
     )
     streams = ((name, service.missing()) for name, service in sorted(services.items()))
     waiting = [f"{name} ({reason})" for name, reason in streams if reason]
-    driver = [f"{dra.driver} ({missing})"] if (missing := dra.missing()) else []
+    drivers = [f"{name} ({reason})" for name, reason in dra.missing().items()]
     failing = [f"{name} ({one.reason})" for name, one in sorted(tasks.failing.items())]
     found = (
         ("no devices listed yet", unknown),
         ("no list stream yet", waiting),
-        ("DRA driver", driver),
+        ("DRA driver", drivers),
         ("failing tasks", failing),
     )
     reasons = [f"{what}: {', '.join(names)}" for what, names in found if names]

@@ -13,11 +13,13 @@ from devhost.telemetry.document import (
     BackendStatus,
     DraDeviceStatus,
     DraStatus,
+    DriverStatus,
     EntryStatus,
     HostStatus,
     ProblemStatus,
     ResourceStatus,
     StatusDocument,
+    drivers_of,
 )
 from devhost.telemetry.tables import (
     HIDDEN_POD,
@@ -435,21 +437,23 @@ def _verdicts(document: StatusDocument, now: datetime) -> Markup | None:
 
 
 def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
-    """The DRA driver, its devices, and those that change sides."""
+    """The DRA drivers, their devices, and those that change sides."""
     if dra is None:
         return None
-    state = tag("span", dra["state"], class_="kind")
-    driver = Row(
-        (
-            dra["driver"],
-            state,
-            dra["slices"],
-            dra["writes"],
-            since(dra["syncedAt"], now, " ago"),
-            _trouble(dra),
-        ),
-        {"data-key": dra["driver"]},
-    )
+    drivers = [
+        Row(
+            (
+                one["driver"],
+                tag("span", one["state"], class_="kind"),
+                one["slices"],
+                one["writes"],
+                since(one["syncedAt"], now, " ago"),
+                _trouble(one),
+            ),
+            {"data-key": one["driver"]},
+        )
+        for one in drivers_of(dra)
+    ]
     headers = ("Driver", "State", "Slices", "Writes", "Synced", "Error")
     found = [(pool["resource"], one) for pool in dra["pools"] for one in pool["devices"]]
     found.sort(key=lambda one: (_rank(one[1]), one[0], natural(one[1]["device"])))
@@ -489,7 +493,7 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
     return _section(
         "Dynamic Resource Allocation",
         "dra",
-        table("DRA driver", headers, [driver], wide=("Error",), optional=("Error",)),
+        table("DRA driver", headers, drivers, wide=("Error",), optional=("Error",)),
         table("Devices offered through DRA", columns, rows, wide=("Slice", "Reason")) if rows else None,
         more(len(found) - len(rows), "devices"),
         table("Devices that change sides", titles, moving, wide=("Devices", "Reason")) if moving else None,
@@ -501,11 +505,11 @@ def _rank(one: DraDeviceStatus) -> Rank:
     return rank(one["health"] == "Healthy", bool(one["claims"]))
 
 
-def _trouble(dra: DraStatus) -> str:
+def _trouble(one: DraStatus | DriverStatus) -> str:
     dropped = (
-        f"the API server does not keep {', '.join(dra['droppedFields'])}" if dra["droppedFields"] else ""
+        f"the API server does not keep {', '.join(one['droppedFields'])}" if one["droppedFields"] else ""
     )
-    return dra["error"] or dra["reason"] or dropped
+    return one["error"] or one["reason"] or dropped
 
 
 def _held(document: StatusDocument, pods: bool) -> Markup | None:
