@@ -234,3 +234,15 @@ def test_subscribers_get_the_resource_of_a_released_claim() -> None:
     node.prepare(ONE, claimed())
     node.allocations.claims.released(ONE.uid)
     assert released_resources == [NAME]
+
+
+def test_members_that_are_the_same_hardware_are_shared_as_one() -> None:
+    node = Node(CARD, replace(CARD, id="card1"))
+    board = replace(claimed(replicas=2), key=("toy", "board"), members=("card0", "card1"))
+    for claim in (ONE, TWO):
+        node.prepare(claim, board)
+    assert dict(node.allocations.claims.by_device()) == {
+        ("toy", name): [ONE, TWO] for name in ("card0", "card1")
+    }
+    with pytest.raises(DeviceHeld, match="card0 cannot be allocated: all 2 shares are in use"):
+        node.prepare(ClaimHolder("team", "three", "uid-3"), board)

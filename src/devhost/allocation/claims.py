@@ -54,7 +54,8 @@ class ClaimedDevice:
     backend. The first of ``cdi_ids`` is unique to the device; there are none before the file is made.
     ``admin`` access neither checks nor holds. ``exclusive`` is whether the resource shares its devices with
     no other. ``replicas`` is how many parts of the device may be in use at once, ``slots`` how many of them
-    this is.
+    this is. ``members`` are the ids of the devices that are one here, by an attribute: then ``key`` has the
+    id of this unit, and the claim holds :attr:`keys`.
     """
 
     request: str
@@ -68,6 +69,12 @@ class ClaimedDevice:
     replicas: int = 1
     exclusive: bool = True
     slots: int = 1
+    members: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What the claim holds: the device, or every member of the unit."""
+        return tuple((self.key[0], one) for one in self.members) or (self.key,)
 
     @property
     def base(self) -> str:
@@ -202,7 +209,7 @@ class ClaimAllocations:
         self._add(claim, holding)
         self._remove(former, before)
         gone = {one.resource for one in before} - {one.resource for one in holding}
-        binds = any(pod_claims(self._ledger.present(one.key)) for one in holding)
+        binds = any(pod_claims(self._ledger.present(key)) for _, key in _each(holding))
         self._ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
         self._report()
 
@@ -218,7 +225,7 @@ class ClaimAllocations:
         """What prepared claims hold, each device of a claim once."""
         for claim, devices in self._prepared.values():
             pods = frozenset(name for _, name in self.pods(claim))
-            for resource, key in dict.fromkeys((one.resource, one.key) for one in devices):
+            for resource, key in dict.fromkeys((one.resource, key) for one, key in _each(devices)):
                 device, shares = self._ledger.devices[key], _slots(key, devices)
                 yield Claimed(claim, resource, key[0], device, shares, pods)
 
@@ -265,18 +272,30 @@ class ClaimAllocations:
     def held_devices(self) -> Iterator[Key]:
         """Every device that a claim holds; one may come more than once."""
         for _, one in self._all():
-            yield one.key
+            yield from one.keys
 
     def held(self) -> Iterator[Held]:
         """Each claim with each of its devices, in a stable order."""
-        found = {(claim, one.request, one.share, one.key): one for claim, one in self._all()}
-        for (claim, _, _, _), one in sorted(found.items(), key=lambda item: item[0]):
-            yield self._as_held(claim, one)
+        found = {(claim, one.request, one.share, key): one for claim, one in self._all() for key in one.keys}
+        for (claim, _, _, key), one in sorted(found.items(), key=lambda item: item[0]):
+            yield self._as_held(claim, one, key)
 
-    def _as_held(self, claim: ClaimHolder, one: ClaimedDevice) -> Held:
+    def held_otherwise(self, resource: str, unit: str, key: Key) -> Reason | None:
+        """Why a device of a resource is not free as this unit, or by itself: a claim has it as another one.
+
+        Schedulers do not know that: they allocate what slices name. ``None`` if it is free.
+        """
+        for claim, devices in self._of_key.get(key, {}).get(resource, {}).items():
+            if (other := devices[0].key[1]) != unit:
+                return Reason(
+                    f"a claim holds {key[1]} as {other}; it is free when that claim is released", (claim,)
+                )
+        return None
+
+    def _as_held(self, claim: ClaimHolder, one: ClaimedDevice, key: Key) -> Held:
         token = "/".join(filter(None, (claim.uid, one.request, one.share)))
-        device = self._ledger.devices[one.key]
-        return Held(one.resource, (token,), one.key[0], device, one.exclusive, claim, Serve.DRA)
+        device = self._ledger.devices[key]
+        return Held(one.resource, (token,), key[0], device, one.exclusive, claim, Serve.DRA)
 
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
@@ -303,7 +322,7 @@ class ClaimAllocations:
         for other in sorted({key} | self._ledger.devices.sharing(device)):
             for claims in self._of_key.get(other, {}).values():
                 if (claim := next((one for one in claims if one != without), None)) is not None:
-                    yield self._as_held(claim, claims[claim][0])
+                    yield self._as_held(claim, claims[claim][0], other)
 
     def _report(self) -> None:
         for report in self._reports:
@@ -311,24 +330,24 @@ class ClaimAllocations:
 
     def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod]) -> None:
         ledger = self._ledger
-        for one in wanted:
-            device = ledger.present(one.key)
-            near = ClaimIndex(self.near(one.key, device, claim))
+        for one, key in _each(wanted):
+            device = ledger.present(key)
+            near = ClaimIndex(self.near(key, device, claim))
             if pods and pod_claims(device):
-                others = ledger.devices.sharing(device) - {one.key}
+                others = ledger.devices.sharing(device) - {key}
                 held = chain.from_iterable(self._sharing(other, claim) for other in others)
                 for several in (ledger.pod_claims_of_tokens(), PodClaims(held, self._occupant)):
-                    if reason := several.objection(one.key, device, pods):
+                    if reason := several.objection(key, device, pods):
                         raise _held(one.resource, device, reason)
             found = first(
-                index.objection(one.key, device, one.resource, one.exclusive, Serve.DRA)
+                index.objection(key, device, one.resource, one.exclusive, Serve.DRA, one.keys)
                 for index in (near, ledger.through_tokens, ledger.from_other_drivers)
             )
             if found is not None:
                 raise _held(one.resource, device, found.reason)
-            free = one.replicas - self._in_use[one.key] + self._slots(one.key, claim)
-            if (needed := _slots(one.key, wanted)) > free:
-                sharing = list(islice(self._sharing(one.key, claim), NAMED))
+            free = one.replicas - self._in_use[key] + self._slots(key, claim)
+            if (needed := _slots(key, wanted)) > free:
+                sharing = list(islice(self._sharing(key, claim), NAMED))
                 raise _held(one.resource, device, _without_share(one.replicas, free, needed, sharing))
 
     def _occupant(self, holder: AnyHolder) -> Occupant:
@@ -340,7 +359,7 @@ class ClaimAllocations:
         for claims in self._of_key.get(key, {}).values():
             for claim, devices in claims.items():
                 if claim != without:
-                    yield self._as_held(claim, devices[0])
+                    yield self._as_held(claim, devices[0], key)
 
     def _holders(self, key: Key) -> set[ClaimHolder]:
         return set().union(*self._of_key.get(key, {}).values())
@@ -351,26 +370,26 @@ class ClaimAllocations:
         return _slots(key, chain.from_iterable(some))
 
     def _add(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
-        for one in devices:
-            self._ledger.devices.update(one.key, self._ledger.present(one.key))
-            before = self._slots(one.key, claim)
-            resources = self._of_key.setdefault(one.key, {})
+        for one, key in _each(devices):
+            self._ledger.devices.update(key, self._ledger.present(key))
+            before = self._slots(key, claim)
+            resources = self._of_key.setdefault(key, {})
             resources.setdefault(one.resource, {}).setdefault(claim, []).append(one)
-            self._in_use[one.key] += self._slots(one.key, claim) - before
+            self._in_use[key] += self._slots(key, claim) - before
 
     def _remove(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice]) -> None:
-        for one in devices:
-            before = self._slots(one.key, claim)
-            resources = self._of_key[one.key]
+        for one, key in _each(devices):
+            before = self._slots(key, claim)
+            resources = self._of_key[key]
             claims = resources[one.resource]
             claims[claim].remove(one)
             if not claims[claim]:
                 del claims[claim]
             if not claims:
                 del resources[one.resource]
-            self._in_use[one.key] += self._slots(one.key, claim) - before
+            self._in_use[key] += self._slots(key, claim) - before
             if not resources:
-                del self._of_key[one.key], self._in_use[one.key]
+                del self._of_key[key], self._in_use[key]
 
     def _all(self) -> Iterator[tuple[ClaimHolder, ClaimedDevice]]:
         reserved = ((claim, devices) for claim, several in self._reserved.items() for devices in several)
@@ -379,9 +398,14 @@ class ClaimAllocations:
                 yield claim, one
 
 
+def _each(devices: Iterable[ClaimedDevice]) -> Iterator[tuple[ClaimedDevice, Key]]:
+    """What claims hold: each device, and of a unit each member."""
+    return ((one, key) for one in devices for key in one.keys)
+
+
 def _slots(key: Key, devices: Iterable[ClaimedDevice]) -> int:
     """The slots of a device that one claim has, which may be prepared and reserved at once."""
-    return sum({(one.request, one.share): one.slots for one in devices if one.key == key}.values())
+    return sum({(one.request, one.share): one.slots for one in devices if key in one.keys}.values())
 
 
 def _without_share(replicas: int, free: int, needed: int, sharing: Sequence[Held]) -> Reason:

@@ -90,7 +90,7 @@ def unhealthy(front_end: DraFrontEnd) -> Iterator[tuple[str, str, Reason]]:
     """
     inventory = front_end.inventory
     for one in (*inventory.offered(), *inventory.unplugged()):
-        if not one.health.healthy and not inventory.is_cordoned(one.key):
+        if not one.health.healthy and not inventory.is_cordoned(one):
             held_by = one.bound.held_by if one.bound else ()
             yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
 
@@ -125,7 +125,7 @@ def _device(
         "reason": one.shown.reason or "",
         "replicas": one.replicas,
         "numaNodes": list(one.device.numa_nodes),
-        "claims": [_named(claim) for claim in holders.get(one.key, ())],
+        "claims": [_named(claim) for claim in sorted({c for key in one.keys for c in holders.get(key, ())})],
         **held_by(one.bound.held_by if one.bound else ()),
     }
 

@@ -21,7 +21,7 @@ from devhost.planning.claims import Reason
 from devhost.planning.moves import Move
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Serve, Settings
-from devhost.planning.sides import Sides
+from devhost.planning.sides import NO_UNITS, Sides
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.document import DraStatus
@@ -95,19 +95,19 @@ class DraSide:
 
     def start(self, settings: Settings) -> None:
         """Begins with what an earlier run left. Call it before the first plan."""
-        previous, published = left_by_earlier_run(self.options)
+        previous, published, units = left_by_earlier_run(self.options)
         records = self._files.records.values()
         self._needed, self._started = bool(_driver(settings)), True
         driver = _driver(settings) or previous or next((record.driver for record in records), "")
         if driver:
-            self._open(driver, published if driver == previous else {})
+            self._open(driver, *((published, units) if driver == previous else ()))
 
     def follow_settings(self, settings: Settings, plan: Plan) -> None:
         """The settings that were just adopted may need the front end."""
         self._needed = bool(_driver(settings))
         if self._started and self.front_end is None and (driver := _driver(settings)):
             sides = self.sides
-            self._open(driver, {})
+            self._open(driver)
             if sides is None and self.sides is not None:
                 self.sides.commit(plan)  # what lists show now leaves them with the next plan
             self.spawn()
@@ -173,7 +173,12 @@ class DraSide:
         """Why pods cannot use the driver yet; empty if they can, or none is configured."""
         return self.front_end.missing() if self.front_end and self._needed else ""
 
-    def _open(self, driver: str, published: Mapping[tuple[str, str], str]) -> None:
+    def _open(
+        self,
+        driver: str,
+        published: Mapping[tuple[str, str], str] = NO_UNITS,
+        units: Mapping[tuple[str, str], str] = NO_UNITS,
+    ) -> None:
         """Makes the front end: the settings need it, or it removes what an earlier run left.
 
         Without it, pods of an earlier run could not end. It waits for files with the access that are missing.
@@ -181,7 +186,7 @@ class DraSide:
         assert self.options is not None
         self._allocations.own_driver(driver)
         self.sides = self.sides or Sides(time.monotonic, self._timing.dra)
-        self.sides.start(published)
+        self.sides.start(published, units)
         try:
             found = access(self.options)
         except EnvironmentFailure as error:
@@ -233,14 +238,17 @@ def access(options: DraOptions) -> Access:
     return from_files(options.kubeconfig, os.environ)
 
 
-def left_by_earlier_run(options: DraOptions | None) -> tuple[str, Mapping[tuple[str, str], str]]:
-    """The driver of an earlier run, and the devices that its slices may hold; empty if there are none."""
+def left_by_earlier_run(
+    options: DraOptions | None,
+) -> tuple[str, Mapping[tuple[str, str], str], Mapping[tuple[str, str], str]]:
+    """The driver of an earlier run, the devices that its slices may hold, and their units; or empty."""
     if options is None:
-        return "", {}
+        return "", {}, {}
     with suppress(OSError):
         for file in sorted(options.plugins_dir.glob(f"*/{RECORD}")):
             from devhost.dra.record import SliceRecord
 
-            if devices := SliceRecord(file).load():
-                return file.parent.name, devices
-    return "", {}
+            record = SliceRecord(file)
+            if devices := record.load():
+                return file.parent.name, devices, record.units
+    return "", {}, {}

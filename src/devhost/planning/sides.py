@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from devhost.backend.frozen import frozen
@@ -36,6 +37,8 @@ SETTLE = 30.0
 
 RECHECK = 60.0
 """Seconds between two lists of ResourceClaims while one of them has a moving device allocated."""
+
+NO_UNITS: Mapping[Key, str] = MappingProxyType({})
 
 
 @frozen
@@ -109,6 +112,8 @@ class Sides:
         self._dra: Mapping[Key, str] = {}
         self._published: dict[Key, str] = {}
         """The devices that slices may hold, each with its resource."""
+        self._units: dict[Key, str] = {}
+        """The unit of each such device that is a member: slices and claims have the id of the unit."""
         self._withdrawn: dict[Key, _Withdrawn] = {}
         self._listed_before: dict[Key, dict[str, float]] = {}
         """The plugin resources that a device has left, each with the time."""
@@ -120,10 +125,14 @@ class Sides:
         """Resources that wait for the Node, each with its backend."""
         self._unknown = ""
 
-    def start(self, published: Mapping[Key, str]) -> None:
-        """Takes the record of an earlier run: the devices that slices may hold, each with its resource."""
+    def start(self, published: Mapping[Key, str], units: Mapping[Key, str] = NO_UNITS) -> None:
+        """Takes the record of an earlier run: the devices that slices may hold, each with its resource.
+
+        ``units`` are those of members.
+        """
         for key, resource in published.items():
-            self._published.setdefault(key, resource)
+            if self._published.setdefault(key, resource) == resource and key in units:
+                self._units.setdefault(key, units[key])
 
     def begin(self) -> None:
         """Begins a plan: what waits for the Node is found out again."""
@@ -181,11 +190,16 @@ class Sides:
                 del self._listed_before[key]
         self._leaving = self._not_offered(self._dra)
 
-    def publishing(self, devices: Mapping[Key, str]) -> None:
-        """Slices may hold these devices from now on. Must be called before they are written."""
+    def publishing(self, devices: Mapping[Key, str], units: Mapping[Key, str] = NO_UNITS) -> None:
+        """Slices may hold these devices from now on, members as their units.
+
+        Must be called before they are written.
+        """
         for key, resource in devices.items():
             self._published[key] = resource
             self._withdrawn.pop(key, None)
+            self._units.pop(key, None)
+        self._units.update(units)
 
     def unpublished(self, keys: Collection[Key]) -> None:
         """The API server has confirmed that no slice holds these devices."""
@@ -238,6 +252,7 @@ class Sides:
                 one.checked, one.held_by = began, held_by
             else:
                 del self._withdrawn[key]
+                self._units.pop(key, None)
                 changed = True
         self._leaving = self._not_offered(self._dra)
         return changed
@@ -245,6 +260,10 @@ class Sides:
     def record(self) -> Mapping[Key, str]:
         """The devices that slices may hold, and those whose claims are not checked: for the next start."""
         return {**{key: one.resource for key, one in self._withdrawn.items()}, **self._published}
+
+    def units(self) -> Mapping[Key, str]:
+        """The units of those of :meth:`record` that are members."""
+        return self._units
 
     def needs_node(self) -> bool:
         return bool(self._listed_before or self._awaited)
