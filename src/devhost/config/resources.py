@@ -261,6 +261,9 @@ def _entry(
         return None
     if name is not None and sound:
         _check_fields(name, backend, node.entries["name"].value, place.key("name"))
+    if values.get("name_map") and not naming.fields(name or ""):
+        at = node.entries["nameMap"].value
+        place.key("nameMap").report(at, "has no effect: the name has no attribute in braces", "remove it")
     sharing = values.pop("share", Sharing())
     where = _conditions(values.pop("where", None), backend, place.key("where"))
     healthy_while = _conditions(values.pop("healthy_while", None), backend, place.key("healthyWhile"))

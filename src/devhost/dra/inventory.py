@@ -288,7 +288,7 @@ class DraInventory:
             scanner = self._scanners.get(entry.backend)
             for one in scanner.devices.values() if scanner and entry.serve is Serve.DRA else ():
                 seen = selected(entry.where, one.attributes, one.inherited)
-                if seen is not None and (resource := naming.expand(entry.name, seen)):
+                if seen is not None and (resource := entry.named(seen)):
                     place = resource, entry.backend
                     if place not in pools:
                         pools[place] = Pool(self._driver, self._node, *place)
@@ -490,7 +490,7 @@ class DraInventory:
             return
         for entry in settings.resources:
             seen = selected(entry.where, devices[0].attributes, devices[0].inherited)
-            if entry.backend == key[0] and seen is not None and naming.expand(entry.name, seen) == resource:
+            if entry.backend == key[0] and seen is not None and entry.named(seen) == resource:
                 backend = self._backends.setdefault(resource, ResourceBackend(resource, scanner, entry))
                 backend.follow(scanner, entry, len(self._now.get(resource, ())))
                 unit = Unit(known.key[1], devices, replicas_of(entry.share, seen), whole=key in units)
