@@ -25,7 +25,6 @@ from devhost.planning.plan import (
     PlannedResource,
     Unit,
     Units,
-    as_one,
     replicas_of,
     unit_id,
 )
@@ -434,7 +433,7 @@ class DraInventory:
         backend = self._backends.setdefault(name, ResourceBackend(name, scanner, entry))
         backend.follow(scanner, entry, len(planned.offers))
         made = self._units.setdefault(name, Units()).make(entry.share.of, planned.offers)
-        devices = {unit.id: _as_one(unit) for unit in made}
+        devices = {unit.id: unit.device for unit in made}
         aliases = self._aliases.setdefault(name, Aliases())
         named = aliases.follow(entry.dra, name, devices.values(), scanner.devices)
         offers = []
@@ -511,7 +510,7 @@ class DraInventory:
         self, unit: Unit, resource: str, entry: ResourceSettings, backend: ResourceBackend, scanner: Scanner
     ) -> DraDevice:
         """A device as its backend finds it now, without what the entry demands."""
-        device = _as_one(unit)
+        device = unit.device
         return DraDevice(
             (entry.backend, unit.id),
             device,
@@ -530,12 +529,6 @@ class DraInventory:
         if pool is None:
             pool = self._pools[resource] = Pool(self._driver, self._node, resource, backend)
         return pool
-
-
-def _as_one(unit: Unit) -> Device:
-    """What a slice has as one device."""
-    device = as_one(unit.id, unit.devices)
-    return device if device.id == unit.id else replace(device, id=unit.id)
 
 
 def _health_of(unit: Unit, verdict: Verdict) -> Health:

@@ -14,6 +14,7 @@ from devhost.telemetry.document import (
     DraDeviceStatus,
     DraPoolStatus,
     DraStatus,
+    DraUnitStatus,
     HolderStatus,
     held_by,
     holder_status,
@@ -119,6 +120,7 @@ def _device(
 ) -> DraDeviceStatus:
     return {
         "device": one.device.id,
+        **_members(one),
         "name": front_end.inventory.name(one.resource, one.key),
         "slice": front_end.publisher.slice(one.resource, one.device.id),
         "health": "Healthy" if one.shown.healthy else "Unhealthy",
@@ -128,6 +130,10 @@ def _device(
         "claims": [_named(claim) for claim in sorted({c for key in one.keys for c in holders.get(key, ())})],
         **held_by(one.bound.held_by if one.bound else ()),
     }
+
+
+def _members(one: DraDevice) -> DraUnitStatus:
+    return {"members": [member.id for member in one.members]} if one.members else {}
 
 
 def _claim(front_end: DraFrontEnd, uid: str) -> DraClaimStatus:

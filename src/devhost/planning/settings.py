@@ -232,10 +232,10 @@ class ResourceSettings:
     ``devhost.planning.naming``), for which ``name_map`` has the text of some values. ``options`` is the value
     of the backend's ``ResourceOptions``; ``None`` if it has none. Without ``topology`` the kubelet receives
     no NUMA nodes. ``permissions`` are those of the device nodes in a container; if empty, the backend
-    decides. ``give`` is what a container gets besides. If an ``optional`` entry has no device, that is no problem. ``expect`` is how many devices it
-    should have; any number if empty. With ``take_over`` the resource is registered even while another plugin
-    serves it on this node. With ``check_starts`` a container does not start while a node that it was given is
-    another device.
+    decides. ``give`` is what a container gets besides. If an ``optional`` entry has no device, that is no
+    problem. ``expect`` is how many devices it should have; any number if empty. With ``take_over`` the
+    resource is registered even while another plugin serves it on this node. With ``check_starts`` a container
+    does not start while a node that it was given is another device.
     """
 
     index: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypedDict, TypeVar, cast
+from typing import Literal, NotRequired, TypedDict, TypeVar, cast
 
 from devhost.backend.model import AnyHolder, ClaimHolder
 
@@ -337,7 +337,13 @@ class VerdictStatus(TypedDict):
     devices: list[JudgedStatus]
 
 
-class DraDeviceStatus(Reasoned):
+class DraUnitStatus(TypedDict):
+    """The ids of the devices that are one, if a device is a unit."""
+
+    members: NotRequired[list[str]]
+
+
+class DraDeviceStatus(Reasoned, DraUnitStatus):
     """One device that is offered through DRA.
 
     ``device`` is the id of the backend, ``name`` its name in the pool, ``slice`` the name of its
