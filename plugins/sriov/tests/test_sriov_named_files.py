@@ -10,6 +10,8 @@ from devhost_testing.fixtures import by_id
 from devhost_testing.node import Node
 from sriov_tree import SriovTree
 
+from devhost.backend import Event
+
 PF, VF = "0000:6b:00.0", "0000:6b:01.0"
 SERVICES = "pf.sysattr.qat/cfg_services"
 ENTRY = """
@@ -49,6 +51,9 @@ def test_a_file_that_is_named_later_is_read_then(looking: Any, tmp_path: Path) -
     backend = looking(tmp_path, wanted=())
     assert attributes(backend) == {}
     backend.context.wanted = ("pf.sysattr.qat/state",)
+    backend.notice(
+        Event("usb", "add", "/sys/devices/platform/usb1")
+    )  # only what an event names is read again
     assert attributes(backend) == {"pf.sysattr.qat/state": "up"}
     backend.context.wanted = ()
     assert attributes(backend) == {}

@@ -444,12 +444,12 @@ class DraInventory:
             one = DraDevice(
                 key, device, health, name, entry, backend, replicas, None, self._driver, names, members
             )
-            if replicas == 1 and (reason := self._other_nodes(name, one.keys)):
+            keys = one.keys
+            if replicas == 1 and (reason := self._other_nodes(name, keys)):
                 one = replace(one, health=worst(health, unhealthy(reason.text)))
             if not is_tainted(one.health, entry.dra.taints) and (why := self._held_elsewhere(one)):
                 one = replace(one, bound=why)
-            full = self._know(name, key, one.keys)
-            self._devices[full] = one
+            self._devices[self._know(name, key, keys)] = one
             ids = tuple(member.id for member in members)
             offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints, ids))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
@@ -533,6 +533,8 @@ class DraInventory:
 
 def _health_of(unit: Unit, verdict: Verdict) -> Health:
     """The health of a device, or of a unit with the reasons of its members."""
+    if not unit.whole:
+        return verdict(unit.devices[0])
     found = [(one.id, verdict(one)) for one in unit.devices]
     return worst(unhealthy(unit.flaw), joint(found)) if unit.flaw else joint(found)
 
