@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NotRequired, TypedDict, TypeVar, cast
+from typing import Literal, TypedDict, TypeVar, cast
 
 from devhost.backend.model import AnyHolder, ClaimHolder
 
@@ -337,10 +337,10 @@ class VerdictStatus(TypedDict):
     devices: list[JudgedStatus]
 
 
-class DraUnitStatus(TypedDict):
+class DraUnitStatus(TypedDict, total=False):
     """The ids of the devices that are one, if a device is a unit."""
 
-    members: NotRequired[list[str]]
+    members: list[str]
 
 
 class DraDeviceStatus(Reasoned, DraUnitStatus):
