@@ -282,3 +282,15 @@ def test_a_device_that_a_claim_holds_through_one_driver_goes_to_no_other() -> No
     plan = plan_devices(node.found, Settings((entry,)), node.allocations)
     assert [(one.device, one.kind) for one in plan.refusals] == [("card0", RefusalKind.HELD)]
     assert [one.device.id for one in plan.resources[NAME].offers] == ["card1"]
+
+
+def test_members_that_are_the_same_hardware_are_shared_as_one() -> None:
+    node = Node(CARD, replace(CARD, id="card1"))
+    board = replace(claimed(replicas=2), key=("toy", "board"), members=("card0", "card1"))
+    for claim in (ONE, TWO):
+        node.prepare(claim, board)
+    assert dict(node.allocations.claims.by_device()) == {
+        ("toy", name): [ONE, TWO] for name in ("card0", "card1")
+    }
+    with pytest.raises(DeviceHeld, match="card0 cannot be allocated: all 2 shares are in use"):
+        node.prepare(ClaimHolder("team", "three", "uid-3"), board)

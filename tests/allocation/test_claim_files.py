@@ -91,6 +91,7 @@ def test_a_file_has_everything_of_its_claim(found, name, replicas):
             exclusive=not admin,
             replicas=replicas,
             slots=replicas - number if replicas > number else 1,
+            members=(identity, one) if admin else (),
         )
         for number, (request, one, share, identity, resource, more, admin) in enumerate(found)
     )

@@ -212,11 +212,6 @@ def test_a_faulty_dra_of_the_file_is_refused_once(complaints: Complain, dra: str
             "it, as a claim with allocationMode: All gets every device; or set serve: plugin)",
         ),
         (
-            "serve: dra, share: {of: vendor}",
-            "4:56: resources[0].share.of: claims cannot get several devices as one (remove it, as a claim "
-            "may request several devices; or set serve: plugin)",
-        ),
-        (
             "serve: dra, share: {maxPerContainer: 1}",
             "4:69: resources[0].share.maxPerContainer: has no effect with serve: dra (remove "
             "it, as Kubernetes has no such limit for claims; or set serve: plugin)",

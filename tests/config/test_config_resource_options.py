@@ -150,8 +150,8 @@ def test_a_backend_that_takes_none_gets_none() -> None:
         (
             "backend: plain; development: true",
             'f.yaml:5:3: resources[0]: unknown key "development" (known keys: backend, checkStarts, dra, '
-            "exclusive, expect, give, healthyWhile, inject, name, optional, permissions, prefer, serve, "
-            "share, takeOver, topology and 2 more)",
+            "exclusive, expect, give, healthyWhile, inject, name, nameMap, optional, permissions, prefer, "
+            "serve, share, takeOver and 3 more)",
         ),
     ],
 )

@@ -310,6 +310,8 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
         ("name: a.b/c, share: {of: al}", "(did you mean all?)"),
         ("name: a.b/c, share: {of: vendr}", "(did you mean vendor?)"),
         ("name: a.b/c, share: {of: links}", 'share.of: "links" is a list, and the id of a unit is one value'),
+        ("name: 'a.b/{vendor}', nameMap: {x: 'y z'}", "nameMap.x: must be at most 63 letters, digits"),
+        ("name: 'a.b/{vendor}', nameMap: [x]", "nameMap: must be a mapping"),
         ("name: a.b/c, share: {members: 2}", "share.members: has no effect with of: each"),
         ("name: a.b/c, share: {of: all, members: 2}", "share.members: has no effect with of: all"),
         ("name: a.b/c, share: {of: vendor, members: 0}", "share.members: must be from 1 to 1024, not 0"),
@@ -508,3 +510,10 @@ def test_a_skipped_entry_takes_its_name(complaints: Complain) -> None:
     text = f"version: 1\nresources:\n{entries}"
     (found,) = complaints(text)
     assert "already offered by the entry in line 3" in found.message
+
+
+def test_a_name_map_without_a_template_is_refused(complaints: Complain) -> None:
+    (found,) = complaints(file("name: a.b/c, nameMap: {x: y}"))
+    assert str(found).endswith(
+        "resources[0].nameMap: has no effect: the name has no attribute in braces (remove it)"
+    )

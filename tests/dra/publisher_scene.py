@@ -19,7 +19,7 @@ from devhost.dra.publisher import Publisher
 from devhost.dra.record import SliceRecord
 from devhost.dra.slices import Offered
 from devhost.planning.claims import Key
-from devhost.planning.sides import Sides
+from devhost.planning.sides import NO_UNITS, Sides
 from devhost.telemetry.metrics import Metrics
 
 DRIVER = "devhost.example.com"
@@ -120,9 +120,9 @@ class CountedRecord(SliceRecord):
         super().__init__(path)
         self._in_flight = in_flight
 
-    async def write(self, devices: Mapping[Key, str]) -> None:
+    async def write(self, devices: Mapping[Key, str], units: Mapping[Key, str] = NO_UNITS) -> None:
         with self._in_flight():
-            await super().write(devices)
+            await super().write(devices, units)
 
 
 class Node:

@@ -184,3 +184,19 @@ async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) 
         await machine.shows(lambda text: "moving: it is moving away from DRA" in text, "explain", "c0")
         assert "Devices that change sides" in await page(address)
         assert [one["device"] for one in (await machine.document())["claims"][0]["devices"]] == ["c0"]
+
+
+async def test_each_member_shows_what_is_published_of_its_unit(place: Path) -> None:
+    machine = Machine(place)
+    text = machine.config.read_text()
+    machine.config.write_text(text.replace("serve: dra", "serve: dra, share: {of: model}"))
+    other = CARDS.replace('"memory": 1024}', '"memory": 1024 + int(name[1:])}')
+    (place / "backends" / "cards.py").write_text(other)
+    async with machine.running():
+        for card in ("c0", "c1"):
+            shown = await machine.shows(lambda text: f"slice: {DRIVER}" in text, "explain", card)
+            assert ", device x100\n" in shown and "id: x100\n" in shown
+            assert "as a member of x100" in shown
+            assert "memory" not in shown.partition("slice: ")[2], "only what all members share is published"
+        (pool,) = (await machine.document())["pools"]
+        assert [(one["device"], one["members"]) for one in pool["devices"]] == [("x100", ["c0", "c1"])]

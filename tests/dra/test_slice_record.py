@@ -18,6 +18,15 @@ async def test_what_was_written_is_read_by_the_next_run(tmp_path: Path) -> None:
     assert SliceRecord(path).load() == DEVICES
 
 
+async def test_members_are_read_with_their_units_and_others_without(tmp_path: Path) -> None:
+    path, units = tmp_path / "published.json", {("gpu", "a"): "board0"}
+    await SliceRecord(path).write(DEVICES, units)
+    record = SliceRecord(path)
+    assert (record.load(), record.units) == (DEVICES, units)
+    await record.write(DEVICES)
+    assert b"units" not in path.read_bytes()
+
+
 def test_a_missing_record_names_nothing(tmp_path: Path) -> None:
     assert SliceRecord(tmp_path / "published.json").load() == {}
 

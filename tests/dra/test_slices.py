@@ -512,6 +512,7 @@ SWITCHED = ("0000:3a:00.0", "0000:3b:00.0", "0000:3c:09.0", "0000:3d:00.0")
         # behind Intel VMD, whose devices are in a separate domain
         (("0000:64:00.5", "10000:00:02.0", "10000:01:00.0", "10000:02:00.0"), None, "pci0000:64"),
         (("0000:64:00.5", *(f"1{one}" for one in SWITCHED)), "10000:3b:00.0", "pci0000:64"),
+        ((*SWITCHED[:-1], "board0"), "0000:3b:00.0", "pci0000:3a"),  # a unit below the last bridge
         ((), None, None),
         (("somewhere",), None, None),
     ],
@@ -537,6 +538,8 @@ def test_a_device_has_attributes_for_the_switch_and_the_host_bridge_above_it(
         # a part of a function, and a device on a controller, are no functions
         (Device("slice", part_of=frozenset({"pci:0000:3d:00.0"}), pcie_path=SWITCHED), None),
         (Device("ttyUSB0", claims=frozenset({"usb:1-1"}), pcie_path=SWITCHED), None),
+        # a unit that is named after the physical function of its members
+        (Device("0000:3d:00.0", claims=frozenset({"pci:0000:3d:00.1", "pci:0000:3d:00.2"})), None),
     ],
 )
 def test_only_a_pci_function_has_a_pci_address(device: Device, address: str | None) -> None:

@@ -221,3 +221,17 @@ def test_an_attribute_that_becomes_an_inherited_one_no_longer_makes_a_name() -> 
     assert [*planner.make({"one": {"d": device}}, config).resources] == ["example.com/x"]
     inherited = replace(device, inherited=frozenset({"model"}))
     assert not planner.make({"one": {"d": inherited}}, config).resources
+
+
+def test_values_with_one_text_in_the_name_map_are_one_resource() -> None:
+    devices = [Device(f"d{n}", {"model": model}) for n, model in enumerate(("a;b", "b;a", "c", "b+"))]
+    entry = ResourceSettings(
+        0, "example.com/{model}", "toy", name_map={"a;b": "ab", "b;a": "ab", "b+": "plus"}
+    )
+    plan = Planner().make({"toy": {one.id: one for one in devices}}, Settings((entry,)))
+    assert {name: [offer.device.id for offer in one.offers] for name, one in plan.resources.items()} == {
+        "example.com/ab": ["d0", "d1"],
+        "example.com/c": ["d2"],
+        "example.com/plus": ["d3"],
+    }
+    assert not plan.refusals

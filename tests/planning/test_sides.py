@@ -164,6 +164,18 @@ def test_a_device_joins_the_plugin_only_when_no_slice_and_no_claim_has_it() -> N
     assert node.sides.record() == {}
 
 
+def test_a_member_is_recorded_with_its_unit_until_no_claim_can_have_it() -> None:
+    sides = Node().sides
+    sides.start({KEY: NAME}, units={KEY: "board"})
+    sides.unpublished([KEY])
+    assert dict(sides.units()) == {KEY: "board"}
+    assert sides.claims_seen(100.0 + SETTLE, {})
+    assert dict(sides.units()) == {}
+    sides.publishing({KEY: NAME}, units={KEY: "board"})
+    sides.publishing({KEY: NAME})
+    assert dict(sides.units()) == {}, "it is published by itself now"
+
+
 def test_a_restart_in_the_middle_of_the_way_to_the_plugin_keeps_the_device_off_it() -> None:
     node = Node()
     node.on_dra()

@@ -27,6 +27,8 @@ def qat(root: Path) -> None:
             group = FIRST_GROUP + 2 * n + function
             own = f"{address[:8]}01.{function}"
             tree.vfio(tree.virtual(path, own, f"8086:{virtual}", "vfio-pci", group=group), cdev=False)
+    for name, text in (("state", "up"), ("cfg_services", "asym;sym")):
+        tree.file(f"/sys/devices/{path}/qat/{name}", text)
 
 
 def dsa(root: Path) -> None:
@@ -114,7 +116,48 @@ async def test_a_function_is_unhealthy_while_its_group_has_no_node(
         await node.offers({name: count})
 
 
-@pytest.mark.parametrize(("example", "name"), [("intel-qat.yaml", CY), ("intel-dsa-vfio.yaml", DSA)])
+@pytest.mark.parametrize(
+    ("services", "name"),
+    [
+        ("sym;asym", "cy"),
+        ("dc", "dc"),
+        ("sym", "sym"),
+        ("asym", "asym"),
+        ("dc;asym", "asym-dc"),
+        ("asym;dc", "asym-dc"),
+        ("sym;dc", "sym-dc"),
+        ("dc;sym", "sym-dc"),
+        ("dcc", "generic"),
+    ],
+)
+async def test_resources_have_the_names_that_intels_qat_plugin_makes_of_services(
+    node: Node, services: str, name: str
+) -> None:
+    use(node, "intel-qat.yaml", qat)
+    (file,) = node.root.glob("sys/devices/*/0000:6b:00.0/qat/cfg_services")
+    file.write_text(f"{services}\n")
+    async with node.served():
+        found = {GENERIC: 4} if name == "generic" else {GENERIC: 2, f"qat.intel.com/{name}": 2}
+        await node.offers(found, only=True)
+        if name == "dc":
+            file.with_name("state").write_text("down\n")
+            node.look()
+            await node.offers({GENERIC: 4})
+
+
+async def test_functions_are_unhealthy_while_their_accelerator_has_no_heartbeat(node: Node) -> None:
+    use(node, "intel-qat.yaml", qat)
+    status = node.root / "sys/kernel/debug/qat_4xxx_0000:6b:00.0/heartbeat/status"
+    status.parent.mkdir(parents=True)
+    status.write_text("-1\n")
+    async with node.served():
+        await node.offers({GENERIC: 2, CY: 0})
+        status.write_text("0\n")
+        node.look()
+        await node.offers({GENERIC: 2, CY: 2})
+
+
+@pytest.mark.parametrize(("example", "name"), [("intel-qat.yaml", GENERIC), ("intel-dsa-vfio.yaml", DSA)])
 def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path, example: str, name: str) -> None:
     SriovTree(tmp_path)
     command = [sys.executable, "-m", "devhost", "explain", name, "--config", EXAMPLES / example]

@@ -15,6 +15,7 @@ from devhost_sriov.options import SriovOptions
 from devhost_sriov.scan import Scan
 from devhost_testing.fixtures import by_id
 from devhost_testing.node import Node
+from sriov_tree import SriovTree
 
 from devhost.backend import HEALTHY, Event, unhealthy
 from devhost.backend.sysfs import Sysfs
@@ -139,6 +140,31 @@ def test_a_function_that_reads_as_ones_is_dead_and_a_suspended_one_stays_suspend
     (tree.root / IGB / "0000:02:10.4/config").write_bytes(b"\xff" * 64)
     (tree.root / IGB / "0000:02:10.4/power_state").write_text("D3cold\n")
     assert set(backend.probe(devices)) == {"0000:02:10.0"}
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["readable", "unreadable"])
+def test_functions_of_an_accelerator_without_heartbeat_are_unhealthy_until_it_is_back(
+    looking, tmp_path, readable
+):
+    tree = SriovTree(tmp_path)
+    for bus in ("3d", "6b"):
+        path = tree.function(f"0000:{bus}:00.0", "8086:4940", "4xxx", pci_class="0x0b4000", total=16)
+        tree.virtual(path, f"0000:{bus}:01.0", "8086:4941", "vfio-pci", group=60)
+        if readable:
+            tree.file(f"/sys/kernel/debug/qat_4xxx_0000:{bus}:00.0/heartbeat/status", "0")
+    tree.file("/sys/kernel/debug/qat_other/heartbeat/status", "-1")
+    backend = looking(tmp_path)
+    devices = backend.discover()
+    assert backend.probe(devices) == {}
+    if readable:
+        tree.file("/sys/kernel/debug/qat_4xxx_0000:6b:00.0/heartbeat/status", "-1")
+        found = backend.probe(devices)
+        assert {name: one.reason for name, one in found.items()} == {
+            "0000:6b:00.0": "it does not respond: its heartbeat is -1",
+            "0000:6b:01.0": "its physical function 0000:6b:00.0 does not respond: its heartbeat is -1",
+        }
+        tree.file("/sys/kernel/debug/qat_4xxx_0000:6b:00.0/heartbeat/status", "0")
+        assert backend.probe(devices) == {}
 
 
 def test_a_removed_function_is_not_probed(looking, tmp_path):

@@ -57,7 +57,8 @@ class ClaimedDevice:
     backend. The first of ``cdi_ids`` is unique to the device; there are none before the file is made.
     ``admin`` access neither checks nor holds. ``exclusive`` is whether the resource shares its devices with
     no other. ``replicas`` is how many parts of the device may be in use at once, ``slots`` how many of them
-    this is.
+    this is. ``members`` are the ids of the devices that are one here, by an attribute: then ``key`` has the
+    id of this unit, and the claim holds :attr:`keys`.
     """
 
     request: str
@@ -71,6 +72,12 @@ class ClaimedDevice:
     replicas: int = 1
     exclusive: bool = True
     slots: int = 1
+    members: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What the claim holds: the device, or every member of the unit."""
+        return tuple((self.key[0], one) for one in self.members) or (self.key,)
 
     @property
     def base(self) -> str:
@@ -215,7 +222,7 @@ class ClaimAllocations:
         self._add(claim, holding, driver)
         self._remove(former, before, driver)
         gone = {one.resource for one in before} - {one.resource for one in holding}
-        binds = any(pod_claims(self._ledger.present(one.key)) for one in holding)
+        binds = any(pod_claims(self._ledger.present(key)) for _, key in _each(holding))
         self._ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
         self._report()
 
@@ -244,7 +251,7 @@ class ClaimAllocations:
         """What prepared claims hold, each device of a claim once."""
         for claim, devices in self._all_prepared():
             pods = frozenset(name for _, name in self.pods(claim))
-            for resource, key in dict.fromkeys((one.resource, one.key) for one in devices):
+            for resource, key in dict.fromkeys((one.resource, key) for one, key in _each(devices)):
                 device, shares = self._ledger.devices[key], _slots(key, devices)
                 yield Claimed(claim, resource, key[0], device, shares, pods)
 
@@ -295,22 +302,35 @@ class ClaimAllocations:
     def held_devices(self) -> Iterator[Key]:
         """Every device that a claim holds; one may come more than once."""
         for _, _, one in self._all():
-            yield one.key
+            yield from one.keys
 
     def held(self) -> Iterator[Held]:
         """Each claim with each of its devices, in a stable order."""
         found = {
-            (claim, one.request, one.share, one.key): (one, driver) for claim, driver, one in self._all()
+            (claim, one.request, one.share, key): (one, driver)
+            for claim, driver, one in self._all()
+            for key in one.keys
         }
-        for (claim, _, _, _), (one, driver) in sorted(found.items(), key=lambda item: item[0]):
-            yield self._as_held(claim, one, driver)
+        for (claim, _, _, key), (one, driver) in sorted(found.items(), key=lambda item: item[0]):
+            yield self._as_held(claim, one, key, driver)
 
-    def _as_held(self, claim: ClaimHolder, one: ClaimedDevice, driver: str) -> Held:
+    def held_otherwise(self, resource: str, unit: str, key: Key) -> Reason | None:
+        """Why a device of a resource is not free as this unit, or by itself: a claim has it as another one.
+
+        Schedulers do not know that: they allocate what slices name. ``None`` if it is free.
+        """
+        for (_, name), claims in self._of_key.get(key, {}).items():
+            for claim, devices in claims.items() if name == resource else ():
+                if (other := devices[0].key[1]) != unit:
+                    return Reason(
+                        f"a claim holds {key[1]} as {other}; it is free when that claim is released", (claim,)
+                    )
+        return None
+
+    def _as_held(self, claim: ClaimHolder, one: ClaimedDevice, key: Key, driver: str) -> Held:
         token = "/".join(filter(None, (claim.uid, one.request, one.share)))
-        device = self._ledger.devices[one.key]
-        return Held(
-            one.resource, (token,), one.key[0], device, one.exclusive, claim, Serve.DRA, driver=driver
-        )
+        device = self._ledger.devices[key]
+        return Held(one.resource, (token,), key[0], device, one.exclusive, claim, Serve.DRA, driver=driver)
 
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
@@ -337,7 +357,7 @@ class ClaimAllocations:
         for other in sorted({key} | self._ledger.devices.sharing(device)):
             for (driver, _), claims in self._of_key.get(other, {}).items():
                 if (claim := next((one for one in claims if one != without), None)) is not None:
-                    yield self._as_held(claim, claims[claim][0], driver)
+                    yield self._as_held(claim, claims[claim][0], other, driver)
 
     def _report(self) -> None:
         for report in self._reports:
@@ -347,24 +367,24 @@ class ClaimAllocations:
         self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod], driver: str
     ) -> None:
         ledger = self._ledger
-        for one in wanted:
-            device = ledger.present(one.key)
-            near = ClaimIndex(self.near(one.key, device, claim))
+        for one, key in _each(wanted):
+            device = ledger.present(key)
+            near = ClaimIndex(self.near(key, device, claim))
             if pods and pod_claims(device):
-                others = ledger.devices.sharing(device) - {one.key}
+                others = ledger.devices.sharing(device) - {key}
                 held = chain.from_iterable(self._sharing(other, claim) for other in others)
                 for several in (ledger.pod_claims_of_tokens(), PodClaims(held, self._occupant)):
-                    if reason := several.objection(one.key, device, pods):
+                    if reason := several.objection(key, device, pods):
                         raise _held(one.resource, device, reason)
             found = first(
-                index.objection(one.key, device, one.resource, one.exclusive, Serve.DRA, driver=driver)
+                index.objection(key, device, one.resource, one.exclusive, Serve.DRA, one.keys, driver=driver)
                 for index in (near, ledger.through_tokens, ledger.from_other_drivers)
             )
             if found is not None:
                 raise _held(one.resource, device, found.reason)
-            free = one.replicas - self._in_use[one.key] + self._slots(one.key, claim)
-            if (needed := _slots(one.key, wanted)) > free:
-                sharing = list(islice(self._sharing(one.key, claim), NAMED))
+            free = one.replicas - self._in_use[key] + self._slots(key, claim)
+            if (needed := _slots(key, wanted)) > free:
+                sharing = list(islice(self._sharing(key, claim), NAMED))
                 raise _held(one.resource, device, _without_share(one.replicas, free, needed, sharing))
 
     def _occupant(self, holder: AnyHolder) -> Occupant:
@@ -376,7 +396,7 @@ class ClaimAllocations:
         for (driver, _), claims in self._of_key.get(key, {}).items():
             for claim, devices in claims.items():
                 if claim != without:
-                    yield self._as_held(claim, devices[0], driver)
+                    yield self._as_held(claim, devices[0], key, driver)
 
     def _holders(self, key: Key) -> set[ClaimHolder]:
         return set().union(*self._of_key.get(key, {}).values())
@@ -387,17 +407,17 @@ class ClaimAllocations:
         return _slots(key, chain.from_iterable(some))
 
     def _add(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice], driver: str) -> None:
-        for one in devices:
-            self._ledger.devices.update(one.key, self._ledger.present(one.key))
-            before = self._slots(one.key, claim)
-            resources = self._of_key.setdefault(one.key, {})
+        for one, key in _each(devices):
+            self._ledger.devices.update(key, self._ledger.present(key))
+            before = self._slots(key, claim)
+            resources = self._of_key.setdefault(key, {})
             resources.setdefault((driver, one.resource), {}).setdefault(claim, []).append(one)
-            self._in_use[one.key] += self._slots(one.key, claim) - before
+            self._in_use[key] += self._slots(key, claim) - before
 
     def _remove(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice], driver: str) -> None:
-        for one in devices:
-            before = self._slots(one.key, claim)
-            resources = self._of_key[one.key]
+        for one, key in _each(devices):
+            before = self._slots(key, claim)
+            resources = self._of_key[key]
             through = driver, one.resource
             claims = resources[through]
             claims[claim].remove(one)
@@ -405,9 +425,9 @@ class ClaimAllocations:
                 del claims[claim]
             if not claims:
                 del resources[through]
-            self._in_use[one.key] += self._slots(one.key, claim) - before
+            self._in_use[key] += self._slots(key, claim) - before
             if not resources:
-                del self._of_key[one.key], self._in_use[one.key]
+                del self._of_key[key], self._in_use[key]
 
     def _all_prepared(self) -> Iterator[tuple[ClaimHolder, tuple[ClaimedDevice, ...]]]:
         for prepared in self._prepared.values():
@@ -423,9 +443,14 @@ class ClaimAllocations:
                     yield claim, driver, one
 
 
+def _each(devices: Iterable[ClaimedDevice]) -> Iterator[tuple[ClaimedDevice, Key]]:
+    """What claims hold: each device, and of a unit each member."""
+    return ((one, key) for one in devices for key in one.keys)
+
+
 def _slots(key: Key, devices: Iterable[ClaimedDevice]) -> int:
     """The slots of a device that one claim has, which may be prepared and reserved at once."""
-    return sum({(one.request, one.share): one.slots for one in devices if one.key == key}.values())
+    return sum({(one.request, one.share): one.slots for one in devices if key in one.keys}.values())
 
 
 def _without_share(replicas: int, free: int, needed: int, sharing: Sequence[Held]) -> Reason:

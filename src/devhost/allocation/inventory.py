@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
-from devhost.discovery.health import Grounds, worst
+from devhost.discovery.health import Grounds, joint, named, worst
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.differences import differences
 from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
@@ -33,9 +33,6 @@ from .timing import NODE, Timing
 
 FORGOTTEN = "held by a pod, which the kubelet no longer knows"
 """The reason of a token that a container holds and the kubelet has forgotten."""
-
-NAMED_UNHEALTHY = 4
-"""Maximum number of devices that the reason of a token names."""
 
 
 Given = Mapping[str, Sequence[Device]]
@@ -707,20 +704,12 @@ def _joint(members: Sequence[Member], *, whole: bool) -> Health:
     """The health of a token: healthy as long as one of its devices is, or only if all are."""
     if len(members) == 1:
         return members[0].health
-    failed = [member for member in members if not member.health.healthy]
-    if not failed or (len(failed) < len(members) and not whole):
+    found = [(member.device.id, member.health) for member in members]
+    if whole:
+        return joint(found)
+    if any(health.healthy for _, health in found):
         return HEALTHY
-    if whole and _agree(members):
-        return members[0].health
-    reasons = [f"{member.device.id}: {member.health.reason}" for member in failed[:NAMED_UNHEALTHY]]
-    more = f"; and {len(failed) - NAMED_UNHEALTHY} more" if len(failed) > NAMED_UNHEALTHY else ""
-    none = "" if whole else "none of its devices is healthy: "
-    return unhealthy(f"{none}{'; '.join(reasons)}{more}")
-
-
-def _agree(members: Sequence[Member]) -> bool:
-    """Whether all devices have one health, such as that of an incomplete unit."""
-    return all(member.health == members[0].health for member in members)
+    return unhealthy(f"none of its devices is healthy: {named(found)}")
 
 
 def _flawed(verdict: Callable[[Device], Health], flaw: Health) -> Callable[[Device], Health]:

@@ -36,6 +36,15 @@ SYSFS_LIMIT = 4096
 RECORD_LIMIT = 64 * 1024
 """Bytes of a ``uevent`` file or of udevd's record of one device."""
 
+_FOREIGN = ("/kernel/", "/fs/")
+"""Parts of sysfs without devices: reading files of debugfs and tracefs may block or have side effects."""
+
+_ACTS_ON_READ = frozenset({"hot_add", "vpd", "rom", "config"})
+"""Files that are never read: zram's ``hot_add`` creates a device, ``vpd`` may take seconds, others are
+binary."""
+
+_BREAKS = re.compile(r"[\t\n]+")
+
 _LISTED = re.compile(r"/sys/(class/[^/]+|bus/[^/]+/devices)/[^/]+")
 
 _DIGITS = re.compile(r"(\d+)")
@@ -182,6 +191,24 @@ def function_path(sys_path: str) -> str:
     return ""
 
 
+def sysattr(prefix: str, path: str, name: str) -> str:
+    """The value of the attribute ``sysattr.<name>`` for the device at ``path``; empty if there is none.
+
+    Links and ``..`` are followed within the part of sysfs that describes devices. Only regular files are
+    read; those that are binary, unreadable or larger than a page count as absent. Line breaks and tabs become
+    spaces. ``prefix`` is that of the root, see :func:`prefix_of`.
+    """
+    here = f"{prefix}{path}/{name}"
+    if "/" in name:
+        here = os.path.realpath(here) if os.path.exists(here) else ""  # noqa: PTH110 - no error wanted
+        inside = here.removeprefix(os.path.realpath(f"{prefix}/sys"))
+        if inside == here or inside.startswith(_FOREIGN):
+            return ""
+    if here.rpartition("/")[2] in _ACTS_ON_READ or not is_regular(here):
+        return ""
+    return " ".join(_BREAKS.split(read_line(here)))
+
+
 @frozen
 class PciFunction:
     """One PCI function. Ids are lower-case hex digits without ``0x``, empty if sysfs has none.
@@ -217,6 +244,10 @@ class Sysfs:
     def text(self, path: str) -> str:
         """A text attribute, stripped of white space; empty if it is absent, binary or too long."""
         return read_line(self.prefix + path)
+
+    def sysattr(self, path: str, name: str) -> str:
+        """See :func:`sysattr`."""
+        return sysattr(self.prefix, path, name)
 
     def integer(self, path: str) -> int | None:
         """A number, decimal or with ``0x``; ``None`` if there is none."""

@@ -329,12 +329,14 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
     planned = seen.found.plan.resources.get(one.resource)
     if planned is None or not planned.entry.driver:
         return {}
-    offers = (offer for offer in planned.offers if offer.device.id == device.id)
-    others = seen.found.scanners[backend].devices
-    extra = aliased(planned.entry.dra, one.resource, device, others)
+    own = next((offer for offer in planned.offers if offer.device.id == device.id), None)
+    if own is None:
+        return {}
+    (unit,) = units(planned.entry.share.of, [offer for offer in planned.offers if offer.unit == own.unit])
+    extra = aliased(planned.entry.dra, one.resource, unit.device, seen.found.scanners[backend].devices)
     pool = Pool(planned.entry.driver, one.node, one.resource, backend)
-    pool.slices([Offered(offer.device, HEALTHY, offer.replicas, extra) for offer in offers])
-    slot = pool.slot(device.id)
+    pool.slices([Offered(unit.device, HEALTHY, unit.replicas, extra)])
+    slot = pool.slot(unit.id)
     if slot is None:
         return {}
     found = {key: show(next(iter(value.values()))) for key, value in slot.body["attributes"].items()}

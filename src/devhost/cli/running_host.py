@@ -227,7 +227,6 @@ def answer(document: StatusDocument) -> Running:
         for pool in dra["pools"]:
             name, backend = pool["resource"], pool["backend"]
             for each in pool["devices"]:
-                verdicts[name, backend, each["device"]] = Verdict(_health(each))
                 claims = tuple(_claim(one, users) for one in each["claims"])
                 found = Published(
                     resource=name,
@@ -238,7 +237,9 @@ def answer(document: StatusDocument) -> Running:
                     claims=claims,
                     holders=tuple(each["claims"]),
                 )
-                published.setdefault((backend, each["device"]), []).append(found)
+                for identity in each.get("members") or [each["device"]]:
+                    verdicts[name, backend, identity] = Verdict(_health(each))
+                    published.setdefault((backend, identity), []).append(found)
         moving = {(one["backend"], one["device"]): one for one in dra["moving"]}
     return Running(_listing(document), known, digest, verdicts, _refused(document), published, moving)
 

@@ -39,6 +39,14 @@ Replicas = Annotated[int, Bounds(1, MAX_REPLICAS)]
 
 Members = Annotated[int, Bounds(1, MAX_MEMBERS)]
 
+NamePart = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
+        "at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends",
+    ),
+]
+
 Permissions = Annotated[str, Form(PERMISSIONS, "r, w or rw, with or without m")]
 
 _RULE = "lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each part"
@@ -192,6 +200,11 @@ class Resource:
         example="example.com/serial",
     )
     backend: str = option(meaning="The backend whose devices serve this resource.", example="udev")
+    name_map: dict[str, NamePart] = option(
+        {},
+        "What the name has instead of a value of an attribute in it.",
+        example={"sym;asym": "cy"},
+    )
     where: Raw = option(None, "Which devices of the backend; all of them if absent.")
     share: Sharing = option(
         Sharing(),

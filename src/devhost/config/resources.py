@@ -270,6 +270,9 @@ def _entry(
         return None
     if name is not None and sound:
         _check_fields(name, backend, node.entries["name"].value, place.key("name"))
+    if values.get("name_map") and not naming.fields(name or ""):
+        at = node.entries["nameMap"].value
+        place.key("nameMap").report(at, "has no effect: the name has no attribute in braces", "remove it")
     sharing = values.pop("share", Sharing())
     where = _conditions(values.pop("where", None), backend, place.key("where"))
     healthy_while = _conditions(values.pop("healthy_while", None), backend, place.key("healthyWhile"))
@@ -375,14 +378,10 @@ def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Pl
     if values.get("give", NO_GIVE).annotations:
         at, where = _inner(node, "give", "annotations", place)
         where.report(at, "claims give no annotations", "remove them, or set serve: plugin")
-    if sharing is not None and sharing.of != Of.EACH:
+    if sharing is not None and sharing.of == Of.ALL:
         at, where = _inner(node, "share", "of", place)
-        hint = "remove it, as a claim may request several devices; or set serve: plugin"
-        message = "claims cannot get several devices as one"
-        if sharing.of == Of.ALL:
-            hint = "remove it, as a claim with allocationMode: All gets every device; or set serve: plugin"
-            message = "claims cannot get all devices together from one entry"
-        where.report(at, message, hint)
+        hint = "remove it, as a claim with allocationMode: All gets every device; or set serve: plugin"
+        where.report(at, "claims cannot get all devices together from one entry", hint)
     if sharing is not None and sharing.max_per_container is not None:
         at, where = _inner(node, "share", "maxPerContainer", place)
         hint = "remove it, as Kubernetes has no such limit for claims; or set serve: plugin"

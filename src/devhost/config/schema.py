@@ -194,9 +194,9 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
         ]
     }
     # what an entry with `serve: dra` cannot have
-    one_by_one = {"properties": {"of": {"const": Of.EACH.value}, "maxPerContainer": False}}
+    by_claims = {"properties": {"of": {"not": {"const": Of.ALL.value}}, "maxPerContainer": False}}
     by_dra = {"properties": _BY_DRA, "required": [*_BY_DRA]}
-    found["allOf"] = [{"if": by_dra, "then": {"properties": {"share": one_by_one}}}]
+    found["allOf"] = [{"if": by_dra, "then": {"properties": {"share": by_claims}}}]
     if not backends:
         return found  # an empty `enum` is no good JSON schema
     found["properties"]["backend"] |= {"enum": list(backends)}

@@ -25,6 +25,9 @@ PATIENCE = 2
 LONGEST_HOLD = 60.0
 """Longest time in seconds that a device must stay healthy before it counts as healthy again."""
 
+NAMED_UNHEALTHY = 4
+"""Maximum number of devices that the reason of several names."""
+
 ALL = "*"
 """Represents every device of the node in a verdict, also those that come later."""
 
@@ -53,6 +56,22 @@ def worst(*verdicts: Health) -> Health:
     reasons = dict.fromkeys(verdict.reason or NO_REASON for verdict in failed)
     causes = {cause for verdict in failed for cause in verdict.causes}
     return sound_health(unhealthy("; ".join(reasons), *causes)) if failed else HEALTHY
+
+
+def joint(devices: Sequence[tuple[str, Health]]) -> Health:
+    """The health of several devices as one, given those of each by its id: healthy only if all are."""
+    first = devices[0][1]
+    if all(health == first for _, health in devices):
+        return first  # such as that of an incomplete unit
+    failed = [(name, health) for name, health in devices if not health.healthy]
+    return unhealthy(named(failed), *{cause for _, health in failed for cause in health.causes})
+
+
+def named(failed: Sequence[tuple[str, Health]]) -> str:
+    """The reasons of unhealthy devices, each with the device."""
+    reasons = [f"{name}: {health.reason}" for name, health in failed[:NAMED_UNHEALTHY]]
+    more = f"; and {len(failed) - NAMED_UNHEALTHY} more" if len(failed) > NAMED_UNHEALTHY else ""
+    return f"{'; '.join(reasons)}{more}"
 
 
 @frozen

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 
 from devhost.allocation.cdi.claim_files import ClaimRecord, device_name, set_name
 from devhost.allocation.cdi.rendering import Rendered, Seen, adds_up, rendered
@@ -13,7 +14,6 @@ from devhost.allocation.resource_backend import ResourceBackend, Terms
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device, sound_reason
-from devhost.discovery.health import in_resource
 from devhost.planning.claims import Key
 from devhost.planning.settings import Effect, uses_of
 from devhost.planning.taints import taints_of
@@ -54,12 +54,17 @@ class Group:
     @property
     def by_key(self) -> dict[Key, Device]:
         """Each device once, by its key."""
-        return {one.found.key: one.found.device for one in self.members}
+        return {key: device for one in self.members for key, device in _by_key(one.found)}
 
     @property
     def devices(self) -> list[Device]:
         """Each device once, in the order of the allocation."""
-        return list({one.found.device.id: one.found.device for one in self.members}.values())
+        return list(self.by_key.values())
+
+    @property
+    def wanted(self) -> Mapping[str, Sequence[Device]]:
+        """What the claim has allocated, by id: one device, or the members of a unit."""
+        return {one.found.device.id: one.found.devices for one in self.members}
 
     @property
     def terms(self) -> Terms:
@@ -72,8 +77,8 @@ class Group:
         shares: dict[str, Fraction] = {}
         for one in self.members:
             part = Fraction(min(one.claimed.slots, one.found.replicas), one.found.replicas)
-            name = one.found.device.id
-            shares[name] = shares.get(name, Fraction(0)) + part
+            for device in one.found.devices:
+                shares[device.id] = shares.get(device.id, Fraction(0)) + part
         return replace(terms, shares=shares)
 
 
@@ -120,6 +125,7 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
         replicas=found.replicas,
         exclusive=found.entry.exclusive,
         slots=_slots(result),
+        members=tuple(member.id for member in found.members),
     )
     options = options_for(
         result.request,
@@ -147,7 +153,7 @@ def _check_health(result: Result, one: Chosen, driver: str) -> None:
         ClaimError: it is unhealthy.
     """
     found = one.found
-    health = in_resource(found.device, found.health, uses_of(one.options, found.entry.permissions))
+    health = found.usable(uses_of(one.options, found.entry.permissions))
     taints = taints_of(driver, health, found.entry.dra.taints)
     if any(effect is not Effect.NONE and not result.tolerates(key, effect) for key, effect in taints.items()):
         reason = sound_reason(health.reason)
@@ -168,7 +174,7 @@ class Basis:
     def is_of(self, now: Sequence[DraDevice | None]) -> bool:
         """Whether the devices are still the same, and have the same backends and names in slices."""
         return all(
-            (one and one.device) is (new and new.device)
+            _same(one.devices if one else (), new.devices if new else ())
             and (one and one.backend.runner) is (new and new.backend.runner)
             and (one and one.aliased) == (new and new.aliased)
             for one, new in zip(self.devices, now, strict=True)
@@ -206,6 +212,15 @@ def is_recorded(record: ClaimRecord, claim: ClaimObject) -> bool:
     return recorded == [(one.request, one.pool, one.device, one.share, one.admin) for one in claim.results]
 
 
+def _by_key(found: DraDevice) -> Iterator[tuple[Key, Device]]:
+    return zip(found.keys, found.devices, strict=True)
+
+
+def _same(some: Sequence[Device], others: Sequence[Device]) -> bool:
+    """Whether these are the same objects."""
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
 def groups(chosen: Sequence[Chosen]) -> list[Group]:
     """The devices by request and resource."""
     found: dict[tuple[str, str], list[Chosen]] = {}
@@ -218,9 +233,9 @@ def groups(chosen: Sequence[Chosen]) -> list[Group]:
 class Rendering:
     """What the containers of a group get.
 
-    Either ``single`` has the edits and further CDI names for each device, by its id; or, if the devices
-    together give more than each by itself, ``whole`` has them all. ``unclaimed`` are the claims of nodes that
-    the devices do not claim.
+    Either ``single`` has the edits and further CDI names for each device or unit, by its id; or, if together
+    they give more than each by itself, ``whole`` has them all. ``unclaimed`` are the claims of nodes that the
+    devices do not claim.
     """
 
     single: Mapping[str, tuple[Rendered, tuple[str, ...]]]
@@ -250,7 +265,7 @@ async def rendering(group: Group, deadline: float) -> Rendering:
         BackendError: the backend failed, or did not answer within ``deadline`` seconds.
     """
     backend = group.backend
-    result = await backend.call(deadline, _render, backend, group.devices, group.terms)
+    result = await backend.call(deadline, _render, backend, group.wanted, group.terms)
     if isinstance(result, Rendering):
         return result
     raise backend.lacking(result)
@@ -266,7 +281,7 @@ async def render(group: Group, deadline: float) -> Rendering:
     backend = group.backend
     scanner = backend.scanner
     try:
-        result = await backend.call(deadline, _render, backend, group.devices, group.terms)
+        result = await backend.call(deadline, _render, backend, group.wanted, group.terms)
     except AllocationError:
         scanner.recheck()
         raise
@@ -278,22 +293,23 @@ async def render(group: Group, deadline: float) -> Rendering:
 
 
 def _render(
-    backend: ResourceBackend, devices: Sequence[Device], terms: Terms
+    backend: ResourceBackend, wanted: Mapping[str, Sequence[Device]], terms: Terms
 ) -> Rendering | Mapping[str, Sequence[str]]:
     """The same on the backend's thread, or what of the host the devices lack."""
     root = backend.runner.context.root
-    answer = backend.answer([(device,) for device in devices], terms)
+    answer = backend.answer([*wanted.values()], terms)
     if not answer.devices:
         return answer.lacking
     whole = rendered(answer.granted, root), answer.granted.edits.cdi_devices
-    if len(devices) == 1:
-        return Rendering({devices[0].id: whole}, unclaimed=answer.unclaimed)
+    if len(wanted) == 1:
+        return Rendering(dict.fromkeys(wanted, whole), unclaimed=answer.unclaimed)
     single = {}
     try:
-        for device in devices:
-            shares = {name: part for name, part in terms.shares.items() if name == device.id}
-            granted = backend.ask((device,), replace(terms, shares=shares))
-            single[device.id] = rendered(granted, root), granted.edits.cdi_devices
+        for name, devices in wanted.items():
+            ids = {device.id for device in devices}
+            shares = {device: part for device, part in terms.shares.items() if device in ids}
+            granted = backend.ask(devices, replace(terms, shares=shares))
+            single[name] = rendered(granted, root), granted.edits.cdi_devices
     except BackendError:  # the backend gives these devices together only
         return Rendering({}, whole, answer.unclaimed)
     same = adds_up([one.edits for one, _ in single.values()], whole[0].edits)

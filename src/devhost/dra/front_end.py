@@ -140,7 +140,7 @@ class DraFrontEnd:
             options.node,
             self._api,
             sides,
-            self.inventory.key,
+            self.inventory.keys,
             listed,
             replan,
             changed=self._api_changed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,13 +14,20 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import Cause, Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
-from devhost.discovery.health import worst
+from devhost.discovery.health import in_resource, joint, worst
 from devhost.discovery.scanner import Scanner, State
-from devhost.discovery.verdicts import Verdicts
+from devhost.discovery.verdicts import Verdict, Verdicts
 from devhost.planning import naming
 from devhost.planning.claims import Key, Reason
 from devhost.planning.moves import Move, Moves
-from devhost.planning.plan import Plan, PlannedResource, replicas_of
+from devhost.planning.plan import (
+    Plan,
+    PlannedResource,
+    Unit,
+    Units,
+    replicas_of,
+    unit_id,
+)
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
 from devhost.planning.taints import is_tainted
@@ -40,7 +47,8 @@ Name = tuple[str, str]
 class DraDevice:
     """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once.
 
-    ``bound`` is why no pod may use it that holds nothing; ``health`` is its own.
+    ``bound`` is why no pod may use it that holds nothing; ``health`` is its own. ``members`` are the devices
+    that are one here, by an attribute; ``key`` then has the id of this unit, ``device`` what all share.
     """
 
     key: Key
@@ -53,6 +61,21 @@ class DraDevice:
     bound: Reason | None = None
     driver: str = ""
     aliased: Aliased = NOTHING
+    members: tuple[Device, ...] = ()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of the backend: its members, if it is a unit."""
+        return self.members or (self.device,)
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The same by their keys."""
+        return tuple((self.key[0], one.id) for one in self.devices)
+
+    def usable(self, uses: Collection[str]) -> Health:
+        """Its health where these uses of it count, see :func:`~devhost.discovery.health.in_resource`."""
+        return worst(*(in_resource(one, self.health, uses) for one in self.devices))
 
     @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
@@ -66,10 +89,18 @@ class DraDevice:
         return worst(self.health, unhealthy(self.bound.text, Cause.HELD)) if self.bound else self.health
 
 
+class _Known(NamedTuple):
+    """What has, or had, a name: its id with the backend, and every device that it is, or was."""
+
+    resource: str
+    key: Key
+    keys: frozenset[Key]
+
+
 class _Absent(NamedTuple):
     """The devices that are not offered: by the names that they would have, and with the plan's reasons."""
 
-    configured: Mapping[Name, tuple[str, Key]]
+    configured: Mapping[Name, _Known]
     refused: Mapping[Key, str]
 
 
@@ -107,7 +138,8 @@ class DraInventory:
         self._now: dict[str, frozenset[Key]] = {}
         """The devices of each resource that the plan offers."""
         self._devices: dict[Name, DraDevice] = {}
-        self._known: dict[Name, tuple[str, Key]] = {}
+        self._units: dict[str, Units] = {}
+        self._known: dict[Name, _Known] = {}
         """Every device that was offered since the start, or that slices may hold since an earlier run."""
         self._absent: _Absent | None = None
         """Why devices are not offered; made when a claim first has one of them."""
@@ -130,16 +162,18 @@ class DraInventory:
             self._is_own(entry) and naming.fields(entry.name) and not self._listed(entry.backend)
             for entry in settings.resources
         )
+        units = self._sides.units(self._driver)
         for key, resource in self._sides.record(self._driver).items():
-            pool = self._pool(resource, key[0])
-            self._known.setdefault((pool.name, pool.device_name(key[1])), (resource, key))
+            self._know(resource, (key[0], units.get(key, key[1])), (key,))
         leaving = {
             one.key: one.resource
             for one in self._sides.moving()
             if (one.serve, one.driver) == (Serve.DRA, self._driver)
         }
         self._devices = {
-            name: self._as_found(one) for name, one in self._devices.items() if one.key in leaving
+            name: self._as_found(one)
+            for name, one in self._devices.items()
+            if any(key in leaving for key in one.keys)
         }
         for key, resource in leaving.items():
             self._restore(key, resource, settings)
@@ -150,7 +184,7 @@ class DraInventory:
         for name, planned in offered.items():
             self._take(name, planned)
         for name in self._verdicts.keys() - offered.keys():
-            del self._verdicts[name], self._aliases[name]
+            del self._verdicts[name], self._aliases[name], self._units[name]
         self._moves.follow(self.moving())
         self.notify()
 
@@ -177,21 +211,23 @@ class DraInventory:
     def present(self, one: ClaimedDevice) -> DraDevice | None:
         """A device of a claim as it is now; ``None`` if it is gone, or its resource is not known.
 
-        Also a device that is not offered any longer: the claim keeps it.
+        Also a device that is not offered any longer: the claim keeps it. A unit has the members that the
+        claim has.
         """
         scanner = self._scanners.get(one.key[0])
-        device = scanner.devices.get(one.key[1]) if scanner is not None else None
         backend, entry = self._backends.get(one.resource), self._entries.get(one.resource)
-        if scanner is None or device is None or backend is None or entry is None:
+        if scanner is None or backend is None or entry is None:
             return None
-        health = scanner.health.verdict(device, time.monotonic())
-        found = DraDevice(one.key, device, health, one.resource, entry, backend, one.replicas)
-        return self._with_names(found, scanner)
+        devices = [device for _, name in one.keys if (device := scanner.devices.get(name)) is not None]
+        if len(devices) < len(one.keys):
+            return None
+        unit = Unit(one.key[1], tuple(devices), one.replicas, whole=bool(one.members))
+        return self._found(unit, one.resource, entry, backend, scanner)
 
-    def key(self, pool: str, device: str) -> Key | None:
-        """The device that has, or had, this name in this pool; ``None`` if there never was one."""
+    def keys(self, pool: str, device: str) -> frozenset[Key]:
+        """The devices that have, or had, this name in this pool; none if there never was one."""
         known = self._known.get((pool, device))
-        return known[1] if known else None
+        return known.keys if known else frozenset()
 
     def claimed(self, pool: str, device: str, share: str) -> ClaimedDevice | None:
         """A device as a claim holds it of which nothing else is known: all of it, until more is known.
@@ -201,12 +237,21 @@ class DraInventory:
         known = self._known.get((pool, device))
         if known is None:
             return None
-        resource, key = known
+        resource, key, keys = known
         found, entry = self._devices.get((pool, device)), self._entries.get(resource)
         replicas = found.replicas if found is not None else 1
         exclusive = entry is None or entry.exclusive
         return ClaimedDevice(
-            "", pool, device, share, key, resource, replicas=replicas, exclusive=exclusive, slots=replicas
+            "",
+            pool,
+            device,
+            share,
+            key,
+            resource,
+            replicas=replicas,
+            exclusive=exclusive,
+            slots=replicas,
+            members=() if keys == {key} else tuple(sorted(name for _, name in keys)),
         )
 
     def name(self, resource: str, key: Key) -> str:
@@ -236,28 +281,33 @@ class DraInventory:
             return f"devhost is still looking for devices ({', '.join(concerned) or 'it just started'})"
         if known is None:
             return ""
-        resource, key = known
-        if not self.is_gone(key) and (waits_for := self._sides.waits_for(key)):
+        resource, key, keys = known
+        waits = (self._sides.waits_for(one) for one in sorted(keys) if not self.is_gone(one))
+        if waits_for := next(filter(None, waits), ""):
             return waits_for
         backend = self._scanners.get(key[0])
-        if backend is None or key[1] not in backend.devices:
+        there = [] if backend is None else [one for one in sorted(keys) if one[1] in backend.devices]
+        if not there:
             return GONE
-        return absent.refused.get(key, f"the configuration no longer gives it to {resource}")
+        why = (absent.refused.get(one, "") for one in there)
+        return next(filter(None, why), f"the configuration no longer gives it to {resource}")
 
-    def _configured(self) -> Mapping[Name, tuple[str, Key]]:
+    def _configured(self) -> Mapping[Name, _Known]:
         """The devices by the names that they would have if their entries got them."""
-        found: dict[Name, tuple[str, Key]] = {}
+        found: dict[Name, _Known] = {}
         pools: dict[tuple[str, str], Pool] = {}
         for entry in self._settings.resources:
             scanner = self._scanners.get(entry.backend)
             for one in scanner.devices.values() if scanner and self._is_own(entry) else ():
                 seen = selected(entry.where, one.attributes, one.inherited)
-                if seen is not None and (resource := naming.expand(entry.name, seen)):
+                if seen is not None and (resource := entry.named(seen)):
                     place = resource, entry.backend
                     if place not in pools:
                         pools[place] = Pool(self._driver, self._node, *place)
-                    name = pools[place].name, pools[place].device_name(one.id)
-                    found.setdefault(name, (resource, (entry.backend, one.id)))
+                    unit = unit_id(entry.share, seen)[0] if entry.share.attribute else one.id
+                    name = pools[place].name, pools[place].device_name(unit)
+                    before = found.setdefault(name, _Known(resource, (entry.backend, unit), frozenset()))
+                    found[name] = before._replace(keys=before.keys | {(entry.backend, one.id)})
         return found
 
     def _refused(self) -> Mapping[Key, str]:
@@ -277,10 +327,12 @@ class DraInventory:
         scanner = self._scanners.get(key[0])
         return scanner is None or (scanner.listed and key[1] in scanner.devices)
 
-    def is_cordoned(self, key: Key) -> bool:
-        """Whether an existing device is out of service on purpose."""
-        scanner = self._scanners.get(key[0])
-        return scanner is not None and not self.is_gone(key) and scanner.health.is_cordoned(key[1])
+    def is_cordoned(self, one: DraDevice) -> bool:
+        """Whether an existing device, or a member of it, is out of service on purpose."""
+        scanner = self._scanners.get(one.key[0])
+        return scanner is not None and any(
+            not self.is_gone(key) and scanner.health.is_cordoned(key[1]) for key in one.keys
+        )
 
     def unplugged(self) -> Iterator[DraDevice]:
         """The devices that claims hold and that certainly do not exist, in a stable order."""
@@ -334,21 +386,30 @@ class DraInventory:
     def _in_claims(self) -> Iterator[DeviceHealth]:
         for record in self._files.records.values():
             for one in record.devices:
-                if (reason := self._claims.given.reason(one.resource, one.key)) is not None:
-                    yield DeviceHealth(one.pool, one.device, False, reason.text)
+                if (other := self._other_nodes(one.resource, one.keys)) is not None:
+                    yield DeviceHealth(one.pool, one.device, False, other.text)
                     continue
                 found = self._devices.get((one.pool, one.device))
                 scanner = self._scanners.get(one.key[0])
                 stale = scanner is not None and scanner.condition.state is State.DEGRADED
-                if found is not None:
+                if found is not None and found.keys == one.keys:
                     yield _health(one, found.health, stale=stale)
                     continue
                 if scanner is None or not scanner.listed:
                     yield DeviceHealth(one.pool, one.device, None, "devhost is looking for the device")
-                elif (device := scanner.devices.get(one.key[1])) is not None:
-                    yield _health(one, scanner.health.verdict(device, time.monotonic()), stale=stale)
+                    continue
+                there = [device for _, name in one.keys if (device := scanner.devices.get(name)) is not None]
+                if len(there) == len(one.keys):
+                    yield _health(one, _own_health(there, scanner), stale=stale)
                 else:
-                    yield DeviceHealth(one.pool, one.device, False, GONE)
+                    absent = [name for _, name in one.keys if name not in scanner.devices]
+                    yield DeviceHealth(
+                        one.pool, one.device, False, f"{', '.join(absent)}: {GONE}" if one.members else GONE
+                    )
+
+    def _other_nodes(self, resource: str, keys: Sequence[Key]) -> Reason | None:
+        """Why what containers were given is not what these devices have now; ``None`` if it is."""
+        return next(filter(None, (self._claims.given.reason(resource, key) for key in keys)), None)
 
     def _without_devices(
         self, settings: Settings, offered: Mapping[str, PlannedResource]
@@ -387,67 +448,117 @@ class DraInventory:
         verdict = self._verdicts[name].now()
         backend = self._backends.setdefault(name, ResourceBackend(name, scanner, entry))
         backend.follow(scanner, entry, len(planned.offers))
-        pool = self._pool(name, entry.backend)
-        devices = (offer.device for offer in planned.offers)
-        named = self._aliases.setdefault(name, Aliases()).follow(entry.dra, name, devices, scanner.devices)
+        made = self._units.setdefault(name, Units()).make(entry.share.of, planned.offers)
+        devices = {unit.id: unit.device for unit in made}
+        aliases = self._aliases.setdefault(name, Aliases())
+        named = aliases.follow(entry.dra, name, devices.values(), scanner.devices)
         offers = []
-        for device, replicas, _ in planned.offers:
-            key = (entry.backend, device.id)
-            health = verdict(device)
-            if replicas == 1 and (reason := self._claims.given.reason(name, key)):
-                health = worst(health, unhealthy(reason.text))
-            full = (pool.name, pool.device_name(device.id))
-            usable = not is_tainted(health, entry.dra.taints)
-            bound = self._claims.bound_elsewhere(key, device) if usable else None
-            names = named.get(device.id, NOTHING)
-            one = DraDevice(key, device, health, name, entry, backend, replicas, bound, self._driver, names)
-            self._devices[full], self._known[full] = one, (name, key)
-            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints))
+        for unit in made:
+            device, replicas, key = devices[unit.id], unit.replicas, (entry.backend, unit.id)
+            names, members = named.get(unit.id, NOTHING), unit.devices if unit.whole else ()
+            health = _health_of(unit, verdict)
+            one = DraDevice(
+                key, device, health, name, entry, backend, replicas, None, self._driver, names, members
+            )
+            keys = one.keys
+            if replicas == 1 and (reason := self._other_nodes(name, keys)):
+                one = replace(one, health=worst(health, unhealthy(reason.text)))
+            if not is_tainted(one.health, entry.dra.taints) and (why := self._held_elsewhere(one)):
+                one = replace(one, bound=why)
+            self._devices[self._know(name, key, keys)] = one
+            ids = tuple(member.id for member in members)
+            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints, ids))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers
+
+    def _held_elsewhere(self, one: DraDevice) -> Reason | None:
+        """Why no pod may use a device that holds nothing; ``None`` if one may."""
+        for key, device in zip(one.keys, one.devices, strict=True):
+            if (reason := self._claims.bound_elsewhere(key, device)) is not None:
+                return reason
+            if (reason := self._claims.held_otherwise(one.resource, one.key[1], key)) is not None:
+                return reason
+        return None
+
+    def _know(self, resource: str, key: Key, keys: Collection[Key]) -> Name:
+        """Remembers the devices that have a name; gives the name."""
+        pool = self._pool(resource, key[0])
+        name = (pool.name, pool.device_name(key[1]))
+        known = self._known.get(name)
+        if known is None or not known.keys.issuperset(keys):
+            before = known.keys if known else frozenset()
+            self._known[name] = _Known(resource, key, before.union(keys))
+        return name
 
     def _restore(self, key: Key, resource: str, settings: Settings) -> None:
         """Makes a device known that has left its slice since an earlier run began to publish it.
 
         Its claims get what the resource gives now. There is no such device if the resource has left the file.
         """
-        pool = self._pool(resource, key[0])
-        name = pool.name, pool.device_name(key[1])
-        scanner = self._scanners.get(key[0])
-        if name in self._devices or scanner is None or key[1] not in scanner.devices:
+        units = self._sides.units(self._driver)
+        name = self._know(resource, (key[0], units.get(key, key[1])), (key,))
+        known, scanner = self._known[name], self._scanners.get(key[0])
+        there = scanner.devices if scanner is not None else {}
+        devices = tuple(there[one] for _, one in sorted(known.keys) if one in there)
+        if name in self._devices or scanner is None or len(devices) < len(known.keys):
             return
-        device = scanner.devices[key[1]]
         for entry in settings.resources:
-            seen = selected(entry.where, device.attributes, device.inherited)
-            if entry.backend == key[0] and seen is not None and naming.expand(entry.name, seen) == resource:
+            seen = selected(entry.where, devices[0].attributes, devices[0].inherited)
+            if entry.backend == key[0] and seen is not None and entry.named(seen) == resource:
                 backend = self._backends.setdefault(resource, ResourceBackend(resource, scanner, entry))
                 backend.follow(scanner, entry, len(self._now.get(resource, ())))
-                health = scanner.health.verdict(device, time.monotonic())
-                replicas = replicas_of(entry.share, seen)
-                found = DraDevice(key, device, health, resource, entry, backend, replicas)
-                self._devices[name] = self._with_names(found, scanner)
+                unit = Unit(known.key[1], devices, replicas_of(entry.share, seen), whole=key in units)
+                self._devices[name] = self._found(unit, resource, entry, backend, scanner)
                 return
 
     def _as_found(self, one: DraDevice) -> DraDevice:
         """The same device as its backend finds it now."""
         scanner = self._scanners.get(one.key[0])
-        if scanner is None or one.key[1] not in scanner.devices:
+        there = scanner.devices if scanner is not None else {}
+        devices = [there[name] for _, name in one.keys if name in there]
+        if scanner is None or len(devices) < len(one.keys):
             return replace(one, health=unhealthy(GONE, Cause.MISSING))
-        device = scanner.devices[one.key[1]]
-        now = replace(one, device=device, health=scanner.health.verdict(device, time.monotonic()))
-        return self._with_names(now, scanner)
+        unit = Unit(one.key[1], tuple(devices), one.replicas, whole=bool(one.members))
+        return replace(self._found(unit, one.resource, one.entry, one.backend, scanner), bound=one.bound)
 
-    def _with_names(self, one: DraDevice, scanner: Scanner) -> DraDevice:
-        """The same device with what it publishes under further names."""
-        names = aliased(one.entry.dra, one.resource, one.device, scanner.devices)
-        return replace(one, driver=self._driver, aliased=names)
+    def _found(
+        self, unit: Unit, resource: str, entry: ResourceSettings, backend: ResourceBackend, scanner: Scanner
+    ) -> DraDevice:
+        """A device as its backend finds it now, without what the entry demands."""
+        device = unit.device
+        return DraDevice(
+            (entry.backend, unit.id),
+            device,
+            _own_health(unit.devices, scanner),
+            resource,
+            entry,
+            backend,
+            unit.replicas,
+            driver=self._driver,
+            aliased=aliased(entry.dra, resource, device, scanner.devices),
+            members=unit.devices if unit.whole else (),
+        )
 
     def _pool(self, resource: str, backend: str) -> Pool:
         pool = self._pools.get(resource)
         if pool is None:
             pool = self._pools[resource] = Pool(self._driver, self._node, resource, backend)
         return pool
+
+
+def _health_of(unit: Unit, verdict: Verdict) -> Health:
+    """The health of a device, or of a unit with the reasons of its members."""
+    if not unit.whole:
+        return verdict(unit.devices[0])
+    found = [(one.id, verdict(one)) for one in unit.devices]
+    return worst(unhealthy(unit.flaw), joint(found)) if unit.flaw else joint(found)
+
+
+def _own_health(devices: Sequence[Device], scanner: Scanner) -> Health:
+    """The health of these devices as one, without what an entry demands."""
+    now = time.monotonic()
+    return joint([(one.id, scanner.health.verdict(one, now)) for one in devices])
 
 
 def _health(one: ClaimedDevice, health: Health, *, stale: bool) -> DeviceHealth:

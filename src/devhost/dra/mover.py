@@ -34,7 +34,7 @@ class Mover:
 
     Args:
         sides: which devices are moving.
-        named: the device that has, or had, a name in a pool.
+        named: the devices that have, or had, a name in a pool.
         listed: what the device plugin lists now, by resource.
         freed: called when a device is free, or waits for something else, so that the plan must be made again.
         changed: called when :attr:`failure` has changed.
@@ -47,7 +47,7 @@ class Mover:
         node: str,
         api: KubeApi,
         sides: Sides,
-        named: Callable[[str, str], Key | None],
+        named: Callable[[str, str], frozenset[Key]],
         listed: Callable[[], Mapping[str, Listed]],
         freed: Callable[[], None],
         *,
@@ -157,7 +157,7 @@ class Mover:
     def _devices(self, claim: Mapping[str, Any]) -> frozenset[Key]:
         """The devices of this node that a claim has allocated."""
         found = (self._named(pool, device) for pool, device in _results(claim, self._driver))
-        return frozenset(key for key in found if key is not None)
+        return frozenset[Key]().union(*found)
 
 
 def _holder(metadata: Json) -> ClaimHolder:

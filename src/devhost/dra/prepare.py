@@ -356,7 +356,7 @@ class Preparer:
         numbers = dict(self._files.nodes(uid))
         devices: dict[str, list[Device]] = {}
         for one in chosen:
-            devices.setdefault(one.found.key[0], []).append(one.found.device)
+            devices.setdefault(one.found.key[0], []).extend(one.found.devices)
         return [node for backend, some in devices.items() for node in owned(numbers, backend, some)]
 
     async def _prepare(self, ref: ClaimHolder) -> Sequence[ClaimedDevice] | str:
@@ -419,7 +419,7 @@ class Preparer:
             ClaimError: a device is gone.
         """
         for one in record.devices:
-            if not one.admin and self._resources.is_gone(one.key):
+            if not one.admin and any(map(self._resources.is_gone, one.keys)):
                 raise ClaimError(f"device {one.pool}/{one.device} is not available: the device is gone")
 
     def _hold(self, record: ClaimRecord, pods: Sequence[str]) -> None:

@@ -146,10 +146,13 @@ class _State:
     """The slice of each device."""
     highest: int = 0
     """The highest generation that was ever written or seen."""
+    members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The members of each unit, by the id that slices have."""
 
     def plan(self, offered: Sequence[Offered], dropped: Iterable[str]) -> None:
         """Computes the slices."""
         offers = {offer.device.id: offer for offer in offered}
+        self.members = {name: offer.members for name, offer in offers.items() if offer.members}
         self.rejected = {one: was for one, was in self.rejected.items() if offers.get(one[0]) == was}
         counts = Counter(attribute for _, attribute in self.rejected if attribute)
         common = [attribute for attribute, count in counts.items() if count >= COMMON]
@@ -160,9 +163,14 @@ class _State:
         self.left_out = [one for one in left_out if one.attribute not in several or one.reason != REFUSED]
         self.left_out += [LeftOut("", one, f"{REFUSED} for several devices") for one in sorted(several)]
 
-    def keys(self) -> set[Key]:
-        """The devices of the desired slices."""
-        return {(self.pool.backend, identity) for one in self.desired for identity in one.ids}
+    def keys(self) -> dict[Key, str]:
+        """The devices of the desired slices, each with its unit; empty if it is in none."""
+        return {
+            (self.pool.backend, name): identity if identity in self.members else ""
+            for one in self.desired
+            for identity in one.ids
+            for name in self.members.get(identity, (identity,))
+        }
 
 
 class Publisher:
@@ -312,7 +320,7 @@ class Publisher:
             complete: whether no other resource has slices, so that all others are removed.
         """
         new = (pools, complete) != (self._wanted, self._complete)
-        if new or not self._record.names(self._sides.record(self._driver)):
+        if new or not self._record.names(*self._recorded()):
             self._wanted, self._complete = dict(pools), complete
             self._rounds.wake()
 
@@ -382,8 +390,9 @@ class Publisher:
                 version = page["metadata"]["resourceVersion"]
                 for found in page["items"] or ():
                     holding.update(self._take_first(found))
-        known = dict(self._sides.record(self._driver))
-        unknown = {key: resource for key, resource in holding.items() if key not in known}
+        known, units = self._recorded()
+        members = {((key[0], unit), known[key]) for key, unit in units.items()}
+        unknown = {key: of for key, of in holding.items() if key not in known and (key, of) not in members}
         if unknown:
             self._sides.publishing(unknown, self._driver)
         self._maybe = {**known, **unknown}
@@ -556,7 +565,7 @@ class Publisher:
         if complete:
             gone = [key for key, resource in self._maybe.items() if resource not in self._states]
             self._confirm_gone(gone)
-        await self._record.write(self._sides.record(self._driver))
+        await self._write_record()
 
     async def _publish(self, resource: str, state: _State, offers: Sequence[Offered]) -> None:
         """Makes the slices of one pool what they must be."""
@@ -573,11 +582,24 @@ class Publisher:
 
     async def _announce(self, resource: str, state: _State) -> None:
         """Names the devices that are to be added, before any slice does."""
-        added = {key: resource for key in sorted(state.keys()) if self._maybe.get(key) != resource}
+        keys, units = state.keys(), self._sides.units(self._driver)
+        added = {
+            key: resource
+            for key in sorted(keys)
+            if self._maybe.get(key) != resource or units.get(key, "") != keys[key]
+        }
         if added:
-            self._sides.publishing(added, self._driver)
+            units = {key: keys[key] for key in added if keys[key]}
+            self._sides.publishing(added, self._driver, units)
             self._maybe.update(added)
-        await self._record.write(self._sides.record(self._driver))
+        await self._write_record()
+
+    async def _write_record(self) -> None:
+        await self._record.write(*self._recorded())
+
+    def _recorded(self) -> tuple[Mapping[Key, str], Mapping[Key, str]]:
+        """What slices of this driver may hold, and the units of members."""
+        return self._sides.record(self._driver), self._sides.units(self._driver)
 
     async def _write_pool(self, resource: str, state: _State) -> None:
         """Writes what differs; schedulers use the pool again after the last slice of its generation."""
@@ -784,7 +806,7 @@ class Publisher:
         }
         keys = state.keys()
         self._confirm_gone([key for key, of in self._maybe.items() if of == resource and key not in keys])
-        await self._record.write(self._sides.record(self._driver))
+        await self._write_record()
 
     def _confirm_gone(self, keys: Sequence[Key]) -> None:
         if keys:

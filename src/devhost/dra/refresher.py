@@ -188,7 +188,8 @@ class _Claim:
         for (_, resource), positions in groups.items():
             devices = [self._record.devices[position] for position in positions]
             scanner = self._scanners[positions[0]]
-            if absent := [one.key[1] for one in devices if one.key[1] not in scanner.devices]:
+            every = [name for one in devices for _, name in one.keys]
+            if absent := [name for name in every if name not in scanner.devices]:
                 self._withhold(devices, gone(absent))
             elif unknown or any(self._now[position] is None for position in positions):
                 await self._doubt(devices, scanner, unknown or f"{resource} is not configured")
@@ -222,7 +223,7 @@ class _Claim:
         before = [recorded(self.edits[name]) for name in (*own, *together) if self.edits.get(name)]
         known = [seen for seen in before if seen is not None]
         root = scanner.runner.context.root
-        mine = claims_of(scanner.devices[one.key[1]] for one in devices)
+        mine = claims_of(scanner.devices[name] for one in devices for _, name in one.keys)
         claimed = claims_of(scanner.devices.values())
         certain = len(known) == len(before) and all(is_own(seen, mine, claimed) for seen in known)
         changed = await self._files.look(outdated, known, root)

@@ -14,6 +14,7 @@ from devhost.telemetry.document import (
     DraDeviceStatus,
     DraPoolStatus,
     DraStatus,
+    DraUnitStatus,
     HolderStatus,
     held_by,
     holder_status,
@@ -133,7 +134,7 @@ def unhealthy(front_end: DraFrontEnd) -> Iterator[tuple[str, str, Reason]]:
     """
     inventory = front_end.inventory
     for one in (*inventory.offered(), *inventory.unplugged()):
-        if not one.health.healthy and not inventory.is_cordoned(one.key):
+        if not one.health.healthy and not inventory.is_cordoned(one):
             held_by = one.bound.held_by if one.bound else ()
             yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
 
@@ -162,15 +163,20 @@ def _device(
 ) -> DraDeviceStatus:
     return {
         "device": one.device.id,
+        **_members(one),
         "name": front_end.inventory.name(one.resource, one.key),
         "slice": front_end.publisher.slice(one.resource, one.device.id),
         "health": "Healthy" if one.shown.healthy else "Unhealthy",
         "reason": one.shown.reason or "",
         "replicas": one.replicas,
         "numaNodes": list(one.device.numa_nodes),
-        "claims": [_named(claim) for claim in holders.get(one.key, ())],
+        "claims": [_named(claim) for claim in sorted({c for key in one.keys for c in holders.get(key, ())})],
         **held_by(one.bound.held_by if one.bound else ()),
     }
+
+
+def _members(one: DraDevice) -> DraUnitStatus:
+    return {"members": [member.id for member in one.members]} if one.members else {}
 
 
 def _claim(front_end: DraFrontEnd, uid: str) -> DraClaimStatus:

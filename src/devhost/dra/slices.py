@@ -74,7 +74,8 @@ _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
 class Offered:
     """A device that the plan offers through claims, ``replicas`` times at once, with its aliases.
 
-    ``effects`` are those of the taints of its entry.
+    ``effects`` are those of the taints of its entry, ``members`` the ids of the devices that are one here, if
+    it is a unit.
     """
 
     device: Device
@@ -82,6 +83,7 @@ class Offered:
     replicas: int = 1
     aliased: Aliased = NOTHING
     effects: Mapping[Cause, Effect] = OF_ANY
+    members: tuple[str, ...] = ()
 
 
 @frozen
@@ -445,6 +447,8 @@ def standard_attributes(device: Device) -> dict[str, AttributeValue]:
     """
     found: dict[str, AttributeValue] = {}
     path = [address.lower() for address in device.pcie_path]
+    if len(path) > 1 and not BDF.fullmatch(path[-1]):
+        path[-1] = path[-2]  # a unit, below the last bridge
     if path and all(map(BDF.fullmatch, path)):
         domain = path[-1].partition(":")[0]
         own = [address for address in path if address.partition(":")[0] == domain]
@@ -460,13 +464,14 @@ def standard_attributes(device: Device) -> dict[str, AttributeValue]:
 
 def _function(device: Device, path: Sequence[str]) -> str:
     """The address of the PCI function that a device is; empty if it is none, or several."""
-    if BDF.fullmatch(identity := device.id.lower()):
-        return identity
     claimed = [
         address
         for kind, _, text in (one.partition(":") for one in device.claims)
         if kind == "pci" and BDF.fullmatch(address := text.lower())
     ]
+    identity = device.id.lower()
+    if BDF.fullmatch(identity) and (not claimed or identity in claimed):
+        return identity  # of a unit, it may be that of what its members have in common
     if len(claimed) == 1:
         return claimed[0]
     return path[-1] if path and path[-1] in claimed else ""

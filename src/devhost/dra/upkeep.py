@@ -117,7 +117,7 @@ class Upkeep:
                     continue
                 found = (self._devices.claimed(one.pool, one.device, one.share) for one in listed)
                 devices = [one for one in found if one is not None]
-                keys = frozenset(one.key for one in devices)
+                keys = frozenset(key for one in devices for key in one.keys)
                 known = self._unrecorded.get(uid)
                 if keys and (known is None or known.devices != keys):
                     self._unrecorded[uid] = _Unrecorded(keys)

@@ -23,7 +23,7 @@ from devhost.planning.claims import Key, Reason
 from devhost.planning.moves import Move
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Settings
-from devhost.planning.sides import Sides
+from devhost.planning.sides import NO_UNITS, Sides
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.document import DraStatus
@@ -108,7 +108,7 @@ class DraSide:
         published = left_by_earlier_run(self.options)
         self._needed, self._started = settings.drivers, True
         for driver in dict.fromkeys((*self._needed, *published, *self._files.drivers)):
-            self._open(driver, published.get(driver, {}))
+            self._open(driver, *published.get(driver, ()))
 
     def follow_settings(self, settings: Settings, plan: Plan) -> None:
         """The settings that were just adopted may need other front ends."""
@@ -116,7 +116,7 @@ class DraSide:
         new = [one for one in self._needed if one not in self.front_ends] if self._started else ()
         sides = self.sides
         for driver in new:
-            self._open(driver, {})
+            self._open(driver)
         if sides is None and self.sides is not None:
             self.sides.commit(plan)  # what lists show now leaves them with the next plan
         self.spawn()
@@ -206,7 +206,12 @@ class DraSide:
     def _those_needed(self) -> Iterator[DraFrontEnd]:
         return (one for driver, one in self.front_ends.items() if driver in self._needed)
 
-    def _open(self, driver: str, published: Mapping[tuple[str, str], str]) -> None:
+    def _open(
+        self,
+        driver: str,
+        published: Mapping[tuple[str, str], str] = NO_UNITS,
+        units: Mapping[tuple[str, str], str] = NO_UNITS,
+    ) -> None:
         """Makes the front end: the settings need it, or it removes what an earlier run left.
 
         Without it, pods of an earlier run could not end. It waits for files with the access that are missing.
@@ -214,7 +219,7 @@ class DraSide:
         assert self.options is not None
         self._allocations.own_driver(driver)
         self.sides = self.sides or Sides(time.monotonic, self._timing.dra)
-        self.sides.start(published, driver)
+        self.sides.start(published, driver, units)
         try:
             found = access(self.options)
         except EnvironmentFailure as error:
@@ -261,13 +266,16 @@ def access(options: DraOptions) -> Access:
     return from_files(options.kubeconfig, os.environ)
 
 
-def left_by_earlier_run(options: DraOptions | None) -> Mapping[str, Mapping[Key, str]]:
-    """The devices that slices of an earlier run may hold, by driver."""
-    found: dict[str, Mapping[Key, str]] = {}
+def left_by_earlier_run(
+    options: DraOptions | None,
+) -> Mapping[str, tuple[Mapping[Key, str], Mapping[Key, str]]]:
+    """By driver, the devices that slices of an earlier run may hold, and the units of members."""
+    found: dict[str, tuple[Mapping[Key, str], Mapping[Key, str]]] = {}
     with suppress(OSError):
         for file in sorted(options.plugins_dir.glob(f"*/{RECORD}")) if options else ():
             from devhost.dra.record import SliceRecord
 
-            if devices := SliceRecord(file).load():
-                found[file.parent.name] = devices
+            record = SliceRecord(file)
+            if devices := record.load():
+                found[file.parent.name] = devices, record.units
     return found

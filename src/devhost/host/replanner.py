@@ -244,7 +244,7 @@ class Replanner:
             for held in self._allocations.of(name).held()
             if held.backend == entry.backend
         )
-        return any(one is not None and naming.expand(entry.name, one) == name for one in seen)
+        return any(one is not None and entry.named(one) == name for one in seen)
 
     def _schedule(self) -> None:
         """Plans again when time alone changes something."""

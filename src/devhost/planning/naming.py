@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from devhost.backend.model import AttributeValue
+from devhost.backend.model import NOTHING, AttributeValue
 from devhost.backend.sysfs import BDF
 from devhost.backend.where import show
 
@@ -87,11 +87,20 @@ def template_problem(template: str) -> str:
     return problem(bare)
 
 
-def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | None:
+def shown(value: AttributeValue, other: Mapping[str, str]) -> str:
+    """A value as names have it: ``other`` has the text for some."""
+    text = show(value)
+    return other.get(text, text)
+
+
+def expand(
+    template: str, attributes: Mapping[str, AttributeValue], other: Mapping[str, str] = NOTHING
+) -> str | None:
     """The resource name of a device with these attributes; ``None`` if it lacks one of the fields.
 
-    Values are made valid: ``+`` becomes ``.`` (as in NVIDIA's names of MIG profiles), any other invalid
-    character ``-``. A part longer than 63 characters is cut and ends in eight hex digits of its hash.
+    ``other`` has the text for some values. Values are made valid: ``+`` becomes ``.`` (as in NVIDIA's names
+    of MIG profiles), any other invalid character ``-``. A part longer than 63 characters is cut and ends in
+    eight hex digits of its hash.
     """
     missing = [name for name in fields(template) if name not in attributes]
     if missing:
@@ -99,7 +108,7 @@ def expand(template: str, attributes: Mapping[str, AttributeValue]) -> str | Non
     if not fields(template):
         return template
     domain, _, rest = template.partition("/")
-    raw = _FIELD.sub(lambda found: show(attributes[found[1]]), rest)
+    raw = _FIELD.sub(lambda found: shown(attributes[found[1]], other), rest)
     legal = re.sub(r"[^A-Za-z0-9_.-]", "-", raw.replace("+", "."))
     legal = re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", legal)
     if len(legal) > MAX_NAME:

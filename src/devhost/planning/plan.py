@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 from itertools import compress, takewhile
 from operator import is_not
@@ -73,6 +73,12 @@ class Unit(NamedTuple):
     numa_nodes: tuple[int, ...] = ()
     whole: bool = False
     flaw: str = ""
+
+    @property
+    def device(self) -> Device:
+        """Its devices as one, with its id."""
+        found = as_one(self.id, self.devices)
+        return found if found.id == self.id else replace(found, id=self.id)
 
     def token(self, number: int) -> str:
         """The id of one of its tokens."""

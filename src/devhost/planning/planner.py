@@ -520,13 +520,14 @@ class _Run:
         if reason:
             self._refusals.append(self._refused(device, RefusalKind.NAME, reason))
             return None
-        return unit, tuple(map(seen.get, self._fields))
+        other = self._settings.name_map
+        return unit, tuple(naming.shown(seen[one], other) for one in self._fields if one in seen)
 
     def _take(self, devices: Sequence[Device], unit: str = "") -> None:
         """Gives the entry a device, or every member of a unit; none of them if one is refused."""
         entry, fields, first = self._settings, self._fields, devices[0]
         seen = self._entry.view(first)
-        name = naming.expand(entry.name, seen) if fields else entry.name
+        name = entry.named(seen) if fields else entry.name
         if fields and name is not None:
             self._names.add(name)
         replicas = replicas_of(entry.share, common(devices) if unit else seen)
@@ -606,7 +607,7 @@ class _Run:
         if fields:
             if problem := naming.problem(name):
                 return f"the name {name} {problem}"
-            values, others = _values(fields, device), self._given.values(name, entry)
+            values, others = _values(entry, fields, device), self._given.values(name, entry)
             if others is not None and others != values:
                 return (
                     f"the name {name} already represents {_shown(others)}, this device has {_shown(values)}"
@@ -664,7 +665,7 @@ class _Run:
         self._given.give((self._settings.backend, device.id), device, self._settings)
         offers = self._offers.get(name)
         if offers is None:
-            offers = self._open(name, _values(self._fields, device) if self._fields else None)
+            offers = self._open(name, _values(self._settings, self._fields, device) if self._fields else None)
         offers.append(offer)
 
 
@@ -700,8 +701,10 @@ def _numbered(replicas: int) -> int:
     return 2 + len(str(replicas))
 
 
-def _values(fields: Sequence[str], device: Device) -> tuple[AttributeValue, ...]:
-    return tuple(device.attributes[field] for field in fields)
+def _values(entry: ResourceSettings, fields: Sequence[str], device: Device) -> tuple[AttributeValue, ...]:
+    """The values that a device's name represents."""
+    values = (device.attributes[field] for field in fields)
+    return tuple(entry.name_map.get(show(value), value) if entry.name_map else value for value in values)
 
 
 def _shown(values: Sequence[AttributeValue]) -> str:

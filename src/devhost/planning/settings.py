@@ -15,6 +15,7 @@ from typing import Final
 from devhost.backend.frozen import frozen
 from devhost.backend.model import (
     HEALTHY,
+    NOTHING,
     AttributeValue,
     Cause,
     Device,
@@ -26,7 +27,7 @@ from devhost.backend.model import (
 from devhost.backend.where import Range, Where, shortfall
 
 from .give import NO_GIVE, Give
-from .naming import fields
+from .naming import expand, fields
 
 MAX_REPLICAS = 100_000
 """More tokens do not fit into the kubelet's receive limit of 4 MiB (about 39 bytes for a device)."""
@@ -233,13 +234,14 @@ class ResourceSettings:
     """One entry under ``resources``.
 
     ``index`` is its position in the file, from 0; ``name`` may be a template (see
-    ``devhost.planning.naming``). ``options`` is the value of the backend's ``ResourceOptions``; ``None`` if
-    it has none. Without ``topology`` the kubelet receives no NUMA nodes. ``permissions`` are those of the
-    device nodes in a container; if empty, the backend decides. ``give`` is what a container gets
-    besides. If an ``optional`` entry has no device, that is no problem. ``expect`` is how many devices it
-    should have; any number if empty. With ``take_over`` the resource is registered even while another plugin
-    serves it on this node. With ``check_starts`` a container does not start while a node that it was given is
-    another device. ``driver`` is the DRA driver that publishes the devices; empty for the device plugin.
+    ``devhost.planning.naming``), for which ``name_map`` has the text of some values. ``options`` is the value
+    of the backend's ``ResourceOptions``; ``None`` if it has none. Without ``topology`` the kubelet receives
+    no NUMA nodes. ``permissions`` are those of the device nodes in a container; if empty, the backend
+    decides. ``give`` is what a container gets besides. If an ``optional`` entry has no device, that is no
+    problem. ``expect`` is how many devices it should have; any number if empty. With ``take_over`` the
+    resource is registered even while another plugin serves it on this node. With ``check_starts`` a container
+    does not start while a node that it was given is another device. ``driver`` is the DRA driver that
+    publishes the devices; empty for the device plugin.
     """
 
     index: int
@@ -262,6 +264,7 @@ class ResourceSettings:
     serve: Serve = Serve.PLUGIN
     dra: DraTerms = DraTerms()
     driver: str = ""
+    name_map: Mapping[str, str] = field(default=NOTHING, hash=False)
     options: object = field(default=None, hash=False)  # third-party values need not be hashable
 
     @property
@@ -282,6 +285,10 @@ class ResourceSettings:
         named = {*fields(self.name), *filter(None, (self.share.attribute,))}
         given = self.give.attributes
         return frozenset(named).union(*from_where, *from_share, self.watched(), given, published)
+
+    def named(self, attributes: Mapping[str, AttributeValue]) -> str | None:
+        """The name of the resource of a device with these attributes; ``None`` if it lacks one of them."""
+        return expand(self.name, attributes, self.name_map)
 
     def unexpected(self, devices: int) -> str:
         """What is wrong with this number of devices; empty if it is an expected one."""

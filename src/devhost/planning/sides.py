@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from devhost.backend.frozen import frozen
@@ -37,6 +38,8 @@ SETTLE = 30.0
 
 RECHECK = 60.0
 """Seconds between two lists of ResourceClaims while one of them has a moving device allocated."""
+
+NO_UNITS: Mapping[Key, str] = MappingProxyType({})
 
 
 @frozen
@@ -122,6 +125,8 @@ class Sides:
         self._dra: Mapping[Key, _Place] = {}
         self._published: dict[Key, _Place] = {}
         """The devices that slices may hold."""
+        self._units: dict[Key, str] = {}
+        """The unit of each such device that is a member: slices and claims have the id of the unit."""
         self._withdrawn: dict[Key, _Withdrawn] = {}
         self._listed_before: dict[Key, dict[str, float]] = {}
         """The plugin resources that a device has left, each with the time."""
@@ -134,10 +139,17 @@ class Sides:
         self._unknown: dict[str, str] = {}
         """Why the API server cannot be asked, by driver."""
 
-    def start(self, published: Mapping[Key, str], driver: str = "") -> None:
-        """Takes the record of an earlier run: the devices that slices may hold, each with its resource."""
+    def start(
+        self, published: Mapping[Key, str], driver: str = "", units: Mapping[Key, str] = NO_UNITS
+    ) -> None:
+        """Takes the record of an earlier run: the devices that slices may hold, each with its resource.
+
+        ``units`` are those of members.
+        """
         for key, resource in published.items():
-            self._published.setdefault(key, _Place(driver, resource))
+            place = _Place(driver, resource)
+            if self._published.setdefault(key, place) == place and key in units:
+                self._units.setdefault(key, units[key])
 
     def begin(self) -> None:
         """Begins a plan: what waits for the Node is found out again."""
@@ -209,11 +221,18 @@ class Sides:
                 del self._listed_before[key]
         self._leaving = self._not_offered(self._dra)
 
-    def publishing(self, devices: Mapping[Key, str], driver: str = "") -> None:
-        """Slices may hold these devices from now on. Must be called before they are written."""
+    def publishing(
+        self, devices: Mapping[Key, str], driver: str = "", units: Mapping[Key, str] = NO_UNITS
+    ) -> None:
+        """Slices may hold these devices from now on, members as their units.
+
+        Must be called before they are written.
+        """
         for key, resource in devices.items():
             self._published[key] = _Place(driver, resource)
             self._withdrawn.pop(key, None)
+            self._units.pop(key, None)
+        self._units.update(units)
 
     def unpublished(self, keys: Collection[Key], driver: str = "") -> None:
         """The API server has confirmed that no slice of the driver holds these devices."""
@@ -269,6 +288,7 @@ class Sides:
                 one.checked, one.held_by = began, held_by
             else:
                 del self._withdrawn[key]
+                self._units.pop(key, None)
                 changed = True
         self._leaving = self._not_offered(self._dra)
         return changed
@@ -281,6 +301,11 @@ class Sides:
         withdrawn = {key: one.place for key, one in self._withdrawn.items()}
         places = {**withdrawn, **self._published}
         return {key: place.resource for key, place in places.items() if place.driver == driver}
+
+    def units(self, driver: str = "") -> Mapping[Key, str]:
+        """The units of those of :meth:`record` that are members."""
+        record = self.record(driver) if self._units else self._units
+        return {key: unit for key, unit in self._units.items() if key in record}
 
     def needs_node(self) -> bool:
         return bool(self._listed_before or self._awaited)

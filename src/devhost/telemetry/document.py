@@ -337,7 +337,13 @@ class VerdictStatus(TypedDict):
     devices: list[JudgedStatus]
 
 
-class DraDeviceStatus(Reasoned):
+class DraUnitStatus(TypedDict, total=False):
+    """The ids of the devices that are one, if a device is a unit."""
+
+    members: list[str]
+
+
+class DraDeviceStatus(Reasoned, DraUnitStatus):
     """One device that is offered through DRA.
 
     ``device`` is the id of the backend, ``name`` its name in the pool, ``slice`` the name of its

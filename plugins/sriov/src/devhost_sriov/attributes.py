@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from devhost.backend import Attribute, AttributeValue
+from devhost.backend.frozen import frozen
 from devhost.backend.purpose import (
     FABRIC_MANAGEMENT,
     NODE_NETWORK,
@@ -83,14 +84,46 @@ ATTRIBUTES = {
     "ddpProfile": Attribute(
         str, "DDP package that an Intel adapter has loaded", "GTPv1-C/U IPv4/IPv6 payload"
     ),
+    "sysattr.*": Attribute(
+        str, "text file in its sysfs directory: sysattr.qat/state, sysattr.numa_node", "up"
+    ),
+    "pf.sysattr.*": Attribute(
+        str, "text file in the sysfs directory of its physical function: pf.sysattr.qat/state", "up"
+    ),
 }
 """The attributes of the backend."""
+
+OWN_FILE, PHYSICAL_FILE = "sysattr.", "pf.sysattr."
+"""The beginnings of attributes that name a file in sysfs."""
+
+
+@frozen
+class NamedFiles:
+    """The files of sysfs that the configuration names, of functions and of physical ones."""
+
+    own: frozenset[str] = frozenset()
+    physical: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(wanted: Collection[str]) -> NamedFiles:
+        """Those that these attributes name."""
+
+        def below(family: str) -> frozenset[str]:
+            return frozenset(one.removeprefix(family) for one in wanted if one.startswith(family)) - {""}
+
+        return NamedFiles(below(OWN_FILE), below(PHYSICAL_FILE))
+
+
+NO_NAMED_FILES = NamedFiles()
+
 
 _ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 
 
-def of_function(function: Function, snapshot: Snapshot, facts: Facts) -> dict[str, AttributeValue]:
-    """All known attributes of a function."""
+def of_function(
+    function: Function, snapshot: Snapshot, facts: Facts, files: NamedFiles = NO_NAMED_FILES
+) -> dict[str, AttributeValue]:
+    """All known attributes of a function, with the files that the configuration names."""
     found: dict[str, AttributeValue] = {
         "kind": function.kind.value,
         "isRdma": bool(function.rdma_devices),
@@ -99,6 +132,9 @@ def of_function(function: Function, snapshot: Snapshot, facts: Facts) -> dict[st
     found.update((name, text) for name, text in _texts(function, snapshot, facts) if text)
     found.update((name, number) for name, number in _numbers(function) if number is not None)
     found.update((name, several) for name, several in _lists(function, snapshot) if several)
+    found.update((OWN_FILE + name, text) for name, text in function.files if name in files.own)
+    if files.physical and (physical := snapshot.physical_of(function)) is not None:
+        found.update((PHYSICAL_FILE + name, text) for name, text in physical.files if name in files.physical)
     return found
 
 

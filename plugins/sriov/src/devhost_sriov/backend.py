@@ -35,9 +35,9 @@ from devhost.backend.purpose import (
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .allocation import VARIABLE, document, edits, group_node, own_nodes
-from .attributes import ATTRIBUTES, of_function
+from .attributes import ATTRIBUTES, NO_NAMED_FILES, NamedFiles, of_function
 from .bursts import BurstWait
-from .health import Lacks, Readiness, verdict
+from .health import Lacks, Readiness, verdict, without_heartbeat
 from .in_use import UNKNOWN, in_use
 from .model import VGPU_TYPE, Facts, Function, Interface, Kind, Snapshot
 from .network import Network
@@ -106,6 +106,7 @@ class Sriov(Backend):
         # Replaced, never modified: probe(), allocate() and watch() read it on other threads.
         self._made: dict[str, tuple[_Basis, Device]] = {}
         self._snapshot = Snapshot()
+        self._files = NO_NAMED_FILES
         self._provisioner = Provisioner(
             Bus(context.root),
             Ownership(context.root),
@@ -129,7 +130,10 @@ class Sriov(Backend):
             OSError: sysfs cannot be listed.
         """
         self._bursts.wait(self._snapshot.functions)
-        snapshot = self._scan.scan()
+        files = NamedFiles.of(self.context.wanted)
+        if files != self._files:
+            self._files, self._made = files, {}
+        snapshot = self._scan.scan(files)
         facts, lacks = self._network.facts(snapshot), self._readiness.lacks(snapshot)
         stored = in_use(self._sysfs, snapshot.functions.values())
         self._made = {
@@ -191,8 +195,9 @@ class Sriov(Backend):
         """The functions that do not respond."""
         dead = unhealthy("its configuration space reads as ones: it failed or lost its link")
         made = self._made
-        paths = {device.id: made[device.id][0].function.path for device in devices if device.id in made}
-        return {name: dead for name, path in paths.items() if self._sysfs.is_dead(path)}
+        functions = [made[device.id][0].function for device in devices if device.id in made]
+        found = without_heartbeat(self._sysfs, functions)
+        return found | {one.id: dead for one in functions if self._sysfs.is_dead(one.path)}
 
     def close(self) -> None:
         """Ends the netlink process, if there is one."""
@@ -240,7 +245,7 @@ class Sriov(Backend):
 
     def _device(self, basis: _Basis, snapshot: Snapshot) -> Device:
         function = basis.function
-        attributes = of_function(function, snapshot, basis.facts)
+        attributes = of_function(function, snapshot, basis.facts, self._files)
         if basis.purpose:
             attributes[PURPOSE] = basis.purpose
         is_allowed = self.options.allow_in_use and basis.purpose in (NODE_NETWORK, NODE_STORAGE)

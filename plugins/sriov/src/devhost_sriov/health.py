@@ -8,18 +8,27 @@ functions have thousands of files. The checks are those of Allocate, so both alw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 
 from devhost.backend import HEALTHY, AllocationError, Event, Health, unhealthy
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import Sysfs, function_path
+from devhost.backend.sysfs import BDF, Sysfs, function_path
 
 from . import allocation
 from .model import Function, Interface, Kind, Snapshot
 from .options import KUBEVIRT, PERMISSIONS, RDMA, VHOST_NET
 from .scan import MAX_PLACES
+
+DEBUGFS = "/sys/kernel/debug"
+
+COPROCESSOR = "0b40"
+"""The PCI class of QAT accelerators and their virtual functions."""
+
+_ACCELERATOR = re.compile(rf"qat_\w+_({BDF.pattern})")
+"""Names of the directories of QAT accelerators in debugfs: ``qat_4xxx_0000:6b:00.0``."""
 
 _NO_CARRIER = frozenset({"down", "lowerlayerdown", "notpresent"})
 """States of an enabled interface without carrier (RFC 2863, ``operstate``)."""
@@ -53,6 +62,26 @@ def _carrier(ports: Sequence[Interface], *, own: bool) -> Health:
     names = " and ".join(port.name for port in ports)
     of = "" if own else " of its physical function"
     return unhealthy(f"{names}{of} {'has' if len(ports) == 1 else 'have'} no carrier")
+
+
+def without_heartbeat(sysfs: Sysfs, functions: Sequence[Function]) -> dict[str, Health]:
+    """The functions of QAT accelerators that do not respond, by id, as the driver of their physical function
+    finds at each read (Linux, Documentation/ABI/testing/debugfs-driver-qat). None if debugfs is not readable.
+    """
+    if not any(one.pci_class.startswith(COPROCESSOR) for one in functions):
+        return {}
+    found: dict[str, Health] = {}
+    for name in sysfs.names(DEBUGFS):
+        if (accelerator := _ACCELERATOR.fullmatch(name)) is None:
+            continue
+        if sysfs.text(f"{DEBUGFS}/{name}/heartbeat/status") == "-1":
+            address = accelerator[1]
+            own = unhealthy("it does not respond: its heartbeat is -1")
+            of = unhealthy(f"its physical function {address} does not respond: its heartbeat is -1")
+            found |= {
+                one.id: of if one.parent else own for one in functions if address in (one.id, one.parent)
+            }
+    return found
 
 
 _MODULES = {allocation.CONTAINER: "vfio", allocation.VHOST_NET_NODE: "vhost_net", allocation.TUN: "tun"}

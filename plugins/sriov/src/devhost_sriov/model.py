@@ -119,6 +119,9 @@ class Function:
     ``vgpu_type``
         The number of its NVIDIA vGPU type, for a virtual function on driver ``nvidia`` since Linux 6.8; 0 if
         no vGPU is configured.
+    ``files``
+        The names and the content of those files in its directory that the configuration names, if there are
+        any, in the order of names.
     ``inode``
         Changes when the function is removed and appears again under its id.
     """
@@ -150,6 +153,7 @@ class Function:
     vdpa: Vdpa | None = None
     acpi_index: int | None = None
     pkey: str = ""
+    files: tuple[tuple[str, str], ...] = ()
     inode: int = 0
 
     @property

@@ -26,6 +26,7 @@ from devhost.backend.sysfs import (
     natural,
 )
 
+from .attributes import NO_NAMED_FILES, NamedFiles
 from .model import (
     REPRESENTOR,
     VGPU_TYPE,
@@ -59,13 +60,16 @@ _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5,31}")
 _VIRTFN = re.compile(r"virtfn(\d{1,5})")
 _VIRTIO_DEVICE = re.compile(r"virtio\d{1,9}")
 _BRIDGE = "06"
+_LOCKED = frozenset({"sriov_numvfs", "driver_override", "uevent", "carrier", "speed", "duplex"})
+"""Files that block, see above: none of them is read, even if the configuration names it."""
 
 
 class FunctionReader:
     """Reads functions. Caches what they have in common, so create a new one for each scan."""
 
-    def __init__(self, sysfs: Sysfs) -> None:
+    def __init__(self, sysfs: Sysfs, files: NamedFiles = NO_NAMED_FILES) -> None:
         self._sysfs = sysfs
+        self._files = files
         self._numa: dict[str, int | None] = {}
         self._indexes: dict[str, dict[str, int]] = {}
         self._vdpa: dict[str, Vdpa] | None = None
@@ -127,6 +131,7 @@ class FunctionReader:
             vdpa=vdpa,
             acpi_index=_positive(sysfs.integer(f"{path}/acpi_index")),
             pkey=self._pkey(path, rdma_devices),
+            files=self._named(path, kind),
             inode=inode,
         )
 
@@ -158,6 +163,7 @@ class FunctionReader:
             rdma_devices=rdma_devices,
             vdpa=vdpa,
             pkey=self._pkey(path, rdma_devices),
+            files=self._named(path, Kind.SCALABLE),
             inode=inode,
         )
 
@@ -233,6 +239,12 @@ class FunctionReader:
         names.discard("")
         return tuple(sorted(names, key=natural))
 
+    def _named(self, path: str, kind: Kind) -> tuple[tuple[str, str], ...]:
+        """The files that the configuration names, with their content."""
+        names = self._files.own | (self._files.physical if kind is Kind.PHYSICAL else frozenset())
+        found = ((name, self._sysfs.sysattr(path, name)) for name in sorted(names) if not _waits(name))
+        return tuple((name, text) for name, text in found if text)
+
     def _pkey(self, path: str, rdma_devices: tuple[str, ...]) -> str:
         for name in rdma_devices:
             text = self._sysfs.text(f"{path}/infiniband/{name}/ports/1/pkeys/0").lower()
@@ -273,6 +285,11 @@ def _positive(number: int | None) -> int | None:
     return number if number is not None and 0 <= number < 1 << 32 else None
 
 
+def _waits(name: str) -> bool:
+    """Whether a file may wait for the lock of a device."""
+    return name.rpartition("/")[2] in _LOCKED
+
+
 def _word(text: str) -> str:
     return text if text.isprintable() and not any(map(str.isspace, text)) else ""
 
@@ -305,6 +322,7 @@ class Scan:
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
+        self._files = NO_NAMED_FILES
         self._known: dict[str, _Known] = {}
         self._strays: tuple[Interface, ...] = ()
         self._strays_read = False
@@ -332,18 +350,22 @@ class Scan:
             elif path.startswith(VIRTUAL_INTERFACES):
                 self._strays_stale = True
 
-    def scan(self) -> Snapshot:
+    def scan(self, files: NamedFiles = NO_NAMED_FILES) -> Snapshot:
         """Everything that exists now. Without an event since the last scan, everything is read again.
+
+        Args:
+            files: the files that the configuration names now.
 
         Raises:
             OSError: a bus cannot be listed.
         """
-        everything = self._everything or (self._quiet and not self._interfaces_stale)
+        other_files, self._files = files != self._files, files
+        everything = self._everything or other_files or (self._quiet and not self._interfaces_stale)
         listed = self._sysfs.identities(PCI_BUS)
         scalable = self._sysfs.identities(AUXILIARY_BUS)
         listed |= {name: inode for name, inode in scalable.items() if SCALABLE.fullmatch(name)}
         # every device on the buses: read again, or as before
-        reader = FunctionReader(self._sysfs)
+        reader = FunctionReader(self._sysfs, files)
         known: dict[str, _Known] = {}
         for name, inode in listed.items():
             old = self._known.get(name)

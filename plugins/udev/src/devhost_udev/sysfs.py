@@ -15,26 +15,17 @@ from pathlib import Path
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import (
     DEVICES,
-    is_regular,
     link_target,
     natural,
     prefix_of,
     read_bytes,
     read_line,
     read_lines,
+    sysattr,
 )
 
 KINDS = {"c": "char", "b": "block"}
 """The first letter of a device key (``c10:229``), in udevd's notation, and the directory in ``/sys/dev``."""
-
-_FOREIGN = ("/kernel/", "/fs/")
-"""Parts of sysfs without devices: reading files of debugfs and tracefs may block or have side effects."""
-
-_ACTS_ON_READ = frozenset({"hot_add", "vpd", "rom", "config"})
-"""Files that are never read: zram's ``hot_add`` creates a device, ``vpd`` may take seconds, others are
-binary."""
-
-_BREAKS = re.compile(r"[\t\n]+")
 
 _NUMBER = re.compile(r"[0-9]+:[0-9]+")
 
@@ -95,7 +86,6 @@ class SysTree:
 
     def __init__(self, root: Path) -> None:
         self._prefix = prefix_of(root)
-        self._top = os.path.realpath(f"{self._prefix}/sys")
         self._kobjects: dict[str, Kobject | None] = {}
         self._texts: dict[tuple[str, str], str] = {}
 
@@ -245,18 +235,5 @@ class SysTree:
         return ".".join(reversed(names))
 
     def attribute(self, path: str, name: str) -> str:
-        """The value of the attribute ``sysattr.<name>`` for the device at ``path``; empty if there is none.
-
-        Links and ``..`` are followed within the part of sysfs that describes devices. Only regular files are
-        read; those that are binary, unreadable or larger than a page count as absent. Line breaks and tabs
-        become spaces.
-        """
-        here = f"{self._prefix}{path}/{name}"
-        if "/" in name:
-            here = os.path.realpath(here) if os.path.exists(here) else ""  # noqa: PTH110 - no error wanted
-            inside = here.removeprefix(self._top)
-            if inside == here or inside.startswith(_FOREIGN):
-                return ""
-        if here.rpartition("/")[2] in _ACTS_ON_READ or not is_regular(here):
-            return ""
-        return " ".join(_BREAKS.split(read_line(here)))
+        """The value of the attribute ``sysattr.<name>``, see :func:`devhost.backend.sysfs.sysattr`."""
+        return sysattr(self._prefix, path, name)

@@ -138,6 +138,8 @@ def _value(record: ClaimRecord, device: ClaimedDevice, number: int, boot: str) -
     ]
     if len(device.cdi_ids) > 1:
         words.append(f"also={','.join(quote(name, _SAFE_IN_LIST) for name in device.cdi_ids[1:])}")
+    if device.members:
+        words.append(f"members={','.join(quote(name, _SAFE_IN_LIST) for name in device.members)}")
     if record.metadata:
         words.append(f"metadata={quote(record.metadata, _SAFE)}")
     words += ["admin"] * device.admin
@@ -215,6 +217,7 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
         max(1, int(given["replicas"])),
         "exclusive" in flags,
         max(1, int(given.get("slots", 1))),
+        tuple(map(unquote, filter(None, given.get("members", "").split(",")))),
     )
     return _Parsed(
         given.get("name", name),
