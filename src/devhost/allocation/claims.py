@@ -36,6 +36,8 @@ NAMED = 20
 
 _TOO_OFTEN = "one claim has it allocated more often than share.replicas allows"
 
+_EXCLUDED = "the claim has another device that excludes it"
+
 
 class DeviceHeld(AllocationError):
     """A container or another claim holds a device, or hardware that conflicts with it."""
@@ -311,8 +313,14 @@ class ClaimAllocations:
 
     def _check(self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod]) -> None:
         ledger = self._ledger
+        own = ClaimIndex(
+            Held(one.resource, (), one.key[0], ledger.present(one.key), one.exclusive, claim, Serve.DRA)
+            for one in wanted
+        )
         for one in wanted:
             device = ledger.present(one.key)
+            if own.conflict(one.key, device) is not None:
+                raise _held(one.resource, device, Reason(_EXCLUDED))
             near = ClaimIndex(self.near(one.key, device, claim))
             if pods and pod_claims(device):
                 others = ledger.devices.sharing(device) - {one.key}

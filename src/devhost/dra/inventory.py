@@ -386,7 +386,7 @@ class DraInventory:
             names = named.get(device.id, NOTHING)
             one = DraDevice(key, device, health, name, entry, backend, replicas, bound, self._driver, names)
             self._devices[full], self._known[full] = one, (name, key)
-            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints))
+            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints, entry.counts))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers

@@ -165,7 +165,8 @@ class DraTerms:
     ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
     that of a class may set all of them. ``attributes`` and ``capacity`` are published besides the backend's
     attributes; ``only`` they, if the entry has a profile. Without ``lists``, no attribute is a list.
-    ``taints`` has the effect of each cause with a separate taint.
+    ``taints`` has the effect of each cause with a separate taint. With ``counters``, devices that exclude
+    each other are offered together, and schedulers decide.
     """
 
     device_class: str = ""
@@ -176,6 +177,7 @@ class DraTerms:
     only: bool = False
     lists: bool = False
     taints: Mapping[Cause, Effect] = OF_ANY
+    counters: bool = False
 
     def sources(self) -> frozenset[str]:
         """Every attribute name from which something is published, of a device and of one that it names."""
@@ -257,6 +259,11 @@ class ResourceSettings:
     serve: Serve = Serve.PLUGIN
     dra: DraTerms = DraTerms()
     options: object = field(default=None, hash=False)  # third-party values need not be hashable
+
+    @property
+    def counts(self) -> bool:
+        """Whether devices that exclude each other are offered together, with shared counters."""
+        return self.dra.counters and self.serve is Serve.DRA
 
     @property
     def uses(self) -> frozenset[str]:
