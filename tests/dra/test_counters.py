@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slice_rules import amount, pool_problems
@@ -90,6 +91,7 @@ trees = st.lists(st.tuples(things, things), max_size=6).map(
 )
 
 
+@pytest.mark.conformance(124)
 @promise
 @given(trees)
 def test_counters_allow_exactly_the_sets_that_devhost_gives(devices: list[Device]) -> None:
