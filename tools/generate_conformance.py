@@ -193,7 +193,7 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         123: "Slices and sockets of another program with the driver's name are left alone, and reported.",
     },
     "Shared counters": {
-        124: "Devices that exclude each other are offered together, and schedulers give one of them (KEP-4815).",
+        124: "Schedulers get devices that exclude each other together, and give one of them (KEP-4815).",
     },
 }
 """The promises, in sections. Their numbers are names: tests and reports refer to them."""

@@ -115,6 +115,11 @@ def test_without_counters_no_two_devices_that_exclude_each_other_are_published(d
         assert any(exclude(devices[int(one.device_id[1:])], other) for other in before)
 
 
+def test_without_counters_the_parts_are_published_that_are_offered_instead_of_their_whole() -> None:
+    found, _, left_out = published(card(withheld="it has parts", divided=True), dropped=["sharedCounters"])
+    assert [*found] == [VF0, VF1] and [one.device_id for one in left_out] == [PF]
+
+
 def test_a_whole_takes_as_much_as_all_of_its_parts() -> None:
     found, sets, _ = published(card())
     ((name, counters),) = sets.items()

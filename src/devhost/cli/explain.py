@@ -330,17 +330,25 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
     planned = seen.found.plan.resources.get(one.resource)
     if not driver or planned is None:
         return {}
-    offers = (offer for offer in planned.offers if offer.device.id == device.id)
+    counts = planned.entry.counts  # counters depend on the other devices
+    offers = (offer for offer in planned.offers if counts or offer.device.id == device.id)
     others = seen.found.scanners[backend].devices
     extra = aliased(planned.entry.dra, one.resource, device, others)
     pool = Pool(driver, one.node, one.resource, backend)
-    pool.slices([Offered(offer.device, HEALTHY, offer.replicas, extra) for offer in offers])
+    slices, _ = pool.slices(
+        [Offered(offer.device, HEALTHY, offer.replicas, extra, counters=counts) for offer in offers]
+    )
     slot = pool.slot(device.id)
     if slot is None:
         return {}
     found = {key: show(next(iter(value.values()))) for key, value in slot.body["attributes"].items()}
     for key, value in slot.body.get("capacity", {}).items():
         found[f"{key} (capacity)" if key in found else key] = str(value["value"])
+    sets = {one["name"]: one["counters"] for some in slices for one in some.counters}
+    for one in slot.body.get("consumesCounters", ()):
+        for key, value in one["counters"].items():
+            most = sets[one["counterSet"]][key]["value"]
+            found[f"{key} (counter of {one['counterSet']})"] = f"{value['value']} of {most}"
     return found
 
 

@@ -8,6 +8,7 @@ common are one set, so a device needs only that set. What backends state (``Devi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from devhost.backend.model import Device
@@ -88,11 +89,14 @@ def counted(devices: Sequence[Device]) -> Counted:
 
 
 def excluded(devices: Iterable[Device]) -> Mapping[str, str]:
-    """The devices that one before them excludes, each with that one."""
+    """The devices that one before them excludes, each with that one.
+
+    Divided ones are the last, because without counters their parts are offered.
+    """
     wholes: dict[str, str] = {}
     parts: dict[str, str] = {}
     found: dict[str, str] = {}
-    for device in devices:
+    for device in sorted(devices, key=attrgetter("divided")):
         claims, others = _things(device)
         before = [places[one] for one in claims for places in (wholes, parts) if one in places]
         before += [wholes[one] for one in others if one in wholes]

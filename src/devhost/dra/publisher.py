@@ -76,7 +76,7 @@ FALLBACKS = {
     "allowMultipleAllocations": "devices with replicas are not published",
     "capacity": "devices with replicas are not published",
     "requestPolicy": "devices with replicas are not published",
-    COUNTERS: "of devices that exclude each other, only the first is published",
+    COUNTERS: "of devices that exclude each other, one is published",
 }
 """What happens without a field."""
 

@@ -493,7 +493,7 @@ class _Run:
             if entry.when_empty is WhenEmpty.REGISTER and self._given.owner(entry.name, entry) is None:
                 self._open(entry.name)
         if entry.counts:
-            self._together = self._counted()
+            self._together = yield from self._counted()
         one_by_one = not entry.share.attribute
         units: dict[tuple[str, object], list[Device]] = {}
         for n, device in enumerate(self._entry.selected.values(), 1):
@@ -517,15 +517,17 @@ class _Run:
             self._values,
         )
 
-    def _counted(self) -> frozenset[Key]:
+    def _counted(self) -> Generator[None, None, frozenset[Key]]:
         """The devices that the entry can offer if none of them counts for another one."""
         backend, found = self._settings.backend, self._entry.selected
         every = frozenset((backend, one) for one in found)
-        return frozenset(
-            (backend, one.id)
-            for one in found.values()
-            if self._refusal(one, self._settings.name, every) is None
-        )
+        kept = set[Key]()
+        for n, one in enumerate(found.values(), 1):
+            if n % STRIDE == 0:
+                yield
+            if self._refusal(one, self._settings.name, every) is None:
+                kept.add((backend, one.id))
+        return frozenset(kept)
 
     def _unit(self, device: Device) -> tuple[str, object] | None:
         """A device's unit and what names its resource; ``None`` after refusing one that has no unit."""
