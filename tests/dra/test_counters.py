@@ -176,13 +176,13 @@ def test_eight_gpus_of_seven_instances_are_within_the_limits_of_the_api_server()
     )
 
 
-def test_devices_that_more_counters_than_a_set_has_would_tell_apart_are_not_offered_together() -> None:
+def test_devices_that_need_more_counters_than_a_set_can_have_are_not_offered_together() -> None:
     whole = Device("a", claims=frozenset(f"device:{n}" for n in range(33)))
     parts = [Device(f"p{n:02}", part_of=frozenset({f"device:{n}"})) for n in range(33)]
     found, sets, left_out = published([whole, *parts])
     assert [*found] == ["a"] and sets == {}
     assert left_out[0] == LeftOut(
-        "p00", "", "a excludes it, and more than 32 counters would have to tell them apart"
+        "p00", "", "a excludes it, and more than 32 counters would be needed to keep them apart"
     )
 
 

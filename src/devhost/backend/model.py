@@ -282,8 +282,8 @@ class Device:
         What this device can give to its parts, in entries with ``dra.counters``: ``{"memory-slices": 8}``.
         Names are DNS labels, amounts whole numbers above zero.
     ``consumes``
-        What this device takes of the ``counters`` of the device that it is part of. A scheduler gives no more
-        than there is. devhost itself compares ``claims``, so parts that exclude each other need a common one.
+        What this device takes of the ``counters`` of the device that it is part of. A scheduler gives at most
+        what there is. devhost itself compares ``claims``, so parts that exclude each other need a common one.
     """
 
     id: str

@@ -344,11 +344,11 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
     found = {key: show(next(iter(value.values()))) for key, value in slot.body["attributes"].items()}
     for key, value in slot.body.get("capacity", {}).items():
         found[f"{key} (capacity)" if key in found else key] = str(value["value"])
-    sets = {one["name"]: one["counters"] for some in slices for one in some.counters}
-    for one in slot.body.get("consumesCounters", ()):
-        for key, value in one["counters"].items():
-            most = sets[one["counterSet"]][key]["value"]
-            found[f"{key} (counter of {one['counterSet']})"] = f"{value['value']} of {most}"
+    sets = {shared["name"]: shared["counters"] for one in slices for shared in one.counters}
+    for taken in slot.body.get("consumesCounters", ()):
+        for key, value in taken["counters"].items():
+            most = sets[taken["counterSet"]][key]["value"]
+            found[f"{key} (counter of {taken['counterSet']})"] = f"{value['value']} of {most}"
     return found
 
 

@@ -43,6 +43,9 @@ MAX_ENTRIES = 32
 MAX_MEMBERS = 16
 """Members of all lists of a device: the API allows 48 values, with each of the other attributes as one."""
 
+SETS = 8
+"""Counter sets in a slice, which then has no devices."""
+
 MAX_SLICES = 10_000
 """Slices of a pool: their numbers have four digits, so that the order of names is the order of slices."""
 
@@ -65,6 +68,8 @@ _END = "-00000000-0000"
 _ROOM = MAX_SUBDOMAIN - len(_END)
 _NUMBERED = re.compile(r"-[0-9a-f]{8}-[0-9]{4}")
 """The end of a slice's name: a hash and the number of the slice."""
+UNCOUNTED = "this API server does not support shared counters"
+"""Why devices that exclude each other are not offered together."""
 REFUSED = "the API server refused it"
 """Why an attribute or a device is left out that the API server names in a refusal."""
 _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
@@ -251,20 +256,24 @@ class Pool:
         supported: bool,
     ) -> None:
         """Adds counters to devices that exclude each other, or leaves out all but the first of them."""
-        from .counters import PER_SLICE, UNSUPPORTED, counted, excluded  # only where an entry has them
+        from devhost.planning.counters import counted, excluded  # only where an entry has counters
 
         devices = [*{one.device.id: one.device for one in offers if one.device.id in bodies}.values()]
-        found = counted(devices)
-        apart = {**({} if supported else dict.fromkeys(found.consumed, UNSUPPORTED)), **found.apart}
+        sets, apart = counted(devices)
+        if not supported:
+            apart = {**{one: UNCOUNTED for some in sets for one in some.taken}, **apart}
+            sets = ()
         for identity, other in excluded(one for one in devices if one.id in apart).items():
             del bodies[identity]
             left_out.append(LeftOut(identity, "", f"{other} excludes it, and {apart[identity]}"))
-        for identity, consumed in found.consumed.items() if supported else ():
-            body = {**bodies[identity], "consumesCounters": consumed}
-            before = self._slots.get(identity)
-            bodies[identity] = before.body if before is not None and before.body == body else body
-        sets = found.sets if supported else ()
-        shared = [tuple(sets[start : start + PER_SLICE]) for start in range(0, len(sets), PER_SLICE)]
+        for some in sets:
+            for identity, taken in some.taken.items():
+                consumes = [{"counterSet": some.name, "counters": _counters(taken)}]
+                body = {**bodies[identity], "consumesCounters": consumes}
+                before = self._slots.get(identity)
+                bodies[identity] = before.body if before is not None and before.body == body else body
+        content = [{"name": one.name, "counters": _counters(one.most)} for one in sets]
+        shared = [tuple(content[start : start + SETS]) for start in range(0, len(content), SETS)]
         self._counters = [
             DesiredSlice(MAX_SLICES - number, (), (), hash_of(some), some)
             for number, some in enumerate(shared, 1)
@@ -552,6 +561,10 @@ def _value(key: str, value: AttributeValue) -> Mapping[str, Any]:
 def _typed(kind: str, value: AttributeValue) -> Mapping[str, Any]:
     """A value with its type; devices share it in memory, because most values of a node are equal."""
     return {kind: value}
+
+
+def _counters(amounts: Mapping[str, int]) -> Mapping[str, Any]:
+    return {name: {"value": quantity(amount)} for name, amount in sorted(amounts.items())}
 
 
 def _slots(replicas: int) -> dict[str, Any]:

@@ -9,35 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from devhost.backend.model import Device
-from devhost.planning.claims import binds_pod
-from devhost.planning.naming import slug
 
-from .aliases import quantity
-
-PER_SLICE = 8
-"""Counter sets in a slice, which has no devices then."""
+from .claims import binds_pod
+from .naming import slug
 
 PER_SET = 32
-"""Counters in a set, and those of it that a device consumes."""
+"""Counters in a set at most, by the limits of ``ResourceSlice`` in ``resource.k8s.io/v1``."""
 
-UNSUPPORTED = "this API server does not support shared counters"
-TOO_MANY = f"more than {PER_SET} counters would have to tell them apart"
+TOO_MANY = f"more than {PER_SET} counters would be needed to keep them apart"
 
 Amounts = Mapping[str, int]
+"""How much of each counter, by its name."""
 
 
-class Counted(NamedTuple):
-    """What slices have for devices that exclude each other, in the terms of JSON.
+class CounterSet(NamedTuple):
+    """A set of counters: how much there is, and what each device takes of it."""
 
-    ``consumed`` is by device. ``apart`` is why devices cannot be offered together, also by device.
-    """
-
-    sets: Sequence[Mapping[str, Any]]
-    consumed: Mapping[str, Sequence[Mapping[str, Any]]]
-    apart: Mapping[str, str]
+    name: str
+    most: Amounts
+    taken: Mapping[str, Amounts]
 
 
 class _Thing(NamedTuple):
@@ -60,32 +53,20 @@ class _Thing(NamedTuple):
         return dict.fromkeys(self.wholes, self.amount) | dict.fromkeys(self.parts, 1)
 
 
-def counted(devices: Sequence[Device]) -> Counted:
-    """The counters of devices that exclude each other."""
-    sets: list[Mapping[str, Any]] = []
-    consumed: dict[str, Sequence[Mapping[str, Any]]] = {}
+def counted(devices: Sequence[Device]) -> tuple[Sequence[CounterSet], Mapping[str, str]]:
+    """The counters of devices that exclude each other, and why some cannot be offered together, by device.
+
+    A device takes counters of one set at most. The ids of the devices are unique.
+    """
+    sets = []
     apart: dict[str, str] = {}
     for things in _groups(devices):
         members = {one for thing in things.values() for one in thing.members}
-        group = [one for one in devices if one.id in members]
         if len(things) > PER_SET:
             apart |= dict.fromkeys(members, TOO_MANY)
-            continue
-        most = {slug(text): thing.amount for text, thing in things.items()}
-        taken: dict[str, dict[str, int]] = {one.id: {} for one in group}
-        owners = [one for one in group if one.counters]
-        if len(owners) == 1 and len(most) + len(owners[0].counters) <= PER_SET:
-            most = {**owners[0].counters, **most}
-            taken = {one.id: dict(_stated(one, owners[0])) for one in group}
-        for text, thing in things.items():
-            for one, amount in thing.amounts().items():
-                taken[one][slug(text)] = amount
-        wholes = {one for thing in things.values() for one in thing.wholes}
-        name = slug(next(one.id for one in group if one.id in wholes))
-        sets.append({"name": name, "counters": _values(most)})
-        for one, amounts in taken.items():
-            consumed[one] = [{"counterSet": name, "counters": _values(amounts)}]
-    return Counted(sets, consumed, apart)
+        else:
+            sets.append(_set_of([one for one in devices if one.id in members], things))
+    return sets, apart
 
 
 def excluded(devices: Iterable[Device]) -> Mapping[str, str]:
@@ -144,6 +125,21 @@ def _groups(devices: Sequence[Device]) -> Iterable[Mapping[str, _Thing]]:
             yield {different[one]: one for one in joined}
 
 
+def _set_of(devices: Sequence[Device], things: Mapping[str, _Thing]) -> CounterSet:
+    """The counters of these things. The set has the name of the first device that claims one of them."""
+    most = {slug(text): thing.amount for text, thing in things.items()}
+    taken: dict[str, dict[str, int]] = {one.id: {} for one in devices}
+    owners = [one for one in devices if one.counters]
+    if len(owners) == 1 and len(most) + len(owners[0].counters) <= PER_SET:
+        most = {**owners[0].counters, **most}
+        taken = {one.id: dict(_stated(one, owners[0])) for one in devices}
+    for text, thing in things.items():
+        for one, amount in thing.amounts().items():
+            taken[one][slug(text)] = amount
+    wholes = {one for thing in things.values() for one in thing.wholes}
+    return CounterSet(slug(next(one.id for one in devices if one.id in wholes)), most, taken)
+
+
 def _stated(device: Device, owner: Device) -> Amounts:
     """What a device takes of the counters that another one states, or this one."""
     if device is owner:
@@ -151,7 +147,3 @@ def _stated(device: Device, owner: Device) -> Amounts:
     if owner.claims.isdisjoint(device.part_of):
         return {}
     return {name: amount for name, amount in device.consumes.items() if name in owner.counters}
-
-
-def _values(amounts: Amounts) -> Mapping[str, Any]:
-    return {name: {"value": quantity(amount)} for name, amount in sorted(amounts.items())}
