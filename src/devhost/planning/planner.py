@@ -325,7 +325,7 @@ def _alike(one: Device, other: Device) -> bool:
         and one.claims == other.claims
         and one.part_of == other.part_of
         and one.numa_nodes == other.numa_nodes
-        and one.withheld == other.withheld
+        and (one.withheld, one.divided) == (other.withheld, other.divided)
         and one.reserved == other.reserved
         and one.inherited == other.inherited
     )
