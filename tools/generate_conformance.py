@@ -192,6 +192,9 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         122: "Devices have the attributes and capacities that claims and classes of other drivers select by.",
         123: "Slices and sockets of another program with the driver's name are left alone, and reported.",
     },
+    "Shared counters": {
+        124: "Schedulers get devices that exclude each other together, and give one of them (KEP-4815).",
+    },
 }
 """The promises, in sections. Their numbers are names: tests and reports refer to them."""
 

@@ -106,6 +106,13 @@ def test_hardware_of_a_claim_is_refused_to_another_claim() -> None:
         node.prepare(TWO, claimed())
 
 
+def test_a_claim_with_a_card_and_a_part_of_it_is_refused_even_if_a_scheduler_gave_both() -> None:
+    node = Node(CARD, PART)
+    with pytest.raises(DeviceHeld, match="card0 cannot be allocated: the claim has another device that excl"):
+        node.prepare(ONE, claimed(), claimed(PART))
+    assert node.allocations.claims.by_device() == {}
+
+
 def test_hardware_that_a_held_device_gains_is_refused_to_a_claim() -> None:
     node = Node(CARD, PART)
     bare = replace(CARD, claims=frozenset())

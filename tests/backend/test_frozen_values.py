@@ -41,9 +41,11 @@ def test_changing_the_dict_of_a_value_does_not_change_the_value() -> None:
         Device("d", given, unusable_for=given),
         Edits(env=given, annotations=given),
         MissingDriver("d", "none", given),
+        Device("d", counters=(amounts := {"slices": 8}), consumes=amounts),
     )
     before = copy.deepcopy(values)
     given["model"] = "y"
+    amounts["slices"] = 9
     assert values == before
 
 

@@ -229,6 +229,30 @@ def test_a_faulty_entry_is_refused_at_its_key_with_a_hint(
     assert [str(found) for found in complaints(file(f"name: a.b/c, {entry}"))] == [f"f.yaml:{said}"]
 
 
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("name: 'a.b/{vendor}'", "devices that exclude each other need one name (write a name without {…})"),
+        ("name: a.b/c, exclusive: false", "cannot be together with exclusive: false (remove one of the two)"),
+        (
+            "name: a.b/c, share: {replicas: 2}",
+            "cannot be together with share.replicas (remove one of the two)",
+        ),
+        (
+            "name: a.b/c, share: {overrides: [{where: {vendor: x}, replicas: 2}]}",
+            "cannot be together with share.replicas (remove one of the two)",
+        ),
+    ],
+)
+def test_counters_are_of_one_pool_and_of_devices_that_are_given_once(
+    complaints: Complain, read: Read, entry: str, said: str
+) -> None:
+    (found,) = complaints(file(f"{entry}, serve: dra, dra: {{counters: true}}"))
+    assert str(found).partition(": ")[2] == f"resources[0].dra.counters: {said}"
+    (plugin,) = read(file(f"{entry}, serve: plugin, dra: {{counters: true}}")).resources
+    assert not plugin.counts
+
+
 def test_serve_dra_needs_a_driver(complaints: Complain) -> None:
     (found,) = complaints("version: 1\nresources:\n- {name: a.b/c, backend: card, serve: dra}\n")
 

@@ -25,8 +25,15 @@ VERSION = re.compile(
 QUANTITY = re.compile(r"(0|[1-9][0-9]*)([kMGTPE]?|[KMGTPE]i)\Z")
 UNITS = ["", "k", "M", "G", "T", "P", "E"]
 BINARY_UNITS = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
-DEVICE_FIELDS = {"name", "attributes", "capacity", "taints", "allowMultipleAllocations"}
-SPEC_FIELDS = {"driver", "nodeName", "pool", "devices"}
+DEVICE_FIELDS = {
+    "name",
+    "attributes",
+    "capacity",
+    "taints",
+    "allowMultipleAllocations",
+    "consumesCounters",
+}
+SPEC_FIELDS = {"driver", "nodeName", "pool", "devices", "sharedCounters"}
 KINDS = {"bool": bool, "int": int, "string": str, "version": str}
 
 
@@ -72,7 +79,9 @@ def _slice(spec: Object) -> Iterator[str]:
         yield "pool numbers"
     devices = spec.get("devices", [])
     advanced = any(
-        device.get("taints") or any("strings" in one for one in device.get("attributes", {}).values())
+        device.get("taints")
+        or device.get("consumesCounters")
+        or any("strings" in one for one in device.get("attributes", {}).values())
         for device in devices
     )
     if len(devices) > (64 if advanced else 128):
@@ -82,6 +91,13 @@ def _slice(spec: Object) -> Iterator[str]:
         yield f"names {repeated}"
     for device in devices:
         yield from (f"device {device['name']}: {problem}" for problem in _device(device))
+    sets = spec.get("sharedCounters", [])
+    if sets and "devices" in spec:
+        yield "devices and sharedCounters"
+    if len(sets) > 8:
+        yield f"{len(sets)} counter sets"
+    for one in sets:
+        yield from (f"counter set {one['name']}: {problem}" for problem in _counters(one, "name"))
 
 
 def _device(device: Object) -> Iterator[str]:
@@ -102,11 +118,29 @@ def _device(device: Object) -> Iterator[str]:
     for key, value in capacity.items():
         problems = (*_key(key), *_capacity(value, bool(shared)))
         yield from (f"capacity {key}: {problem}" for problem in problems)
+    consumed = device.get("consumesCounters", [])
+    if len(consumed) > 2 or len({one["counterSet"] for one in consumed}) < len(consumed):
+        yield f"consumes counters of {[one['counterSet'] for one in consumed]}"
+    for one in consumed:
+        yield from (f"counter set {one['counterSet']}: {problem}" for problem in _counters(one, "counterSet"))
     taints = device.get("taints", [])
     if len(taints) > 16:
         yield f"{len(taints)} taints"
     for taint in taints:
         yield from (f"taint: {problem}" for problem in _taint(taint))
+
+
+def _counters(one: Object, name: str) -> Iterator[str]:
+    if one.keys() != {name, "counters"}:
+        yield f"has {sorted(one)}"
+    if not 0 < len(one["counters"]) <= 32:
+        yield f"{len(one['counters'])} counters"
+    for text in (one[name], *one["counters"]):
+        if len(text) > 63 or not LABEL.match(text):
+            yield f"name {text!r}"
+    for counter in one["counters"].values():
+        if counter.keys() != {"value"} or amount(counter["value"]) < 1:
+            yield f"counter {counter}"
 
 
 def _key(key: str) -> Iterator[str]:
@@ -179,9 +213,17 @@ def _pool(slices: Mapping[str, Object]) -> Iterator[str]:
         if len({spec["pool"][field] for spec in slices.values()}) != 1:
             yield f"several values of pool.{field}"
     yield from _unique([device["name"] for spec in slices.values() for device in spec.get("devices", [])])
+    sets = [one for spec in slices.values() for one in spec.get("sharedCounters", [])]
+    yield from _unique([one["name"] for one in sets])
+    known = {(one["name"], counter) for one in sets for counter in one["counters"]}
+    for spec in slices.values():
+        for device in spec.get("devices", []):
+            for one in device.get("consumesCounters", []):
+                if not known.issuperset((one["counterSet"], counter) for counter in one["counters"]):
+                    yield f"device {device['name']}: no such counters in {one['counterSet']}"
 
 
 def _unique(names: Sequence[str]) -> Iterator[str]:
     for name, count in Counter(names).items():
         if count > 1:
-            yield f"{count} devices with the name {name}"
+            yield f"{count} devices or counter sets with the name {name}"

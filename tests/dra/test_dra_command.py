@@ -29,7 +29,7 @@ from devhost.backend import Attribute, Backend, Device, Edits, hookimpl
 
 
 class Cards(Backend):
-    """Cards as the file "cards" of the tree lists them, one id a line."""
+    """Cards as the file "cards" of the tree lists them, one id a line; ``c0.a`` is a part of ``c0``."""
 
     name = "cards"
     attributes = {
@@ -39,7 +39,11 @@ class Cards(Backend):
 
     def discover(self):
         for name in (self.context.root / "cards").read_text().split():
-            yield Device(name, {"model": "x100", "memory": 1024}, claims=frozenset({f"node:/dev/{name}"}))
+            whole, is_part, _ = name.partition(".")
+            places = {"claims": frozenset({f"node:/dev/{name}"})}
+            if is_part:
+                places["part_of"] = frozenset({f"node:/dev/{whole}"})
+            yield Device(name, {"model": "x100", "memory": 1024}, **places)
 
     def allocate(self, request):
         return Edits(env={"CARDS": ",".join(one.id for one in request.devices)})
@@ -67,11 +71,11 @@ class Machine:
         self._log = place / "log"
         self._environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(place / "run")}
 
-    def serve(self, side: str) -> None:
+    def serve(self, side: str, terms: str = NAMES) -> None:
         """Makes the file offer the cards on one side."""
         self.config.write_text(
             f"version: 1\ndra: {{driver: {DRIVER}}}\nbackendPaths: [backends]\n"
-            f"resources: [{{name: {RESOURCE}, backend: cards, serve: {side}, dra: {NAMES}}}]\n"
+            f"resources: [{{name: {RESOURCE}, backend: cards, serve: {side}, dra: {terms}}}]\n"
         )
 
     @asynccontextmanager
@@ -200,3 +204,16 @@ async def test_each_member_shows_what_is_published_of_its_unit(place: Path) -> N
             assert "memory" not in shown.partition("slice: ")[2], "only what all members share is published"
         (pool,) = (await machine.document())["pools"]
         assert [(one["device"], one["members"]) for one in pool["devices"]] == [("x100", ["c0", "c1"])]
+
+
+async def test_explain_shows_what_a_device_takes_of_shared_counters(place: Path) -> None:
+    machine = Machine(place)
+    (machine.root / "cards").write_text("c0 c0.a c0.b")
+    machine.serve("dra", "{counters: true}")
+    async with machine.running():
+        await machine.shows(lambda text: f"{DRIVER} waiting" in text, "status")
+        await machine.cluster.register()
+        text = await machine.shows(lambda text: "slice: " in text, "explain", "c0")
+        assert re.search(r"\(counter of c0\): 2 of 2$", text, re.M)
+        part = await machine.shows(lambda text: "slice: " in text, "explain", "c0.a")
+        assert re.search(r"\(counter of c0\): 1 of 2$", part, re.M)

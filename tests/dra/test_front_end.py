@@ -12,10 +12,11 @@ import pytest
 from devhost_testing.dra import Claim, DraKubelet, Rival
 from devhost_testing.dra.api_objects import claims as claims_of
 from devhost_testing.kubelet import ClaimDevice
-from dra_node import DRIVER, NODE, SLICES, Cluster, DraNode
+from dra_node import DRIVER, NODE, SLICES, Cards, Cluster, DraNode
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.backend import Device
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.front_end import DraFrontEnd
 from devhost.dra.health import RESEND
@@ -62,6 +63,40 @@ async def test_a_restart_writes_nothing(node: DraNode) -> None:
         claim = node.allocate("one", node.name_of("c1"))
         assert not (await node.prepare(claim))[claim.uid].error
     assert len(node.server.writes) == before
+
+
+class Functions(Cards):
+    """A physical function and its virtual functions, as the file ``cards`` lists them."""
+
+    def discover(self) -> list[Device]:
+        names = (self.context.root / "cards").read_text().split()
+        whole = frozenset({"node:/dev/pf"})
+        return [
+            Device(name, claims=whole, withheld="it has parts", divided=True)
+            if name == "pf"
+            else Device(name, part_of=whole)
+            for name in names
+        ]
+
+
+@pytest.mark.conformance(124)
+async def test_a_part_of_a_held_device_stays_published_and_prepare_refuses_it(place: Path) -> None:
+    async with DraNode(place, kind=Functions) as node:
+        node.cards("pf", "vf0", "vf1")
+        node.configure("{name: example.com/card, backend: cards, serve: dra, dra: {counters: true}}")
+        async with node.node.served():
+            await node.node.until(lambda: node.published() == {RESOURCE: {"pf", "vf0", "vf1"}})
+            await node.synced()
+            writes = len(node.server.writes)
+            one, other = node.allocate("one", node.name_of("pf")), node.allocate("other", node.name_of("vf1"))
+            assert not (await node.prepare(one))[one.uid].error
+            refused = (await node.prepare(other))[other.uid].error
+            assert "node:/dev/pf is in use: a claim holds pf" in refused
+            assert not (await node.unprepare(one))[one.uid].error
+            assert not (await node.prepare(other))[other.uid].error
+            refused = (await node.prepare(one))[one.uid].error
+            assert "node:/dev/pf is in use: a claim holds vf1" in refused
+            assert len(node.server.writes) == writes
 
 
 async def test_an_unhealthy_device_has_a_taint_until_it_is_healthy(node: DraNode) -> None:

@@ -13,7 +13,8 @@ import pytest
 from devhost_testing.dra.api_objects import SLICES
 from publisher_scene import DRIVER, RESOURCE, Node, offered, offers
 
-from devhost.backend.model import unhealthy
+from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.dra.slices import Offered
 
 
 @pytest.fixture
@@ -259,6 +260,62 @@ async def test_without_taints_an_unhealthy_device_is_not_published(
     await node.publishes(wanted)
     assert len(node.server.writes) == writes
     assert caplog.messages.count("the API server drops a field of devices") == 1
+
+
+def card() -> list[Offered]:
+    """A device and two parts of it, which a scheduler keeps apart by counters."""
+    whole = frozenset({"pci:0000:3b:00.0"})
+    devices = Device("d000", claims=whole), Device("d001", part_of=whole), Device("d002", part_of=whole)
+    return [Offered(one, HEALTHY, counters=True) for one in devices]
+
+
+@pytest.mark.conformance(124)
+async def test_without_counters_no_two_devices_that_exclude_each_other_are_ever_usable(node: Node) -> None:
+    """A scheduler uses a pool only while it has as many slices as they say."""
+    node.server.drop_fields("sharedCounters", "consumesCounters")
+    await node.publishes(card())
+    for write in node.server.writes:
+        devices = write.body["spec"].get("devices", ())
+        assert len(devices) == 1 or write.body["spec"]["pool"]["resourceSliceCount"] == 2
+    assert ids(node) == ["d000"] and node.publisher.status.dropped == ("sharedCounters",)
+    left_out = {one.device_id: one.reason for _, one in node.publisher.status.left_out}
+    reason = "d000 excludes it, and this API server does not support shared counters"
+    assert left_out == {"d001": reason, "d002": reason}
+    writes = len(node.server.writes)
+    await node.restarts()
+    await node.publishes(card())
+    assert len(node.server.writes) == writes
+
+
+async def test_counters_are_sent_again_only_when_the_api_server_supports_them(node: Node) -> None:
+    node.server.drop_fields("sharedCounters", "consumesCounters")
+    await node.publishes(card())
+    await node.passes(300)
+    sent = [write for write in node.server.writes if "consumesCounters" in json.dumps(write.body)]
+    assert ids(node) == ["d000"] and len(sent) == 1
+    node.server.drop_fields()
+    node.server.version = "v1.37.0"
+    await node.passes(80)
+    assert ids(node) == ["d000", "d001", "d002"] and node.publisher.status.dropped == ()
+
+
+async def test_slices_with_counters_are_not_written_again_after_a_restart(node: Node) -> None:
+    await node.publishes(card())
+    assert [len(one["spec"].get("sharedCounters", ())) for one in node.slices()] == [0, 1]
+    writes = len(node.server.writes)
+    await node.restarts()
+    await node.publishes(card())
+    assert len(node.server.writes) == writes
+
+
+async def test_a_foreign_change_of_counters_is_undone(node: Node) -> None:
+    await node.publishes(card())
+    _, before = node.slices()
+    other = [{"name": "0", "counters": {"a": {"value": "9"}}}]
+    changed = {**before["spec"], "sharedCounters": other}
+    node.server.put(SLICES, {"metadata": before["metadata"], "spec": changed})
+    await node.passes(60)
+    assert node.slices()[1]["spec"]["sharedCounters"] == before["spec"]["sharedCounters"] != other
 
 
 async def _questions(node: Node) -> int:

@@ -15,6 +15,7 @@ from devhost.planning.claims import Held, Key
 from devhost.planning.plan import Found, Plan
 from devhost.planning.planner import Planner
 from devhost.planning.settings import (
+    DraTerms,
     Of,
     ReplicaOverride,
     ResourceSettings,
@@ -116,13 +117,14 @@ class Node:
             part_of=frozenset(self._random.sample(CLAIMS, pick((0, 0, 1)))),
             numa_nodes=pick(((), (0,))),
             health=pick((HEALTHY, unhealthy("broken"))),
-            withheld=pick((None, None, None, "the node uses it")),
+            withheld="the node uses it" if (used := pick((False, False, False, True))) else None,
+            divided=used and pick((True, False)),
             inherited=pick((frozenset(), frozenset({"index"}), frozenset({"names"}))),
         )
 
     def _entry(self, index: int) -> ResourceSettings:
         pick = self._random.choice
-        return ResourceSettings(
+        entry = ResourceSettings(
             index,
             pick(NAMES),
             pick(("one", "one", "two")),
@@ -132,6 +134,10 @@ class Node:
             when_empty=pick([*WhenEmpty]),
             serve=pick((Serve.PLUGIN, Serve.PLUGIN, Serve.PLUGIN, Serve.DRA)),
         )
+        if pick((True, True, False)):
+            return entry
+        terms = DraTerms(counters=True)
+        return replace(entry, name=pick(NAMES[:2]), share=Share(), exclusive=True, serve=Serve.DRA, dra=terms)
 
     def _hold(self) -> Held:
         pick = self._random.choice

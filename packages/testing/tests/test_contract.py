@@ -72,7 +72,24 @@ class TestGood(BackendContract):
         cards(root)
 
 
+def test_parts_that_exclude_each_other_may_want_more_than_there_is(tmp_path: Path) -> None:
+    class Test(TestGood):
+        backend = with_(
+            discover=returning(WHOLE, *(part(one, {"cores": 3}, "node:/dev/x") for one in ("A2", "A3")))
+        )
+
+    Test().test_parts_take_no_more_than_their_device_has(tmp_path)
+
+
 GOOD_DEVICE = Device("A1", {"node": "/dev/mycard0"})
+WHOLE = Device("A1", claims=frozenset({"node:/dev/mycard0"}), counters={"cores": 4})
+
+
+def part(name: str, consumes: dict[str, int], *claims: str) -> Device:
+    """A part of the whole."""
+    return Device(name, claims=frozenset(claims), part_of=WHOLE.claims, consumes=consumes)
+
+
 BROKEN: list[tuple[str, type[Backend], str]] = [
     ("the_class_is_a_valid_backend", with_(name="Bad Name"), "must be lower-case letters"),
     (
@@ -105,6 +122,16 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
     ("resource_options_are_values", with_(ResourceOptions=Loose), "Loose is not frozen"),
     ("resource_options_are_values", with_(ResourceOptions=Unsure), "why_alone of"),
     ("resource_options_are_values", with_(ResourceOptions=Wordy), "not a collection of str"),
+    (
+        "parts_take_no_more_than_their_device_has",
+        with_(discover=returning(WHOLE, part("A2", {"cores": 3}), part("A3", {"cores": 2}))),
+        "the parts of A1 take 5 of the 4 cores that it has",
+    ),
+    (
+        "parts_take_no_more_than_their_device_has",
+        with_(discover=returning(WHOLE, part("A2", {"core": 1}))),
+        "A2 consumes ['core'], which A1 does not have",
+    ),
     (
         "hardware_without_driver_is_named_with_a_reason",
         with_(missing_drivers=returning("0000:3b:00.0")),

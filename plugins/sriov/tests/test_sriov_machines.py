@@ -55,6 +55,7 @@ def test_a_physical_function_with_virtual_ones_is_withheld(looking, tmp_path):
     assert one.withheld == "it has 1 virtual function, which is offered instead"
     alone = by_id(looking(network.igb(tmp_path / "alone", 0)))["0000:02:00.0"]
     assert not alone.withheld
+    assert [one.divided for one in (found["0000:3b:00.0"], one, alone)] == [True, True, False]
 
 
 def test_the_uplink_gives_the_name_instead_of_representors(looking, tmp_path):

@@ -191,6 +191,14 @@ def test_nothing_is_removed_while_a_pod_holds_a_function(machine: Machine, count
     assert len(machine.kernel.virtual) == count
 
 
+def test_nothing_is_removed_while_a_pod_holds_the_physical_function(machine: Machine) -> None:
+    machine.bring(some(2))
+    machine.held = frozenset({f"device:sriov/{PHYSICAL}", f"pci:{PHYSICAL}"})
+    with pytest.raises(NotYet, match=f"while pods hold {PHYSICAL}"):
+        machine.bring(some(0))
+    assert len(machine.kernel.virtual) == 2
+
+
 def test_a_pod_that_gets_a_function_just_before_the_removal_keeps_it(machine: Machine) -> None:
     machine.bring(some(4))
     with pytest.raises(NotYet, match="must be withdrawn first"):
@@ -465,8 +473,9 @@ def test_functions_to_be_removed_are_withheld_with_the_reason(tmp_path: Path, lo
     assert [device.withheld for device in backend.discover() if device.id == FIRST] == [None]
     with pytest.raises(NotYet, match="must be withdrawn"):
         backend.provision()
-    found = {device.id: device.withheld for device in backend.discover()}
-    assert "about to change" in found[FIRST] and found[SECOND]
+    found = {device.id: device for device in backend.discover()}
+    assert "about to change" in (found[FIRST].withheld or "") and found[SECOND].withheld
+    assert not found[PHYSICAL].divided, "a claim would get it while its functions change"
 
 
 def configured(text: str) -> Iterator[str]:

@@ -39,6 +39,8 @@ _Through = tuple[str, str]
 
 _TOO_OFTEN = "one claim has it allocated more often than share.replicas allows"
 
+_EXCLUDED = "the claim has another device that excludes it"
+
 
 class DeviceHeld(AllocationError):
     """A container or another claim holds a device, or hardware that conflicts with it."""
@@ -367,8 +369,14 @@ class ClaimAllocations:
         self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod], driver: str
     ) -> None:
         ledger = self._ledger
+        own = ClaimIndex(
+            Held(one.resource, (), key[0], ledger.present(key), one.exclusive, claim, Serve.DRA)
+            for one, key in _each(wanted)
+        )
         for one, key in _each(wanted):
             device = ledger.present(key)
+            if own.conflict(key, device, one.keys) is not None:
+                raise _held(one.resource, device, Reason(_EXCLUDED))
             near = ClaimIndex(self.near(key, device, claim))
             if pods and pod_claims(device):
                 others = ledger.devices.sharing(device) - {key}

@@ -275,6 +275,15 @@ class Device:
     ``left_out``
         Names of attributes that hardware has and that are not in ``attributes``, because the values are not
         one line of printable text. devhost adds those that it removes itself.
+    ``divided``
+        Whether this device is ``withheld`` only because its parts are offered instead. An entry with
+        ``dra.counters`` offers it together with them.
+    ``counters``
+        What this device can give to its parts, in entries with ``dra.counters``: ``{"memory-slices": 8}``.
+        Names are DNS labels, amounts whole numbers above zero.
+    ``consumes``
+        What this device takes of the ``counters`` of the device that it is part of. A scheduler gives at most
+        what there is. devhost itself compares ``claims``, so parts that exclude each other need a common one.
     """
 
     id: str
@@ -290,6 +299,9 @@ class Device:
     inherited: frozenset[str] = frozenset()
     former_ids: tuple[str, ...] = ()
     left_out: frozenset[str] = frozenset()
+    divided: bool = False
+    counters: Mapping[str, int] = NOTHING
+    consumes: Mapping[str, int] = NOTHING
 
     def __post_init__(self) -> None:
         # Without a loop and freeze(): a scan makes thousands.
@@ -304,6 +316,8 @@ class Device:
         types: tuple[object, ...] = (type(self.numa_nodes), type(self.pcie_path), type(self.former_ids))
         if list in types:
             freeze(self, (), ("numa_nodes", "pcie_path", "former_ids"))
+        if self.counters is not NOTHING or self.consumes is not NOTHING:
+            freeze(self, ("counters", "consumes"))
 
 
 MAX_REASON = 500

@@ -241,6 +241,8 @@ def _numa(device: Device) -> str:
 
 def withheld(device: Device, *, is_offered: bool) -> str:
     """Why a device is withheld; empty if it is not."""
+    if is_offered and device.divided:
+        return ""
     return device.withheld or ("" if is_offered else device.reserved) or ""
 
 

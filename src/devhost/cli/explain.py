@@ -332,16 +332,26 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
     own = next((offer for offer in planned.offers if offer.device.id == device.id), None)
     if own is None:
         return {}
-    (unit,) = units(planned.entry.share.of, [offer for offer in planned.offers if offer.unit == own.unit])
+    counts = planned.entry.counts  # counters depend on the other devices
+    offers = [offer for offer in planned.offers if counts or offer.unit == own.unit]
+    made = units(planned.entry.share.of, offers)
+    (unit,) = (one for one in made if one.id == own.unit)
     extra = aliased(planned.entry.dra, one.resource, unit.device, seen.found.scanners[backend].devices)
     pool = Pool(planned.entry.driver, one.node, one.resource, backend)
-    pool.slices([Offered(unit.device, HEALTHY, unit.replicas, extra)])
+    slices, _ = pool.slices(
+        [Offered(other.device, HEALTHY, other.replicas, extra, counters=counts) for other in made]
+    )
     slot = pool.slot(unit.id)
     if slot is None:
         return {}
     found = {key: show(next(iter(value.values()))) for key, value in slot.body["attributes"].items()}
     for key, value in slot.body.get("capacity", {}).items():
         found[f"{key} (capacity)" if key in found else key] = str(value["value"])
+    sets = {shared["name"]: shared["counters"] for one in slices for shared in one.counters}
+    for taken in slot.body.get("consumesCounters", ()):
+        for key, value in taken["counters"].items():
+            most = sets[taken["counterSet"]][key]["value"]
+            found[f"{key} (counter of {taken['counterSet']})"] = f"{value['value']} of {most}"
     return found
 
 

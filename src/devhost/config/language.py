@@ -185,6 +185,11 @@ class ResourceDra:
         "Whether such an attribute may be a list, for which the API server needs the gate "
         "`DRAListTypeAttributes`.",
     )
+    counters: bool = option(
+        False,
+        "Whether devices that exclude each other, such as a physical function and its virtual functions, are "
+        "offered together, with shared counters for the scheduler.",
+    )
     taints: Taints = option(
         Taints(), "Causes for which unhealthy devices have a separate taint, and its effect."
     )
@@ -316,7 +321,7 @@ class Dra:
     """Dynamic Resource Allocation, for resources with `serve: dra`."""
 
     former_keys: ClassVar = dict.fromkeys(
-        ("class", "extendedName", "claimOptions", "profile", "attributes", "capacity", "lists"),
+        ("class", "extendedName", "claimOptions", "profile", "attributes", "capacity", "lists", "counters"),
         "it belongs to an entry: dra under resources",
     )
 

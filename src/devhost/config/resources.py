@@ -318,6 +318,7 @@ def _entry(
                 (cause, effect) for cause in Cause if (effect := getattr(terms.taints, cause.value))
             ),
             driver=terms.driver or "",
+            counters=terms.counters,
         ),
         driver=(terms.driver or driver) if values.get("serve") is Serve.DRA else "",
         **values,
@@ -386,6 +387,22 @@ def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Pl
         at, where = _inner(node, "share", "maxPerContainer", place)
         hint = "remove it, as Kubernetes has no such limit for claims; or set serve: plugin"
         where.report(at, "has no effect with serve: dra", hint)
+    if terms is not None and terms.counters:
+        _check_counters(node, values, place)
+
+
+def _check_counters(node: Fields, values: Mapping[str, Any], place: Place) -> None:
+    """Complains about what cannot be together with ``dra.counters``: a scheduler counts in one pool only."""
+    at, where = _inner(node, "dra", "counters", place)
+    if naming.fields(values.get("name", "")):
+        where.report(at, "devices that exclude each other need one name", "write a name without {…}")
+    if not values.get("exclusive", True):
+        where.report(at, "cannot be together with exclusive: false", "remove one of the two")
+    sharing = values.get("share")
+    if sharing is not None and (sharing.replicas > 1 or sharing.overrides):
+        where.report(at, "cannot be together with share.replicas", "remove one of the two")
+    if sharing is not None and sharing.of != Of.EACH:
+        where.report(at, "cannot be together with share.of", "remove one of the two")
 
 
 def _inner(node: Fields, outer: str, inner: str, place: Place) -> tuple[Node, Place]:

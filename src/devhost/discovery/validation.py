@@ -6,6 +6,7 @@ further type checks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -22,6 +23,8 @@ from .health import is_health
 
 NUMA_LIMIT = 1024
 """Limit of NUMA node ids (``CONFIG_NODES_SHIFT`` of Linux is at most 10)."""
+
+_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 _VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
 
@@ -164,6 +167,11 @@ def _flaw(device: object, declared: Mapping[str, Attribute], kinds: Collection[s
         return "its inherited is not a frozenset of names of its attributes"
     if not _strings(given.former_ids):
         return "its former_ids are not a tuple of strings"
+    if not isinstance(given.divided, bool) or (given.divided and not given.withheld):
+        return "its divided is not a bool, or it is not withheld"
+    for field in ("counters", "consumes"):
+        if not _counts(getattr(given, field)):
+            return f"its {field} are not a mapping of DNS labels to whole numbers above zero"
     for name, value in given.attributes.items():
         if flaw := _attribute_flaw(name, value, declared):
             return flaw
@@ -193,6 +201,13 @@ def _attribute_flaw(name: object, value: object, declared: Mapping[str, Attribut
 
 def _is_node(node: object) -> bool:
     return type(node) is int and node < NUMA_LIMIT
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and _LABEL.fullmatch(name) and type(amount) is int and 0 < amount < 2**63
+        for name, amount in value.items()
+    )
 
 
 def _strings(value: object) -> bool:

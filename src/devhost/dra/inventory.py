@@ -467,7 +467,7 @@ class DraInventory:
                 one = replace(one, bound=why)
             self._devices[self._know(name, key, keys)] = one
             ids = tuple(member.id for member in members)
-            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints, ids))
+            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints, ids, entry.counts))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers

@@ -15,7 +15,6 @@ another client. Such an object is read, and then written again if it differs.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
 import time
@@ -29,7 +28,7 @@ from urllib.parse import quote
 from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError
 from devhost.backend.frozen import frozen
-from devhost.backend.model import Device, unhealthy
+from devhost.backend.model import HEALTHY, Device, unhealthy
 from devhost.planning.claims import Key
 from devhost.planning.sides import NODE, DraTiming, Sides
 from devhost.runtime.log import get
@@ -40,7 +39,7 @@ from .answers import LONGEST_WISH, Json, shortened
 from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
 from .mover import node_of
 from .record import SliceRecord
-from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool, may_be_ours
+from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool, hash_of, may_be_ours
 
 log = get(__name__)
 
@@ -69,11 +68,15 @@ REPEATED = "repeated"
 """The annotation that makes a repeated write a change: an earlier one whose answer was lost cannot succeed
 later, because it names an outdated resource version."""
 
+COUNTERS = "sharedCounters"
+"""The field for ``dra.counters``; an API server that drops it drops what devices consume of it, too."""
+
 FALLBACKS = {
     "taints": "unhealthy devices are not published",
     "allowMultipleAllocations": "devices with replicas are not published",
     "capacity": "devices with replicas are not published",
     "requestPolicy": "devices with replicas are not published",
+    COUNTERS: "of devices that exclude each other, one is published",
 }
 """What happens without a field."""
 
@@ -292,17 +295,22 @@ class Publisher:
     async def _dropped_now(self) -> set[str]:
         """The fields that the API server drops from a device that has all of them."""
         pool = Pool(self._driver, self._node, "devhost/question", "devhost")
-        example = Offered(Device("question"), unhealthy("question"), 2)
-        (wanted,), _ = pool.slices([example])
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": "ResourceSlice",
-            "metadata": {"name": pool.object_name(0)},
-            "spec": pool.spec(wanted, 1, 1),
-        }
-        answer = await self._api.create(f"{SLICES}?dryRun=All", body)
-        stored = _slice(answer).at("spec").items("devices")
-        return set(_missing(list(wanted.devices), [one.mapping() for one in stored]))
+        examples = [Offered(Device("question"), unhealthy("question"), 2)]
+        if COUNTERS in self._dropped:
+            same = frozenset({"device:question"})
+            examples += [Offered(Device(name, claims=same), HEALTHY, counters=True) for name in ("a", "b")]
+        wanted, _ = pool.slices(examples)
+        missing: set[str] = set()
+        for one in wanted:
+            body = {
+                "apiVersion": API_VERSION,
+                "kind": "ResourceSlice",
+                "metadata": {"name": pool.object_name(one.index)},
+                "spec": pool.spec(one, 1, len(wanted)),
+            }
+            answer = await self._api.create(f"{SLICES}?dryRun=All", body)
+            missing.update(_missing(_content(_slice(body).at("spec")), _content(_slice(answer).at("spec"))))
+        return missing
 
     def _forget_dropped(self, missing: Collection[str]) -> None:
         kept = [name for name in self._dropped if name in missing]
@@ -714,7 +722,7 @@ class Publisher:
             else:
                 answer = await self._api.update(_path(name), body)
             known = _known(answer, self._driver)
-            kept = [dict(one.mapping()) for one in _slice(answer).at("spec").items("devices")]
+            kept = _content(_slice(answer).at("spec"))
         except (Unreachable, Malformed):
             self._stored[name] = None  # it may have been written, or be written later
             if stored is not None:
@@ -733,7 +741,7 @@ class Publisher:
         known.digest = wanted.digest
         known.owner, known.dropped = self._uid, ",".join(self._dropped)
         self._stored[name] = known
-        self._compare(body["spec"].get("devices") or [], kept)
+        self._compare(_content(_slice(body).at("spec")), kept)
 
     def _reject(self, resource: str, state: _State, wanted: DesiredSlice, error: ApiError) -> bool:
         """Leaves out what the API server refused; false if it does not name it."""
@@ -761,9 +769,9 @@ class Publisher:
                 )
         return new
 
-    def _compare(self, sent: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]) -> None:
+    def _compare(self, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
         """Finds the fields that the API server has dropped."""
-        for name in dict.fromkeys(_missing(list(sent), list(stored))):
+        for name in dict.fromkeys(_missing(sent, stored)):
             if name in FALLBACKS and name not in self._dropped:
                 self._dropped.append(name)
                 self._questions.wake()
@@ -881,7 +889,7 @@ def _known(found: Object, driver: str) -> _Stored:
                 if added := stored.text("timeAdded"):
                     since[_dated_key(device, taint)] = added
         devices.append(device)
-    text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
+    content = devices or [dict(one.mapping()) for one in spec.items(COUNTERS)]
     metadata.required("name")
     return _Stored(
         metadata.required("uid"),
@@ -890,7 +898,7 @@ def _known(found: Object, driver: str) -> _Stored:
         pool.text("name"),
         pool.number("generation"),
         pool.number("resourceSliceCount"),
-        hashlib.sha256(text.encode()).hexdigest()[:32],
+        hash_of(content),
         _owner(metadata),
         _annotation(metadata, driver),
         since,
@@ -933,6 +941,12 @@ def _index(pool: Pool, name: str) -> int:
     return int(digits) if digits.isdigit() and pool.object_name(int(digits)) == name else -1
 
 
+def _content(spec: Json) -> Mapping[str, Any]:
+    """What a slice has for claims: its devices, or the counters that they share."""
+    content = {name: [dict(one.mapping()) for one in spec.items(name)] for name in ("devices", COUNTERS)}
+    return {name: some for name, some in content.items() if some}
+
+
 def _missing(sent: Any, stored: Any) -> Iterator[str]:
     """The names of the fields that are in ``sent`` and not in ``stored``."""
     if isinstance(sent, list) and isinstance(stored, list):
@@ -943,4 +957,4 @@ def _missing(sent: Any, stored: Any) -> Iterator[str]:
             if key in stored:
                 yield from _missing(value, stored[key])
             else:
-                yield key
+                yield COUNTERS if key == "consumesCounters" else key

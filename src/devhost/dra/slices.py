@@ -43,6 +43,9 @@ MAX_ENTRIES = 32
 MAX_MEMBERS = 16
 """Members of all lists of a device: the API allows 48 values, with each of the other attributes as one."""
 
+SETS = 8
+"""Counter sets in a slice, which then has no devices."""
+
 MAX_SLICES = 10_000
 """Slices of a pool: their numbers have four digits, so that the order of names is the order of slices."""
 
@@ -65,6 +68,8 @@ _END = "-00000000-0000"
 _ROOM = MAX_SUBDOMAIN - len(_END)
 _NUMBERED = re.compile(r"-[0-9a-f]{8}-[0-9]{4}")
 """The end of a slice's name: a hash and the number of the slice."""
+UNCOUNTED = "this API server does not support shared counters"
+"""Why devices that exclude each other are not offered together."""
 REFUSED = "the API server refused it"
 """Why an attribute or a device is left out that the API server names in a refusal."""
 _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
@@ -75,7 +80,7 @@ class Offered:
     """A device that the plan offers through claims, ``replicas`` times at once, with its aliases.
 
     ``effects`` are those of the taints of its entry, ``members`` the ids of the devices that are one here, if
-    it is a unit.
+    it is a unit. With ``counters``, others that exclude it are offered too.
     """
 
     device: Device
@@ -84,6 +89,7 @@ class Offered:
     aliased: Aliased = NOTHING
     effects: Mapping[Cause, Effect] = OF_ANY
     members: tuple[str, ...] = ()
+    counters: bool = False
 
 
 @frozen
@@ -104,12 +110,16 @@ class Slot:
 
 @frozen
 class DesiredSlice:
-    """One slice: its devices in the terms of JSON, their ids in the same order, and a hash of the devices."""
+    """One slice: its devices in the terms of JSON, their ids in the same order, and a hash of the devices.
+
+    A slice has devices, or ``counters`` that they share; its hash is that of either.
+    """
 
     index: int
     devices: tuple[Mapping[str, Any], ...]
     ids: tuple[str, ...]
     digest: str
+    counters: tuple[Mapping[str, Any], ...] = ()
 
 
 @frozen
@@ -165,6 +175,7 @@ class Pool:
         self._described: dict[str, _Described] = {}
         self._slots: dict[str, Slot] = {}
         self._slices: list[DesiredSlice] = []
+        self._counters: list[DesiredSlice] = []
 
     def object_name(self, index: int) -> str:
         """The name of the ResourceSlice with this number; the order of names is the order of numbers.
@@ -204,8 +215,9 @@ class Pool:
 
         Args:
             offers: the devices; a new one gets the first free place, in this order.
-            dropped: fields of a device that the API server is known to ignore. Without ``taints``, unhealthy
-                devices are left out; without ``allowMultipleAllocations``, those with several replicas.
+            dropped: fields that the API server is known to ignore. Without ``taints``, unhealthy devices are
+                left out; without ``allowMultipleAllocations``, those with several replicas; without
+                ``sharedCounters``, those that an earlier one excludes.
             rejected: what the API server refused: the id of a device, and the key of one of its attributes
                 in the slice. ``""`` and the key of its capacity mean the whole device.
         """
@@ -223,6 +235,10 @@ class Pool:
                 left_out.append(LeftOut(identity, "", reason))
                 continue
             bodies[identity] = one.body
+        if any(offer.counters for offer in offers):
+            self._count(offers, bodies, left_out, supported="sharedCounters" not in dropped)
+        else:
+            self._counters = []
         self._described = described
         self._seat(bodies)
         self._slices = self._arranged(bodies)
@@ -230,7 +246,39 @@ class Pool:
             identity: Slot(identity, described[identity].name, *self._places[identity], body)
             for identity, body in bodies.items()
         }
-        return list(self._slices), left_out
+        return self._slices + self._counters, left_out
+
+    def _count(
+        self,
+        offers: Sequence[Offered],
+        bodies: dict[str, Mapping[str, Any]],
+        left_out: list[LeftOut],
+        *,
+        supported: bool,
+    ) -> None:
+        """Adds counters to devices that exclude each other, or leaves out all but the first of them."""
+        from devhost.planning.counters import counted, excluded  # only where an entry has counters
+
+        devices = [*{one.device.id: one.device for one in offers if one.device.id in bodies}.values()]
+        sets, apart = counted(devices)
+        if not supported:
+            apart = {**{one: UNCOUNTED for some in sets for one in some.taken}, **apart}
+            sets = ()
+        for identity, other in excluded(one for one in devices if one.id in apart).items():
+            del bodies[identity]
+            left_out.append(LeftOut(identity, "", f"{other} excludes it, and {apart[identity]}"))
+        for some in sets:
+            for identity, taken in some.taken.items():
+                consumes = [{"counterSet": some.name, "counters": _counters(taken)}]
+                body = {**bodies[identity], "consumesCounters": consumes}
+                before = self._slots.get(identity)
+                bodies[identity] = before.body if before is not None and before.body == body else body
+        content = [{"name": one.name, "counters": _counters(one.most)} for one in sets]
+        shared = [tuple(content[start : start + SETS]) for start in range(0, len(content), SETS)]
+        self._counters = [
+            DesiredSlice(MAX_SLICES - number, (), (), hash_of(some), some)
+            for number, some in enumerate(shared, 1)
+        ]
 
     def spec(self, slice: DesiredSlice, generation: int, count: int) -> dict[str, Any]:
         """The ``spec`` of a ResourceSlice in a pool of ``count`` slices of this generation."""
@@ -241,6 +289,8 @@ class Pool:
         }
         if slice.devices:  # the API server omits an empty list in its answers
             spec["devices"] = [dict(device) for device in slice.devices]
+        if slice.counters:
+            spec["sharedCounters"] = [dict(one) for one in slice.counters]
         return spec
 
     def slot(self, device_id: str) -> Slot | None:
@@ -338,8 +388,7 @@ class Pool:
             before = self._slices[index]
             if before.ids == ids and all(map(is_, before.devices, devices)):
                 return before
-        text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
-        return DesiredSlice(index, devices, ids, hashlib.sha256(text.encode()).hexdigest()[:32])
+        return DesiredSlice(index, devices, ids, hash_of(devices))
 
 
 @dataclass(slots=True)
@@ -518,6 +567,10 @@ def _typed(kind: str, value: AttributeValue) -> Mapping[str, Any]:
     return {kind: value}
 
 
+def _counters(amounts: Mapping[str, int]) -> Mapping[str, Any]:
+    return {name: {"value": quantity(amount)} for name, amount in sorted(amounts.items())}
+
+
 def _slots(replicas: int) -> dict[str, Any]:
     """The capacity of a shared device: a claim gets one slot unless it requests several."""
     most = quantity(replicas)
@@ -541,6 +594,12 @@ def _joined(resource: str) -> str:
 def _shortened(text: str, limit: int, identity: str) -> str:
     """A text of at most ``limit`` characters that ends in a hash of ``identity`` if it had to be cut."""
     return text if len(text) <= limit else f"{text[: limit - 9].rstrip('-./')}-{digest(identity)}"
+
+
+def hash_of(content: Sequence[Mapping[str, Any]]) -> str:
+    """The hash of what a slice has: its devices, or its counters."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def may_be_ours(name: str, driver: str, node: str) -> bool:

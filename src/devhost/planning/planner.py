@@ -325,7 +325,7 @@ def _alike(one: Device, other: Device) -> bool:
         and one.claims == other.claims
         and one.part_of == other.part_of
         and one.numa_nodes == other.numa_nodes
-        and one.withheld == other.withheld
+        and (one.withheld, one.divided) == (other.withheld, other.divided)
         and one.reserved == other.reserved
         and one.inherited == other.inherited
     )
@@ -482,6 +482,8 @@ class _Run:
         self._names: set[str] = set()
         self._values: dict[str, tuple[AttributeValue, ...]] = {}
         self._sizes: dict[str, int] = {}
+        self._together: Collection[Key] = ()
+        """The devices that are offered although they exclude each other: schedulers have counters."""
 
     def plan(self) -> Generator[None, None, _EntryPlan]:
         """Gives the entry the devices that it selects and that nothing keeps from it."""
@@ -490,6 +492,8 @@ class _Run:
             self._names.add(entry.name)
             if entry.when_empty is WhenEmpty.REGISTER and self._given.owner(entry.name, entry) is None:
                 self._open(entry.name)
+        if entry.counts:
+            self._together = yield from self._counted()
         one_by_one = not entry.share.attribute
         units: dict[tuple[str, object], list[Device]] = {}
         for n, device in enumerate(self._entry.selected.values(), 1):
@@ -513,6 +517,18 @@ class _Run:
             self._values,
         )
 
+    def _counted(self) -> Generator[None, None, frozenset[Key]]:
+        """The devices that the entry can offer if none of them counts for another one."""
+        backend, found = self._settings.backend, self._entry.selected
+        every = frozenset((backend, one) for one in found)
+        kept = set[Key]()
+        for n, one in enumerate(found.values(), 1):
+            if n % STRIDE == 0:
+                yield
+            if self._refusal(one, self._settings.name, every) is None:
+                kept.add((backend, one.id))
+        return frozenset(kept)
+
     def _unit(self, device: Device) -> tuple[str, object] | None:
         """A device's unit and what names its resource; ``None`` after refusing one that has no unit."""
         seen = self._entry.view(device)
@@ -531,7 +547,7 @@ class _Run:
         if fields and name is not None:
             self._names.add(name)
         replicas = replicas_of(entry.share, common(devices) if unit else seen)
-        together = [(entry.backend, device.id) for device in devices] if unit else ()
+        together = [(entry.backend, device.id) for device in devices] if unit else self._together
         refusals = []
         for device in devices:
             if (refusal := self._refusal(device, name, together)) is not None:
@@ -570,7 +586,7 @@ class _Run:
         held_by: tuple[AnyHolder, ...] = ()
         leaves = None
         # the device itself, and its name
-        if reason := device.withheld or _reserved(device, entry):
+        if reason := _withheld(device, entry) or _reserved(device, entry):
             kind = RefusalKind.WITHHELD
         elif name is None:
             kind, reason = RefusalKind.NAME, _nameless(entry, self._fields, self._entry.view(device))
@@ -634,13 +650,19 @@ class _Run:
         entry, conflicts = self._settings, []
         for claim in device.claims:
             for holder in (self._given.whole(claim, entry), self._given.part(claim, entry)):
-                if holder is not None and holder != key and not binds_pod(claim):
+                if holder is not None and self._excludes(holder, key, claim):
                     conflicts.append(f"{claim} is already used by {_name(holder)}")  # noqa: PERF401 - rarely reached
         for claim in device.part_of:
             holder = self._given.whole(claim, entry)
-            if holder is not None and holder != key and not binds_pod(claim):
+            if holder is not None and self._excludes(holder, key, claim):
                 conflicts.append(f"{claim} is already used as a whole by {_name(holder)}")
         return min(conflicts) if conflicts else ""  # a set has no order, and the plan must be deterministic
+
+    def _excludes(self, holder: Key, key: Key, claim: str) -> bool:
+        """Whether a device with this claim keeps the entry from another device that has it."""
+        if holder == key or binds_pod(claim):
+            return False
+        return not self._settings.counts or any(self._given.takers(holder, self._settings))
 
     def _no_room(self, name: str, unit: str, nodes: int, replicas: int) -> str:
         entry = self._settings
@@ -687,6 +709,11 @@ def _of_the_others(refusals: Sequence[Refusal], devices: Sequence[Device], unit:
     for device in devices:
         if device.id not in known:
             yield replace(first, device=device.id, kind=RefusalKind.UNIT, reason=reason, taker=None)
+
+
+def _withheld(device: Device, entry: ResourceSettings) -> str | None:
+    """Why no entry gets a device; empty or ``None`` if this one may."""
+    return None if device.divided and entry.counts else device.withheld
 
 
 def _reserved(device: Device, entry: ResourceSettings) -> str:

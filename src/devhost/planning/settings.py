@@ -170,7 +170,8 @@ class DraTerms:
     that of a class may set all of them. ``attributes`` and ``capacity`` are published besides the backend's
     attributes; ``only`` they, if the entry has a profile. Without ``lists``, no attribute is a list.
     ``taints`` has the effect of each cause with a separate taint. ``driver`` is the DRA driver that the entry
-    names; empty if it names none.
+    names; empty if it names none. With ``counters``, devices that exclude each other are offered together,
+    and schedulers decide.
     """
 
     device_class: str = ""
@@ -182,6 +183,7 @@ class DraTerms:
     lists: bool = False
     taints: Mapping[Cause, Effect] = OF_ANY
     driver: str = ""
+    counters: bool = False
 
     def sources(self) -> frozenset[str]:
         """Every attribute name from which something is published, of a device and of one that it names."""
@@ -271,6 +273,11 @@ class ResourceSettings:
     def side(self) -> tuple[Serve, str]:
         """How its devices are offered: no device is offered in two ways."""
         return self.serve, self.driver
+
+    @property
+    def counts(self) -> bool:
+        """Whether devices that exclude each other are offered together, with shared counters."""
+        return self.dra.counters and self.serve is Serve.DRA
 
     @property
     def uses(self) -> frozenset[str]:

@@ -23,6 +23,7 @@ import asyncio
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
@@ -124,6 +125,24 @@ class BackendContract:
         devices = self._found(self._machine(tmp_path))
         self._check(devices)
         self._healthy(devices)
+
+    def test_parts_take_no_more_than_their_device_has(self, tmp_path: Path) -> None:
+        """For devices with ``counters``: those of its parts that can be given together fit into them."""
+        devices = self._found(self._machine(tmp_path))
+        for whole in (one for one in devices if one.counters):
+            taken: Counter[str] = Counter()
+            claims: set[str] = set()
+            for part in (one for one in devices if not whole.claims.isdisjoint(one.part_of)):
+                unknown = part.consumes.keys() - whole.counters.keys()
+                assert not unknown, f"{part.id} consumes {sorted(unknown)}, which {whole.id} does not have"
+                if claims.isdisjoint(part.claims):
+                    claims |= part.claims
+                    taken.update(part.consumes)
+            for name, amount in taken.items():
+                assert amount <= whole.counters[name], (
+                    f"the parts of {whole.id} take {amount} of the {whole.counters[name]} {name} that it "
+                    "has: parts that exclude each other need a common claim"
+                )
 
     def test_hardware_without_driver_is_named_with_a_reason(self, tmp_path: Path) -> None:
         """For backends with ``missing_drivers``: a subject, a reason, and declared attributes."""

@@ -237,17 +237,24 @@ class Sriov(Backend):
             facts,
             lacks,
             *use,
-            function.id in self._provisioner.leaving,
+            self._is_leaving(function, snapshot),
         )
         before = self._made.get(function.id)
         # an unchanged device stays the same object, which the core compares by identity
         return before if before and before[0] == basis else (basis, self._device(basis, snapshot))
+
+    def _is_leaving(self, function: Function, snapshot: Snapshot) -> bool:
+        """Whether a function, or one of its virtual functions, is about to change."""
+        leaving = self._provisioner.leaving
+        known = (snapshot.functions[one] for one in leaving if one in snapshot.functions)
+        return function.id in leaving or any(one.parent == function.id for one in known)
 
     def _device(self, basis: _Basis, snapshot: Snapshot) -> Device:
         function = basis.function
         attributes = of_function(function, snapshot, basis.facts, self._files)
         if basis.purpose:
             attributes[PURPOSE] = basis.purpose
+        parts, own = self._parts_reason(function), self._withheld_reason(basis)
         is_allowed = self.options.allow_in_use and basis.purpose in (NODE_NETWORK, NODE_STORAGE)
         return Device(
             id=function.id,
@@ -259,17 +266,23 @@ class Sriov(Backend):
             health=verdict(
                 function, basis.physical, basis.lacks.itself, ignore_ports=self.options.ignore_port_state
             ),
-            withheld=self._withheld_reason(basis),
+            withheld=parts or own,
             reserved=basis.reason if basis.purpose and not is_allowed else None,
             unusable_for=basis.lacks.uses,
+            divided=bool(parts) and own is None,
         )
 
-    def _withheld_reason(self, basis: _Basis) -> str | None:
-        function = basis.function
+    def _parts_reason(self, function: Function) -> str | None:
+        """Why the parts of a function are offered instead of it; ``None`` if it has none."""
         counts = ((function.num_vfs, "virtual"), (function.num_sfs, "scalable"))
         if parts := [f"{count} {kind} function{'s' * (count > 1)}" for count, kind in counts if count]:
             is_one = function.num_vfs + function.num_sfs == 1
             return f"it has {' and '.join(parts)}, which {'is' if is_one else 'are'} offered instead"
+        return None
+
+    def _withheld_reason(self, basis: _Basis) -> str | None:
+        """Why a function is not offered, whether it has parts or not."""
+        function = basis.function
         if function.vgpu_type == 0:
             return f"no vGPU is configured: its {VGPU_TYPE} is 0 (write the number of a vGPU type to it)"
         if basis.is_leaving:

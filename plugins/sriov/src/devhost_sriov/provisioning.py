@@ -210,7 +210,10 @@ class Provisioner:
         self, physical: PhysicalFunction, entry: VirtualFunctions, virtual: Sequence[str]
     ) -> None:
         held = self._held_now()
-        if used := [address for address in virtual if claim.pci(address) in held]:
+        used = [address for address in virtual if claim.pci(address) in held]
+        if claim.device("sriov", physical.address) in held:
+            used.append(physical.address)
+        if used:
             more = f" and {len(used) - 3} more" if len(used) > 3 else ""
             raise NotYet(
                 f"{physical.label} keeps its {_functions(len(virtual))} instead of {entry.count} while pods "
