@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from slice_rules import pool_problems, slice_problems
 
 from devhost.backend.model import HEALTHY, NOTHING, AttributeValue, Device, Health, unhealthy
-from devhost.dra.aliases import Aliased, quantity
+from devhost.dra.aliases import Aliased
 from devhost.dra.slices import DesiredSlice, LeftOut, Offered, Pool
+from devhost.planning.quantities import quantity
 from devhost.planning.settings import Version
 
 DRIVER = "devhost.example.com"

@@ -12,6 +12,7 @@ from typing import Protocol
 from devhost.backend.errors import AllocationError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
+from devhost.planning.amounts import Part, shortage
 from devhost.planning.claims import (
     ClaimIndex,
     Held,
@@ -54,7 +55,7 @@ class ClaimedDevice:
     backend. The first of ``cdi_ids`` is unique to the device; there are none before the file is made.
     ``admin`` access neither checks nor holds. ``exclusive`` is whether the resource shares its devices with
     no other. ``replicas`` is how many parts of the device may be in use at once, ``slots`` how many of them
-    this is.
+    this is. If claims share the device by amount, ``parts`` is what counts instead.
     """
 
     request: str
@@ -68,6 +69,7 @@ class ClaimedDevice:
     replicas: int = 1
     exclusive: bool = True
     slots: int = 1
+    parts: tuple[Part, ...] = ()
 
     @property
     def base(self) -> str:
@@ -326,10 +328,38 @@ class ClaimAllocations:
             )
             if found is not None:
                 raise _held(one.resource, device, found.reason)
+            if one.parts:
+                self._check_parts(claim, one, device, wanted)
+                continue
             free = one.replicas - self._in_use[one.key] + self._slots(one.key, claim)
             if (needed := _slots(one.key, wanted)) > free:
                 sharing = list(islice(self._sharing(one.key, claim), NAMED))
                 raise _held(one.resource, device, _without_share(one.replicas, free, needed, sharing))
+
+    def _check_parts(
+        self, claim: ClaimHolder, one: ClaimedDevice, device: Device, wanted: Sequence[ClaimedDevice]
+    ) -> None:
+        """Checks that the parts of a device that other claims have leave what a claim needs of it."""
+        held = (parts for other, parts in self._parts(one.key) if other != claim)
+        needed = [two.parts for two in wanted if two.key == one.key]
+        if reason := shortage(needed, held):
+            sharing = islice(self._sharing(one.key, claim), NAMED)
+            holders = dict.fromkeys(two.holder for two in sharing if two.holder is not None)
+            raise _held(one.resource, device, Reason(reason, tuple(holders)))
+
+    def _parts(self, key: Key) -> Iterator[tuple[ClaimHolder, Sequence[Part]]]:
+        """What each claim has of a device, which may be prepared and reserved at once."""
+        for claims in self._of_key.get(key, {}).values():
+            for claim, devices in claims.items():
+                for parts in {(one.request, one.share): one.parts for one in devices}.values():
+                    yield claim, parts
+
+    def used(self, key: Key) -> Mapping[str, int]:
+        """What claims use of a device that they share by amount, by capacity."""
+        found: Counter[str] = Counter()
+        for _, parts in self._parts(key):
+            found.update({part.name: part.amount for part in parts})
+        return found
 
     def _occupant(self, holder: AnyHolder) -> Occupant:
         assert isinstance(holder, ClaimHolder)

@@ -334,7 +334,8 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
     others = seen.found.scanners[backend].devices
     extra = aliased(planned.entry.dra, one.resource, device, others)
     pool = Pool(driver, one.node, one.resource, backend)
-    pool.slices([Offered(offer.device, HEALTHY, offer.replicas, extra) for offer in offers])
+    amounts = planned.entry.share.amounts
+    pool.slices([Offered(one.device, HEALTHY, one.replicas, extra, amounts=amounts) for one in offers])
     slot = pool.slot(device.id)
     if slot is None:
         return {}

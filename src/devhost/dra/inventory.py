@@ -58,7 +58,8 @@ class DraDevice:
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
         """Its attributes as a slice can have them."""
         backend, driver, aliased = self.key[0], self.driver, self.aliased
-        return attributes_of(self.device, self.resource, backend, driver, aliased, self.replicas).values
+        shares = len(self.entry.share.amounts) or self.replicas > 1
+        return attributes_of(self.device, self.resource, backend, driver, aliased, shares).values
 
     @property
     def shown(self) -> Health:
@@ -386,7 +387,8 @@ class DraInventory:
             names = named.get(device.id, NOTHING)
             one = DraDevice(key, device, health, name, entry, backend, replicas, bound, self._driver, names)
             self._devices[full], self._known[full] = one, (name, key)
-            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints))
+            amounts = entry.share.amounts
+            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints, amounts))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers
