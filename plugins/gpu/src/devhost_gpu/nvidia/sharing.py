@@ -167,7 +167,7 @@ class Limiters:
                 found[use.mps_use] = (
                     f"the MPS server of {use.resource} is not running: {socket} does not exist"
                 )
-            for path in _hami_files(use.hami).values() if use.hami else ():
-                if not self._sysfs.exists(path):
-                    found[use.hami_use] = f"HAMi is not installed: {path} does not exist"
+            files = _hami_files(use.hami).values() if use.hami else ()
+            if path := next((one for one in files if not self._sysfs.exists(one)), ""):
+                found[use.hami_use] = f"HAMi is not installed: {path} does not exist"
         return found
