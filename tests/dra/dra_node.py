@@ -131,13 +131,22 @@ class Cluster:
                     return spec["pool"]["name"], device["name"]
         raise AssertionError(f"{card} is not published")
 
-    def allocate(self, name: str, *devices: tuple[str, str], share: str = "", pod: str = "") -> v1.Claim:
+    def allocate(
+        self,
+        name: str,
+        *devices: tuple[str, str],
+        share: str = "",
+        pod: str = "",
+        consumed: Mapping[str, str] | None = None,
+    ) -> v1.Claim:
         """Makes a claim to which a scheduler has allocated devices, each as pool and name.
 
-        With ``share``, the share id, it has one slot of each. It is reserved for ``pod``, if one is named.
+        With ``share``, the share id, it has one slot of each, or what is ``consumed``. It is reserved for
+        ``pod``, if one is named.
         """
         reserved = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}] if pod else []
-        sharing = {"shareID": share, "consumedCapacity": {f"{DRIVER}/slots": "1"}} if share else {}
+        used = consumed or {f"{DRIVER}/slots": "1"}
+        sharing = {"shareID": share, "consumedCapacity": used} if share else {}
         results = [
             {"request": "req", "driver": DRIVER, "pool": pool, "device": device, **sharing}
             for pool, device in devices

@@ -7,16 +7,17 @@ import tempfile
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from claim_scene import POOL, CardOptions, Cards, Scene, claim_files, config, result, uid
+from dra_node import DraNode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.backend import AllocateRequest, Device, Edits, Mount, option
+from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, Mount, option
 from devhost.backend.model import ClaimHolder
 from devhost.planning.amounts import ENV, NO_LIMIT, Amount, Limit
 from devhost.planning.settings import Share
@@ -204,6 +205,73 @@ async def test_the_variables_of_the_backend_are_never_replaced(scenes: Any) -> N
     assert "the backend sets CARD_A_MODE, and so does share.limit of the entry" in refused
 
 
+class Sized(Backend):
+    """Cards whose memory is the number in a file of the tree."""
+
+    name = "sized"
+    attributes: ClassVar = {"memory": Attribute(int, "memory", 1, unit="Mi")}
+
+    def discover(self) -> list[Device]:
+        return [Device("c0", {"memory": int((self.context.root / "memory").read_text())})]
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return Edits(env={"CARD": request.devices[0].id})
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[DraNode]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:  # tmp_path is too long
+        made = DraNode(Path(directory), kind=Sized)
+        (made.node.root / "memory").write_text("8192")
+        made.configure(
+            "{name: example.com/card, backend: sized, serve: dra, share: {capacity: {memory: {min: 1Gi, "
+            "step: 1Gi, unit: Gi}}, limit: {env: {LIMIT: '{consumed.memory}'}}}}"
+        )
+        async with made, made.node.served():
+            await made.node.until(made.published)
+            await made.register()
+            yield made
+
+
+def capacity_of(node: DraNode) -> Any:
+    report = node.report()
+    assert report is not None
+    return report["pools"][0]["devices"][0]["capacity"]["memory"]
+
+
+async def test_a_node_publishes_limits_and_reports_what_claims_use(node: DraNode) -> None:
+    (device,) = node.slices()[0]["devices"]
+    assert device["allowMultipleAllocations"] is True
+    assert device["capacity"]["memory"] == {
+        "value": "8Gi",
+        "requestPolicy": {"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "1Gi"}},
+    }
+    name = node.name_of("c0")
+    five, four, three = (
+        node.allocate(f"uses-{amount}", name, share=f"s-{amount}", consumed={"memory": f"{amount}Gi"})
+        for amount in (5, 4, 3)
+    )
+    answers = await node.prepare(five)
+    (edits,) = node.edits(answers[five.uid])
+    assert sorted(edits["env"]) == ["CARD=c0", "LIMIT=5"]
+    refused = (await node.prepare(four))[four.uid].error
+    assert "3Gi of 8Gi memory is free, and the claim needs 4Gi" in refused
+    assert not (await node.prepare(three))[three.uid].error
+    assert capacity_of(node) == {"total": "8Gi", "used": "8Gi", "free": "0"}
+    await node.unprepare(five)
+    assert capacity_of(node) == {"total": "8Gi", "used": "3Gi", "free": "5Gi"}
+
+
+async def test_a_device_that_changes_is_published_with_what_it_has(node: DraNode) -> None:
+    claim = node.allocate("six", node.name_of("c0"), share="s", consumed={"memory": "6Gi"})
+    assert not (await node.prepare(claim))[claim.uid].error
+    (node.node.root / "memory").write_text("4096")
+    node.node.look("sized")
+    await node.node.until(lambda: node.slices()[0]["devices"][0]["capacity"]["memory"]["value"] == "4Gi")
+    assert capacity_of(node) == {"total": "4Gi", "used": "6Gi", "free": "0"}
+    assert not (await node.prepare(claim))[claim.uid].error
+
+
 @dataclass(frozen=True)
 class LimitedOptions(CardOptions):
     server: str = option("/run/server", "Where its server is; none if empty.")
@@ -300,8 +368,9 @@ def test_whatever_a_scheduler_allocates_the_parts_of_a_device_are_never_more_tha
                 assert sorted(recorded) == sorted(part for some in model.values() for part in some)
                 for card in "ab":
                     assert total(recorded, card) <= SIZE
-                    used_now = scene.ledger.used(("cards", card))  # type: ignore[attr-defined]
-                    assert used_now.get("memory", 0) == total(recorded, card) * GIB
+                    totals = {"memory": SIZE * GIB}
+                    used_now = scene.ledger.used(("cards", card), totals)  # type: ignore[attr-defined]
+                    assert used_now == {"memory": total(recorded, card) * GIB}
         finally:
             scene.close()
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from devhost.backend.errors import AllocationError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
-from devhost.planning.amounts import Part, shortage
+from devhost.planning.amounts import Part, shortage, used_of
 from devhost.planning.claims import (
     ClaimIndex,
     Held,
@@ -354,12 +354,9 @@ class ClaimAllocations:
                 for parts in {(one.request, one.share): one.parts for one in devices}.values():
                     yield claim, parts
 
-    def used(self, key: Key) -> Mapping[str, int]:
-        """What claims use of a device that they share by amount, by capacity."""
-        found: Counter[str] = Counter()
-        for _, parts in self._parts(key):
-            found.update({part.name: part.amount for part in parts})
-        return found
+    def used(self, key: Key, totals: Mapping[str, int]) -> Mapping[str, int]:
+        """What claims use of a device of which there is so much, by capacity."""
+        return used_of(totals, (parts for _, parts in self._parts(key)))
 
     def _occupant(self, holder: AnyHolder) -> Occupant:
         assert isinstance(holder, ClaimHolder)

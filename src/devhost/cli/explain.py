@@ -208,6 +208,8 @@ def _print(seen: View, backend: str, device: Device) -> None:
     for one in seen.published(backend, device):
         click.echo(f"  slice: {one.slice or 'not published yet'}")
         click.echo(f"  pool: {one.pool}, device {one.name}")
+        if one.in_use:
+            click.echo(f"  in use: {one.in_use}")
         for key, value in _attributes(seen, one, backend, device).items():
             click.echo(f"    {key}: {cut(value, CELL)}")
     for resource, running in seen.verdicts(backend, device).items():
@@ -386,6 +388,7 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
                 "device": one.name,
                 "attributes": dict(_attributes(seen, one, backend, device)),
                 "claims": list(one.claims),
+                **({"inUse": one.in_use} if one.in_use else {}),
             }
             for one in seen.published(backend, device)
         ],

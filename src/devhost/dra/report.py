@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from devhost.backend.model import AnyHolder, ClaimHolder, sound_reason
 from devhost.planning import naming
+from devhost.planning.amounts import written
 from devhost.planning.claims import Key, Reason
 from devhost.telemetry.document import (
     ClaimedDeviceStatus,
@@ -15,6 +16,7 @@ from devhost.telemetry.document import (
     DraPoolStatus,
     DraStatus,
     HolderStatus,
+    SharedByAmount,
     held_by,
     holder_status,
 )
@@ -126,7 +128,26 @@ def _device(
         "replicas": one.replicas,
         "numaNodes": list(one.device.numa_nodes),
         "claims": [_named(claim) for claim in holders.get(one.key, ())],
+        **_capacity(front_end, one),
         **held_by(one.bound.held_by if one.bound else ()),
+    }
+
+
+def _capacity(front_end: DraFrontEnd, one: DraDevice) -> SharedByAmount:
+    """What claims use of a device that they share by amount."""
+    if not (amounts := one.entry.share.amounts):
+        return {}
+    sizes = {amount.name: amount.size(one.device.attributes) or 0 for amount in amounts}
+    used = front_end.claims.used(one.key, sizes)
+    return {
+        "capacity": {
+            name: {
+                "total": written(size),
+                "used": written(used[name]),
+                "free": written(max(0, size - used[name])),
+            }
+            for name, size in sizes.items()
+        }
     }
 
 

@@ -48,6 +48,13 @@ class Amount:
         known = isinstance(found, int) and 0 <= found * self.unit <= GREATEST
         return found * self.unit if known and isinstance(found, int) else None
 
+    @property
+    def words(self) -> str:
+        """What a claim may use of it."""
+        most = f" up to {written(self.most)}" if self.most is not None else ""
+        steps = f"{written(self.least)} or more in steps of {written(self.step)}{most}"
+        return f"{self.name}: {steps}; {written(max(self.usual, self.least))} by default"
+
     def published(self, size: int) -> Mapping[str, Any]:
         """The capacity of a device in the terms of JSON.
 
@@ -126,24 +133,28 @@ def most_claims(amounts: Sequence[Amount], attributes: Mapping[str, AttributeVal
 
 
 def shortage(wanted: Iterable[Sequence[Part]], held: Iterable[Sequence[Part]]) -> str:
-    """Why a claim cannot have these parts of a device of which others hold some; empty if it can.
-
-    One that holds it without parts has all of it.
-    """
+    """Why a claim cannot have these parts of a device of which others hold some; empty if it can."""
     needed: Counter[str] = Counter()
     totals: dict[str, int] = {}
     for part in (part for parts in wanted for part in parts):
         needed[part.name] += part.amount
         totals[part.name] = part.total
-    used: Counter[str] = Counter()
-    for parts in held:
-        known = {part.name: part.amount for part in parts}
-        used.update({name: known.get(name, total) for name, total in totals.items()})
+    used = used_of(totals, held)
     for name, total in totals.items():
         if (free := total - used[name]) < needed[name]:
             free_of = f"{written(max(0, free))} of {written(total)} {name}"
             return f"{free_of} is free, and the claim needs {written(needed[name])}"
     return ""
+
+
+def used_of(totals: Mapping[str, int], held: Iterable[Sequence[Part]]) -> Mapping[str, int]:
+    """What is used of a device that has so much; one that holds it without parts has all of it."""
+    used = dict.fromkeys(totals, 0)
+    for parts in held:
+        known = {part.name: part.amount for part in parts}
+        for name, total in totals.items():
+            used[name] += known.get(name, total)
+    return used
 
 
 def written(number: int) -> str:

@@ -19,12 +19,14 @@ class DeviceClass:
     """One class: its name, the driver, the resources whose devices it selects.
 
     ``extended_name`` is the resource whose name pods without claims may request; empty if they may not.
+    ``amounts`` is what a claim may request of each device, in words, if claims share by amount.
     """
 
     name: str
     driver: str
     resources: tuple[str, ...]
     extended_name: str = ""
+    amounts: tuple[str, ...] = ()
 
     def expression(self) -> str:
         """The CEL expression that is true for the devices of the class.
@@ -65,13 +67,16 @@ def device_classes(driver: str, resources: Iterable[tuple[str, ResourceSettings]
     an extended name has several resources.
     """
     members: dict[str, dict[str, bool]] = {}
+    amounts: dict[str, dict[str, None]] = {}
     for name, entry in resources:
-        found = members.setdefault(entry.dra.device_class or device_class(name), {})
+        title = entry.dra.device_class or device_class(name)
+        amounts.setdefault(title, {}).update((one.words, None) for one in entry.share.amounts)
+        found = members.setdefault(title, {})
         found[name] = found.get(name, False) or entry.dra.extended_name
     classes = []
     for title, found in members.items():
         extended = [name for name, wanted in found.items() if wanted]
         if extended and len(found) > 1:
             raise ClassesOverlap(title, tuple(found))
-        classes.append(DeviceClass(title, driver, tuple(found), *extended))
+        classes.append(DeviceClass(title, driver, tuple(found), "".join(extended), tuple(amounts[title])))
     return classes

@@ -337,7 +337,21 @@ class VerdictStatus(TypedDict):
     devices: list[JudgedStatus]
 
 
-class DraDeviceStatus(Reasoned):
+class CapacityStatus(TypedDict):
+    """What a device has of a capacity that claims share, what they use of it, and the rest, as quantities."""
+
+    total: str
+    used: str
+    free: str
+
+
+class SharedByAmount(TypedDict, total=False):
+    """The capacities of a device that claims share by amount; other devices do not have the key."""
+
+    capacity: dict[str, CapacityStatus]
+
+
+class DraDeviceStatus(Reasoned, SharedByAmount):
     """One device that is offered through DRA.
 
     ``device`` is the id of the backend, ``name`` its name in the pool, ``slice`` the name of its
