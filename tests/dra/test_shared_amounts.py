@@ -102,6 +102,7 @@ async def scene(scenes: Any) -> SharingScene:
     return made
 
 
+@pytest.mark.conformance(124)
 async def test_claims_fill_a_device_to_the_last_step_and_no_further(scene: SharingScene) -> None:
     first = scene.shares(1, ("gpu", "a", 40))
     await scene.devices(first)
@@ -119,6 +120,7 @@ async def test_every_capacity_counts(scene: SharingScene) -> None:
     assert "40 of 100 cores is free, and the claim needs 41" in refused
 
 
+@pytest.mark.conformance(125)
 async def test_containers_learn_what_their_claim_uses(scene: SharingScene) -> None:
     ref = scene.claim(1, use("gpu", "a", 4, "s", cores="25"))
     found = scene.container(ref, await scene.devices(ref))
@@ -158,6 +160,7 @@ async def test_administrative_access_uses_nothing_and_has_no_limit(scene: Sharin
     assert "MEMORY" not in scene.container(ref, await scene.devices(ref))
 
 
+@pytest.mark.conformance(124)
 async def test_prepare_is_idempotent_also_after_a_restart_and_on_a_device_that_shrank(
     scene: SharingScene,
 ) -> None:
@@ -183,6 +186,7 @@ async def test_a_device_that_has_too_little_or_nothing_known_is_refused(scene: S
     )
 
 
+@pytest.mark.conformance(125)
 async def test_two_requests_cannot_have_limits_on_different_devices(scene: SharingScene) -> None:
     """A container with both would have one variable, and no limit on the other device."""
     refused = await scene.error(scene.shares(1, ("x", "a", 1), ("y", "b", 1)))
@@ -302,6 +306,7 @@ async def test_a_backend_learns_what_claims_use(scenes: Any) -> None:
     assert scene.container(ref, await scene.devices(ref)) == {"LIMIT_A": "5/80", "LIMIT_B": "6/80"}
 
 
+@pytest.mark.conformance(125)
 async def test_without_what_limits_containers_a_claim_is_refused_and_the_device_unhealthy(
     scenes: Any,
 ) -> None:
@@ -312,6 +317,7 @@ async def test_without_what_limits_containers_a_claim_is_refused_and_the_device_
     assert not scene.left
 
 
+@pytest.mark.conformance(125)
 async def test_a_class_cannot_remove_what_limits_containers(scenes: Any) -> None:
     scene = await scenes(Limited, limit=Limit("mps"), options=LimitedOptions(server="/proc"))
     ref = scene.claim(1, use("gpu", "a", 4, "s"), config=[config({"server": ""})])
@@ -333,6 +339,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.conformance(124)
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(steps)
 def test_whatever_a_scheduler_allocates_the_parts_of_a_device_are_never_more_than_it_has(

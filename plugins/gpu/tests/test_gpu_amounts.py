@@ -45,6 +45,7 @@ def variables(given: Edits) -> dict[str, str]:
     return {name: value for name, value in given.env.items() if name.startswith("CUDA_")}
 
 
+@pytest.mark.conformance(125)
 @pytest.mark.parametrize(
     ("options", "more"),
     [(SERVER, {}), (DAEMON, {"CUDA_MPS_PIPE_DIRECTORY": "/mps//pipe"})],
@@ -58,6 +59,7 @@ def test_mps_limits_each_gpu_in_the_order_of_cuda(options: GpuResourceOptions, m
     }
 
 
+@pytest.mark.conformance(125)
 def test_hami_limits_each_gpu_and_comes_with_its_library() -> None:
     given = limited(HAMI, gpu2=(4, 50), gpu1=(6, 100))
     assert variables(given) == {
