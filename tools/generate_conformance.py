@@ -193,8 +193,8 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         123: "Slices and sockets of another program with the driver's name are left alone, and reported.",
     },
     "Sharing by amount": {
-        124: "Claims use amounts of a device and never more than it has, after restarts too (KEP-5075; upstream: "
-        "`must allow multiple allocations and consume capacity`).",
+        124: "Claims use amounts of a device and never more than it has, after restarts too (KEP-5075; "
+        "upstream: `must allow multiple allocations and consume capacity`).",
         125: "Containers of such a claim are limited, or the claim is refused.",
     },
 }

@@ -486,7 +486,7 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
         )
         for one in dra["moves"][:MOST]
     ]
-    columns = ("Device", "Resource", "Health", "Slice", "Claims", "In use", "Reason")
+    columns = ("Device", "Resource", "Health", "Slice", "Claims", "Amounts", "Reason")
     titles = ("Resource", "Moving", "Leaves", "Since", "Devices", "Reason")
     return _section(
         "Dynamic Resource Allocation",
@@ -497,7 +497,7 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
             columns,
             rows,
             wide=("Slice", "Reason"),
-            optional=("In use", "Reason"),
+            optional=("Amounts", "Reason"),
         )
         if rows
         else None,
