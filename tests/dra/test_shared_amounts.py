@@ -342,7 +342,7 @@ steps = st.lists(
 @pytest.mark.conformance(124)
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(steps)
-def test_whatever_a_scheduler_allocates_the_parts_of_a_device_are_never_more_than_it_has(
+def test_parts_of_a_device_are_never_more_than_it_has_for_any_scheduler(
     sequence: Sequence[tuple[str, int, Sequence[tuple[str, int]]]],
 ) -> None:
     """Against a model, over restarts; and what the files record is what the claims have."""

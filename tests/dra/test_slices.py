@@ -767,7 +767,7 @@ def test_a_device_without_one_of_its_amounts_is_left_out() -> None:
     assert reasons(offer, rejected={("d0", "cores")}) == {"": "the API server refused it"}
 
 
-def test_amounts_leave_less_room_for_attributes() -> None:
+def test_a_device_has_fewer_attributes_beside_amounts() -> None:
     many = {f"a{number}": number for number in range(40)}
     assert len(attributes(shared(memory=81920, **many))) == 30
 

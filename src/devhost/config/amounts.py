@@ -48,7 +48,7 @@ def _amount(name: str, given: SharedCapacity, backend: type[Backend], node: Node
     found = declared(backend.attributes, attribute)
     if attribute and (found is None or found.type is not int):
         numbers = [one for one, declared in backend.attributes.items() if declared.type is int]
-        hint = suggest(attribute, numbers, "numbers") or "say what each device has with total: 100"
+        hint = suggest(attribute, numbers, "numbers") or "write what each device has, such as total: 100"
         place.report(node, f"backend {backend.name} has no number {shown(attribute)}", hint)
     amount = Amount(
         name,
