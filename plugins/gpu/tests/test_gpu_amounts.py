@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from devhost_gpu.backend import unusable
 from devhost_gpu.discovery import AMD, NVIDIA
 from devhost_gpu.nvidia.allocation import edits
 from devhost_gpu.nvidia.cards import NvidiaFacts
 from devhost_gpu.options import GpuOptions, GpuResourceOptions, Hami, Mps
 from devhost_gpu.vendor import Card, ContainerRequest
+from gpu_nvidia import DGX, NvidiaMachine
+from gpu_nvidia_desk import NvidiaDesk
 
-from devhost.backend import Consumed, Device, Edits, Mount, OptionError
+from devhost.backend import AllocateRequest, AllocationError, Consumed, Device, Edits, Mount, OptionError
 from devhost.backend.sysfs import Sysfs
 from devhost.config import load
 from devhost.discovery import catalog
@@ -110,9 +115,31 @@ def test_a_relative_path_is_refused(paths: tuple[str, str]) -> None:
 
 
 def test_other_vendors_are_unusable_with_what_limits_nvidia_gpus() -> None:
-    from devhost_gpu.backend import unusable
-
     card = Card(Device("card0"), AMD, None)
     found = unusable(card, {HAMI.hami_use: "", SERVER.mps_use: ""}).unusable_for
     assert found[HAMI.hami_use] == "hami is for NVIDIA GPUs, which this is not"
     assert found[SERVER.mps_use] == "mps is for whole NVIDIA GPUs, which this is not"
+
+
+@pytest.mark.conformance(125)
+@pytest.mark.parametrize(
+    ("options", "path", "reason"),
+    [
+        (SERVER, "/tmp/nvidia-mps/control", "the MPS server of  is not running"),
+        (HAMI, "/opt/vgpu/ld.so.preload", "HAMi is not installed: /opt/vgpu/ld.so.preload does not exist"),
+    ],
+)
+def test_a_card_without_what_limits_containers_is_refused_to_a_claim_that_tolerates_it(
+    nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk], options: GpuResourceOptions, path: str, reason: str
+) -> None:
+    nvidia.gpu(DGX[0])
+    nvidia.tree.file("/opt/vgpu/libvgpu.so", "")
+    desk = at(nvidia)
+    (device,) = desk.look().values()
+    consumed = {device.id: {"memory": Consumed(GIB, 80 * GIB)}}
+    request = AllocateRequest((device,), options, "a.b/c", consumed=consumed)
+    with pytest.raises(AllocationError, match=reason):
+        desk.backend.allocate(request)
+    assert desk.backend.allocate(replace(request, consumed={})).mounts
+    nvidia.tree.file(path, "")
+    assert variables(desk.backend.allocate(request))

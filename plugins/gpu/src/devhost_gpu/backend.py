@@ -141,6 +141,8 @@ class Gpu(Backend):
         for device in request.devices:
             card = self._card(device)
             own.setdefault(card.vendor, []).append(card)
+            if request.consumed:
+                self._check_limiters(card, request.options)
         asked = ContainerRequest(self.options, self._sysfs, request.options, request.shares, request.consumed)
         return Edits.merge(self._vendors[vendor].edits(cards, asked) for vendor, cards in own.items())
 
@@ -235,6 +237,18 @@ class Gpu(Backend):
         if (card := self._cards.get(device.id)) is None:
             raise AllocationError(f"{device.id} is gone")
         return card
+
+    def _check_limiters(self, card: Card, use: GpuResourceOptions) -> None:
+        """Refuses a card without what limits containers, even for a claim that tolerates an unhealthy card.
+
+        Raises:
+            AllocationError: a server or a library is missing, or is not for this card.
+        """
+        missing = self._limiters.missing([use]) if self._limiters else {}
+        found = unusable(card, {one: missing.get(one, "") for one in use.limiters}).unusable_for
+        for one in use.limiters:
+            if one in found:
+                raise AllocationError(f"{card.id}: {found[one]}")
 
     def _last_cards(self, vendor: str, error: Exception) -> list[Card]:
         """The last cards of a vendor whose code fails, now Unhealthy."""

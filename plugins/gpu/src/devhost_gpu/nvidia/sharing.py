@@ -14,7 +14,7 @@ HAMi's library is loaded into each program by the loader's list of libraries, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 
 from devhost.backend import Context, Edits, Event, Mount
 from devhost.backend.sysfs import Sysfs
@@ -149,7 +149,7 @@ class Limiters:
 
     def refresh(self) -> Mapping[str, str]:
         """Reads what is missing: the reason, by the name of the use (``Device.unusable_for``)."""
-        self._shown = self._missing()
+        self._shown = self.missing(limiting(self._context.entries))
         return self._shown
 
     async def watch(self) -> AsyncIterator[Event]:
@@ -157,12 +157,13 @@ class Limiters:
         while True:
             await asyncio.sleep(self._timings.mps_check)
             named = limiting(self._context.entries)
-            if named and await self._context.run_blocking(self._missing) != self._shown:
+            if named and await self._context.run_blocking(self.missing, named) != self._shown:
                 yield Event("nvidia", "change")
 
-    def _missing(self) -> dict[str, str]:
+    def missing(self, entries: Collection[GpuResourceOptions]) -> Mapping[str, str]:
+        """What these entries need and is not there: the reason, by the name of the use."""
         found: dict[str, str] = {}
-        for use in limiting(self._context.entries):
+        for use in entries:
             if use.mps and not self._sysfs.exists(socket := f"{_mps_pipes(use)}/{MPS_CONTROL}"):
                 found[use.mps_use] = (
                     f"the MPS server of {use.resource} is not running: {socket} does not exist"
