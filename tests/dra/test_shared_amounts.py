@@ -158,6 +158,8 @@ async def test_administrative_access_uses_nothing_and_has_no_limit(scene: Sharin
     await scene.devices(scene.shares(1, ("gpu", "a", SIZE)))
     ref = scene.claim(2, result("monitor", "a", adminAccess=True))
     assert "MEMORY" not in scene.container(ref, await scene.devices(ref))
+    scene.resize("b", 0)
+    assert await scene.devices(scene.claim(3, result("monitor", "b", adminAccess=True)))
 
 
 @pytest.mark.conformance(124)
@@ -387,3 +389,23 @@ def test_parts_of_a_device_are_never_more_than_it_has_for_any_scheduler(
 
 def total(parts: Sequence[tuple[str, int]], card: str) -> int:
     return sum(amount for name, amount in parts if name == card)
+
+
+async def test_an_edit_changes_what_claims_may_use(node: DraNode) -> None:
+    claim = node.allocate("six", node.name_of("c0"), share="s", consumed={"memory": "6Gi"})
+    assert not (await node.prepare(claim))[claim.uid].error
+    node.configure(
+        "{name: example.com/card, backend: sized, serve: dra, share: {capacity: {memory: {min: 2Gi, "
+        "step: 1Gi}, cores: {total: 10, min: 1}}, limit: none}}"
+    )
+
+    def capacity() -> dict[str, str]:
+        (device,) = node.slices()[0]["devices"]
+        return {name: one["value"] for name, one in device["capacity"].items()}
+
+    await node.node.until(lambda: capacity() == {"memory": "8Gi", "cores": "10"})
+    more = node.allocate("two", node.name_of("c0"), share="t", consumed={"memory": "2Gi", "cores": "1"})
+    refused = (await node.prepare(more))[more.uid].error
+    assert "0 of 10 cores is free, and the claim needs 1" in refused
+    await node.unprepare(claim)
+    assert not (await node.prepare(more))[more.uid].error

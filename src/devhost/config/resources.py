@@ -31,7 +31,6 @@ from devhost.planning.settings import (
     Skipped,
 )
 
-from .amounts import read_amounts, read_limit
 from .diagnostics import MEANT, Located, Mark, Place, one_line, shown, suggest
 from .document import Entry, Fields, Items, Node, Scalar
 from .language import Override, Resource, ResourceDra, Sharing
@@ -275,8 +274,11 @@ def _entry(
         _of(sharing.of, backend, node, place),
         sharing.max_per_container,
         sharing.members,
-        read_amounts(sharing, backend, node, place),
     )
+    if sharing.capacity:
+        from .amounts import read_amounts, read_limit  # only where they are used
+
+        share = replace(share, amounts=read_amounts(sharing, backend, node, place))
     exclusive = values.get("exclusive", True)
     if values.pop("expect", None) is not None:
         expected = node.entries["expect"].value
