@@ -25,10 +25,10 @@ def rows(found: StatusDocument) -> list[list[str]]:
 
 
 def test_a_shared_device_is_listed_with_what_is_in_use() -> None:
-    capacity = {
-        "memory": {"total": "8Gi", "used": "5Gi", "free": "3Gi"},
-        "cores": {"total": "10", "used": "2", "free": "8"},
-    }
+    capacity = [
+        {"name": "memory", "total": "8Gi", "used": "5Gi", "free": "3Gi"},
+        {"name": "cores", "total": "10", "used": "2", "free": "8"},
+    ]
     shown = rows(offered(capacity=capacity))
     place = shown.index(["RESOURCE", "SHARED", "DEVICE", "IN", "USE"])
     assert " ".join(shown[place + 1]) == "a.b/c d0 memory 5Gi of 8Gi, cores 2 of 10"

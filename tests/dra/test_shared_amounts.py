@@ -21,6 +21,8 @@ from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, 
 from devhost.backend.model import ClaimHolder
 from devhost.planning.amounts import ENV, NO_LIMIT, Amount, Limit
 from devhost.planning.settings import Share
+from devhost.telemetry.ask import difference
+from devhost.telemetry.document import DraStatus
 
 GIB = 2**30
 MEMORY = Amount("memory", GIB, GIB, usual=4 * GIB, attribute="memory", unit=2**20)
@@ -242,7 +244,10 @@ async def node() -> AsyncIterator[DraNode]:
 def capacity_of(node: DraNode) -> Any:
     report = node.report()
     assert report is not None
-    return report["pools"][0]["devices"][0]["capacity"]["memory"]
+    (memory,) = report["pools"][0]["devices"][0]["capacity"]
+    assert memory["name"] == "memory"
+    assert not difference({**report}, DraStatus)
+    return {key: value for key, value in memory.items() if key != "name"}
 
 
 async def test_a_node_publishes_limits_and_reports_what_claims_use(node: DraNode) -> None:

@@ -444,6 +444,6 @@ def test_what_claims_use_of_a_shared_device_is_a_column() -> None:
     }
     dra["pools"] = [pool]
     assert "Amounts" not in shown(document).text
-    one["capacity"] = {"memory": {"total": "8Gi", "used": "5Gi", "free": "3Gi"}}
+    one["capacity"] = [{"name": "memory", "total": "8Gi", "used": "5Gi", "free": "3Gi"}]
     text = shown(document).text
     assert "Amounts" in text and "memory 5Gi of 8Gi" in text

@@ -140,14 +140,15 @@ def _capacity(front_end: DraFrontEnd, one: DraDevice) -> SharedByAmount:
     sizes = {amount.name: amount.size(one.device.attributes) or 0 for amount in amounts}
     used = front_end.claims.used(one.key, sizes)
     return {
-        "capacity": {
-            name: {
+        "capacity": [
+            {
+                "name": name,
                 "total": written(size),
                 "used": written(used[name]),
                 "free": written(max(0, size - used[name])),
             }
             for name, size in sizes.items()
-        }
+        ]
     }
 
 

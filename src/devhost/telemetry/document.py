@@ -340,6 +340,7 @@ class VerdictStatus(TypedDict):
 class CapacityStatus(TypedDict):
     """What a device has of a capacity that claims share, what they use of it, and the rest, as quantities."""
 
+    name: str
     total: str
     used: str
     free: str
@@ -348,7 +349,7 @@ class CapacityStatus(TypedDict):
 class SharedByAmount(TypedDict, total=False):
     """The capacities of a device that claims share by amount; other devices do not have the key."""
 
-    capacity: dict[str, CapacityStatus]
+    capacity: list[CapacityStatus]
 
 
 class DraDeviceStatus(Reasoned, SharedByAmount):

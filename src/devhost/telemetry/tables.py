@@ -103,9 +103,7 @@ def container(holder: HolderStatus | None, unnamed: str = UNKNOWN_POD) -> str:
 
 def capacity(device: DraDeviceStatus) -> str:
     """What claims use of a device that they share by amount; empty for another device."""
-    return ", ".join(
-        f"{name} {one['used']} of {one['total']}" for name, one in device.get("capacity", {}).items()
-    )
+    return ", ".join(f"{one['name']} {one['used']} of {one['total']}" for one in device.get("capacity", ()))
 
 
 def reason(row: WithReason) -> str:
