@@ -184,3 +184,25 @@ async def test_devices_claims_and_moves_are_shown_by_every_command(place: Path) 
         await machine.shows(lambda text: "moving: it is moving away from DRA" in text, "explain", "c0")
         assert "Devices that change sides" in await page(address)
         assert [one["device"] for one in (await machine.document())["claims"][0]["devices"]] == ["c0"]
+
+
+async def test_what_claims_use_of_a_device_is_shown_by_every_command(place: Path) -> None:
+    machine = Machine(place)
+    cluster = machine.cluster
+    shared = "{capacity: {memory: {min: 1Mi}, cores: {total: 10, min: 1}}, limit: none}"
+    text = machine.config.read_text()
+    machine.config.write_text(text.replace("serve: dra", f"serve: dra, share: {shared}"))
+    async with machine.running() as address:
+        await machine.shows(lambda text: f"Healthy {DRIVER}-" in text, "status")
+        name = cluster.name_of("c0")
+        claim = cluster.allocate("mine", name, share="s", consumed={"memory": "512Mi", "cores": "3"})
+        assert (await cluster.prepare(claim))[claim.uid].error == ""
+        in_use = "memory 512Mi of 1Gi, cores 3 of 10"
+        assert f"{RESOURCE} c0 {in_use}\n" in await machine.shows(
+            lambda text: "default/mine" in text, "status"
+        )
+        text = await machine.shows(bool, "explain", "c0")
+        assert f"in use: {in_use}" in text and "memory (capacity): 1Gi" in text
+        (found,) = json.loads(await machine.shows(bool, "explain", "c0", "--output", "json"))
+        assert found["published"][0]["inUse"] == in_use
+        assert in_use in await page(address)
