@@ -195,6 +195,11 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
     "Shared counters": {
         124: "Schedulers get devices that exclude each other together, and give one of them (KEP-4815).",
     },
+    "Sharing by amount": {
+        125: "Claims use amounts of a device and never more than it has, after restarts too (KEP-5075; "
+        "upstream: `must allow multiple allocations and consume capacity`).",
+        126: "Containers of such a claim are limited, or the claim is refused.",
+    },
 }
 """The promises, in sections. Their numbers are names: tests and reports refer to them."""
 

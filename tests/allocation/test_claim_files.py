@@ -19,6 +19,7 @@ from devhost.allocation.cdi.spec import dumps
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import ClaimHolder
+from devhost.planning.amounts import Part
 
 UID = "0a000000-0000-4000-8000-000000000000"
 DRIVER = "devhost.example.com"
@@ -62,6 +63,9 @@ printable = st.characters(
 )
 words = st.text(printable, min_size=1, max_size=20)
 labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
+parts = st.builds(
+    Part, st.from_regex(r"[A-Za-z_]\w{0,31}", fullmatch=True), st.integers(1, 2**63), st.integers(1, 2**63)
+)
 cdi_names = st.from_regex(r"[a-z]{1,5}\.[a-z]{1,5}/[a-z]{1,5}=[A-Za-z0-9,:._-]{1,8}", fullmatch=True)
 
 
@@ -69,7 +73,14 @@ cdi_names = st.from_regex(r"[a-z]{1,5}\.[a-z]{1,5}/[a-z]{1,5}=[A-Za-z0-9,:._-]{1
 @given(
     st.lists(
         st.tuples(
-            labels, labels, st.just("") | labels, words, words, st.lists(cdi_names, max_size=3), st.booleans()
+            labels,
+            labels,
+            st.just("") | labels,
+            words,
+            words,
+            st.lists(cdi_names, max_size=3),
+            st.booleans(),
+            st.lists(parts, max_size=3),
         ),
         min_size=1,
         max_size=8,
@@ -92,8 +103,9 @@ def test_a_file_has_everything_of_its_claim(found, name, replicas):
             replicas=replicas,
             slots=replicas - number if replicas > number else 1,
             members=(identity, one) if admin else (),
+            parts=tuple(some),
         )
-        for number, (request, one, share, identity, resource, more, admin) in enumerate(found)
+        for number, (request, one, share, identity, resource, more, admin, some) in enumerate(found)
     )
     expected = ClaimRecord(ClaimHolder("team", name, UID), DRIVER, devices)
     text = dumps(document(expected, {}, "boot-1"))

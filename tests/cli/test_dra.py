@@ -54,6 +54,23 @@ def test_a_class_is_printed_for_each_resource_that_pods_get_with_claims(toys):
     )
 
 
+def test_a_class_comes_with_what_claims_may_request(toys):
+    memory = "memory: {total: 8Gi, min: 1Gi, step: 256Mi, default: 2Gi, max: 4Gi}"
+    capacity = f"{{{memory}, cores: {{total: 10, min: 1}}}}"
+    write(toys, f"{PLAIN}, share: {{capacity: {capacity}, limit: none}}")
+    assert toys.devhost("dra", "classes").stdout.splitlines()[:2] == [
+        "# a claim may request memory: 1Gi or more in steps of 256Mi up to 4Gi; 2Gi by default",
+        "# a claim may request cores: 1 or more in steps of 1; 1 by default",
+    ]
+
+
+def test_explain_shows_how_claims_share_a_device(toys):
+    capacity = "{memory: {total: 8Gi, min: 1Gi}}"
+    write(toys, f"{PLAIN}, where: {{model: x100}}, share: {{capacity: {capacity}, limit: none}}")
+    shown = toys.devhost("explain", "one").stdout
+    assert "yes, it takes the device, shared by memory between 8 claims or fewer" in shown
+
+
 def test_json_has_the_same_objects_in_a_list(toys):
     write(toys, f"{PLAIN}, where: {{model: x100}}, dra: {{class: 'null', extendedName: true}}", TEMPLATE)
     expected, _ = classes(toys)

@@ -146,15 +146,16 @@ class Cluster:
         share: str = "",
         pod: str = "",
         drivers: Sequence[str] = (),
+        consumed: Mapping[str, str] | None = None,
     ) -> v1.Claim:
         """Makes a claim to which a scheduler has allocated devices, each as pool and name.
 
-        ``drivers`` are those of the devices, if they are of several.
-
-        With ``share``, the share id, it has one slot of each. It is reserved for ``pod``, if one is named.
+        ``drivers`` are those of the devices, if they are of several. With ``share``, the share id, it has one
+        slot of each, or what is ``consumed``. It is reserved for ``pod``, if one is named.
         """
         reserved = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}] if pod else []
-        sharing = {"shareID": share, "consumedCapacity": {f"{DRIVER}/slots": "1"}} if share else {}
+        used = consumed or {f"{DRIVER}/slots": "1"}
+        sharing = {"shareID": share, "consumedCapacity": used} if share else {}
         results = [
             {"request": "req", "driver": driver, "pool": pool, "device": device, **sharing}
             for (pool, device), driver in zip(devices, drivers or [DRIVER] * len(devices), strict=True)

@@ -181,10 +181,10 @@ def _capacity(value: Object, shared: bool) -> Iterator[str]:
     if extra := policy.keys() - {"default", "validRange"}:
         yield f"requestPolicy has {sorted(extra)}"
     usual, valid = amount(policy["default"]), policy["validRange"]
-    least, top, step = amount(valid["min"]), amount(valid["max"]), amount(valid["step"])
+    least, top, step = amount(valid["min"]), amount(valid["max"]), amount(valid.get("step", "0"))
     if not least <= usual <= top <= most:
         yield f"the range {least}..{top} has not the default {usual}, or is beyond {most}"
-    if least + step > most or (usual - least) % step or (top - least) % step:
+    if least + step > most or (step and ((usual - least) % step or (top - least) % step)):
         yield f"steps of {step} do not fit"
 
 

@@ -217,3 +217,25 @@ async def test_explain_shows_what_a_device_takes_of_shared_counters(place: Path)
         assert re.search(r"\(counter of c0\): 2 of 2$", text, re.M)
         part = await machine.shows(lambda text: "slice: " in text, "explain", "c0.a")
         assert re.search(r"\(counter of c0\): 1 of 2$", part, re.M)
+
+
+async def test_what_claims_use_of_a_device_is_shown_by_every_command(place: Path) -> None:
+    machine = Machine(place)
+    cluster = machine.cluster
+    shared = "{capacity: {memory: {min: 1Mi}, cores: {total: 10, min: 1}}, limit: none}"
+    text = machine.config.read_text()
+    machine.config.write_text(text.replace("serve: dra", f"serve: dra, share: {shared}"))
+    async with machine.running() as address:
+        await machine.shows(lambda text: f"Healthy {DRIVER}-" in text, "status")
+        name = cluster.name_of("c0")
+        claim = cluster.allocate("mine", name, share="s", consumed={"memory": "512Mi", "cores": "3"})
+        assert (await cluster.prepare(claim))[claim.uid].error == ""
+        in_use = "memory 512Mi of 1Gi, cores 3 of 10"
+        assert f"{RESOURCE} c0 {in_use}\n" in await machine.shows(
+            lambda text: "default/mine" in text, "status"
+        )
+        text = await machine.shows(bool, "explain", "c0")
+        assert f"in use: {in_use}" in text and "memory (capacity): 1Gi" in text
+        (found,) = json.loads(await machine.shows(bool, "explain", "c0", "--output", "json"))
+        assert found["published"][0]["inUse"] == in_use
+        assert in_use in await page(address)

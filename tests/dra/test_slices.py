@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from slice_rules import pool_problems, slice_problems
 
 from devhost.backend.model import HEALTHY, NOTHING, AttributeValue, Device, Health, unhealthy
-from devhost.dra.aliases import Aliased, quantity
+from devhost.dra.aliases import Aliased
 from devhost.dra.slices import DesiredSlice, LeftOut, Offered, Pool
-from devhost.planning.settings import Version
+from devhost.planning.amounts import Amount
+from devhost.planning.quantities import quantity
+from devhost.planning.settings import OF_ANY, Version
 
 DRIVER = "devhost.example.com"
 NODE = "node-1"
@@ -126,7 +128,20 @@ aliases = st.builds(
     ).map(lambda found: tuple(found.items())),
     st.booleans(),
 )
-offers = st.builds(Offered, devices, healths, replicas, st.one_of(st.just(Aliased()), aliases))
+amounts = st.one_of(
+    st.just(()),
+    st.builds(
+        Amount,
+        st.sampled_from(["memory", "cores"]),
+        st.integers(1, 2**20),
+        st.integers(1, 2**20),
+        attribute=st.sampled_from(["", "version"]),
+        total=st.integers(0, 2**40),
+    ).map(lambda one: (one,)),
+)
+offers = st.builds(
+    Offered, devices, healths, replicas, st.one_of(st.just(Aliased()), aliases), st.just(OF_ANY), amounts
+)
 subdomains = st.from_regex(
     r"[a-z0-9]([a-z0-9-]{0,80}[a-z0-9])?(\.[a-z]([a-z0-9-]{0,80}[a-z0-9])?){0,3}", fullmatch=True
 )
@@ -706,6 +721,58 @@ def test_a_shared_device_has_only_its_slots_as_capacity() -> None:
     offer = replace(toy(replicas=2), aliased=Aliased(capacity=(("memory", "80Gi"),)))
     assert only(offer)["capacity"].keys() == {"slots"}
     assert reasons(offer) == {"memory": "the device has share.replicas, and each claim would use all of it"}
+
+
+MEMORY = Amount("memory", 2**30, 2**28, usual=2**32, attribute="memory", unit=2**20)
+CORES = Amount("cores", 10, 10, usual=10, total=100)
+
+
+def shared(**attributes: int) -> Offered:
+    return replace(toy(attributes=attributes), amounts=(MEMORY, CORES))
+
+
+def test_claims_can_use_amounts_of_the_capacities_of_a_device() -> None:
+    published = only(shared(memory=81920))
+    assert published["allowMultipleAllocations"] is True
+    assert published["capacity"] == {
+        "memory": {
+            "value": "80Gi",
+            "requestPolicy": {"default": "4Gi", "validRange": {"min": "1Gi", "max": "80Gi", "step": "256Mi"}},
+        },
+        "cores": {
+            "value": "100",
+            "requestPolicy": {"default": "10", "validRange": {"min": "10", "max": "100", "step": "10"}},
+        },
+    }
+
+
+def test_a_device_without_enough_of_a_capacity_is_left_out() -> None:
+    assert reasons(shared(memory=100)) == {"": "it has 100Mi of memory, and share.capacity gives 1Gi or more"}
+    assert reasons(shared()) == {"": "it has no memory, of which share.capacity gives claims an amount"}
+
+
+def test_a_device_of_which_claims_use_amounts_has_no_other_capacity() -> None:
+    """Without a policy, the first claim would use all of it."""
+    offer = replace(shared(memory=81920), aliased=Aliased(capacity=(("memory", "80Gi"), ("engines", "2"))))
+    assert only(offer)["capacity"].keys() == {"memory", "cores"}
+    assert "requestPolicy" in only(offer)["capacity"]["memory"]
+    assert reasons(offer) == {"engines": "the device has share.capacity, and each claim would use all of it"}
+
+
+@pytest.mark.parametrize("dropped", [{"allowMultipleAllocations"}, {"capacity"}, {"requestPolicy"}])
+def test_a_device_is_left_out_where_amounts_are_not_known(dropped: Collection[str]) -> None:
+    (reason,) = reasons(shared(memory=81920), dropped=dropped).values()
+    assert reason.startswith("the entry has share.capacity, and this API server does not support")
+
+
+def test_a_device_without_one_of_its_amounts_is_left_out() -> None:
+    offer = shared(memory=81920)
+    assert reasons(offer, rejected={("d0", "cores")}) == {"": "the API server refused it"}
+
+
+def test_a_device_has_fewer_attributes_beside_amounts() -> None:
+    many = {f"a{number}": number for number in range(40)}
+    assert len(attributes(shared(memory=81920, **many))) == 30
 
 
 def test_a_list_is_published_as_one() -> None:

@@ -123,6 +123,39 @@ def test_as_many_claims_share_a_device_as_it_has_replicas(driver, claims, pods):
     assert late.running().opens("/dev/fuse")
 
 
+@pytest.mark.conformance(125)
+def test_claims_by_amount_fill_a_device_to_the_last_step_and_no_further(driver, claims, pods):
+    limit = {"env": {"MEMORY": "{consumed.memory}", "CORES": "{consumed.cores}"}}
+    capacity = {
+        "memory": {"total": "8Gi", "min": "1Gi", "step": "1Gi", "default": "2Gi", "unit": "Gi"},
+        "cores": {"total": 100, "min": 10, "step": 5},
+    }
+    share = {"capacity": capacity, "limit": limit}
+    driver.serve({"name": FUSE, "where": {"devNode": "/dev/fuse"}, "share": share, "serve": "dra"})
+    driver.registered()
+    claims.classes(driver)
+    until("the device is published", lambda: len(claims.offered()) == 1, seen=driver.status)
+
+    def claim(name: str, **requests: str) -> None:
+        wanted = {"capacity": {"requests": requests}} if requests else {}
+        claims.create(name, {"deviceClassName": "fuse.example.com", **wanted})
+
+    claim("usual")
+    claim("odd", memory="2500Mi", cores="12")
+    claim("last", memory="3Gi")
+    claim("late", memory="1Gi")
+    users = {name: pods.create(name, claims=[name]).running() for name in ("usual", "odd", "last")}
+    seen = {name: pod.shell("echo $MEMORY $CORES") for name, pod in users.items()}
+    assert seen == {"usual": "2 10", "odd": "3 15", "last": "3 10"}
+    assert all(pod.opens("/dev/fuse") for pod in users.values())
+    assert len({one["shareID"] for name in users for one in claims.allocated(name)}) == 3
+    late = pods.create("late", claims=["late"])
+    late.waits_for_claims()
+    users["odd"].delete()
+    claims.delete("odd")
+    assert late.running().shell("echo $MEMORY $CORES") == "1 10"
+
+
 def test_devices_of_two_backends_are_aligned_by_an_attribute(driver, claims, pods, zram):
     near = [zram.plug() for _ in range(2)][1]
     driver.cards("far zram77", f"near zram{near}")

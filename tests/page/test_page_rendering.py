@@ -12,7 +12,13 @@ import pytest
 from devhost.allocation.inventory import FORGOTTEN
 from devhost.backend.model import Device, Holder
 from devhost.planning.claims import ClaimIndex, Held, Reason
-from devhost.telemetry.document import StatusDocument, held_by, without_holders
+from devhost.telemetry.document import (
+    DraDeviceStatus,
+    DraPoolStatus,
+    StatusDocument,
+    held_by,
+    without_holders,
+)
 from devhost.telemetry.page import devices
 from devhost.telemetry.page.skeleton import headers, render, whole
 
@@ -411,3 +417,33 @@ def test_the_verdict_waits_until_every_backend_has_listed_its_devices() -> None:
     assert looking.icon != well.icon
     (verdict,) = (one for one in shown(waits).attributes("section") if one.get("data-news") == "verdict")
     assert verdict["class"] == "verdict pending"
+
+
+def test_what_claims_use_of_a_shared_device_is_a_column() -> None:
+    document = made.crowded_node()
+    dra = document["dra"]
+    assert dra is not None
+    one: DraDeviceStatus = {
+        "device": "d0",
+        "name": "d0",
+        "slice": "s",
+        "health": "Healthy",
+        "reason": "",
+        "replicas": 8,
+        "numaNodes": [],
+        "claims": [],
+    }
+    pool: DraPoolStatus = {
+        "resource": "a.b/c",
+        "backend": "gpu",
+        "entry": "resources[0]",
+        "pool": "p",
+        "deviceClass": "c",
+        "extendedName": False,
+        "devices": [one],
+    }
+    dra["pools"] = [pool]
+    assert "Amounts" not in shown(document).text
+    one["capacity"] = [{"name": "memory", "total": "8Gi", "used": "5Gi", "free": "3Gi"}]
+    text = shown(document).text
+    assert "Amounts" in text and "memory 5Gi of 8Gi" in text

@@ -1,4 +1,4 @@
-"""GPUs that containers share through NVIDIA's MPS: what each of them gets, and when they can be used."""
+"""GPUs that containers share through NVIDIA's MPS, or limited by HAMi: what each gets, and when it can."""
 
 from __future__ import annotations
 
@@ -179,6 +179,27 @@ async def test_gpus_wait_for_their_server_in_resources_that_share_them_through_i
         control.unlink()
         await node.until(lambda: node.kubelet.allocatable().get(SHARED, 0) == 0)
         assert node.kubelet.allocatable()[GPU] == 1
+
+
+async def test_gpus_wait_for_hami_and_each_container_gets_its_share(node: MpsNode) -> None:
+    hami = ", hami: {directory: /opt/vgpu}"
+    async with node.serving(entry(SHARED, FOUR + hami, first()), entry(GPU)):
+        await node.offers({GPU: 1})
+        await node.until(lambda: node.kubelet.capacity().get(SHARED) == 4)
+        assert node.kubelet.allocatable().get(SHARED, 0) == 0
+        assert {device.unusable_for["hami:/opt/vgpu"] for device in node.devices("gpu").values()} == {
+            "HAMi is not installed: /opt/vgpu/libvgpu.so does not exist"
+        }
+        directory = node.root / "opt/vgpu"
+        directory.mkdir(parents=True)
+        (node.root / "tmp/vgpulock").mkdir(parents=True)
+        (directory / "ld.so.preload").touch()
+        (directory / "libvgpu.so").touch()
+        await node.offers({SHARED: 4, GPU: 1})
+        started = await node.container({SHARED: 1})
+        assert started.envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{MEMORY // 4}m"
+        assert started.envs["CUDA_DEVICE_SM_LIMIT"] == "25"
+        assert mounts(started)["/etc/ld.so.preload"] == "/opt/vgpu/ld.so.preload"
 
 
 async def test_the_example_for_gke_gives_what_google_s_plugin_gives(

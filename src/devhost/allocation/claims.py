@@ -12,6 +12,7 @@ from typing import Protocol
 from devhost.backend.errors import AllocationError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
+from devhost.planning.amounts import Part, shortage, used_of
 from devhost.planning.claims import (
     ClaimIndex,
     Held,
@@ -59,8 +60,9 @@ class ClaimedDevice:
     backend. The first of ``cdi_ids`` is unique to the device; there are none before the file is made.
     ``admin`` access neither checks nor holds. ``exclusive`` is whether the resource shares its devices with
     no other. ``replicas`` is how many parts of the device may be in use at once, ``slots`` how many of them
-    this is. ``members`` are the ids of the devices that are one here, by an attribute: then ``key`` has the
-    id of this unit, and the claim holds :attr:`keys`.
+    this is. If claims share the device by amount, ``parts`` is what counts instead. ``members`` are the ids
+    of the devices that are one here, by an attribute: then ``key`` has the id of this unit, and the claim
+    holds :attr:`keys`.
     """
 
     request: str
@@ -75,6 +77,7 @@ class ClaimedDevice:
     exclusive: bool = True
     slots: int = 1
     members: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -390,10 +393,35 @@ class ClaimAllocations:
             )
             if found is not None:
                 raise _held(one.resource, device, found.reason)
+            if one.parts:
+                self._check_parts(claim, one, device, wanted)
+                continue
             free = one.replicas - self._in_use[key] + self._slots(key, claim)
             if (needed := _slots(key, wanted)) > free:
                 sharing = list(islice(self._sharing(key, claim), NAMED))
                 raise _held(one.resource, device, _without_share(one.replicas, free, needed, sharing))
+
+    def _check_parts(
+        self, claim: ClaimHolder, one: ClaimedDevice, device: Device, wanted: Sequence[ClaimedDevice]
+    ) -> None:
+        """Checks that the parts of a device that other claims have leave what a claim needs of it."""
+        held = (parts for other, parts in self._parts(one.key) if other != claim)
+        needed = [two.parts for two in wanted if two.key == one.key]
+        if reason := shortage(needed, held):
+            sharing = islice(self._sharing(one.key, claim), NAMED)
+            holders = dict.fromkeys(two.holder for two in sharing if two.holder is not None)
+            raise _held(one.resource, device, Reason(reason, tuple(holders)))
+
+    def _parts(self, key: Key) -> Iterator[tuple[ClaimHolder, Sequence[Part]]]:
+        """What each claim has of a device, which may be prepared and reserved at once."""
+        for claims in self._of_key.get(key, {}).values():
+            for claim, devices in claims.items():
+                for parts in {(one.request, one.share): one.parts for one in devices}.values():
+                    yield claim, parts
+
+    def used(self, key: Key, totals: Mapping[str, int]) -> Mapping[str, int]:
+        """What claims use of a device of which there is so much, by capacity."""
+        return used_of(totals, (parts for _, parts in self._parts(key)))
 
     def _occupant(self, holder: AnyHolder) -> Occupant:
         assert isinstance(holder, ClaimHolder)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from devhost.backend import AllocateRequest, NoOptions, templates
+from devhost.backend import AllocateRequest, Consumed, NoOptions, templates
 from devhost.backend.errors import AllocationError, BackendError, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
 from devhost.backend.sysfs import node_number
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
+from devhost.planning.amounts import NO_LIMIT, Limit
 from devhost.planning.give import CDI_NAME, NO_GIVE, Give
 from devhost.planning.naming import variable, variable_problem
 from devhost.planning.settings import ResourceSettings
@@ -65,6 +66,8 @@ class Terms:
     ``permissions`` are those of the device nodes, empty where the backend decides; ``shares`` is how much
     the container asks for of each device, by id, empty where the backend does not use it. ``give`` is what
     the entry gives, ``whole`` the number of the resource's devices; 0 where that does not matter.
+    ``consumed`` is what a claim uses of each device, by id, if claims share by amount, and ``limit`` how
+    its containers are limited to that.
     """
 
     options: object = None
@@ -72,6 +75,8 @@ class Terms:
     give: Give = NO_GIVE
     whole: int = 0
     shares: Mapping[str, Fraction] = field(default_factory=dict)
+    consumed: Mapping[str, Mapping[str, Consumed]] = field(default_factory=dict)
+    limit: Limit = NO_LIMIT
 
 
 @frozen
@@ -243,6 +248,8 @@ class ResourceBackend:
             raise BackendError(f"backend {self.runner.name} answered {type(edits).__name__}, not Edits")
         check_edits(edits, self.runner.name)
         edits = named(Edits.merge([edits]), self.resource)
+        if terms.consumed and terms.limit.env:
+            edits = self._limited(edits, devices, terms)
         if not terms.give:
             return edits
         from devhost.planning.give.edits import completed  # most nodes have no entry with give
@@ -253,9 +260,18 @@ class ResourceBackend:
             raise AllocationError(f"{self.resource}: {reason}")
         return edits
 
+    def _limited(self, edits: Edits, devices: Sequence[Device], terms: Terms) -> Edits:
+        """The same with the variables of the entry's limit."""
+        limits = terms.limit.variables(devices, terms.consumed)
+        if twice := sorted(limits.keys() & edits.env.keys()):
+            reason = f"the backend sets {twice[0]}, and so does share.limit of the entry"
+            raise AllocationError(f"{self.resource}: {reason} (rename it there)")
+        return replace(edits, env={**edits.env, **limits})
+
     def _request(self, devices: Sequence[Device], terms: Terms) -> AllocateRequest:
         options = _NO_OPTIONS if terms.options is None else terms.options
-        return AllocateRequest(tuple(devices), options, self.resource, terms.shares)
+        consumed = terms.consumed if terms.limit.by_backend else {}
+        return AllocateRequest(tuple(devices), options, self.resource, terms.shares, consumed)
 
     def _one_each(self, edits: Edits) -> Edits:
         """The same with one thing at each container path: what is required, else the first that there is.
@@ -298,7 +314,7 @@ class ResourceBackend:
 
 def _terms(entry: ResourceSettings, devices: int = 0) -> Terms:
     whole = devices if entry.give.depends_on_count else 0
-    return Terms(entry.options, entry.permissions, entry.give, whole)
+    return Terms(entry.options, entry.permissions, entry.give, whole, limit=entry.share.limit)
 
 
 def each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from .frozen import frozen
 from .model import NOTHING, AttributeValue, Device, Edits, Health, freeze
@@ -246,6 +246,13 @@ class Context(Protocol):
         """Runs a blocking call for :meth:`Backend.watch` on a separate thread, with a deadline."""
 
 
+class Consumed(NamedTuple):
+    """What a claim uses of one capacity of a device, and what the device has, both in ones (bytes)."""
+
+    amount: int
+    total: int
+
+
 @frozen
 class AllocateRequest:
     """What one container requests, or was given: some devices of one resource.
@@ -261,15 +268,20 @@ class AllocateRequest:
         How much of each device the container requests, by the device's id: two of its four replicas are
         ``Fraction(2, 4)``. A device that is not in it is allocated as a whole. Set only for
         :meth:`Backend.allocate` of a backend with :attr:`Backend.takes_shares`.
+    ``consumed``
+        What the claim uses of each device, by the device's id and then by the name of the capacity: a
+        container must not get more. Set only for an entry whose ``share.limit`` is one of the ``limits`` of
+        the options.
     """
 
     devices: Sequence[Device]
     options: Any = NoOptions()
     resource: str = ""
     shares: Mapping[str, Fraction] = NOTHING
+    consumed: Mapping[str, Mapping[str, Consumed]] = NOTHING
 
     def __post_init__(self) -> None:
-        freeze(self, ("shares",), ("devices",))
+        freeze(self, ("shares", "consumed"), ("devices",))
 
     def variable(self, prefix: str, suffix: str = "", *, keep_hyphens: bool = False) -> str:
         """The name of an environment variable that no other resource sets in the same container.
@@ -323,6 +335,9 @@ class Backend:
     ``uses: Collection[str]``
         What such a resource provides besides the device itself, as keys of ``Device.unusable_for``. A device
         is Unhealthy in the resource while it is unusable for one of them. Empty by default.
+    ``limits: Mapping[str, Collection[str]]``
+        By what ``allocate`` can limit containers to :attr:`AllocateRequest.consumed`: the value of
+        ``share.limit`` in the file, with the names of the capacities. Empty by default.
     ``def named(self, resource: str) -> ResourceOptions``
         The value for an entry with this name (a template if it has braces), for options that depend on the
         name. Called once, when the file is read. May raise :class:`OptionError`.

@@ -97,6 +97,7 @@ def _named(
 def _yaml(found: DeviceClass) -> str:
     manifest = found.manifest()
     lines = [
+        *(f"# a claim may request {words}" for words in found.amounts),
         f"apiVersion: {manifest['apiVersion']}",
         f"kind: {manifest['kind']}",
         "metadata:",

@@ -208,6 +208,8 @@ def _print(seen: View, backend: str, device: Device) -> None:
     for one in seen.published(backend, device):
         click.echo(f"  slice: {one.slice or 'not published yet'}")
         click.echo(f"  pool: {one.pool}, device {one.name}")
+        if one.in_use:
+            click.echo(f"  in use: {one.in_use}")
         for key, value in _attributes(seen, one, backend, device).items():
             click.echo(f"    {key}: {cut(value, CELL)}")
     for resource, running in seen.verdicts(backend, device).items():
@@ -332,14 +334,17 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
     own = next((offer for offer in planned.offers if offer.device.id == device.id), None)
     if own is None:
         return {}
-    counts = planned.entry.counts  # counters depend on the other devices
-    offers = [offer for offer in planned.offers if counts or offer.unit == own.unit]
+    counts, amounts = planned.entry.counts, planned.entry.share.amounts
+    offers = [offer for offer in planned.offers if counts or offer.unit == own.unit]  # counters need all
     made = units(planned.entry.share.of, offers)
     (unit,) = (one for one in made if one.id == own.unit)
     extra = aliased(planned.entry.dra, one.resource, unit.device, seen.found.scanners[backend].devices)
     pool = Pool(planned.entry.driver, one.node, one.resource, backend)
     slices, _ = pool.slices(
-        [Offered(other.device, HEALTHY, other.replicas, extra, counters=counts) for other in made]
+        [
+            Offered(other.device, HEALTHY, other.replicas, extra, counters=counts, amounts=amounts)
+            for other in made
+        ]
     )
     slot = pool.slot(unit.id)
     if slot is None:
@@ -396,6 +401,7 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
                 "device": one.name,
                 "attributes": dict(_attributes(seen, one, backend, device)),
                 "claims": list(one.claims),
+                **({"inUse": one.in_use} if one.in_use else {}),
             }
             for one in seen.published(backend, device)
         ],

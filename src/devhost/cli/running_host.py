@@ -27,7 +27,7 @@ from devhost.telemetry.document import (
     StatusDocument,
     holder_status,
 )
-from devhost.telemetry.tables import UNKNOWN_POD, container
+from devhost.telemetry.tables import UNKNOWN_POD, capacity, container
 
 from .scan_once import ScanResult, scan_once
 from .verdicts import place
@@ -44,6 +44,7 @@ class Published(NamedTuple):
     """A device that a running devhost offers through DRA: its names at the API server, and its claims.
 
     ``slice`` is empty until the device is published. ``claims`` are as text, ``holders`` as in the status.
+    ``in_use`` is what claims use of a device that they share by amount, as text.
     """
 
     resource: str
@@ -53,6 +54,7 @@ class Published(NamedTuple):
     slice: str
     claims: tuple[str, ...]
     holders: tuple[HolderStatus, ...]
+    in_use: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,7 @@ def answer(document: StatusDocument) -> Running:
                     slice=each["slice"],
                     claims=claims,
                     holders=tuple(each["claims"]),
+                    in_use=capacity(each),
                 )
                 for identity in each.get("members") or [each["device"]]:
                     verdicts[name, backend, identity] = Verdict(_health(each))

@@ -14,6 +14,7 @@ from devhost.telemetry.tables import (
     Alike,
     age,
     alike,
+    capacity,
     container,
     departures,
     empty_entry,
@@ -256,6 +257,14 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
         rows = [row for row in rows if row[4] or row[2] != "Healthy"][:MOST]
     left_out = f"... and {len(found) - len(rows)} more devices (--all)" if len(rows) < len(found) else ""
     yield _shortened(("RESOURCE", "DEVICE", "HEALTH", "SLICE", "CLAIMS", "REASON"), rows, left_out)
+    shared: list[_Row] = [
+        (pool["resource"], one["device"], used)
+        for pool in dra["pools"]
+        for one in pool["devices"]
+        if (used := capacity(one))
+    ]
+    if shared:
+        yield _first(("RESOURCE", "SHARED DEVICE", "IN USE"), shared, "devices", everything)
     claims: list[_Row] = [
         (
             f"{claim['namespace']}/{claim['name']}",

@@ -30,7 +30,7 @@ from devhost.planning.settings import LABEL_DIRECTORY as LABEL_DIRECTORY
 from devhost.planning.settings import MAX_MEMBERS as MAX_MEMBERS
 from devhost.planning.settings import MAX_REPLICAS as MAX_REPLICAS
 
-from .reader import Bounds, Form, Mistaken, Ranges, Raw
+from .reader import Bounds, Form, Mistaken, Quantity, Ranges, Raw
 
 MAX_RESOURCES = 1000
 """Each resource has its own server and socket."""
@@ -83,6 +83,43 @@ class Override:
     replicas: Replicas = option(meaning="How often each of these devices is handed out.", example=10)
 
 
+Counted = Literal["", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"]
+
+Amount = Annotated[int, Quantity()]
+
+
+@frozen
+class SharedCapacity:
+    """A capacity of which each claim uses an amount: whole quantities such as `4Gi` or `10`."""
+
+    min: Amount = option(meaning="The least that a claim uses.", example="1Gi")
+    step: Amount = option(1, "A claim uses `min` or more, in steps of this.", example="256Mi")
+    max: Amount = option(
+        None, "The most that a claim uses; all that the device has if absent.", example="40Gi"
+    )
+    default: Amount = option(
+        None, "What a claim uses that requests none of it; `min` if absent.", example="4Gi"
+    )
+    attribute: str = option(
+        None,
+        "The attribute of the backend with what a device has, a number; the one with the name of the "
+        "capacity if absent.",
+        example="memory",
+    )
+    total: Amount = option(None, "What each device has, in place of an attribute.", example=100)
+    unit: Counted = option("", "What variables of `limit` count in, such as `Mi`.")
+
+
+@frozen
+class LimitVariables:
+    """Variables by which programs in a container learn what they may use."""
+
+    env: dict[str, str] = option(
+        meaning="Variables, whose values have `{consumed.NAME}` for what a claim uses of a capacity.",
+        example={"BANDWIDTH": "{consumed.bandwidth}"},
+    )
+
+
 @frozen
 class Sharing:
     """How often the devices of a resource are handed out, and whether one by one or together."""
@@ -107,8 +144,27 @@ class Sharing:
     max_per_container: Replicas = option(
         None, "How many of the resource one container may ask for; any number if absent.", example=1
     )
+    capacity: dict[str, SharedCapacity] = option(
+        {},
+        "Capacities of each device that claims share by amount, in place of `replicas`; needs `serve: dra`.",
+        example={"memory": {"min": "1Gi"}},
+    )
+    limit: Literal["mps", "hami", "none"] | LimitVariables = option(
+        None,
+        "By what containers are limited to the amounts of their claim: a key of the backend in the entry, "
+        "variables, or `none`. Required with `capacity`.",
+        example="mps",
+    )
 
     def __post_init__(self) -> None:
+        if self.limit is not None and not self.capacity:
+            raise OptionError("has no effect without capacity", key="limit", hint="remove it")
+        if self.capacity and (self.replicas != 1 or self.overrides):
+            key = "overrides" if self.overrides else "replicas"
+            hint = "remove one of them: capacity alone decides how many claims have a device"
+            raise OptionError("cannot be together with capacity", key=key, hint=hint)
+        if self.capacity and self.of != Of.EACH:
+            raise OptionError("cannot be together with capacity", key="of", hint="remove one of them")
         if self.of == Of.ALL and self.overrides:
             hint = "remove them, or add a separate entry for devices that need another number"
             raise OptionError(

@@ -29,6 +29,7 @@ from devhost.backend.base import declared
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF
 from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
+from devhost.planning.quantities import GREATEST, thousandths
 
 from .diagnostics import Diagnostics, Place, one_line, shown, suggest
 from .document import Entry, Fields, Items, Node, Scalar
@@ -71,6 +72,11 @@ class Form:
 @frozen
 class Ranges:
     """In ``Annotated[int | str, …]``: a whole number, or text as :func:`read_ranges` takes it."""
+
+
+@frozen
+class Quantity:
+    """In ``Annotated[int, …]``: a whole number that may be written as a quantity of Kubernetes."""
 
 
 @frozen
@@ -522,6 +528,8 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
             hint = "give it a value or remove the key" if missing else 'write it as 8, "4-8" or "1-"'
             place.report(node, f"must be a whole number or a range of them, not {node}", hint)
             return WRONG
+        if isinstance(note, Quantity):
+            return _read_quantity(node, place)
         if isinstance(note, Mistaken) and isinstance(node, Scalar) and node.text == note.text:
             return refuse(node, wanted, place, note.hint)
     value = read(node, wanted, place)
@@ -537,6 +545,15 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
             place.report(node, f"must be {span}, not {amount}")
             return WRONG
     return value
+
+
+def _read_quantity(node: Node, place: Place) -> Any:
+    text = node.text if isinstance(node, Scalar) and node.kind in ("int", "str") else ""
+    amount = thousandths(text)
+    if amount is None or amount % 1000 or amount // 1000 > GREATEST:
+        place.report(node, f"must be a whole quantity, not {node}", "write it as 10, 256Mi or 4Gi")
+        return WRONG
+    return amount // 1000
 
 
 def _read_list(node: Node, origin: Any, args: tuple[Any, ...], place: Place) -> Any:

@@ -147,7 +147,7 @@ def _implied(options: Any, theirs: Fields, where: Where) -> Any:
 
 
 def _check_alone(reason: str, share: Share, exclusive: bool, node: Fields, place: Place) -> None:
-    if max(share.replicas, *(override.replicas for override in share.overrides), 1) > 1:
+    if share.divides:
         hint = "remove share, or add a separate entry for what may be shared"
         place.key("share").report(node.entries["share"].value, reason, hint)
     if not exclusive:
@@ -287,13 +287,20 @@ def _entry(
         sharing.max_per_container,
         sharing.members,
     )
+    if sharing.capacity:
+        from .amounts import read_amounts, read_limit  # only where they are used
+
+        share = replace(share, amounts=read_amounts(sharing, backend, node, place))
     exclusive = values.get("exclusive", True)
     if values.pop("expect", None) is not None:
         expected = node.entries["expect"].value
         assert isinstance(expected, Scalar)  # it has been read as a number or text
         values["expect"] = read_ranges(expected, place.key("expect"), is_condition=False)
     options = read_resource_options(theirs, backend, name or "", where, share, exclusive, node, place)
-    _check_give(values.get("give", NO_GIVE), backend, node, place)
+    give = values.get("give", NO_GIVE)
+    _check_give(give, backend, node, place)
+    if share.amounts:
+        share = replace(share, limit=read_limit(sharing, share.amounts, options, backend, give, node, place))
     terms = values.pop("dra", ResourceDra())
     _check_claim_options(terms.claim_options, backend, node, place)
     dra = node.entries["dra"].value if "dra" in node.entries else None
@@ -372,6 +379,10 @@ def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Pl
         hint = "remove it: each name gets its own class, for example serial-a.example.com"
         where.report(at, "one class cannot be for all names that a template makes", hint)
     if values.get("serve") is not Serve.DRA:
+        if sharing is not None and sharing.capacity:
+            at, where = _inner(node, "share", "capacity", place)
+            hint = "add serve: dra, or share by replicas"
+            where.report(at, "the device plugin API has no amounts", hint)
         return
     if not has_dra:
         hint = "add dra: {driver: devhost.example.com} at the top level"
@@ -403,6 +414,8 @@ def _check_counters(node: Fields, values: Mapping[str, Any], place: Place) -> No
         where.report(at, "cannot be together with share.replicas", "remove one of the two")
     if sharing is not None and sharing.of != Of.EACH:
         where.report(at, "cannot be together with share.of", "remove one of the two")
+    if sharing is not None and sharing.capacity:
+        where.report(at, "cannot be together with share.capacity", "remove one of the two")
 
 
 def _inner(node: Fields, outer: str, inner: str, place: Place) -> tuple[Node, Place]:

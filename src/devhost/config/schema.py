@@ -18,10 +18,11 @@ from typing import Any, Final
 
 from devhost.backend import Attribute, Backend, Conditions
 from devhost.discovery.catalog import Catalog
+from devhost.planning.quantities import WHOLE
 from devhost.planning.settings import Of, Serve
 
 from .language import File, Resource
-from .reader import LISTS, MAPPINGS, NOT, Bounds, Form, Raw, choices, keys, members, required
+from .reader import LISTS, MAPPINGS, NOT, Bounds, Form, Quantity, Raw, choices, keys, members, required
 
 Schema = dict[str, Any]
 """A JSON schema, or a part of one."""
@@ -137,6 +138,8 @@ def _of(wanted: Any) -> Schema:
         for note in args:
             if isinstance(note, Conditions):
                 return {"$ref": f"#/$defs/where-{note.backend}"}
+            if isinstance(note, Quantity):
+                return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": WHOLE}]}
         return _of(args[0]) | _bounds(_of(args[0]), args)
     if len(members(wanted)) > 1:
         return {"anyOf": [_of(member) for member in members(wanted)]}
@@ -187,8 +190,19 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     # what Sharing refuses: overrides beside `of: all`, and members without an attribute
     together = {"of": {"const": Of.ALL.value}, "overrides": {"minItems": 1}}
     in_units = {"required": ["of"], "properties": {"of": {"not": {"enum": [*map(str, Of)]}}}}
+    by_amount = {"properties": {"capacity": {"minProperties": 1}}, "required": ["capacity"]}
+    alone = {
+        "properties": {
+            "replicas": {"const": 1},
+            "overrides": {"maxItems": 0},
+            "of": {"const": Of.EACH.value},
+        },
+        "required": ["limit"],
+    }
     found["properties"]["share"] |= {
         "allOf": [
+            {"if": by_amount, "then": alone},
+            {"if": {"required": ["limit"]}, "then": by_amount},
             {"not": {"properties": together, "required": [*together]}},
             {"if": {"required": ["members"]}, "then": in_units},
         ]
@@ -196,7 +210,14 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     # what an entry with `serve: dra` cannot have
     by_claims = {"properties": {"of": {"not": {"const": Of.ALL.value}}, "maxPerContainer": False}}
     by_dra = {"properties": _BY_DRA, "required": [*_BY_DRA]}
-    found["allOf"] = [{"if": by_dra, "then": {"properties": {"share": by_claims}}}]
+    none_of_it = {"properties": {"capacity": {"maxProperties": 0}}}
+    found["allOf"] = [
+        {
+            "if": by_dra,
+            "then": {"properties": {"share": by_claims}},
+            "else": {"properties": {"share": none_of_it}},
+        }
+    ]
     if not backends:
         return found  # an empty `enum` is no good JSON schema
     found["properties"]["backend"] |= {"enum": list(backends)}

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import is_
 
-from devhost.backend.base import BINARY_UNITS, DECIMAL_UNITS
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AttributeValue, Device
+from devhost.planning.quantities import GREATEST, factor, quantity
 from devhost.planning.settings import OWN_SOURCES, Alias, DraTerms
-
-_GREATEST = 2**63 - 1
 
 
 @frozen
@@ -70,7 +68,7 @@ def aliased(terms: DraTerms, resource: str, device: Device, others: Mapping[str,
             (value,) = value
         attributes.append((one.name, value))
     for one, value in _values(terms.capacity, resource, device, others):
-        if isinstance(value, int) and 0 <= value * _factor(one.unit) <= _GREATEST:
+        if isinstance(value, int) and 0 <= value * factor(one.unit) <= GREATEST:
             capacity.append((one.name, quantity(value, one.unit)))
         else:
             left_out.append((one.name, f"{value} is no capacity"))
@@ -105,22 +103,3 @@ def _source(
     name, _, attribute = source.partition(".")
     other = others.get(str(device.attributes.get(name, "")))
     return other.attributes.get(attribute) if other else None
-
-
-def _factor(unit: str) -> int:
-    units, base = _units(unit)
-    return int(base ** units.index(unit))
-
-
-def _units(unit: str) -> tuple[Sequence[str], int]:
-    return (BINARY_UNITS, 1024) if unit.endswith("i") else (DECIMAL_UNITS, 1000)
-
-
-def quantity(number: int, unit: str = "") -> str:
-    """A number of units as the API server writes it in its answers: ``1k`` for 1000, ``1Gi`` for 1024 Mi."""
-    units, base = _units(unit)
-    place = units.index(unit)
-    while number and number % base == 0 and place < len(units) - 1:
-        number //= base
-        place += 1
-    return f"{number}{units[place]}" if number else "0"

@@ -11,10 +11,13 @@ from devhost.allocation.cdi.rendering import Rendered, Seen, adds_up, rendered
 from devhost.allocation.cdi.spec import ContainerEdits, claim_kind
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend, Terms
+from devhost.backend import Consumed
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device, sound_reason
+from devhost.planning.amounts import NONE, Part, flaw
 from devhost.planning.claims import Key
+from devhost.planning.quantities import thousandths
 from devhost.planning.settings import Effect, uses_of
 from devhost.planning.taints import taints_of
 
@@ -70,6 +73,8 @@ class Group:
     def terms(self) -> Terms:
         """The terms on which a container gets them."""
         terms = replace(self.backend.terms, options=self.members[0].options)
+        if not self.admin and (consumed := self._consumed()):
+            return replace(terms, consumed=consumed)
         if not self.backend.runner.kind.takes_shares:
             return terms
         from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -80,6 +85,16 @@ class Group:
             for device in one.found.devices:
                 shares[device.id] = shares.get(device.id, Fraction(0)) + part
         return replace(terms, shares=shares)
+
+    def _consumed(self) -> dict[str, dict[str, Consumed]]:
+        """What the request uses of each device, by id, if claims share by amount."""
+        found: dict[str, dict[str, Consumed]] = {}
+        for one in self.members:
+            for name, amount, total in one.claimed.parts:
+                known = found.setdefault(one.found.device.id, {})
+                before = known[name].amount if name in known else 0
+                known[name] = Consumed(before + amount, total)
+        return found
 
 
 def choose(
@@ -126,6 +141,7 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
         exclusive=found.entry.exclusive,
         slots=_slots(result),
         members=tuple(member.id for member in found.members),
+        parts=() if result.admin else _parts(result, found),
     )
     options = options_for(
         result.request,
@@ -135,7 +151,32 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
         found.entry,
         found.resource,
     )
+    limit = found.entry.share.limit
+    if limit.by_backend and limit.by not in getattr(options, "limits", ()):
+        reason = f"{limit.by}, which limits containers of {found.resource}, is not in its configuration"
+        raise ClaimError(f"device {result.pool}/{result.device} is not available: {reason}")
     return Chosen(claimed, found, options)
+
+
+def _parts(result: Result, found: DraDevice) -> tuple[Part, ...]:
+    """What it uses of a device that claims share by amount: all that the result does not limit.
+
+    Raises:
+        ClaimError: the device does not have what claims share, or the result has no amount of it.
+    """
+    amounts = found.entry.share.amounts
+    if reason := flaw(amounts, found.device.attributes):
+        raise ClaimError(f"device {result.pool}/{result.device} is not available: {reason}")
+    consumed = {name.rpartition("/")[2]: text for name, text in result.consumed.items()}
+    parts = []
+    for one in amounts:
+        size = one.size(found.device.attributes)
+        assert size is not None  # that would be a flaw
+        amount = thousandths(consumed[one.name]) if one.name in consumed else size * 1000
+        if amount is None:
+            raise ClaimError(f"{consumed[one.name]} is no quantity of {one.name} that devhost knows")
+        parts.append(Part(one.name, max(1, -(-amount // 1000)), size))
+    return tuple(parts)
 
 
 def _slots(result: Result) -> int:
@@ -387,6 +428,25 @@ def check_variables(renderings: Sequence[tuple[Group, Rendering]]) -> None:
                         both = f"{group.resource} and {other.resource}"
                         reason = f"{both} give containers of one request different values of {name}"
                         raise ClaimError(f"{reason} (give it in one entry, or make two requests)")
+
+
+def check_limits(groups: Sequence[Group]) -> None:
+    """Refuses two requests of a claim whose limits for different devices have the same variables.
+
+    A container that uses both would have one of them, and no limit on the devices of the other.
+
+    Raises:
+        ClaimError: the requests.
+    """
+    seen: dict[str, Group] = {}
+    for group in groups:
+        limit = group.terms.limit
+        for name in () if limit.by == NONE or group.admin else limit.env or (limit.by,):
+            other = seen.setdefault(name, group)
+            if other.by_key.keys() != group.by_key.keys():
+                both = " and ".join(one.members[0].claimed.base for one in (other, group))
+                reason = f"requests {both} have different devices, and one container can have one limit"
+                raise ClaimError(f"{reason} (make a claim for each, or one request with a count)")
 
 
 def _add(names: list[str], more: Sequence[str], there: set[str]) -> None:

@@ -24,6 +24,7 @@ from devhost.config.diagnostics import Diagnostics, Mark, Place, one_line, sugge
 from devhost.config.document import MAX_DEPTH, Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import WRONG, Raw, agreed, keys, read, read_fields
 from devhost.config.resources import guarded
+from devhost.planning.quantities import thousandths
 from devhost.planning.settings import ResourceSettings
 
 from .answers import Json
@@ -37,27 +38,14 @@ POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 MAX_ERRORS: Final = 3
 """Errors of one claim in its text; the pod's event has little space."""
 
-_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
-_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_QUANTITY = re.compile(rf"(\d{{1,18}})({'|'.join((*_DECIMAL, *_BINARY, 'm'))})", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NOWHERE = Mark(0, 0)
 _NO_OPTIONS = Fields(_NOWHERE)
 
 
 def whole(amount: str) -> int:
-    """A quantity of the API server that is counted in whole numbers, rounded down; 0 if it is none.
-
-    Source: ``Quantity`` in ``k8s.io/apimachinery``, whose canonical form of 1000 is ``1k``.
-    """
-    found = _QUANTITY.fullmatch(amount)
-    if found is None:
-        return 0
-    digits, suffix = found[1], found[2]
-    for base, suffixes in ((1000, _DECIMAL), (1024, _BINARY)):
-        if suffix in suffixes:
-            return int(int(digits) * base ** suffixes.index(suffix))
-    return int(digits) // 1000  # thousandths
+    """A quantity of the API server that is counted in whole numbers, rounded down; 0 if it is none."""
+    return (thousandths(amount) or 0) // 1000
 
 
 class ClaimError(DevhostError):
@@ -280,9 +268,8 @@ def _check(options: object, entry: ResourceSettings, resource: str, place: Place
     def check() -> Any:
         if named := getattr(options, "named", None):
             agreed(lambda: named(resource), Fields(_NOWHERE), "the backend", place)
-        shared = entry.share.replicas > 1 or any(one.replicas > 1 for one in entry.share.overrides)
         alone = getattr(options, "why_alone", None)
-        if alone and (shared or not entry.exclusive):
+        if alone and (entry.share.divides or not entry.exclusive):
             place.report(Fields(_NOWHERE), f"{resource} is shared: {one_line(str(alone), 300)}")
         return None
 

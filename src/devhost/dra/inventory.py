@@ -81,7 +81,8 @@ class DraDevice:
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
         """Its attributes as a slice can have them."""
         backend, driver, aliased = self.key[0], self.driver, self.aliased
-        return attributes_of(self.device, self.resource, backend, driver, aliased, self.replicas).values
+        shares = len(self.entry.share.amounts) or self.replicas > 1
+        return attributes_of(self.device, self.resource, backend, driver, aliased, shares).values
 
     @property
     def shown(self) -> Health:
@@ -453,6 +454,7 @@ class DraInventory:
         aliases = self._aliases.setdefault(name, Aliases())
         named = aliases.follow(entry.dra, name, devices.values(), scanner.devices)
         offers = []
+        amounts = entry.share.amounts
         for unit in made:
             device, replicas, key = devices[unit.id], unit.replicas, (entry.backend, unit.id)
             names, members = named.get(unit.id, NOTHING), unit.devices if unit.whole else ()
@@ -467,7 +469,8 @@ class DraInventory:
                 one = replace(one, bound=why)
             self._devices[self._know(name, key, keys)] = one
             ids = tuple(member.id for member in members)
-            offers.append(Offered(device, one.shown, replicas, names, entry.dra.taints, ids, entry.counts))
+            terms = entry.dra.taints, ids, entry.counts, amounts
+            offers.append(Offered(device, one.shown, replicas, names, *terms))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self._offers[name] = entry.backend, offers

@@ -37,6 +37,7 @@ from .claim_devices import (
     Chosen,
     Group,
     Rendering,
+    check_limits,
     check_variables,
     choose,
     groups,
@@ -297,7 +298,9 @@ class Preparer:
     async def _write(
         self, holder: ClaimHolder, chosen: Sequence[Chosen], metadata: str, *, running: bool
     ) -> ClaimRecord:
-        renderings = [(group, await self._render(holder, group)) for group in groups(chosen)]
+        requests = groups(chosen)
+        check_limits(requests)
+        renderings = [(group, await self._render(holder, group)) for group in requests]
         check_variables(renderings)
         taking = [(group, found) for group, found in renderings if not group.admin]
         for group, found in taking:

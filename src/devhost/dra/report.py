@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from devhost.backend.model import AnyHolder, ClaimHolder, sound_reason
 from devhost.planning import naming
+from devhost.planning.amounts import written
 from devhost.planning.claims import Key, Reason
 from devhost.telemetry.document import (
     ClaimedDeviceStatus,
@@ -16,6 +17,7 @@ from devhost.telemetry.document import (
     DraStatus,
     DraUnitStatus,
     HolderStatus,
+    SharedByAmount,
     held_by,
     holder_status,
 )
@@ -171,12 +173,32 @@ def _device(
         "replicas": one.replicas,
         "numaNodes": list(one.device.numa_nodes),
         "claims": [_named(claim) for claim in sorted({c for key in one.keys for c in holders.get(key, ())})],
+        **_capacity(front_end, one),
         **held_by(one.bound.held_by if one.bound else ()),
     }
 
 
 def _members(one: DraDevice) -> DraUnitStatus:
     return {"members": [member.id for member in one.members]} if one.members else {}
+
+
+def _capacity(front_end: DraFrontEnd, one: DraDevice) -> SharedByAmount:
+    """What claims use of a device that they share by amount."""
+    if not (amounts := one.entry.share.amounts):
+        return {}
+    sizes = {amount.name: amount.size(one.device.attributes) or 0 for amount in amounts}
+    used = front_end.claims.used(one.key, sizes)
+    return {
+        "capacity": [
+            {
+                "name": name,
+                "total": written(size),
+                "used": written(used[name]),
+                "free": written(max(0, size - used[name])),
+            }
+            for name, size in sizes.items()
+        ]
+    }
 
 
 def _claim(front_end: DraFrontEnd, uid: str) -> DraClaimStatus:

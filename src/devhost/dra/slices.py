@@ -18,6 +18,7 @@ from typing import Any
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AttributeValue, Cause, Device, Health, sound_reason
 from devhost.backend.sysfs import BDF
+from devhost.planning.amounts import Amount, flaw
 from devhost.planning.naming import (
     MAX_ATTRIBUTE,
     MAX_SUBDOMAIN,
@@ -26,10 +27,11 @@ from devhost.planning.naming import (
     resource_attribute,
     slug,
 )
+from devhost.planning.quantities import quantity
 from devhost.planning.settings import OF_ANY, Effect, Version
 from devhost.planning.taints import is_tainted, taint_value, taints_of
 
-from .aliases import NOTHING, Aliased, quantity
+from .aliases import NOTHING, Aliased
 
 SLOTS = "slots"
 """The capacity of a shared device, of which a claim uses one or more."""
@@ -80,7 +82,8 @@ class Offered:
     """A device that the plan offers through claims, ``replicas`` times at once, with its aliases.
 
     ``effects`` are those of the taints of its entry, ``members`` the ids of the devices that are one here, if
-    it is a unit. With ``counters``, others that exclude it are offered too.
+    it is a unit. With ``counters``, others that exclude it are offered too. ``amounts`` are those that claims
+    use instead of replicas.
     """
 
     device: Device
@@ -90,6 +93,19 @@ class Offered:
     effects: Mapping[Cause, Effect] = OF_ANY
     members: tuple[str, ...] = ()
     counters: bool = False
+    amounts: tuple[Amount, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether several claims can have it."""
+        return self.replicas > 1 or bool(self.amounts)
+
+    def shares(self) -> dict[str, Any]:
+        """What claims use of a shared device: its capacities in the terms of JSON."""
+        if not self.amounts:
+            return {SLOTS: _slots(self.replicas)}
+        sized = ((one, one.size(self.device.attributes)) for one in self.amounts)
+        return {one.name: one.published(size) for one, size in sized if size is not None}
 
 
 @frozen
@@ -325,19 +341,26 @@ class Pool:
         name = self.device_name(identity)
         if reason := _withheld(offer, terms):
             return _Described(offer, terms, name, None, (LeftOut(identity, "", reason),))
-        shared, aliased = offer.replicas > 1, offer.aliased
+        shared, aliased = offer.shared, offer.aliased
         capacity: dict[str, Any] = {}
         if terms.capacity and not shared:
             capacity = {key: {"value": value} for key, value in aliased.capacity}
         attributes = attributes_of(
-            offer.device, self.resource, self.backend, self.driver, aliased, offer.replicas, terms.rejected
+            offer.device,
+            self.resource,
+            self.backend,
+            self.driver,
+            aliased,
+            len(offer.amounts) or offer.replicas > 1,
+            terms.rejected,
         )
-        for key, _ in aliased.capacity if shared else ():
-            attributes.leave(key, "the device has share.replicas, and each claim would use all of it")
         body: dict[str, Any] = {"name": name, "attributes": attributes.values}
         if shared:
             body["allowMultipleAllocations"] = True
-            capacity = {SLOTS: _slots(offer.replicas)}
+            capacity = offer.shares()
+            way = "share.capacity" if offer.amounts else "share.replicas"
+            for key in (key for key, _ in aliased.capacity if key not in capacity):
+                attributes.leave(key, f"the device has {way}, and each claim would use all of it")
         if capacity:
             body["capacity"] = capacity
         if terms.taints and (taints := taints_of(self.driver, offer.health, offer.effects)):
@@ -463,14 +486,14 @@ def attributes_of(
     backend: str,
     driver: str,
     aliased: Aliased = NOTHING,
-    replicas: int = 1,
+    shares: int = 0,
     rejected: frozenset[str] = frozenset(),
 ) -> Attributes:
     """The attributes of a device of a resource, without those that the API server rejected.
 
-    There are fewer if it has capacities: slots if it has ``replicas``, else those of its entry.
+    There are fewer if it has capacities: those that claims share, or else those of its entry.
     """
-    limit = MAX_ENTRIES - (1 if replicas > 1 else len(aliased.capacity))
+    limit = MAX_ENTRIES - (shares or len(aliased.capacity))
     attributes = Attributes(device.id, limit, rejected, f"{driver}/")
     attributes.add("resource", resource_attribute(resource))
     attributes.add("backend", backend)
@@ -528,13 +551,16 @@ def _function(device: Device, path: Sequence[str]) -> str:
 
 def _withheld(offer: Offered, terms: _Terms) -> str:
     """Why a device is left out; empty if it is not."""
-    if "" in terms.rejected or (offer.replicas > 1 and SLOTS in terms.rejected):
+    if "" in terms.rejected or (offer.shared and not terms.rejected.isdisjoint(offer.shares())):
         return REFUSED
+    if reason := flaw(offer.amounts, offer.device.attributes):
+        return reason
     if not terms.taints and is_tainted(offer.health, offer.effects):
         reason = sound_reason(offer.health.reason)
         return f"it is unhealthy ({reason}), and this API server does not support taints of devices"
-    if offer.replicas > 1 and not terms.sharing:
-        return "share.replicas is more than 1, and this API server does not support devices in several claims"
+    if offer.shared and not terms.sharing:
+        why = "the entry has share.capacity" if offer.amounts else "share.replicas is more than 1"
+        return f"{why}, and this API server does not support devices in several claims"
     return ""
 
 

@@ -13,8 +13,9 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.where import holds, objection, selected, show
 
+from .amounts import most_claims
 from .claims import Reason
-from .settings import Of, ResourceSettings, Serve, Settings, Share
+from .settings import MAX_REPLICAS, Of, ResourceSettings, Serve, Settings, Share
 from .tokens import ALL, id_flaw, numbered
 
 LIST_LIMIT = 4_000_000
@@ -216,7 +217,10 @@ def terms(entry: ResourceSettings, replicas: int, of: Membership | None = None) 
     found = []
     if of is not None:
         found.append(f"as a member of {of.unit}{f' ({of.flaw})' if of.flaw else ''}")
-    if replicas > 1 or entry.share.of == Of.ALL:
+    if entry.share.amounts:
+        names = " and ".join(one.name for one in entry.share.amounts)
+        found.append(f"shared by {names} between {replicas} claims or fewer")
+    elif replicas > 1 or entry.share.of == Of.ALL:
         found.append(f"handed out {replicas} times" if replicas > 1 else "handed out once")
     if entry.share.of == Of.ALL:
         found.append("all devices together")
@@ -347,7 +351,9 @@ def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tup
 
 
 def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
-    """How often a device with these attributes is allocated."""
+    """How often a device with these attributes is allocated; at most so often, if by amount."""
+    if share.amounts:
+        return most_claims(share.amounts, attributes, MAX_REPLICAS)
     for override in share.overrides:
         if holds(override.where, attributes):
             return override.replicas

@@ -26,6 +26,7 @@ from devhost.backend.model import (
 )
 from devhost.backend.where import Range, Where, shortfall
 
+from .amounts import NO_LIMIT, Amount, Limit
 from .give import NO_GIVE, Give
 from .naming import expand, fields
 
@@ -208,7 +209,8 @@ class Share:
     ``of`` may be an attribute: then all devices with one value of it are allocated as one, a unit, which has
     ``members`` devices; any number if ``None``. With :attr:`Of.ALL`, how often all of them together are
     allocated; there are no overrides then. A container that requests more than ``max_per_container`` is
-    refused; ``None`` is no limit.
+    refused; ``None`` is no limit. With ``amounts``, claims use amounts of each device instead of replicas,
+    and ``limit`` is how their containers are limited to them.
     """
 
     replicas: int = 1
@@ -216,6 +218,13 @@ class Share:
     of: Of | str = Of.EACH
     max_per_container: int | None = None
     members: int | None = None
+    amounts: tuple[Amount, ...] = ()
+    limit: Limit = NO_LIMIT
+
+    @property
+    def divides(self) -> bool:
+        """Whether several containers may use a device at the same time."""
+        return bool(self.amounts) or max(self.replicas, *(one.replicas for one in self.overrides), 1) > 1
 
     @property
     def attribute(self) -> str:
@@ -289,7 +298,8 @@ class ResourceSettings:
         from_where = (block.attributes() for block in self.where)
         from_share = (b.attributes() for o in self.share.overrides for b in o.where)
         published = self.dra.sources() if self.serve is Serve.DRA else ()
-        named = {*fields(self.name), *filter(None, (self.share.attribute,))}
+        sizes = (one.attribute for one in self.share.amounts)
+        named = {*fields(self.name), *filter(None, (self.share.attribute, *sizes))}
         given = self.give.attributes
         return frozenset(named).union(*from_where, *from_share, self.watched(), given, published)
 

@@ -343,7 +343,22 @@ class DraUnitStatus(TypedDict, total=False):
     members: list[str]
 
 
-class DraDeviceStatus(Reasoned, DraUnitStatus):
+class CapacityStatus(TypedDict):
+    """What a device has of a capacity that claims share, what they use of it, and the rest, as quantities."""
+
+    name: str
+    total: str
+    used: str
+    free: str
+
+
+class SharedByAmount(TypedDict, total=False):
+    """The capacities of a device that claims share by amount; other devices do not have the key."""
+
+    capacity: list[CapacityStatus]
+
+
+class DraDeviceStatus(Reasoned, DraUnitStatus, SharedByAmount):
     """One device that is offered through DRA.
 
     ``device`` is the id of the backend, ``name`` its name in the pool, ``slice`` the name of its

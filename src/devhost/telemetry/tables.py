@@ -18,6 +18,7 @@ from devhost.runtime.text import few
 from .document import (
     DepartedStatus,
     DeviceStatus,
+    DraDeviceStatus,
     EntryStatus,
     HeldStatus,
     HolderStatus,
@@ -98,6 +99,11 @@ def container(holder: HolderStatus | None, unnamed: str = UNKNOWN_POD) -> str:
     if "claim" in holder:
         return f"ResourceClaim {holder['namespace']}/{holder['claim']}"
     return f"{holder['namespace']}/{holder['pod']}/{holder['container']}"
+
+
+def capacity(device: DraDeviceStatus) -> str:
+    """What claims use of a device that they share by amount; empty for another device."""
+    return ", ".join(f"{one['name']} {one['used']} of {one['total']}" for one in device.get("capacity", ()))
 
 
 def reason(row: WithReason) -> str:

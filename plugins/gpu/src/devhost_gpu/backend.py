@@ -29,7 +29,7 @@ from .driverless import LastAttributes, missing_drivers
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
 from .limits import limits_without_effect
-from .options import FIRMWARE, GpuOptions, GpuResourceOptions, mps_entries
+from .options import FIRMWARE, HAMI_USE, GpuOptions, GpuResourceOptions, limiting, mps_entries
 from .vendor import (
     ATTRIBUTES,
     CanLink,
@@ -42,7 +42,7 @@ from .vendor import (
 )
 
 if TYPE_CHECKING:
-    from .nvidia.allocation import MpsServers
+    from .nvidia.sharing import Limiters
 
 
 class Gpu(Backend):
@@ -77,7 +77,7 @@ class Gpu(Backend):
         self._cards: Mapping[str, Card] = {}
         self._missing: Sequence[MissingDriver] = ()
         self._events = MergedEvents(environment.timings)
-        self._mps: MpsServers | None = None
+        self._limiters: Limiters | None = None
         self._wedged = WedgedCards(context.root, environment)
         self._last_attributes = LastAttributes()
 
@@ -125,8 +125,9 @@ class Gpu(Backend):
             *self._missing_modules(groups),
             *limits_without_effect(self.options, self._sysfs, groups, self._cards.values()),
         ]
-        servers = self._mps.refresh() if self._mps else {}
-        uses = {use.mps_use: servers.get(use.mps_use, "") for use in mps_entries(self.context.entries)}
+        missing = self._limiters.refresh() if self._limiters else {}
+        limiters = (use for entry in limiting(self.context.entries) for use in entry.limiters)
+        uses = {use: missing.get(use, "") for use in limiters}
         return [unusable(card, uses) for card in self._cards.values()]
 
     def _missing_modules(self, groups: Mapping[str, Sequence[Adapter]]) -> Sequence[MissingDriver]:
@@ -150,7 +151,9 @@ class Gpu(Backend):
         for device in request.devices:
             card = self._card(device)
             own.setdefault(card.vendor, []).append(card)
-        asked = ContainerRequest(self.options, self._sysfs, request.options, request.shares)
+            if request.consumed:
+                self._check_limiters(card, request.options)
+        asked = ContainerRequest(self.options, self._sysfs, request.options, request.shares, request.consumed)
         return Edits.merge(self._vendors[vendor].edits(cards, asked) for vendor, cards in own.items())
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
@@ -229,10 +232,11 @@ class Gpu(Backend):
             vendor = maker(self.options, self.context, self._environment)
             self._vendors = {**self._vendors, name: vendor}
             if name == NVIDIA:
-                from .nvidia.allocation import MpsServers
+                from .nvidia.sharing import Limiters
 
-                self._mps = MpsServers(self.context, self._environment.timings)
-            self._events.update({**self._vendors, **({"mps": self._mps} if self._mps else {})})
+                self._limiters = Limiters(self.context, self._environment.timings)
+            limiters = {"limiters": self._limiters} if self._limiters else {}
+            self._events.update({**self._vendors, **limiters})
         return vendor.scan(adapters)
 
     def _with_wedged(self, cards: Mapping[str, Card], adapters: Sequence[Adapter]) -> Mapping[str, Card]:
@@ -254,6 +258,18 @@ class Gpu(Backend):
             raise AllocationError(f"{device.id} is gone")
         return card
 
+    def _check_limiters(self, card: Card, use: GpuResourceOptions) -> None:
+        """Refuses a card without what limits containers, even for a claim that tolerates an unhealthy card.
+
+        Raises:
+            AllocationError: a server or a library is missing, or is not for this card.
+        """
+        missing = self._limiters.missing([use]) if self._limiters else {}
+        found = unusable(card, {one: missing.get(one, "") for one in use.limiters}).unusable_for
+        for one in use.limiters:
+            if one in found:
+                raise AllocationError(f"{card.id}: {found[one]}")
+
     def _last_cards(self, vendor: str, error: Exception) -> list[Card]:
         """The last cards of a vendor whose code fails, now Unhealthy."""
         reason = _failure(vendor, error)
@@ -263,19 +279,24 @@ class Gpu(Backend):
         return [_with_health(card, reason) for card in self._cards.values() if card.vendor == vendor]
 
 
-def unusable(card: Card, servers: Mapping[str, str]) -> Device:
+def unusable(card: Card, limiters: Mapping[str, str]) -> Device:
     """The device of a card, with what it cannot be used for.
 
     Args:
-        servers: by the names of the uses, why the MPS server of an entry does not serve; empty if it does.
+        limiters: by the names of the uses, why what limits the containers of an entry does not; empty if it
+            does.
     """
     found = dict(card.device.unusable_for)
     if not getattr(card.facts, "mei", ()):
         found[FIRMWARE] = "firmware: true needs a firmware interface of Intel (/dev/mei<n>), and it has none"
     is_whole = card.vendor == NVIDIA and not getattr(card.facts, "is_mig", False)
-    for use, reason in servers.items():
-        if reason or not is_whole:
-            found[use] = reason if is_whole else "mps is for whole NVIDIA GPUs, which this is not"
+    for use, reason in limiters.items():
+        if use.startswith(HAMI_USE):
+            wrong = reason if card.vendor == NVIDIA else "hami is for NVIDIA GPUs, which this is not"
+        else:
+            wrong = reason if is_whole else "mps is for whole NVIDIA GPUs, which this is not"
+        if wrong:
+            found[use] = wrong
     return replace(card.device, unusable_for=found)
 
 

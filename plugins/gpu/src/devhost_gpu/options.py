@@ -247,8 +247,30 @@ class Mps:
                 raise OptionError(f'"{path}" is not absolute', key=key)
 
 
+@frozen
+class Hami:
+    """The library of HAMi, which limits what programs in a container use of NVIDIA GPUs."""
+
+    directory: str = option(
+        meaning="The directory on the host with `libvgpu.so`, and with an `ld.so.preload` that names "
+        "`/usr/local/vgpu/libvgpu.so`.",
+        example="/usr/local/vgpu",
+    )
+    lock_directory: str = option(
+        "/tmp/vgpulock", "The directory on the host in which containers take turns when they start."
+    )
+
+    def __post_init__(self) -> None:
+        for key, path in (("directory", self.directory), ("lockDirectory", self.lock_directory)):
+            if not path.startswith("/"):
+                raise OptionError(f'"{path}" is not absolute', key=key)
+
+
 FIRMWARE = "firmware"
 """The use that needs the firmware interface of an Intel card."""
+
+HAMI_USE = "hami:"
+"""What the name of a use begins with that needs HAMi's library; its directory follows."""
 
 
 @frozen
@@ -264,6 +286,11 @@ class GpuResourceOptions:
         None,
         "The MPS server through which containers share whole NVIDIA GPUs.",
         example={"root": "/run/nvidia/mps"},
+    )
+    hami: Hami | None = option(
+        None,
+        "The library of HAMi, which limits memory and cores of containers that share NVIDIA GPUs.",
+        example={"directory": "/usr/local/vgpu"},
     )
     resource: str = field(default="", init=False, metadata={"meaning": "The name of the entry."})
 
@@ -286,12 +313,29 @@ class GpuResourceOptions:
     @property
     def uses(self) -> Collection[str]:
         """The uses that a card can be unusable for (``Device.unusable_for``)."""
-        return [use for use, wanted in ((FIRMWARE, self.firmware), (self.mps_use, self.mps)) if wanted]
+        firmware = [FIRMWARE] if self.firmware else []
+        return [*firmware, *self.limiters]
+
+    @property
+    def limiters(self) -> Collection[str]:
+        """Those of them that limit containers."""
+        wanted = ((self.mps_use, self.mps), (self.hami_use, self.hami))
+        return [use for use, limiter in wanted if limiter]
+
+    @property
+    def limits(self) -> Mapping[str, Collection[str]]:
+        """By what containers can be limited to amounts of memory and cores."""
+        return {key: ("memory", "cores") for key in ("mps", "hami") if getattr(self, key)}
 
     @property
     def mps_use(self) -> str:
         """The name of the MPS server of this resource there."""
         return f"mps:{self.resource}"
+
+    @property
+    def hami_use(self) -> str:
+        """The name of HAMi's library there."""
+        return f"{HAMI_USE}{self.hami.directory}" if self.hami else ""
 
 
 NO_OPTIONS = GpuResourceOptions()
@@ -301,3 +345,8 @@ NO_OPTIONS = GpuResourceOptions()
 def mps_entries(entries: Collection[object]) -> list[GpuResourceOptions]:
     """The entries that name an MPS server."""
     return [entry for entry in entries if isinstance(entry, GpuResourceOptions) and entry.mps]
+
+
+def limiting(entries: Collection[object]) -> list[GpuResourceOptions]:
+    """The entries that name anything that limits containers."""
+    return [entry for entry in entries if isinstance(entry, GpuResourceOptions) and entry.limiters]

@@ -13,7 +13,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from devhost.backend import Attribute, AttributeValue, Device, Edits, Event, Health, Usage, claim
+from devhost.backend import (
+    Attribute,
+    AttributeValue,
+    Consumed,
+    Device,
+    Edits,
+    Event,
+    Health,
+    Usage,
+    claim,
+)
 from devhost.backend.frozen import frozen
 from devhost.backend.purpose import DISPLAY, PURPOSE, purpose_attribute
 from devhost.backend.sysfs import Sysfs
@@ -52,13 +62,14 @@ class ContainerRequest:
     """What determines, in addition to the cards, what a container gets.
 
     ``resource_options`` are those of the entry. ``shares`` is how much of each card the container requests,
-    by id.
+    by id; ``consumed`` what its claim uses, if claims share cards by amount.
     """
 
     options: GpuOptions
     sysfs: Sysfs
     resource_options: GpuResourceOptions = NO_OPTIONS
     shares: Mapping[str, Fraction] = field(default_factory=dict)
+    consumed: Mapping[str, Mapping[str, Consumed]] = field(default_factory=dict)
 
 
 class VendorBackend(Protocol):

@@ -31,6 +31,7 @@ from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
+from devhost.planning.amounts import Part
 from devhost.runtime.log import get
 from devhost.runtime.worker import FILE_DEADLINE
 
@@ -140,6 +141,9 @@ def _value(record: ClaimRecord, device: ClaimedDevice, number: int, boot: str) -
         words.append(f"also={','.join(quote(name, _SAFE_IN_LIST) for name in device.cdi_ids[1:])}")
     if device.members:
         words.append(f"members={','.join(quote(name, _SAFE_IN_LIST) for name in device.members)}")
+    if device.parts:
+        parts = (f"{part.name}:{part.amount}/{part.total}" for part in device.parts)
+        words.append(f"consumed={','.join(parts)}")
     if record.metadata:
         words.append(f"metadata={quote(record.metadata, _SAFE)}")
     words += ["admin"] * device.admin
@@ -218,6 +222,7 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
         "exclusive" in flags,
         max(1, int(given.get("slots", 1))),
         tuple(map(unquote, filter(None, given.get("members", "").split(",")))),
+        tuple(map(_part, given["consumed"].split(","))) if "consumed" in given else (),
     )
     return _Parsed(
         given.get("name", name),
@@ -229,6 +234,12 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
         unquote(given.get("metadata", "")),
         recorded,
     )
+
+
+def _part(text: str) -> Part:
+    name, _, amounts = text.partition(":")
+    amount, _, total = amounts.partition("/")
+    return Part(name, int(amount), int(total))
 
 
 class ClaimDirectory(OwnedDirectory):

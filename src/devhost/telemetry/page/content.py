@@ -25,6 +25,7 @@ from devhost.telemetry.tables import (
     HIDDEN_POD,
     UNKNOWN_POD,
     awaits,
+    capacity,
     container,
     empty_entry,
     in_use,
@@ -465,6 +466,7 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
                 health(one["health"]),
                 one["slice"] or "not published",
                 few([f"{claim['namespace']}/{claim.get('claim', '')}" for claim in one["claims"]]),
+                capacity(one),
                 one["reason"],
             ),
             {
@@ -488,13 +490,21 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
         )
         for one in dra["moves"][:MOST]
     ]
-    columns = ("Device", "Resource", "Health", "Slice", "Claims", "Reason")
+    columns = ("Device", "Resource", "Health", "Slice", "Claims", "Amounts", "Reason")
     titles = ("Resource", "Moving", "Leaves", "Since", "Devices", "Reason")
     return _section(
         "Dynamic Resource Allocation",
         "dra",
         table("DRA driver", headers, drivers, wide=("Error",), optional=("Error",)),
-        table("Devices offered through DRA", columns, rows, wide=("Slice", "Reason")) if rows else None,
+        table(
+            "Devices offered through DRA",
+            columns,
+            rows,
+            wide=("Slice", "Reason"),
+            optional=("Amounts", "Reason"),
+        )
+        if rows
+        else None,
         more(len(found) - len(rows), "devices"),
         table("Devices that change sides", titles, moving, wide=("Devices", "Reason")) if moving else None,
         more(len(dra["moves"]) - len(moving), "moves"),

@@ -1,4 +1,4 @@
-"""What a container gets for NVIDIA GPUs and MIG instances, by each strategy and through MPS.
+"""What a container gets for NVIDIA GPUs and MIG instances by each strategy.
 
 The strategies and the names of variables are those of the device plugin that NVIDIA provides, so that pods
 and container runtimes for it need no change. ``device-specs`` with a driver directory is what Google's plugin
@@ -7,21 +7,16 @@ does.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
-from devhost.backend import AllocationError, Context, DeviceNode, Edits, Event, MissingDriver, Mount
+from devhost.backend import AllocationError, DeviceNode, Edits, MissingDriver, Mount
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import NVIDIA
-from devhost_gpu.environment import DEFAULT, Timings
-from devhost_gpu.options import GpuOptions, GpuResourceOptions, mps_entries
+from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
 
 from .cards import NvidiaFacts
-
-if TYPE_CHECKING:
-    from fractions import Fraction
+from .sharing import limit_edits
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """The variable from which NVIDIA's container runtime reads the GPUs of a container."""
@@ -43,7 +38,7 @@ VULKAN, VULKAN_IN_CONTAINER = "vulkan/icd.d", "/etc/vulkan/icd.d"
 
 
 def edits(cards: Sequence[Card], request: ContainerRequest) -> Edits:
-    """What the strategies and the MPS server of the resource need in the container.
+    """What the strategies, and what limits the containers of the resource, need in the container.
 
     Raises:
         AllocationError: something that a strategy needs is unknown for a card.
@@ -53,7 +48,7 @@ def edits(cards: Sequence[Card], request: ContainerRequest) -> Edits:
     return Edits.merge(
         [
             strategy_edits(own, request.options, request.sysfs.exists),
-            mps_edits(request.resource_options, ordered, request.shares),
+            limit_edits(request, ordered),
         ]
     )
 
@@ -218,104 +213,3 @@ def _cdi_name(card: NvidiaFacts) -> str:
     if not card.cdi:
         raise AllocationError(f"{card.uuid or card.address}: no CDI specification names it")
     return card.cdi
-
-
-# There are two kinds of the Multi-Process Service (MPS). NVIDIA's mps-control-daemon runs a server for each
-# resource: ``<root>/<resource>/pipe`` and ``<root>/shm``, which clients see as ``/mps/<resource>/pipe`` and
-# ``/dev/shm``; it sets the limits (NVIDIA/k8s-device-plugin, ``internal/plugin/mps.go``). GKE has one server
-# for the node, and its device plugin sets the limits of each container by two variables
-# (GoogleCloudPlatform/container-engine-accelerators, ``pkg/gpu/nvidia/manager.go``).
-
-DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
-THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-"""The variables with a client's server and its limits (NVIDIA's MPS documentation)."""
-
-USUAL = "/tmp/nvidia-mps"
-"""The directory of pipes that CUDA uses by default."""
-
-SHM = "/dev/shm"
-"""The path where a client expects the memory that it shares with the server."""
-
-MPS_CONTROL = "control"
-"""The control daemon's socket in the directory of pipes: it exists while the daemon runs."""
-
-
-def mps_edits(use: GpuResourceOptions, cards: Sequence[Card], shares: Mapping[str, Fraction]) -> Edits:
-    """What a container needs to use the MPS server; nothing if it has no whole GPU.
-
-    Args:
-        cards: the NVIDIA cards, in the order of CUDA's numbers.
-        shares: how much of each card the container requests, by id.
-    """
-    whole = [card for card in cards if _is_whole(card)]
-    if use.mps is None or not whole:
-        return Edits()
-    pipes, seen_as = _mps_pipes(use), _mps_pipes_in_container(use)
-    mounts = [Mount(pipes, seen_as, read_only=False)]
-    if shm := f"{use.mps.root.rstrip('/')}/shm" if use.mps.root else use.mps.shm_directory:
-        mounts.append(Mount(shm, SHM, read_only=False))
-    env = {} if seen_as == USUAL else {DIRECTORY: seen_as}
-    return Edits(mounts=tuple(mounts), env=env | ({} if use.mps.root else _mps_limits(whole, shares)))
-
-
-def _mps_limits(cards: Sequence[Card], shares: Mapping[str, Fraction]) -> dict[str, str]:
-    """The limits of a client: the smallest share limits the threads; memory has a limit for each card."""
-    parts = [shares.get(card.id, 1) for card in cards]
-    sizes = [card.device.attributes.get("memory") for card in cards]
-    memory = ",".join(
-        f"{number}={int(size * part)}M"
-        for number, (size, part) in enumerate(zip(sizes, parts, strict=True))
-        if isinstance(size, int)
-    )
-    threads = {THREADS: str(max(1, int(100 * min(parts))))}
-    return threads | ({MEMORY: memory} if memory else {})
-
-
-def _mps_pipes(use: GpuResourceOptions) -> str:
-    """The directory of pipes on the host."""
-    assert use.mps is not None
-    root = use.mps.root.rstrip("/")
-    return f"{root}/{use.resource}/pipe" if use.mps.root else use.mps.pipe_directory.rstrip("/")
-
-
-def _mps_pipes_in_container(use: GpuResourceOptions) -> str:
-    assert use.mps is not None
-    return f"/mps/{use.resource}/pipe" if use.mps.root else use.mps.pipe_directory.rstrip("/")
-
-
-def _is_whole(card: Card) -> bool:
-    return card.vendor == NVIDIA and isinstance(card.facts, NvidiaFacts) and not card.facts.is_mig
-
-
-class MpsServers:
-    """Checks whether the MPS servers of the configured entries are running."""
-
-    def __init__(self, context: Context, timings: Timings = DEFAULT) -> None:
-        self._context = context
-        self._timings = timings
-        self._sysfs = Sysfs(context.root)
-        # Replaced whole, never changed: scans set it on another thread.
-        self._shown: Mapping[str, str] = {}
-
-    def refresh(self) -> Mapping[str, str]:
-        """Reads which servers do not run: the reason, by the name of the use (``Device.unusable_for``)."""
-        self._shown = self._not_running()
-        return self._shown
-
-    async def watch(self) -> AsyncIterator[Event]:
-        """Yields an event when a server has started or ended."""
-        while True:
-            await asyncio.sleep(self._timings.mps_check)
-            named = mps_entries(self._context.entries)
-            if named and await self._context.run_blocking(self._not_running) != self._shown:
-                yield Event("nvidia", "change")
-
-    def _not_running(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for use in mps_entries(self._context.entries):
-            if not self._sysfs.exists(socket := f"{_mps_pipes(use)}/{MPS_CONTROL}"):
-                found[use.mps_use] = (
-                    f"the MPS server of {use.resource} is not running: {socket} does not exist"
-                )
-        return found

@@ -1,0 +1,152 @@
+"""The keys ``share.capacity`` and ``share.limit`` of an entry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+
+from devhost.backend import Backend, OptionError, templates
+from devhost.backend.base import declared
+from devhost.planning.amounts import CONSUMED, ENV, NO_LIMIT, NONE, Amount, Limit, written
+from devhost.planning.give import COUNT, ID, Give
+from devhost.planning.quantities import factor
+
+from .diagnostics import Place, shown, suggest
+from .document import Fields, Node
+from .language import LimitVariables, SharedCapacity, Sharing
+from .published import RESERVED
+from .reader import agreed
+
+MOST = 8
+"""Capacities of an entry: a device in a slice has 32 attributes and capacities together."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+
+
+def read_amounts(sharing: Sharing, backend: type[Backend], node: Fields, place: Place) -> tuple[Amount, ...]:
+    """The capacities that claims share, by the key ``share`` of an entry; what is wrong is reported."""
+    if not sharing.capacity:
+        return ()
+    at, here = _of(node, place)
+    capacity = at.entries["capacity"].value
+    assert isinstance(capacity, Fields)  # it has been read as a mapping
+    here = here.key("capacity")
+    if (count := len(sharing.capacity)) > MOST:
+        here.report(capacity, f"must have at most {MOST} members, not {count}")
+    return tuple(
+        _amount(name, one, backend, capacity.entries[name].value, here.key(name))
+        for name, one in sharing.capacity.items()
+    )
+
+
+def _amount(name: str, given: SharedCapacity, backend: type[Backend], node: Node, place: Place) -> Amount:
+    if not _NAME.fullmatch(name) or name in RESERVED:
+        place.report(node, f"{shown(name)} is no name of a capacity", "for example memory or cores")
+    attribute = "" if given.total is not None else given.attribute or name
+    found = declared(backend.attributes, attribute)
+    if attribute and (found is None or found.type is not int):
+        numbers = [one for one, declared in backend.attributes.items() if declared.type is int]
+        hint = suggest(attribute, numbers, "numbers") or "write what each device has, such as total: 100"
+        place.report(node, f"backend {backend.name} has no number {shown(attribute)}", hint)
+    amount = Amount(
+        name,
+        given.min,
+        given.step,
+        given.max,
+        given.min if given.default is None else given.default,
+        attribute,
+        factor(found.unit) if found else 1,
+        given.total or 0,
+    )
+    agreed(partial(_check, amount, given), node, backend.name, place)
+    return amount
+
+
+def _check(one: Amount, given: SharedCapacity) -> None:
+    """Complains about amounts that do not fit to each other."""
+    if given.attribute and given.total is not None:
+        raise OptionError("cannot be together with attribute", key="total", hint="remove one of them")
+    for key, number in (("min", one.least), ("step", one.step)):
+        if number < 1:
+            raise OptionError("must be 1 or more", key=key)
+    if given.total is not None and one.total < one.least:
+        raise OptionError(f"is less than min, {written(one.least)}", key="total")
+    if one.most is not None and one.most < one.least:
+        raise OptionError(f"is less than min, {written(one.least)}", key="max")
+    if one.usual < one.least or (one.usual - one.least) % one.step:
+        steps = f"{written(one.least)} and steps of {written(one.step)}"
+        raise OptionError(f"must be min and a number of steps: {steps}", key="default")
+    if one.most is not None and one.usual > one.most:
+        raise OptionError(f"is more than max, {written(one.most)}", key="default")
+    if one.least % factor(given.unit) or one.step % factor(given.unit):
+        message = f"variables have whole numbers of 1{given.unit}, and min or step is none"
+        raise OptionError(message, key="unit", hint="choose a smaller unit")
+
+
+def read_limit(
+    sharing: Sharing,
+    amounts: Sequence[Amount],
+    options: object,
+    backend: type[Backend],
+    give: Give,
+    node: Fields,
+    place: Place,
+) -> Limit:
+    """What limits containers, by the key ``share`` of an entry; what is wrong with it is reported."""
+    share, place = _of(node, place)
+    given: object = sharing.limit
+    if given is None:
+        hint = "name what limits containers, or write limit: none if nothing does"
+        place.report(share, "the key limit is required with capacity", hint)
+        return NO_LIMIT
+    at, place = share.entries["limit"].value, place.key("limit")
+    names = [one.name for one in amounts]
+    if isinstance(given, LimitVariables):
+        units = {name: factor(one.unit) for name, one in sharing.capacity.items()}
+        limit = Limit(ENV, given.env, units)
+        agreed(partial(_check_variables, limit, names, backend, give), at, backend.name, place)
+        return limit
+    by = str(given)
+    if by == NONE:
+        return NO_LIMIT
+    known = getattr(options, "limits", {})
+    if by not in known:
+        place.report(at, f"the entry does not have the key {by}, which does this", f"add {by}: to the entry")
+    elif beyond := [name for name in names if name not in known[by]]:
+        able = " and ".join(known[by])
+        place.report(at, f"{by} cannot limit {shown(beyond[0])}, only {able}", "write limit: {env: …}")
+    return Limit(by)
+
+
+def _check_variables(limit: Limit, names: Sequence[str], backend: type[Backend], give: Give) -> None:
+    """Complains about variables that would leave a container without one of its limits.
+
+    A placeholder may not be an attribute: a device without it would not get the variable.
+    """
+    known = {templates.INDEX, COUNT, ID, *(f"{CONSUMED}{name}" for name in names)}
+    used = set()
+    for name, value in limit.env.items():
+        key = f"env.{name}"
+        templates.check_variable(name, key)
+        used.update(templates.fields(value))
+        for text in (name, value):
+            if unknown := [one for one in templates.fields(text) if one not in known]:
+                raise OptionError(
+                    f"unknown placeholder {{{unknown[0]}}}", key=key, word=unknown[0], known=known
+                )
+        if name in give.env:
+            raise OptionError("give sets this variable, too", key=key, hint="remove one of the two")
+        if any(fnmatchcase(name, one) for one in backend.variables):
+            raise OptionError(f"backend {backend.name} sets this variable", key=key, hint="remove it")
+    if missing := [name for name in names if f"{CONSUMED}{name}" not in used]:
+        message = f"no variable has {{{CONSUMED}{missing[0]}}}, so that containers are not limited to it"
+        raise OptionError(message, key="env", hint="add one, or remove the capacity")
+
+
+def _of(node: Fields, place: Place) -> tuple[Fields, Place]:
+    """The value of the key ``share`` of an entry, and its place."""
+    found = node.entries["share"].value
+    assert isinstance(found, Fields)  # it has been read as a dataclass
+    return found, place.key("share")

@@ -1,0 +1,38 @@
+"""``devhost status`` shows what claims use of devices that they share by amount."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from status_document import NOW, document
+
+from devhost.cli.status_report import show
+from devhost.telemetry.document import StatusDocument
+
+
+def offered(**more: Any) -> StatusDocument:
+    found = document([])
+    one = {"device": "d0", "name": "d0", "slice": "s", "health": "Healthy", "reason": "", "replicas": 8}
+    pool = {"resource": "a.b/c", "devices": [{**one, "numaNodes": [], "claims": [], **more}]}
+    dra: Any = {"driver": "d.e", "state": "registered", "slices": 1, "writes": 1, "syncedAt": None}
+    lists: Any = {"droppedFields": [], "pools": [pool], "claims": [], "moves": [], "moving": []}
+    found["dra"] = {**dra, "reason": "", "error": "", **lists}
+    return found
+
+
+def rows(found: StatusDocument) -> list[list[str]]:
+    return [line.split() for line in show(found, NOW).splitlines()]
+
+
+def test_a_shared_device_is_listed_with_what_is_in_use() -> None:
+    capacity = [
+        {"name": "memory", "total": "8Gi", "used": "5Gi", "free": "3Gi"},
+        {"name": "cores", "total": "10", "used": "2", "free": "8"},
+    ]
+    shown = rows(offered(capacity=capacity))
+    place = shown.index(["RESOURCE", "SHARED", "DEVICE", "IN", "USE"])
+    assert " ".join(shown[place + 1]) == "a.b/c d0 memory 5Gi of 8Gi, cores 2 of 10"
+
+
+def test_without_shared_devices_there_is_no_such_table() -> None:
+    assert not any("SHARED" in row for row in rows(offered()))
