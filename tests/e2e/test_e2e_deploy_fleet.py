@@ -100,7 +100,7 @@ class Fleet:
 
     def waits(self, node: str) -> str:
         """What a pod of a new file waits for, from its log; empty while it does not."""
-        with suppress(ApiError, LookupError):
+        with suppress(ApiError, LookupError, ValueError):
             pod = self.pods(node)[node]["metadata"]["name"]
             log = self.cluster.api.call("GET", f"/api/v1/namespaces/{NAME}/pods/{pod}/log")
             reasons = [json.loads(line).get("reason", "") for line in log.splitlines()]

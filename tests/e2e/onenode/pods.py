@@ -248,7 +248,7 @@ class Pods:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name},
-            "spec": {**_spec(wanted, security, claims), "nodeSelector": self._node.selector},
+            "spec": self._spec(wanted, security, claims),
         }
         self._node.api.post(NAMESPACE, document)
         pod = Pod(self._node, name)
@@ -261,7 +261,7 @@ class Pods:
         spec = {
             "replicas": count,
             "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": _spec({CONTAINER: limits}, {})},
+            "template": {"metadata": {"labels": labels}, "spec": self._spec({CONTAINER: limits}, {})},
         }
         self._node.api.post(
             REPLICA_SETS,
@@ -282,28 +282,28 @@ class Pods:
             pod.delete()
         self._made.clear()
 
-
-def _spec(
-    wanted: Mapping[str, Mapping[str, int]], security: Mapping[str, Any], claims: Sequence[str] = ()
-) -> Json:
-    """A pod's containers by name, with the resources of each."""
-    containers = [
-        {
-            "name": container,
-            "image": image.NAME,
-            "imagePullPolicy": "Never",
-            "resources": {
-                "limits": {resource: str(count) for resource, count in amounts.items()},
-                "claims": [{"name": claim} for claim in claims],
-            },
-            "securityContext": dict(security),
+    def _spec(
+        self, wanted: Mapping[str, Mapping[str, int]], security: Mapping[str, Any], claims: Sequence[str] = ()
+    ) -> Json:
+        """A pod's containers by name, with the resources of each."""
+        containers = [
+            {
+                "name": container,
+                "image": image.NAME,
+                "imagePullPolicy": "Never",
+                "resources": {
+                    "limits": {resource: str(count) for resource, count in amounts.items()},
+                    "claims": [{"name": claim} for claim in claims],
+                },
+                "securityContext": dict(security),
+            }
+            for container, amounts in wanted.items()
+        ]
+        return {
+            "containers": containers,
+            "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
+            "nodeSelector": self._node.selector,
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
         }
-        for container, amounts in wanted.items()
-    ]
-    return {
-        "containers": containers,
-        "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
-        "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-    }
