@@ -75,31 +75,42 @@ class Fleet:
                 found[name] = pod
         return found
 
-    def unchanged(self, *without: str) -> dict[str, str]:
-        """The pods of all nodes but these, each with its node; all are Ready."""
-        others = {name: pod for name, pod in self.pods().items() if name not in without}
-        assert all(map(is_ready, others.values()))
-        return {name: pod["metadata"]["uid"] for name, pod in others.items()}
+    def others(self, *without: str) -> dict[str, str]:
+        """The pods of all nodes but these, each with its node, once all are Ready.
+
+        Raises:
+            TimeoutError: one is not.
+        """
+
+        def unready() -> list[str]:
+            return [name for name, pod in self.pods().items() if name not in without and not is_ready(pod)]
+
+        until("the pods of the other nodes are Ready", lambda: not unready(), seen=unready)
+        return {name: pod["metadata"]["uid"] for name, pod in self.pods().items() if name not in without}
 
     def label(self, node: str, kind: str) -> None:
-        """Moves a node to another group, or without ``kind`` to none."""
-        what = f"{LABEL}={kind}" if kind else f"{LABEL}-"
-        self.cluster.kubectl.run("label", "node", node, "--overwrite", what)
+        """Moves a node to another group."""
+        self.cluster.kubectl.run("label", "node", node, "--overwrite", f"{LABEL}={kind}")
 
     def execute(self, node: str, *command: str) -> str:
         """The output of a command in the pod of a node."""
         pod = self.pods(node)[node]["metadata"]["name"]
         return self.release.kubectl("exec", f"pod/{pod}", "--", *command)
 
-    def verdicts(self, node: str) -> list[Json]:
-        """The verdicts on devices of a node; none while devhost does not answer."""
+    def status(self, node: str) -> dict[str, Any]:
+        """What devhost on a node reports; empty while it does not answer."""
         with suppress(Refused, LookupError):
-            status = json.loads(self.execute(node, "devhost", "status", "--output=json"))
-            return list(status["verdicts"])
-        return []
+            found: dict[str, Any] = json.loads(self.execute(node, "devhost", "status", "--output=json"))
+            return found
+        return {}
+
+    def holders(self, node: str) -> list[Json]:
+        """The containers that hold devices of a node, as far as the kubelet has named them."""
+        resources = self.status(node).get("resources", ())
+        return [device["holder"] for one in resources for device in one["devices"] if device["holder"]]
 
     def waits(self, node: str) -> str:
-        """What a pod of a new file waits for, from its log; empty while it does not."""
+        """What a pod of a new file waits for, or waited, from its log."""
         with suppress(ApiError, LookupError, ValueError):
             pod = self.pods(node)[node]["metadata"]["name"]
             log = self.cluster.api.call("GET", f"/api/v1/namespaces/{NAME}/pods/{pod}/log")
@@ -154,11 +165,11 @@ def test_every_node_has_one_devhost_which_is_that_of_its_group(fleet):
 def test_a_label_moves_a_node_to_another_group_and_pods_keep_their_devices(fleet, on):
     moved, *others = "worker-2", "worker-1", "worker-3", NODE
     node = fleet.nodes[moved]
-    before = fleet.unchanged(moved)
+    before = fleet.others(moved)
     holder = on[moved].create("holder", {FUSE: 1}).running()
     identity = holder.identity()
 
-    def without(kind: str) -> float:
+    def move(kind: str) -> float:
         """Moves the node; the seconds until the pod of its new group serves."""
         began = time.monotonic()
         fleet.label(moved, kind)
@@ -170,15 +181,15 @@ def test_a_label_moves_a_node_to_another_group_and_pods_keep_their_devices(fleet
         return time.monotonic() - began
 
     with History(fleet.cluster.api, FUSE, "none") as history:
-        there = without("edge")
+        there = move("edge")
         after = on[moved].create("after", {FUSE: SHARES["edge"] - 1}).running()
         assert after.opens("/dev/fuse")
         after.delete()
-        without("off")
-        back = without("gpu")
+        move("off")
+        back = move("gpu")
     assert holder.identity() == identity
     assert holder.opens("/dev/fuse")
-    assert fleet.unchanged(moved) == before
+    assert fleet.others(moved) == before
     for name in others:
         assert offered(history, name) == {SHARES[WORKERS.get(name, "")]}
     print(f"until the pod of the other group serves: {there:.1f} s, and {back:.1f} s from a group without")
@@ -191,21 +202,17 @@ def offered(history: History, node: str) -> set[int]:
 
 def test_a_bad_edit_stops_at_one_node_while_all_others_serve(fleet, on):
     edited = [name for name, kind in WORKERS.items() if kind == "gpu"]
-    before = fleet.unchanged(*edited)
+    before = fleet.others(*edited)
 
     def stopped(*, at: int) -> list[str]:
-        """Waits until the edit has reached so many nodes, of which the last one waits; the nodes."""
+        """Waits until the edit has reached so many nodes and waits at the last one; the nodes."""
 
         def reached() -> list[str]:
             uids = {name: pod["metadata"]["uid"] for name, pod in fleet.pods(*edited).items()}
             return [name for name in edited if uids.get(name) != first[name]]
 
         until(f"{at} pods are replaced", lambda: len(reached()) == at, seen=fleet.pods)
-        until(
-            "the new pod waits",
-            lambda: any(map(fleet.waits, reached())),
-            seen=reached,
-        )
+        until("the new pods wait, or waited", lambda: all(map(fleet.waits, reached())), seen=reached)
         return reached()
 
     first = {name: pod["metadata"]["uid"] for name, pod in fleet.pods(*edited).items()}
@@ -213,44 +220,43 @@ def test_a_bad_edit_stops_at_one_node_while_all_others_serve(fleet, on):
         fleet.release.request(values("/dev/fuze"))
         (bad,) = stopped(at=1)
         assert f"no devices since the new file: {FUSE} (until " in fleet.waits(bad)
-        others = [name for name in fleet.nodes if name != bad]
-        for name in others:
+        serving = [name for name in fleet.nodes if name != bad]
+        for name in serving:
             assert on[name].create(f"on-{name}", {FUSE: 1}).running().opens("/dev/fuse")
             fleet.nodes[name].refreshed()
-        status = fleet.release.daemonsets()["devhost-gpu"]["status"]
-        assert (status["updatedNumberScheduled"], status["numberUnavailable"]) == (1, 1)
+        assert fleet.release.daemonsets()["devhost-gpu"]["status"]["updatedNumberScheduled"] == 1
         assert not is_ready(fleet.pods(bad)[bad])
-    for name in others:
+    for name in serving:
         assert offered(history, name) == {SHARES[WORKERS.get(name, "")]}
-    assert fleet.unchanged(*edited) == before
+    assert fleet.others(*edited) == before
 
     assert FUSE in fleet.execute(bad, "devhost", "accept")
-    two = stopped(at=2)
-    assert bad in two
+    assert bad in stopped(at=2)
     fleet.release.apply(values())
     for name in edited:
         fleet.nodes[name].shows(FUSE, SHARES["gpu"])
-    assert fleet.unchanged(*edited) == before
+    assert fleet.others(*edited) == before
 
 
 def test_a_drained_device_stays_out_of_service_after_a_crash_of_its_node_until_it_is_uncordoned(fleet, on):
     name = "worker-1"
     node = fleet.nodes[name]
-    before = fleet.unchanged(name)
+    before = fleet.others(name)
     holder = on[name].create("holder", {FUSE: 1}).running()
+    until("devhost knows who holds a device", lambda: fleet.holders(name), seen=lambda: fleet.status(name))
     drain = ("devhost", "drain", "/dev/fuse", "--root=/host", "--by=alice", "--reason=a new fan")
     with pytest.raises(Refused, match="kubectl delete pod -n default holder"):
         fleet.execute(name, *drain, "--timeout=3s")
     node.shows(FUSE, SHARES["gpu"], 0)
     assert holder.opens("/dev/fuse")
     node.crash()
-    until("devhost runs again", lambda: fleet.verdicts(name), seen=fleet.pods)
+    until("devhost runs again", lambda: fleet.status(name), seen=fleet.pods)
     holder.delete()
     node.refreshed()
     node.shows(FUSE, SHARES["gpu"], 0)
     fleet.execute(name, *drain)
-    assert [(one["by"], one["reason"]) for one in fleet.verdicts(name)] == [("alice", "a new fan")]
+    assert [(one["by"], one["reason"]) for one in fleet.status(name)["verdicts"]] == [("alice", "a new fan")]
     fleet.execute(name, "devhost", "uncordon", "/dev/fuse", "--root=/host")
     node.shows(FUSE, SHARES["gpu"])
     assert on[name].create("after", {FUSE: 1}).running().opens("/dev/fuse")
-    assert fleet.unchanged(name) == before
+    assert fleet.others(name) == before
