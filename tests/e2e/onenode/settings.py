@@ -28,7 +28,7 @@ POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is different for each node: all nodes are in one network, and below one directory of cgroups."""
+    """What is different for each node; all nodes are in one network."""
 
     name: str = NODE
     number: int = 1
