@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from rendering import Chart, Refused, Types, refusal
+from rendering import Chart, Refused, Types, comparable, overlay, refusal
 from test_chart_values import EVERYTHING, daemonset
 
 NETWORK = {"hostNetwork": True}
 APART = {"hostNetwork": False}
+
+
+BASES = {
+    "base": ("", "max-surge"),
+    "overlays/full": ("full", "max-surge"),
+    "overlays/gpu": ("gpu", "max-surge/own-network"),
+    "overlays/minimal": ("minimal", "max-surge/own-network"),
+}
+"""Profile of the chart, and component of Kustomize, for each base of the component."""
 
 
 def surge(**values: Any) -> dict[str, Any]:
@@ -101,3 +111,37 @@ def test_a_driver_with_too_long_a_path_for_the_sockets_of_two_pods_is_refused(ch
     values = {**APART, "config": config, "dra": {"enabled": True}, "kubelet": {"root": "/var/lib/kube/let"}}
     assert chart.render(values).args
     assert "Linux allows 107" in refusal(chart, surge(**values))
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Service"])
+@pytest.mark.parametrize("base", BASES)
+def test_the_component_of_kustomize_is_what_the_chart_renders(
+    chart: Chart, kustomize: Path, tmp_path: Path, base: str, kind: str
+) -> None:
+    profile, component = BASES[base]
+    theirs, ours = overlay(kustomize, tmp_path, base, component), chart.render(surge(), profile=profile)
+    assert (kind in theirs.kinds) == (kind in ours.kinds)
+    if kind in ours.kinds:
+        assert comparable(theirs.only(kind)) == comparable(ours.only(kind))
+
+
+@pytest.mark.parametrize(
+    ("base", "components", "arguments"),
+    [
+        ("base", ("dra", "node-condition/beside-dra", "max-surge"), {"--node-condition"}),
+        ("overlays/groups", ("max-surge/own-network",), set()),
+    ],
+)
+def test_the_component_of_kustomize_goes_with_others_and_with_groups(
+    kustomize: Path,
+    types: Types,
+    tmp_path: Path,
+    base: str,
+    components: tuple[str, ...],
+    arguments: set[str],
+) -> None:
+    rendered = overlay(kustomize, tmp_path, base, *components)
+    assert types.complaints(rendered.text) == []
+    for one in (one["spec"] for one in rendered.objects if one["kind"] == "DaemonSet"):
+        assert one["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+        assert arguments | {"--take-turns"} <= {*one["template"]["spec"]["containers"][0]["args"]}

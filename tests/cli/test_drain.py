@@ -85,6 +85,12 @@ async def test_it_gives_up_at_its_time_with_what_is_left() -> None:
     assert (caught.value.exit_code, scene.now) == (1, 60.0)
 
 
+async def test_an_error_has_no_mark_of_a_comment() -> None:
+    scene = Scene(lambda now: document([device("FT1")]), timeout=1.0)
+    with pytest.raises(DevhostError, match="not everything is released: devhost has not read the file yet"):
+        await scene.drain.run()
+
+
 async def test_a_device_counts_as_free_only_once_devhost_has_applied_the_cordon() -> None:
     early = document([device("FT1"), device("FT2")])
     scene = Scene(lambda now: early if now < 5 else held() if now < 60 else free())

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from onenode.cluster import Cluster, end
+from onenode.cluster import Cluster
+from onenode.node import end
 from onenode.offers import FUSE, SHARES, configuration
 from onenode.plugin import Devhost
 from onenode.waiting import until

@@ -1,1 +1,1 @@
-"""A Kubernetes cluster of one node in separate namespaces: real control plane, kubelet and runtime."""
+"""A Kubernetes cluster in separate namespaces: real control plane, kubelets and runtimes."""

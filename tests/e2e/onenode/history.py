@@ -65,20 +65,25 @@ class History:
         for thread in self._threads:
             thread.join()
 
-    def instants(self) -> Sequence[Instant]:
-        """Ends the collection; the states in their order.
+    def instants(self, node: str = NODE) -> Sequence[Instant]:
+        """Ends the collection; the states in their order, with what this node offers.
 
         Raises:
             AssertionError: the API server did not tell everything.
         """
         self.__exit__(None, None, None)
         assert not self._failures, self._failures
-        allocatable, slices, found = 0, dict[str, frozenset[str]](), list[Instant]()
-        for change in sorted(self._changes, key=lambda one: one.version):
+        slices, found = dict[str, frozenset[str]](), list[Instant]()
+        changes = sorted(self._changes, key=lambda one: one.version)
+        offered = {
+            one.version: int(one.object["status"].get("allocatable", {}).get(self._resource, 0))
+            for one in changes
+            if (one.kind, one.name) == (NODES, node) and one.object is not None
+        }
+        allocatable = next(iter(offered.values()), 0)
+        for change in changes:
             if change.kind == NODES:
-                if change.name == NODE and change.object is not None:
-                    offered = change.object["status"].get("allocatable", {})
-                    allocatable = int(offered.get(self._resource, 0))
+                allocatable = offered.get(change.version, allocatable)
             elif change.object is None:
                 slices.pop(change.name, None)
             else:

@@ -42,10 +42,9 @@ def main(address: str, name: str) -> None:
     _cover(own / "resolv.conf", "nameserver 127.0.0.1\n", Path("/etc/resolv.conf"))
     _run("mount", "--make-rshared", "/")
     _run("ip", "link", "set", "lo", "up")
-    _run("ip", "address", "add", f"{address}/32", "dev", "lo")
-    _run(
-        "ip", "route", "add", "default", "dev", "lo", "src", address
-    )  # where a kubelet looks for its address
+    # a kubelet looks for its address at the default route; another node may have the same network
+    _run("ip", "address", "replace", f"{address}/32", "dev", "lo")
+    _run("ip", "route", "replace", "default", "dev", "lo", "src", address)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans of the node are reaped by the kernel
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.write(sys.stdout.fileno(), f"{host_pid}\n".encode())

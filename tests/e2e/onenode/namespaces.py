@@ -30,10 +30,12 @@ class Namespaces:
         address: the node's address, in a network that nothing else can reach.
         name: the node's name, which resolves to the address.
         log: output of processes while the namespaces are created.
+        beside: whose network namespace is used, instead of a new one.
     """
 
-    def __init__(self, address: str, name: str, log: Path) -> None:
+    def __init__(self, address: str, name: str, log: Path, beside: Namespaces | None = None) -> None:
         self._arguments = (address, name)
+        self._beside = beside
         self._log = log
         self._holder: subprocess.Popen[bytes] | None = None
         self._children: list[subprocess.Popen[bytes]] = []
@@ -41,9 +43,13 @@ class Namespaces:
         """The host's id of the first process."""
 
     def __enter__(self) -> Namespaces:
-        flags = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+        flags = ["--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
         script = Path(__file__).with_name("holder.py")
-        command = ["unshare", *flags, "--", sys.executable, str(script), *self._arguments]
+        inside = ["--", sys.executable, str(script), *self._arguments]
+        if self._beside is None:
+            command = ["unshare", "--net", *flags, *inside]
+        else:
+            command = ["nsenter", f"--net=/proc/{self._beside.pid}/ns/net", "unshare", *flags, *inside]
         with self._log.open("wb") as log:
             self._holder = subprocess.Popen(
                 command,

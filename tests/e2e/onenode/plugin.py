@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .cluster import Cluster, end
+from .cluster import Cluster
+from .node import end
 from .waiting import until
 
 TRIES = 5

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import cgroups, image
 from .api import ApiError, Json
-from .cluster import Cluster
+from .node import Node
 from .waiting import until
 
 NAMESPACE = "/api/v1/namespaces/default/pods"
@@ -28,7 +28,7 @@ TRIES = 5
 class Pod:
     """One container of a pod, by name; its state is read for each call."""
 
-    cluster: Cluster
+    node: Node
     name: str
     container: str = CONTAINER
 
@@ -39,7 +39,7 @@ class Pod:
 
     def document(self) -> Json:
         """The pod in the API server."""
-        return self.cluster.api.get(f"{NAMESPACE}/{self.name}")
+        return self.node.api.get(f"{NAMESPACE}/{self.name}")
 
     @property
     def phase(self) -> str:
@@ -118,7 +118,7 @@ class Pod:
             AssertionError: it fails.
         """
         for _ in range(TRIES):
-            done = self.cluster.execute(self._id(), f"( {script}\n) && echo {COMPLETE}")
+            done = self.node.execute(self._id(), f"( {script}\n) && echo {COMPLETE}")
             assert done.returncode == 0, f"{script!r} in {self.name}: {done.stdout}{done.stderr}"
             said, complete, _ = done.stdout.partition(COMPLETE)
             if complete:
@@ -127,7 +127,7 @@ class Pod:
 
     def can(self, script: str) -> bool:
         """Whether a shell script in the container succeeds."""
-        return self.cluster.execute(self._id(), script).returncode == 0
+        return self.node.execute(self._id(), script).returncode == 0
 
     def nodes(self) -> set[str]:
         """Every device node in the container's /dev and its direct subdirectories."""
@@ -146,7 +146,7 @@ class Pod:
 
     def leave(self) -> None:
         """Deletes it without waiting."""
-        self.cluster.api.delete(f"{NAMESPACE}/{self.name}", gracePeriodSeconds=1)
+        self.node.api.delete(f"{NAMESPACE}/{self.name}", gracePeriodSeconds=1)
 
     def delete(self) -> None:
         """Deletes it and waits until it is gone and its devices are free."""
@@ -190,7 +190,7 @@ class Pod:
 class Replicas:
     """Pods that are replaced when rejected: a kubelet never tries a rejected pod again."""
 
-    cluster: Cluster
+    node: Node
     name: str
     count: int
 
@@ -203,27 +203,27 @@ class Replicas:
         until(f"{self.count} pods of {self.name} run", lambda: self._ready() == self.count, seen=self._ready)
 
     def _ready(self) -> int:
-        status = self.cluster.api.get(f"{REPLICA_SETS}/{self.name}")["status"]
+        status = self.node.api.get(f"{REPLICA_SETS}/{self.name}")["status"]
         return int(status.get("readyReplicas", 0))
 
     def delete(self) -> None:
         """Deletes them and waits until they are gone and their devices are free."""
-        self.cluster.api.delete(f"{REPLICA_SETS}/{self.name}", propagationPolicy="Foreground")
+        self.node.api.delete(f"{REPLICA_SETS}/{self.name}", propagationPolicy="Foreground")
         until(f"the pods of {self.name} are gone", self._gone, seen=self._ready)
 
     def _gone(self) -> bool:
         try:
-            self.cluster.api.get(f"{REPLICA_SETS}/{self.name}")
+            self.node.api.get(f"{REPLICA_SETS}/{self.name}")
         except ApiError as error:
             return error.status == 404
         return False
 
 
 class Pods:
-    """Creates pods; :meth:`clear` deletes the remaining ones."""
+    """Creates pods on a node; :meth:`clear` deletes the remaining ones."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, node: Node) -> None:
+        self._node = node
         self._made: list[Pod] = []
         self._replicated: list[Replicas] = []
 
@@ -248,10 +248,10 @@ class Pods:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name},
-            "spec": _spec(wanted, security, claims),
+            "spec": self._spec(wanted, security, claims),
         }
-        self._cluster.api.post(NAMESPACE, document)
-        pod = Pod(self._cluster, name)
+        self._node.api.post(NAMESPACE, document)
+        pod = Pod(self._node, name)
         self._made.append(pod)
         return pod
 
@@ -261,13 +261,13 @@ class Pods:
         spec = {
             "replicas": count,
             "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": _spec({CONTAINER: limits}, {})},
+            "template": {"metadata": {"labels": labels}, "spec": self._spec({CONTAINER: limits}, {})},
         }
-        self._cluster.api.post(
+        self._node.api.post(
             REPLICA_SETS,
             {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec},
         )
-        replicas = Replicas(self._cluster, name, count)
+        replicas = Replicas(self._node, name, count)
         self._replicated.append(replicas)
         return replicas
 
@@ -282,28 +282,28 @@ class Pods:
             pod.delete()
         self._made.clear()
 
-
-def _spec(
-    wanted: Mapping[str, Mapping[str, int]], security: Mapping[str, Any], claims: Sequence[str] = ()
-) -> Json:
-    """A pod's containers by name, with the resources of each."""
-    containers = [
-        {
-            "name": container,
-            "image": image.NAME,
-            "imagePullPolicy": "Never",
-            "resources": {
-                "limits": {resource: str(count) for resource, count in amounts.items()},
-                "claims": [{"name": claim} for claim in claims],
-            },
-            "securityContext": dict(security),
+    def _spec(
+        self, wanted: Mapping[str, Mapping[str, int]], security: Mapping[str, Any], claims: Sequence[str] = ()
+    ) -> Json:
+        """A pod's containers by name, with the resources of each."""
+        containers = [
+            {
+                "name": container,
+                "image": image.NAME,
+                "imagePullPolicy": "Never",
+                "resources": {
+                    "limits": {resource: str(count) for resource, count in amounts.items()},
+                    "claims": [{"name": claim} for claim in claims],
+                },
+                "securityContext": dict(security),
+            }
+            for container, amounts in wanted.items()
+        ]
+        return {
+            "containers": containers,
+            "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
+            "nodeSelector": self._node.selector,
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
         }
-        for container, amounts in wanted.items()
-    ]
-    return {
-        "containers": containers,
-        "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
-        "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-    }

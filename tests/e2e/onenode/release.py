@@ -24,6 +24,7 @@ NAME = "devhost"
 
 DAEMONSET = f"daemonset/{NAME}"
 CONFIGMAP = f"configmap/{NAME}"
+OWN = f"labelSelector=app.kubernetes.io/name%3D{NAME}"
 PORT = 9400
 NAMESPACE = f"{{apiVersion: v1, kind: Namespace, metadata: {{name: {NAME}}}}}"
 
@@ -80,20 +81,25 @@ class Release:
         self._cluster.kubectl.apply(self._manifests, f"--namespace={NAME}")
 
     def ready(self) -> None:
-        """Waits until the pod of the newest DaemonSet is Ready, so that the kubelet is served.
+        """Waits until the pods of the newest DaemonSets are Ready, so that kubelets are served.
 
         Raises:
             TimeoutError: it is not.
             AssertionError: its container keeps exiting.
         """
-        until("the chart's pod is Ready", self._rolled_out, seen=lambda: f"{self._pods()}; {self.log()}")
+        until("the chart's pods are Ready", self._rolled_out, seen=lambda: f"{self.pods()}; {self.log()}")
 
     def _rolled_out(self) -> bool:
-        for pod in self._pods():
+        for pod in self.pods():
             for container in pod["status"].get("containerStatuses", ()):
                 waiting = container["state"].get("waiting", {})
                 assert waiting.get("reason") != "CrashLoopBackOff", f"devhost exits: {self.log()}"
-        return "successfully rolled out" in self.kubectl("rollout", "status", DAEMONSET, "--watch=false")
+        return all(map(_complete, self.daemonsets().values()))
+
+    def daemonsets(self) -> dict[str, Json]:
+        """The release's DaemonSets by name."""
+        path = f"/apis/apps/v1/namespaces/{NAME}/daemonsets?{OWN}"
+        return {one["metadata"]["name"]: one for one in self._cluster.api.get(path)["items"]}
 
     # the pod
 
@@ -103,13 +109,12 @@ class Release:
 
     def pod(self) -> Json:
         """The pod that is not being deleted."""
-        (pod,) = [pod for pod in self._pods() if "deletionTimestamp" not in pod["metadata"]]
+        (pod,) = [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
         return pod
 
-    def _pods(self) -> list[Json]:
-        selector = f"--selector=app.kubernetes.io/instance={NAME}"
-        pods: list[Json] = json.loads(self.kubectl("get", "pods", selector, "--output=json"))["items"]
-        return pods
+    def pods(self) -> list[Json]:
+        """All pods, also those that are being deleted."""
+        return list(self._cluster.api.get(f"/api/v1/namespaces/{NAME}/pods?{OWN}")["items"])
 
     def container(self) -> Json:
         """The status of its only container."""
@@ -211,3 +216,14 @@ class Release:
             lambda: self.status().get("devhost", {}).get("generation", 0) > before,
             seen=self.status,
         )
+
+
+def _complete(daemonset: Json) -> bool:
+    """Whether every node has a Ready pod of the newest template."""
+    status = daemonset["status"]
+    wanted = status["desiredNumberScheduled"]
+    return bool(
+        status.get("observedGeneration") == daemonset["metadata"]["generation"]
+        and status.get("updatedNumberScheduled", 0) == wanted
+        and status.get("numberAvailable", 0) == wanted
+    )

@@ -13,7 +13,8 @@ from typing import Any
 from . import cgroups, image
 
 NODE = "node"
-ADDRESS = "10.99.0.1"
+"""The node of the control plane."""
+
 API_PORT = 6443
 ETCD = "http://127.0.0.1:2379"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
@@ -24,22 +25,35 @@ SPECIFICATIONS = "/run/cdi"
 
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
-NETWORK = {
-    "cniVersion": "1.0.0",
-    "name": "pods",
-    "plugins": [
-        {
-            "type": "ptp",
-            "ipMasq": False,
-            "ipam": {
-                "type": "host-local",
-                "dataDir": "/run/cni",
-                "ranges": [[{"subnet": "10.88.0.0/24"}]],
-                "routes": [{"dst": "0.0.0.0/0"}],
-            },
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is different for each node; all nodes are in one network."""
+
+    name: str = NODE
+    number: int = 1
+
+    @property
+    def address(self) -> str:
+        return f"10.99.0.{self.number}"
+
+    @property
+    def cgroup(self) -> str:
+        """The cgroup of its pods."""
+        return cgroups.NAME if self.name == NODE else f"{cgroups.NAME}-{self.name}"
+
+    def network(self) -> Mapping[str, Any]:
+        """The network of its pods."""
+        subnet = {"subnet": f"10.88.{self.number}.0/24"}
+        addresses = {
+            "type": "host-local",
+            "dataDir": "/run/cni",
+            "ranges": [[subnet]],
+            "routes": [{"dst": "0.0.0.0/0"}],
         }
-    ],
-}
+        pods = {"type": "ptp", "ipMasq": False, "ipam": addresses}
+        return {"cniVersion": "1.0.0", "name": "pods", "plugins": [pods]}
+
 
 KUBELET = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -48,7 +62,6 @@ KUBELET = {
     "authorization": {"mode": "AlwaysAllow"},
     "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
     "cgroupDriver": "cgroupfs",
-    "cgroupRoot": f"/{cgroups.NAME}",
     "failCgroupV1": False,
     "failSwapOn": False,
     "localStorageCapacityIsolation": False,
@@ -119,19 +132,28 @@ class Settings:
     programs: Mapping[str, Path]
     directory: Path
     token: str
+    place: Place = Place()
 
     @property
     def kubeconfig(self) -> Path:
         """The kubeconfig of the administrator."""
         return self.directory / "kubeconfig"
 
-    def write(self) -> None:
-        """Writes every file that the programs read."""
+    def write_control_plane(self) -> None:
+        """Writes the files that only the programs of the control plane read."""
         (self.directory / "tokens.csv").write_text(f"{self.token},admin,1,system:masters\n")
+        key = self.directory / "accounts.key"
+        subprocess.run(
+            ["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=120
+        )
+
+    def write(self) -> None:
+        """Writes the files that every node has."""
         cluster = {"server": f"https://127.0.0.1:{API_PORT}", "insecure-skip-tls-verify": True}
         self._json("kubeconfig", _kubeconfig(cluster, self.token))
-        self._json("kubelet.json", KUBELET)
-        self._json("network/10-pods.conflist", NETWORK)
+        own = {"address": self.place.address, "healthzBindAddress": self.place.address}
+        self._json("kubelet.json", {**KUBELET, **own, "cgroupRoot": f"/{self.place.cgroup}"})
+        self._json("network/10-pods.conflist", self.place.network())
         (self.directory / "containerd.toml").write_text(
             CONTAINERD.format(
                 socket=CONTAINERD_SOCKET,
@@ -140,10 +162,6 @@ class Settings:
                 cni=self.programs["cni-ptp"].parent,
                 network=self.directory / "network",
             )
-        )
-        key = self.directory / "accounts.key"
-        subprocess.run(
-            ["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=120
         )
 
     @property
@@ -184,7 +202,7 @@ class Settings:
         return [
             f"--etcd-servers={ETCD}",
             "--bind-address=127.0.0.1",
-            f"--advertise-address={ADDRESS}",
+            f"--advertise-address={self.place.address}",
             f"--secure-port={API_PORT}",
             f"--cert-dir={self.directory / 'certificates'}",
             f"--token-auth-file={self.directory / 'tokens.csv'}",
@@ -194,6 +212,7 @@ class Settings:
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--allow-privileged=true",
+            "--kubelet-preferred-address-types=InternalIP",  # it knows no names
         ]
 
     def _kube_scheduler(self) -> list[str]:
@@ -215,8 +234,8 @@ class Settings:
         return [
             f"--config={self.directory / 'kubelet.json'}",
             self._kubeconfig(),
-            f"--node-ip={ADDRESS}",
-            f"--hostname-override={NODE}",
+            f"--node-ip={self.place.address}",
+            f"--hostname-override={self.place.name}",
             "--v=3",
         ]
 

@@ -126,7 +126,8 @@ class Drain:
                     "does it have another --state-dir? `devhost status` shows verdicts and problems",
                 )
             if now - began >= self._timeout:
-                raise DevhostError(f"the time is over, and not everything is released: {left[0]}")
+                rest = left[0].removeprefix("# ")
+                raise DevhostError(f"the time is over, and not everything is released: {rest}")
             pause = random.uniform(*POLL)
             await self._sleep(max(0.0, min(pause, began + self._timeout - now)))
             try:
