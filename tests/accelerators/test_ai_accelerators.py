@@ -425,7 +425,7 @@ KINDS = [
         lambda numbers: given([*(f"/dev/xpu{n}" for n in numbers), "/dev/xpuctrl"]),
         "/dev/xpu0",
     ),
-    Kind("furiosa-rngd", "furiosa.ai/rngd", furiosa, of_furiosa, "/dev/rngd/npu0mgmt"),
+    Kind("furiosa-rngd", "furiosa.ai/rngd", furiosa, of_furiosa, "/dev/rngd/npu0bar2"),
     Kind(
         "rebellions",
         "rebellions.ai/ATOM",

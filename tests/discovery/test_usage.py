@@ -118,7 +118,15 @@ async def test_a_failure_is_logged_once_and_hides_nothing_of_others(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"busy": 1.01}, {"busy": float("nan")}, {"memory": -1}, {"memory_used": -1}]
+    "wrong",
+    [
+        {"busy": 1.01},
+        {"busy": float("nan")},
+        {"memory": -1},
+        {"memory_used": -1},
+        {"memory": float("nan")},
+        {"memory": 10**400},
+    ],
 )
 def test_a_usage_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="is"):

@@ -513,6 +513,7 @@ def test_values_are_found_in_parent_charts_and_objects_of_other_tools(read, wrap
     [
         ("migStrategy: both", "migStrategy"),
         ("failOnInitError: maybe", "failOnInitError"),
+        ("nvidiaDriverRoot: run/nvidia/driver", "nvidiaDriverRoot"),
         ("deviceListStrategy: envvar,env", "deviceListStrategy[1]"),
         ("config: {map: {a: 'flags: {migStrategy: both}'}}", "flags.migStrategy"),
     ],

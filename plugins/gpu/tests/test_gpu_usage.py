@@ -58,6 +58,13 @@ def test_nvml_is_not_asked_while_the_driver_is_released(desk: NvidiaDesk) -> Non
     assert desk.pid == 0
 
 
+def test_a_vendor_that_does_not_answer_hides_no_figures_of_another(desk: NvidiaDesk) -> None:
+    gpu_amd.radeon(desk.machine.root, {"gpu_busy_percent": "12"})
+    devices = list(desk.look().values())
+    desk.backend.release()
+    assert 0.12 in [one.busy for one in desk.backend.usage(devices).values()]
+
+
 def test_amdgpu_reports_the_use_of_a_gpu(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi210(tmp_path)
     backend = looking(tree)

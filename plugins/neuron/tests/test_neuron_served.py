@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from itertools import combinations
 from pathlib import Path
@@ -15,7 +19,7 @@ from devhost_testing.fixtures import BackendFixture, by_id, request
 from devhost_testing.node import Node
 from neuron_tree import ERRORS, INF2_RING, TRN1_TORUS, NeuronTree, inferentia, trainium
 
-from devhost.backend import Cause
+from devhost.backend import Cause, Event
 
 PROFILE = Path(__file__).parents[3] / "config/examples/accelerators/aws-neuron.yaml"
 DEVICE, FORMER, CORE = (f"aws.amazon.com/{name}" for name in ("neuron", "neurondevice", "neuroncore"))
@@ -40,6 +44,11 @@ def given(answer: Any) -> list[int]:
     assert all((one.container_path, one.permissions) == (one.host_path, "rw") for one in answer.devices)
     assert not (answer.mounts or answer.annotations or answer.cdi_devices)
     return sorted(int(one.host_path.removeprefix("/dev/neuron")) for one in answer.devices)
+
+
+def newly_made(node: Path) -> None:
+    """Makes a node newer than it is, so that it stays new for as long as the test takes."""
+    os.utime(node, (0, time.time() + 3600))
 
 
 async def test_a_container_gets_whole_devices_under_either_name(node: Node) -> None:
@@ -160,6 +169,33 @@ async def test_a_device_without_its_node_is_unhealthy(node: Node) -> None:
         aside.rename(place)
         node.look()
         await node.offers({DEVICE: 12})
+
+
+async def test_a_device_is_offered_once_the_driver_has_made_all_of_it(tmp_path: Path) -> None:
+    """No uevent follows, and before, reading its files crashes the kernel."""
+    tree = NeuronTree(tmp_path)
+    tree.neuron(0)
+    path = tree.neuron(1, cores=1)
+    shutil.rmtree(tmp_path / f"{path}/stats/power".lstrip("/"))
+    newly_made(tmp_path / "dev/neuron1")
+    with BackendFixture(Neuron) as looking:
+        backend = looking(tmp_path)
+        assert by_id(backend).keys() == {"neuron0", "neuron0-core0", "neuron0-core1"}
+        async with asyncio.timeout(60):
+            assert await anext(backend.watch()) == Event()
+        tree.neuron(1)
+        assert len(by_id(backend)) == 6
+
+
+def test_a_device_of_an_earlier_driver_is_offered_by_its_age(tmp_path: Path) -> None:
+    tree = NeuronTree(tmp_path)
+    shutil.rmtree(tmp_path / f"{tree.neuron(0)}/stats/power".lstrip("/"))
+    newly_made(tmp_path / "dev/neuron0")
+    with BackendFixture(Neuron) as looking:
+        backend = looking(tmp_path)
+        assert not backend.discover()
+        os.utime(tmp_path / "dev/neuron0", (0, 0))
+        assert by_id(backend).keys() == {"neuron0", "neuron0-core0", "neuron0-core1"}
 
 
 def test_errors_are_named_for_the_device_and_its_cores(tmp_path: Path) -> None:

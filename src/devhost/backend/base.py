@@ -179,8 +179,8 @@ class Usage:
         if self.busy is not None and not 0 <= self.busy <= 1:
             raise ValueError(f"busy is {self.busy}, not from 0 to 1")
         for name, bytes_ in (("memory_used", self.memory_used), ("memory", self.memory)):
-            if bytes_ is not None and bytes_ < 0:
-                raise ValueError(f"{name} is {bytes_}, below 0")
+            if bytes_ is not None and not 0 <= bytes_ < 1 << 64:
+                raise ValueError(f"{name} is not a number of bytes from 0 to 2⁶⁴ - 1")
 
 
 @frozen

@@ -26,6 +26,7 @@ from .writing import Entry, Written, document, given, several
 
 _Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 _UUID = r"(GPU|MIG)-[0-9A-Za-z/-]+|[0-9]{1,4}(:[0-9]{1,4})?"
+_Root = Annotated[str, Form("(/.*)?", "an absolute path")]
 Where = dict[str, Written]
 _Device = Annotated[str, Form(_UUID, "an index, a MIG index or a UUID")] | Annotated[int, Bounds(0, 9999)]
 
@@ -64,12 +65,12 @@ class _Plugin:
 class _Flags:
     mig_strategy: Literal["none", "single", "mixed"] = "none"
     fail_on_init_error: bool = True
-    nvidia_driver_root: str = ""
-    nvidia_dev_root: str = ""
+    nvidia_driver_root: _Root = ""
+    nvidia_dev_root: _Root = ""
     gds_enabled: bool = False
     mofed_enabled: bool = False
     gdrcopy_enabled: bool = False
-    mps_root: str = ""
+    mps_root: _Root = ""
     device_discovery_strategy: str = "auto"
     use_node_feature_API: Raw = option(None)
     plugin: _Plugin = _Plugin()

@@ -179,13 +179,23 @@ class Gpu(Backend):
         return verdicts
 
     def usage(self, devices: Sequence[Device]) -> Mapping[str, Usage]:
-        """How much of each card is in use, as far as its driver reports it."""
+        """How much of each card is in use, as far as its driver reports it.
+
+        Raises:
+            BackendError: a vendor's library does not answer, and no other vendor has figures.
+        """
         cards = self._cards
         wanted = [cards[device.id] for device in devices if device.id in cards]
         found: dict[str, Usage] = {}
+        failure: Exception | None = None
         for name, vendor in self._vendors.items():
             if isinstance(vendor, CanMeasure):
-                found.update(vendor.usage([card for card in wanted if card.vendor == name]))
+                try:
+                    found.update(vendor.usage([card for card in wanted if card.vendor == name]))
+                except Exception as error:  # noqa: BLE001 - as in discover(); probe() logs what fails for long
+                    failure = error
+        if failure and not found:
+            raise failure
         return found
 
     def links(self, a: Device, b: Device) -> int:

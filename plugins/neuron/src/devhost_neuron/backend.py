@@ -7,8 +7,11 @@ the hardware reports, except on Inf1, where it is the order of the PCI bus.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from devhost.backend import (
     HEALTHY,
@@ -21,6 +24,7 @@ from devhost.backend import (
     Device,
     DeviceNode,
     Edits,
+    Event,
     Health,
     MissingDriver,
     OptionError,
@@ -50,6 +54,13 @@ _FILES = {
 
 _RESET_FAILED = "2"
 """``NEURON_DEVICE_STATE_INVALID``. A device that is being reset is usable: opening it waits."""
+
+_LAST = "stats/power"
+"""What the driver makes last of a device, after the uevent. Until then, cores are missing, and its files
+``reset`` and ``connected_devices`` crash the kernel if they are read (``ncdev_init_device_node``)."""
+
+_MADE = 2.0
+"""The age in seconds at which devices are complete with earlier drivers, which have no such directory."""
 
 _SAME_DEVICE, _CONNECTED, _CONSECUTIVE = 4, 2, 1
 """Links: the runtime wants consecutive numbers, and connected devices communicate without the host."""
@@ -83,23 +94,33 @@ class Neuron(Backend):
         self._functions = PciFilter(self._sysfs, lambda one: one.vendor == "1d0f" and one.device in _PCI_IDS)
         # replaced, never modified: links() reads it on another thread
         self._connected: Mapping[int, frozenset[int]] = {}
+        self._waits = False
 
     def discover(self) -> list[Device]:
-        """Every device, and every core.
+        """Every device that the driver has made completely, and every core.
 
         Raises:
             OSError: the class cannot be listed.
         """
-        paths = {
+        every = {
             int(found[1]): f"{_CLASS}/{found[0]}"
             for found in map(_DEVICE.fullmatch, self._sysfs.listed(_CLASS))
             if found
         }
+        paths = {number: path for number, path in every.items() if self._is_complete(number, path)}
+        self._waits = len(paths) < len(every)
         self._connected = {
             number: frozenset(map(int, re.findall(r"\d+", self._sysfs.text(f"{path}/connected_devices"))))
             for number, path in paths.items()
         }
         return [device for number, path in paths.items() for device in self._devices(number, path)]
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """Looks again while a device is not complete: no uevent follows."""
+        while True:
+            await asyncio.sleep(_MADE / 2)
+            if self._waits:
+                yield Event()
 
     def missing_drivers(self) -> Iterator[MissingDriver]:
         """The chips that no driver is bound to."""
@@ -140,6 +161,15 @@ class Neuron(Backend):
             return _SAME_DEVICE
         connected = _CONNECTED if second in self._connected.get(first, ()) else 0
         return connected + (_CONSECUTIVE if second - first == 1 else 0)
+
+    def _is_complete(self, number: int, path: str) -> bool:
+        if self._sysfs.exists(f"{path}/{_LAST}"):
+            return True
+        try:
+            made = os.stat(f"{self._sysfs.prefix}/dev/neuron{number}").st_mtime  # noqa: PTH116 - as in Sysfs
+        except OSError:
+            return False
+        return time.time() - made >= _MADE
 
     def _devices(self, number: int, path: str) -> Iterator[Device]:
         """A device and its cores; either it is offered or they are."""
