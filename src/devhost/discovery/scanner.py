@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
+from typing import TYPE_CHECKING
 
 from devhost.backend import Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
@@ -33,6 +34,9 @@ from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
 from .timing import NODE, Timing
 from .validation import RefusedDevice, valid_devices
+
+if TYPE_CHECKING:
+    from .handover import Handover
 
 log = get(__name__)
 
@@ -104,6 +108,8 @@ class Scanner:
         self.requested: frozenset[str] = frozenset()
         """Names of the attributes that were requested when the backend found :attr:`devices`."""
         self.health = HealthTracker()
+        self.handover: Handover | None = None
+        """The hooks for devices that are given and released, if there are any."""
         self.condition = Condition(since=time.time())
         self.event_source_error = ""
         """Why the backend's own event source does not work; empty while it does."""
@@ -130,6 +136,7 @@ class Scanner:
             self.devices, self.requested = predecessor.devices, predecessor.requested
             self.condition, self._failing = predecessor.condition.inherited(), predecessor._failing
             self.health, self._degraded = predecessor.health, predecessor._degraded
+            self.handover = predecessor.handover
             self.event_source_error = predecessor.event_source_error
             self._event_failures = predecessor._event_failures
             if self.probing is None:

@@ -26,6 +26,7 @@ from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.given import Node, owned
 from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
+from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.model import ClaimHolder, Device
 from devhost.runtime.log import get
@@ -297,6 +298,13 @@ class Preparer:
     async def _write(
         self, holder: ClaimHolder, chosen: Sequence[Chosen], metadata: str, *, running: bool
     ) -> ClaimRecord:
+        for group in groups(chosen) if not running else ():
+            handover = group.backend.scanner.handover
+            if handover is not None and not group.admin:
+                about = ContainerRequest(
+                    group.backend.runner.name, group.resource, tuple(group.devices), holder
+                )
+                await handover.before(about)
         renderings = [(group, await self._render(holder, group)) for group in groups(chosen)]
         check_variables(renderings)
         taking = [(group, found) for group, found in renderings if not group.admin]
