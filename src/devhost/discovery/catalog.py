@@ -268,7 +268,7 @@ class _Builder:
                 reason = f"it does not implement {BACKENDS}, nor any hook of an observer"
                 self.refused.append(Refusal(origin, version, f"{reason} (is @hookimpl missing?)"))
                 return
-            served = tuple(_for_backends(plugin, hooks))
+            served = _for_backends(plugin, hooks)
             backends = [one for batch in registry.hook.devhost_backends() for one in batch]
         except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
             self._refuse(origin, version, error)
@@ -348,14 +348,14 @@ def _hook_flaws(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]
             yield f"{hook} must be a plain function (it may block: it runs on its own thread)"
 
 
-def _for_backends(plugin: object, hooks: Collection[str]) -> Sequence[str]:
+def _for_backends(plugin: object, hooks: Collection[str]) -> tuple[str, ...]:
     """The backends whose devices the hooks of :mod:`.handover` are for. Raises ``TypeError`` if none is."""
     handover = [hook for hook in (BEFORE_CONTAINER, AFTER_RELEASE) if hook in hooks]
     if not handover:
         return ()
     found = getattr(plugin, "for_backends", ())
     if isinstance(found, list | tuple) and found and all(isinstance(name, str) for name in found):
-        return found
+        return tuple(found)
     raise TypeError(f'{handover[0]} needs for_backends, the backends that it is for: for_backends = ("gpu",)')
 
 

@@ -16,9 +16,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from devhost.backend import Event, MissingDriver
+from devhost.backend import ContainerRequest, Edits, Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.frozen import frozen
@@ -34,9 +34,6 @@ from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
 from .timing import NODE, Timing
 from .validation import RefusedDevice, valid_devices
-
-if TYPE_CHECKING:
-    from .handover import Handover
 
 log = get(__name__)
 
@@ -79,6 +76,16 @@ class Condition:
         return Condition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
 
 
+class Hooks(Protocol):
+    """The hooks of plugins for devices that are given to containers (:mod:`.handover`)."""
+
+    async def before(self, request: ContainerRequest, tokens: Sequence[str] = ()) -> None:
+        """Called before containers get devices. Raises ``AllocationError`` if they must not."""
+
+    def additions(self, backend: str, devices: Sequence[Device]) -> Edits:
+        """What the hooks added for exactly these devices. May be called from any thread."""
+
+
 class Scanner:
     """Keeps the devices of one backend up to date.
 
@@ -108,7 +115,7 @@ class Scanner:
         self.requested: frozenset[str] = frozenset()
         """Names of the attributes that were requested when the backend found :attr:`devices`."""
         self.health = HealthTracker()
-        self.handover: Handover | None = None
+        self.handover: Hooks | None = None
         """The hooks for devices that are given and released, if there are any."""
         self.condition = Condition(since=time.time())
         self.event_source_error = ""
