@@ -280,15 +280,16 @@ class Handover:
 
     async def _released(self, worker: WorkerThread, due: _Due) -> str:
         """Calls each hook after a release once; returns why one failed."""
-        if worker.abandoned:  # two calls for one device never run at the same time
-            return due.reason
         backend = due.keys[0][0]
+        plugins = self._with(backend, AFTER_RELEASE)
+        if plugins and worker.abandoned:  # two calls for one device never run at the same time
+            return due.reason
         scanner = self._scanners().get(backend)
         found = scanner.devices if scanner is not None else {}
         devices = tuple(found[device] for _, device in due.keys if device in found)
         if len(devices) < len(due.keys):
             return "it is gone"
-        for plugin in self._with(backend, AFTER_RELEASE):
+        for plugin in plugins:
             arguments = {"backend": backend, "devices": devices}
             try:
                 await worker.call(self._timing.handover_after, _called, plugin, AFTER_RELEASE, **arguments)
