@@ -226,6 +226,21 @@ def test_an_allocate_that_fails_releases_its_devices_and_remakes_the_plan() -> N
     assert not rig.ledger.held() and rig.replans == 1
 
 
+def test_a_release_during_the_allocate_of_the_next_container_leaves_its_reservation() -> None:
+    rig = Rig()
+    rig.plug("a")
+    rig.plan(entry(0, OLD))
+    resource = rig.ledger.of(OLD)
+    rig.hear(old="a")
+    with Reservation(resource, "card") as reservation:
+        reservation.add({"a": [Device("a")]}, (), listed=True)
+        rig.hear()
+        rig.hear()
+        assert "a" not in resource
+        assert not resource.is_unshared("a")
+    assert rig.held() == set()
+
+
 def test_a_claim_that_a_device_ever_had_while_held_counts_until_it_is_released() -> None:
     rig = Rig()
     group = frozenset({"pci:7"})

@@ -176,7 +176,9 @@ async def test_the_next_one_takes_over_when_the_one_that_acts_is_killed(
 ) -> None:
     async with machine.devhost() as old, machine.devhost() as new:
         await machine.registered(1)
-        acts, next_one = (old, new) if new.logged("waiting for the turn") else (new, old)
+        waiting = "waiting for the turn"
+        await until(lambda: new.logged(waiting) or old.logged(waiting))
+        acts, next_one = (old, new) if new.logged(waiting) else (new, old)
         await waits(until, next_one)
         acts.process.kill()
         await machine.registered(2)

@@ -224,6 +224,16 @@ def test_an_observer_needs_no_backend(tmp_path: Path) -> None:
     assert vars(observer.plugin)["heard"] == [(1,)]
 
 
+@pytest.mark.parametrize("line", ["", "for_backends = ()", "for_backends = 'card'", "for_backends = (3,)"])
+def test_a_hook_for_released_devices_names_its_backends(tmp_path: Path, line: str) -> None:
+    drop_in(tmp_path, "reset", f"{HOOK}def devhost_after_release(devices): ...\n{line}")
+    found = load([tmp_path])
+    assert found.observers == ()
+    assert "devhost_after_release needs for_backends, the backends that it is for" in reasons(found)
+    drop_in(tmp_path, "reset", f"{HOOK}def devhost_after_release(devices): ...\nfor_backends = ['card']")
+    assert load([tmp_path]).observers[0].backends == ("card",)
+
+
 def test_a_plugin_may_provide_a_backend_and_observe(tmp_path: Path) -> None:
     drop_in(tmp_path, "card", good("card") + "@hookimpl\ndef devhost_left(): ...")
     found = load([tmp_path])

@@ -68,7 +68,7 @@ class SharingScene(Scene):
         self.files = claim_files(self.place)
         self.restart()
         for record in await self.files.read_all():
-            self.ledger.prepared(record.claim, record.devices)
+            self.ledger.prepared(record.claim, record.devices, record.driver)
 
     def shares(self, number: int, *wanted: tuple[str, str, int | str], **more: Any) -> ClaimHolder:
         """A claim that uses so many GiB of some cards, each with its request."""

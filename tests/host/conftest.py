@@ -85,7 +85,8 @@ def observer(plugin: object, name: str) -> InstalledObserver:
     registry.add_hookspecs(Hooks)
     registry.register(plugin)
     hooks = tuple(sorted(caller.name for caller in registry.get_hookcallers(plugin) or ()))
-    return InstalledObserver(name, "tests", "1", hooks, plugin, registry.hook)
+    backends = tuple(getattr(plugin, "for_backends", ()))
+    return InstalledObserver(name, "tests", "1", hooks, plugin, registry.hook, backends)
 
 
 FAST = Timing(

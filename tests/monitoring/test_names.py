@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from scraped_series import move
 
+from devhost.backend import Usage
 from devhost.telemetry.metrics import TABLE, Metrics
 
 README = Path(__file__).resolve().parents[2] / "deploy" / "monitoring" / "README.md"
@@ -21,6 +22,10 @@ SELECTOR = re.compile(r"(?<![\w$\"{:])((?:devhost|process)_\w+|up)\b(?:\{([^{}]*
 MATCHER = re.compile(r"(\w+) *(?:=~|!~|!=|=)")
 GROUPED = re.compile(r"\b(?:by|on|group_left) *\(([^)]*)\)")
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+async def used() -> list[tuple[str, str, Usage]]:
+    return [("r", "d", Usage(0.5, 1, 2))]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +40,7 @@ def series() -> dict[str, set[str]]:
     metrics.name_problems(
         lambda: ({"backend": 1}, [("backend", "b", "no answer")]), lambda: [("r", "is gone")]
     )
+    metrics.name_usage(used)
     found: dict[str, set[str]] = {"up": set()}
     for family in text_string_to_metric_families(asyncio.run(metrics.render()).decode()):
         for sample in family.samples:

@@ -140,7 +140,7 @@ def test_the_place_of_a_difference_in_a_document_is_named() -> None:
             of_several = place[1:] == ("drivers",) or (
                 place[-1] == "driver" and place[1] in ("pools", "claims")
             )
-            optional = of_several or place[-1] in ("heldBy", "claim")
+            optional = of_several or place[-1] in ("heldBy", "claim", "members", "capacity")
             missing = "" if optional else f"{written(place)} is missing"
             assert difference(changed(place, drop), StatusDocument) == missing
     others: tuple[object, ...] = (None, [], "x", 1)

@@ -387,7 +387,8 @@ class ResourceAllocations:
     def _drop(self, released: Iterable[str]) -> None:
         for token in released:
             self._devices_of.pop(token, None)
-            self._unshared.pop(token, None)
+            if token not in self._reserved:  # an Allocate of the next container is in progress
+                self._unshared.pop(token, None)
             self.terms.pop(token, None)
             self._inferred.discard(token)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from devhost.backend import ContainerRequest
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.scanner import Scanner
@@ -201,6 +202,10 @@ class Allocator:
         if shares := self._shares(request):
             terms = replace(lasting, shares=shares)
         scanner = self._backend.scanner
+        if scanner.handover is not None:
+            devices = tuple(each_once(wanted.values()))
+            about = ContainerRequest(scanner.runner.name, self.name, devices)
+            await scanner.handover.before(about, tuple(wanted))
         try:
             answered = await self._answered(tuple(wanted.values()), terms)
             answer, numbers = answered.answer, answered.numbers
@@ -286,7 +291,8 @@ class Allocator:
 
     async def _answered(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answered:
         """The backend's answer for the devices behind some tokens."""
-        if (known := self._lasting.find(wanted, terms)) is not None:
+        hooked = self._backend.scanner.handover is not None
+        if not hooked and (known := self._lasting.find(wanted, terms)) is not None:
             return known
         answered = await self._backend.call(self._timing.allocate, self._answer, wanted, terms)
         self._lasting.keep(wanted, terms, answered)

@@ -246,6 +246,8 @@ class ResourceBackend:
         edits = self.runner.allocate(self._request(devices, terms), (self._before,))
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.runner.name} answered {type(edits).__name__}, not Edits")
+        if self.scanner.handover is not None:
+            edits = Edits.merge([edits, self.scanner.handover.additions(self.runner.name, devices)])
         check_edits(edits, self.runner.name)
         edits = named(Edits.merge([edits]), self.resource)
         if terms.consumed and terms.limit.env:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from .frozen import frozen
-from .model import NOTHING, AttributeValue, Device, Edits, Health, freeze
+from .model import NOTHING, AttributeValue, ClaimHolder, Device, Edits, Health, freeze
 from .observe import ObserverHooks, hookspec
 
 if TYPE_CHECKING:
@@ -27,12 +27,36 @@ Offered = Mapping[str, Mapping[str, int]]
 """The number of replicas of each device, by the device's id and then by the name of the resource."""
 
 
+@frozen
+class ContainerRequest:
+    """What is about to be given to a container, or for one request of a ResourceClaim to its containers.
+
+    ``claim`` is ``None`` for a container that requests the resource by the device plugin API.
+    """
+
+    backend: str
+    resource: str
+    devices: tuple[Device, ...]
+    claim: ClaimHolder | None = None
+
+
 class Hooks(ObserverHooks):
-    """The hooks a plugin may implement: the one that provides backends, and those of observers."""
+    """The hooks a plugin may implement: the one that provides backends, those of observers, and two more.
+
+    A plugin with one of the last two names the backends for which they are: ``for_backends = ("nvme",)``.
+    """
 
     @hookspec
     def devhost_backends(self) -> Iterable[type[Backend]]:  # type: ignore[empty-body]
         """The backend classes that this plugin provides. Called once per start and per reload."""
+
+    @hookspec
+    def devhost_before_container(self, request: ContainerRequest) -> Edits | None:
+        """A container is about to get devices. Returns what it gets besides; an error refuses the pod."""
+
+    @hookspec
+    def devhost_after_release(self, backend: str, devices: tuple[Device, ...]) -> None:
+        """No container has the devices any longer. They are Unhealthy until this returns."""
 
 
 DECIMAL_UNITS = ("", "k", "M", "G", "T", "P", "E")

@@ -59,7 +59,10 @@ WRITING = "docs/backends/writing.md"
 """Where the methods of a backend are described."""
 
 BACKENDS = "devhost_backends"
-"""The hook that provides backends; all others are hooks of observers."""
+"""The hook that provides backends."""
+
+BEFORE_CONTAINER, AFTER_RELEASE = "devhost_before_container", "devhost_after_release"
+"""The hooks of :mod:`.handover`; all others are hooks of observers."""
 
 _HOOKS: Mapping[str, tuple[str, ...]] = {
     name: tuple(inspect.signature(hook).parameters)[1:]
@@ -90,7 +93,10 @@ class Installed:
 
 @frozen
 class InstalledObserver:
-    """A plugin with hooks for events; ``name`` is unique, ``hooks`` are those it implements."""
+    """A plugin with hooks for events; ``name`` is unique, ``hooks`` are those it implements.
+
+    ``backends`` are those for which it has hooks of :mod:`.handover`.
+    """
 
     name: str
     origin: str
@@ -98,10 +104,11 @@ class InstalledObserver:
     hooks: tuple[str, ...]
     plugin: object
     caller: pluggy.HookRelay
+    backends: tuple[str, ...] = ()
 
-    def call(self, hook: str, **arguments: object) -> None:
+    def call(self, hook: str, **arguments: object) -> Any:
         """Calls a hook of this plugin alone, with those arguments that it takes. May raise anything."""
-        getattr(self.caller, hook)(**arguments)
+        return getattr(self.caller, hook)(**arguments)
 
 
 @frozen
@@ -262,6 +269,7 @@ class _Builder:
                 reason = f"it does not implement {BACKENDS}, nor any hook of an observer"
                 self.refused.append(Refusal(origin, version, f"{reason} (is @hookimpl missing?)"))
                 return
+            served = _for_backends(plugin, hooks)
             backends = [one for batch in registry.hook.devhost_backends() for one in batch]
         except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
             self._refuse(origin, version, error)
@@ -269,7 +277,7 @@ class _Builder:
         self._plugins.append(plugin)
         if observed := tuple(sorted(set(hooks) - {BACKENDS})):
             unique = next(one for one in (name, origin, f"{origin}:{name}") if one not in self.observers)
-            observer = InstalledObserver(unique, origin, version, observed, plugin, registry.hook)
+            observer = InstalledObserver(unique, origin, version, observed, plugin, registry.hook, served)
             self.observers[unique] = observer
         elif not backends:
             self.refused.append(Refusal(origin, version, "devhost_backends returned no backend"))
@@ -339,6 +347,17 @@ def _hook_flaws(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]
             continue
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             yield f"{hook} must be a plain function (it may block: it runs on its own thread)"
+
+
+def _for_backends(plugin: object, hooks: Collection[str]) -> tuple[str, ...]:
+    """The backends whose devices the hooks of :mod:`.handover` are for. Raises ``TypeError`` if none is."""
+    handover = [hook for hook in (BEFORE_CONTAINER, AFTER_RELEASE) if hook in hooks]
+    if not handover:
+        return ()
+    found = getattr(plugin, "for_backends", ())
+    if isinstance(found, list | tuple) and found and all(isinstance(name, str) for name in found):
+        return tuple(found)
+    raise TypeError(f'{handover[0]} needs for_backends, the backends that it is for: for_backends = ("gpu",)')
 
 
 def _demanded(function: object) -> Iterator[str]:

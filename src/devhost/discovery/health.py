@@ -177,6 +177,8 @@ class HealthTracker:
         """The devices that are out of service, by id, or :data:`ALL`. It takes effect and ends at once."""
         self.reported: Mapping[str, Health] = {}
         """The devices that another program found unhealthy, likewise."""
+        self.prepared: Mapping[str, Health] = {}
+        """The devices that are being prepared for the next container. It takes effect and ends at once."""
 
     def apply_probe(self, verdicts: Mapping[str, Health]) -> bool:
         """Stores the latest verdicts of ``probe``; devices not named are healthy. True if they changed."""
@@ -195,7 +197,7 @@ class HealthTracker:
     def conditions(self) -> tuple[object, ...]:
         """What verdicts depend on beside the devices and the time: equal if they do not differ."""
         missing = tuple(self.missing_paths.items())
-        return self.stale, self.released, self._probed, missing, self.cordons, self.reported
+        return self.stale, self.released, self._probed, missing, self.cordons, self.reported, self.prepared
 
     def general(self) -> tuple[object, ...]:
         """What counts for every device: equal if it does not differ."""
@@ -210,13 +212,16 @@ class HealthTracker:
         return _found(self.cordons, device)
 
     def particular(self) -> Iterator[str]:
-        """The ids of the devices that were unhealthy, failed a probe, lack a host path or have a verdict."""
-        return chain(self._recovery, self._probed, self.missing_paths, self.cordons, self.reported)
+        """The ids of the devices that were unhealthy, or of which something else is known."""
+        known = self._recovery, self._probed, self.missing_paths, self.cordons, self.reported, self.prepared
+        return chain.from_iterable(known)
 
     def verdict(self, device: Device, now: float) -> Health:
         """The device's health as the kubelet should see it."""
         own = self._recovery.settle(device.id, self._raw(device), now)
         cordon = self.cordon(device.id) if self.cordons else HEALTHY
+        if self.prepared and not (prepared := self.prepared.get(device.id, HEALTHY)).healthy:
+            cordon = worst(cordon, prepared)
         if cordon.healthy:
             return own
         return cordon if own.healthy else worst(cordon, own)

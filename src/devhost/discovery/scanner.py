@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
+from typing import Protocol
 
-from devhost.backend import Event, MissingDriver
+from devhost.backend import ContainerRequest, Edits, Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.frozen import frozen
@@ -75,6 +76,16 @@ class Condition:
         return Condition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
 
 
+class Hooks(Protocol):
+    """The hooks of plugins for devices that are given to containers (:mod:`.handover`)."""
+
+    async def before(self, request: ContainerRequest, tokens: Sequence[str] = ()) -> None:
+        """Called before containers get devices. Raises ``AllocationError`` if they must not."""
+
+    def additions(self, backend: str, devices: Sequence[Device]) -> Edits:
+        """What the hooks added for exactly these devices. May be called from any thread."""
+
+
 class Scanner:
     """Keeps the devices of one backend up to date.
 
@@ -104,6 +115,8 @@ class Scanner:
         self.requested: frozenset[str] = frozenset()
         """Names of the attributes that were requested when the backend found :attr:`devices`."""
         self.health = HealthTracker()
+        self.handover: Hooks | None = None
+        """The hooks for devices that are given and released, if there are any."""
         self.condition = Condition(since=time.time())
         self.event_source_error = ""
         """Why the backend's own event source does not work; empty while it does."""
@@ -130,6 +143,7 @@ class Scanner:
             self.devices, self.requested = predecessor.devices, predecessor.requested
             self.condition, self._failing = predecessor.condition.inherited(), predecessor._failing
             self.health, self._degraded = predecessor.health, predecessor._degraded
+            self.handover = predecessor.handover
             self.event_source_error = predecessor.event_source_error
             self._event_failures = predecessor._event_failures
             if self.probing is None:

@@ -47,6 +47,24 @@ class Timing:
     observer_pauses: tuple[float, float] = (5.0, 300.0)
     """First and longest pause of a failing observer; each pause is twice as long as the one before."""
 
+    handover_before: float = 5.0
+    """Deadline of ``devhost_before_container``: the kubelet admits no other pod meanwhile."""
+
+    handover_wait: float = 5.0
+    """How long a container waits until its devices are prepared; then it is refused."""
+
+    handover_pod: float = 0.5
+    """For so long after a container got a device, the next one that gets it is of the same pod.
+
+    An init container passes its devices on while its pod is admitted. No container starts and ends, and no
+    pod follows it, within this time."""
+
+    handover_after: float = 60.0
+    """Deadline of ``devhost_after_release``."""
+
+    handover_pauses: tuple[float, float] = (1.0, 60.0)
+    """First and longest pause after ``devhost_after_release`` failed; each is twice as long as before."""
+
 
 NODE = Timing()
 """The timing on a node."""

@@ -26,6 +26,7 @@ from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.given import Node, owned
 from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
+from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.model import ClaimHolder, Device
 from devhost.runtime.log import get
@@ -300,6 +301,13 @@ class Preparer:
     ) -> ClaimRecord:
         requests = groups(chosen)
         check_limits(requests)
+        for group in requests if not running else ():
+            handover = group.backend.scanner.handover
+            if handover is not None and not group.admin:
+                about = ContainerRequest(
+                    group.backend.runner.name, group.resource, tuple(group.devices), holder
+                )
+                await handover.before(about)
         renderings = [(group, await self._render(holder, group)) for group in requests]
         check_variables(renderings)
         taking = [(group, found) for group, found in renderings if not group.admin]

@@ -196,12 +196,13 @@ class Host:
             boot_id=boot_id,
             metadata=None if dra is None else MetadataFiles(dra.plugins_dir, tag),
         )
+        self._record = GivenRecord(state_dir, kubelet_dir, boot_id)
         self.given = GivenKeeper(
             self.allocations,
             self.services.allocators,
             self.scanners,
             kubelet_dir,
-            GivenRecord(state_dir, kubelet_dir, boot_id),
+            self._record,
             self._claim_files,
             root,
             self.replan,
@@ -315,6 +316,7 @@ class Host:
                     *([self.rollout.read()] if self.rollout else ()),
                 )
                 await self.given.prepare(self.configuration.settings)
+                await self._follow_hooks()
                 self.dra.start(self.configuration.settings)
                 self.replanner.start()
                 self._report_claims()
@@ -350,6 +352,7 @@ class Host:
                 self.backends,
                 self.observers,
                 *([self.rollout] if self.rollout else ()),
+                *([self.replanner.handover] if self.replanner.handover else ()),
             ):
                 part.close()
 
@@ -468,8 +471,42 @@ class Host:
         self.observers.follow(catalog, self.publisher.everything)
         self.publisher.configuration_read(str(self.configuration.file))
         self.backends.follow(settings, catalog)
+        self.tasks.spawn("hooks", self._follow_hooks)
         self.replan()
         self.cdi_garbage.wake()
+
+    async def _follow_hooks(self) -> None:
+        """Uses the hooks of the plugins; most nodes have none."""
+        catalog = self.configuration.catalog
+        if self.replanner.handover is None:
+            if not any(plugin.backends for plugin in catalog.observers):
+                return
+            from devhost.discovery.handover import Handover
+
+            record = self._record.file
+            handover = Handover(
+                self.tasks,
+                self.metrics,
+                lambda: self.scanners,
+                self.allocations.held,
+                self.replan,
+                record and record.with_name(record.name.replace("given", "used", 1)),
+                self._alone,
+                self._timing.discovery,
+            )
+            for given in await handover.read():  # they count as held until the kubelet's lists lack them
+                resource, devices = self.allocations.of(given.resource), tuple(map(Device, given.devices))
+                if missing := [token for token in given.tokens if token not in resource]:
+                    resource.allocated(given.backend, dict.fromkeys(missing, devices))
+            self.replanner.handover = handover
+            self.allocations.claims.subscribe(self._handed_back)
+        self.replanner.handover.follow(catalog)
+        self.replan()
+
+    def _handed_back(self) -> None:
+        """Devices may have been released, which may have to be prepared for the next container."""
+        if self.replanner.handover is not None:
+            self.replan()
 
     def _show_reasons(self) -> None:
         self.publisher.verdicts(self.verdicts.in_force)
@@ -531,6 +568,7 @@ class Host:
     def _released(self, resource: str, tokens: tuple[str, ...]) -> None:
         """Containers have released tokens."""
         self.backends.released()
+        self._handed_back()
 
     def _retired(self) -> None:
         """A resource has left the kubelet."""

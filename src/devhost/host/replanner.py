@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.preferred.across_resources import PreferredAllocation
@@ -24,6 +25,9 @@ from .reload import Configuration
 from .service import NONE_REFUSED, ResourceService, ServiceParts, terms
 from .services import Services
 from .shown.publication import Publication
+
+if TYPE_CHECKING:
+    from devhost.discovery.handover import Handover
 
 
 class Replanner:
@@ -46,6 +50,8 @@ class Replanner:
         self.plan = Plan()
         self.started = False
         """Whether the first plan has been made, so that devices are offered."""
+        self.handover: Handover | None = None
+        """The hooks for devices that are given and released, if there are any."""
         self._configuration = configuration
         self._backends = backends
         self._allocations = allocations
@@ -138,6 +144,8 @@ class Replanner:
         settings, backends = self._configuration.settings, self._backends.scanners
         self._settings, found = settings, self._found()
         self._verdicts.apply()
+        if self.handover is not None:
+            self.handover.apply()
         self.plan = plan_devices(found, settings, self._allocations, self._dra.sides, self._planner)
         self._count(Counter(refusal.kind for refusal in self.plan.refusals))
         refused = self.plan.reasons()

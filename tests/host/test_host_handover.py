@@ -1,0 +1,238 @@
+"""Hooks before a container gets devices and after it has released them, of a whole host."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
+from scraped_series import value
+
+from devhost.backend import ContainerRequest, Device, DeviceNode, Edits, hookimpl
+
+TOY = "example.com/toy"
+OTHER = "example.com/other"
+LINE = f"name: {TOY}, backend: toy"
+
+
+@dataclass
+class Hooks:
+    """Both hooks, for one backend."""
+
+    for_backends: ClassVar = ("toy",)
+    requests: list[ContainerRequest] = field(default_factory=list)
+    released: list[list[str]] = field(default_factory=list)
+    additions: Edits | None = None
+    refusal: str = ""
+    failure: str = ""
+    go: threading.Event = field(default_factory=threading.Event)
+
+    @hookimpl
+    def devhost_before_container(self, request: ContainerRequest) -> Edits | None:
+        self.requests.append(request)
+        if self.refusal:
+            raise RuntimeError(self.refusal)
+        return self.additions
+
+    @hookimpl
+    def devhost_after_release(self, backend: str, devices: tuple[Device, ...]) -> None:
+        self.released.append([device.id for device in devices])
+        self.go.wait(60)
+        if self.failure:
+            raise OSError(self.failure)
+
+
+@pytest.fixture
+def hooks(rig):
+    found = Hooks()
+    rig.hurry_discovery(handover_pauses=(0.05, 0.1))
+    rig.scripts["toy"].devices = rig.scripts["toy"].devices[:1]
+    rig.observe(found)
+    yield found
+    found.go.set()
+
+
+def reason(host, resource=TOY):
+    """The reason of the only device."""
+    (entry,) = host.services[resource].inventory.snapshot.entries.values()
+    return entry.health.reason or ""
+
+
+async def used(rig, kubelet, pod="one"):
+    """A pod gets the device, and ends."""
+    await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
+    await kubelet.admit(pod, "main", TOY, 1)
+    await rig.until(lambda: any(one.holder for one in rig.host.allocations.held()))
+    kubelet.release(pod)
+
+
+async def test_a_released_device_is_unhealthy_until_the_hook_returns(rig, kubelet, hooks):
+    rig.write(LINE)
+    async with rig.running() as host:
+        await used(rig, kubelet)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
+        assert reason(host) == "being prepared for the next container"
+        hooks.go.set()
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    assert hooks.released == [["d0"]]
+
+
+async def test_a_failed_hook_is_called_again_and_the_device_has_the_reason(rig, kubelet, hooks):
+    rig.write(LINE)
+    hooks.go.set()
+    hooks.failure = "the reset timed out"
+    async with rig.running() as host:
+        await used(rig, kubelet)
+        await rig.until(lambda: len(hooks.released) > 2)
+        await rig.until(lambda: "the reset timed out" in reason(host))
+        assert reason(host).startswith("being prepared for the next container: devhost_after_release of ")
+        labels = {"observer": "observer0", "kind": "error"}
+        assert value(host.metrics, "devhost_observer_failures_total", **labels) >= 2
+        hooks.failure = ""
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+
+
+async def test_a_hanging_hook_is_reported_and_never_runs_twice_at_once(rig, kubelet, hooks):
+    rig.write(LINE)
+    rig.hurry_discovery(handover_after=0.1)
+    async with rig.running() as host:
+        await used(rig, kubelet)
+        await rig.until(lambda: "did not answer within 0.1 s" in reason(host))
+        with pytest.raises(TimeoutError):
+            await rig.until(lambda: hooks.released[1:], 0.5)
+        hooks.go.set()
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    assert hooks.released[1:]
+
+
+async def test_a_container_gets_what_the_hook_adds(rig, kubelet, hooks):
+    hooks.additions = Edits(nodes=(DeviceNode("/dev/zero"),), env={"GROUP": "7", "DEVICES": "other"})
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        answer = (await kubelet.admit("one", "main", TOY, 1)).response
+    assert [spec.host_path for spec in answer.devices] == ["/dev/null", "/dev/zero"]
+    assert dict(answer.envs) == {"GROUP": "7", "DEVICES": "d0"}
+    (request,) = hooks.requests
+    assert (request.backend, request.resource, request.claim) == ("toy", TOY, None)
+    assert [device.id for device in request.devices] == ["d0"]
+
+
+async def test_an_error_of_the_hook_refuses_the_pod_with_its_text(rig, kubelet, hooks):
+    hooks.refusal = "burn-in failed: 3 errors"
+    hooks.go.set()
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        with pytest.raises(UnexpectedAdmissionError, match="burn-in failed: 3 errors"):
+            await kubelet.admit("one", "main", TOY, 1)
+        await rig.until(lambda: hooks.released == [["d0"]])  # what the hook has begun is undone
+
+
+async def test_a_container_that_follows_at_once_waits_for_the_hook(rig, kubelet, hooks):
+    rig.write(LINE)
+    rig.hurry_discovery(handover_wait=0.1, handover_pod=0.0)
+    rig.hurry_allocation(list_held=60.0)  # the release is not known before the next pod comes
+    async with rig.running():
+        await used(rig, kubelet)
+        with pytest.raises(
+            UnexpectedAdmissionError, match="d0 is unhealthy: being prepared for the next container"
+        ):
+            await kubelet.admit("two", "main", TOY, 1)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
+        hooks.go.set()
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await kubelet.admit("three", "main", TOY, 1)
+    assert hooks.released == [["d0"]]
+
+
+async def test_containers_of_one_pod_pass_a_device_on_without_the_hook(rig, kubelet, hooks):
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await kubelet.admit("one", "first", TOY, 1, role="init")
+        await kubelet.admit("one", "main", TOY, 1)
+    assert (len(hooks.requests), hooks.released) == (2, [])
+
+
+async def test_a_restart_does_not_offer_a_device_that_is_not_prepared(rig, kubelet, hooks, tmp_path):
+    rig.write(LINE)
+    async with rig.running(state_dir=tmp_path / "state"):
+        await used(rig, kubelet)
+        await rig.until(lambda: hooks.released)
+    async with rig.running(state_dir=tmp_path / "state") as host:
+        await rig.until(lambda: TOY in host.services)
+        await rig.until(lambda: len(hooks.released) == 2)
+        assert reason(host) == "being prepared for the next container"
+        hooks.go.set()
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+
+
+async def test_a_device_released_while_devhost_is_stopped_is_prepared_later(rig, kubelet, hooks, tmp_path):
+    rig.write(LINE)
+    rig.hurry_discovery(handover_pod=0.0)
+    hooks.go.set()
+    async with rig.running(state_dir=tmp_path / "state"):
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await kubelet.admit("one", "main", TOY, 1)
+    kubelet.release("one")
+    assert hooks.released == []
+    async with rig.running(state_dir=tmp_path / "state"):
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await kubelet.admit("two", "main", TOY, 1)
+        assert hooks.released == [["d0"]]
+
+
+async def test_a_running_container_keeps_its_additions_over_a_restart(rig, kubelet, hooks, tmp_path):
+    hooks.additions = Edits(env={"GROUP": "7"})
+    rig.write(LINE)
+    async with rig.running(state_dir=tmp_path / "state"):
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await kubelet.admit("one", "main", TOY, 1)
+    async with rig.running(state_dir=tmp_path / "state") as host:
+        await rig.until(lambda: TOY in host.services)
+        scanner = host.scanners["toy"]
+        kept = scanner.handover.additions("toy", tuple(scanner.devices.values()))
+        assert dict(kept.env) == {"GROUP": "7"}
+    assert (len(hooks.requests), hooks.released) == (1, [])
+
+
+async def test_only_devices_of_the_named_backends_are_affected(rig, kubelet, hooks):
+    rig.write(f"name: {OTHER}, backend: other")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1})
+        await kubelet.admit("one", "main", OTHER, 1)
+        await rig.until(lambda: any(one.holder for one in host.allocations.held()))
+        kubelet.release("one")
+        await rig.until(lambda: not host.allocations.held())
+        assert host.scanners["other"].handover is None
+    assert (hooks.requests, hooks.released) == ([], [])
+
+
+async def test_a_hook_added_by_a_reload_is_called_for_what_containers_have_already(rig, kubelet, hooks):
+    rig.observe()
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await kubelet.admit("one", "main", TOY, 1)
+        await rig.until(lambda: any(one.holder for one in host.allocations.held()))
+        rig.observe(hooks)
+        host.reload()
+        await rig.until(lambda: host.scanners["toy"].handover)
+        kubelet.release("one")
+        await rig.until(lambda: hooks.released == [["d0"]])
+
+
+async def test_without_hooks_nothing_of_them_is_imported(rig, kubelet):
+    rig.write(LINE)
+    loaded = sys.modules.pop("devhost.discovery.handover", None)
+    try:
+        async with rig.running():
+            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert "devhost.discovery.handover" not in sys.modules
+    finally:
+        if loaded is not None:
+            sys.modules["devhost.discovery.handover"] = loaded
