@@ -134,6 +134,10 @@ MEMORY = "capacity: {memory: {min: 1Gi}}"
             "(for example 1Gi)",
         ),
         (
+            f"capacity: {{memory: {{min: 1G, unit: GB}}}}{NONE}",
+            'share.capacity.memory.unit: must be one of "", k, M, G',
+        ),
+        (
             f"capacity: {{c: {{min: 10G, total: 100G, default: 1G}}}}{NONE}",
             "share.capacity.c.default: is less than min, 10G",
         ),
