@@ -108,7 +108,10 @@ MEMORY = "capacity: {memory: {min: 1Gi}}"
         (f"{MEMORY}, limit: mps", "share.limit: the entry does not have the key mps, which does this"),
         (f"{MEMORY}, limit: hami", "share.limit: the entry does not have the key hami, which does this"),
         (f"{MEMORY}, limit: all", "share.limit: must be"),
-        (f"capacity: {{size: {{min: 1}}}}{NONE}", 'share.capacity.size: backend chip has no number "size"'),
+        (
+            f"capacity: {{size: {{min: 1}}}}{NONE}",
+            'share.capacity.size: backend chip has no number "size" (write what',
+        ),
         (f"capacity: {{kind: {{min: 1}}}}{NONE}", 'share.capacity.kind: backend chip has no number "kind"'),
         (f"capacity: {{slots: {{min: 1, total: 4}}}}{NONE}", 'share.capacity.slots: "slots" is no name of a'),
         (f"capacity: {{a.b/c: {{min: 1, total: 4}}}}{NONE}", 'share.capacity.a.b/c: "a.b/c" is no name of a'),
@@ -127,7 +130,16 @@ MEMORY = "capacity: {memory: {min: 1Gi}}"
         ),
         (
             f"capacity: {{memory: {{min: 1Gi, step: 1Gi, default: 1500Mi}}}}{NONE}",
-            "share.capacity.memory.default: must be min and a number of steps: 1Gi and steps of 1Gi",
+            "share.capacity.memory.default: must be min, 1Gi, and a multiple of step, 1Gi, above it "
+            "(for example 1Gi)",
+        ),
+        (
+            f"capacity: {{memory: {{min: 1G, unit: GB}}}}{NONE}",
+            'share.capacity.memory.unit: must be one of "", k, M, G',
+        ),
+        (
+            f"capacity: {{c: {{min: 10G, total: 100G, default: 1G}}}}{NONE}",
+            "share.capacity.c.default: is less than min, 10G",
         ),
         (
             f"capacity: {{memory: {{min: 1, max: 4, default: 5}}}}{NONE}",
@@ -135,7 +147,7 @@ MEMORY = "capacity: {memory: {min: 1Gi}}"
         ),
         (
             f"capacity: {{memory: {{min: 1Gi, unit: Mi}}}}{NONE}",
-            "share.capacity.memory.unit: variables have whole numbers of 1Mi, and min or step is none",
+            "share.capacity.memory.unit: variables count in 1Mi, and step, 1, is not a multiple of it",
         ),
     ],
 )

@@ -29,6 +29,11 @@ def test_other_notations_are_no_quantity(text: str) -> None:
     assert thousandths(text) is None
 
 
+@pytest.mark.parametrize("text", ["10G", "80Gi", "1k", "1Ki", "1500M", "0"])
+def test_a_number_is_written_in_the_shorter_form(text: str) -> None:
+    assert written((thousandths(text) or 0) // 1000) == text
+
+
 @promise
 @given(st.integers(0, GREATEST))
 def test_a_written_number_is_read_as_the_same_number(number: int) -> None:

@@ -13,7 +13,7 @@ from devhost.planning.amounts import CONSUMED, ENV, NO_LIMIT, NONE, Amount, Limi
 from devhost.planning.give import COUNT, ID, Give
 from devhost.planning.quantities import factor
 
-from .diagnostics import Place, shown, suggest
+from .diagnostics import MEANT, Place, shown, suggest
 from .document import Fields, Node
 from .language import LimitVariables, SharedCapacity, Sharing
 from .published import RESERVED
@@ -48,7 +48,9 @@ def _amount(name: str, given: SharedCapacity, backend: type[Backend], node: Node
     found = declared(backend.attributes, attribute)
     if attribute and (found is None or found.type is not int):
         numbers = [one for one, declared in backend.attributes.items() if declared.type is int]
-        hint = suggest(attribute, numbers, "numbers") or "write what each device has, such as total: 100"
+        hint = suggest(attribute, numbers, "numbers")
+        if not hint.startswith(MEANT):
+            hint = f"write what each device has, such as total: 100; {hint}"
         place.report(node, f"backend {backend.name} has no number {shown(attribute)}", hint)
     amount = Amount(
         name,
@@ -75,14 +77,19 @@ def _check(one: Amount, given: SharedCapacity) -> None:
         raise OptionError(f"is less than min, {written(one.least)}", key="total")
     if one.most is not None and one.most < one.least:
         raise OptionError(f"is less than min, {written(one.least)}", key="max")
-    if one.usual < one.least or (one.usual - one.least) % one.step:
-        steps = f"{written(one.least)} and steps of {written(one.step)}"
-        raise OptionError(f"must be min and a number of steps: {steps}", key="default")
+    if one.usual < one.least:
+        raise OptionError(f"is less than min, {written(one.least)}", key="default")
+    if beyond := (one.usual - one.least) % one.step:
+        message = f"must be min, {written(one.least)}, and a multiple of step, {written(one.step)}, above it"
+        raise OptionError(message, key="default", hint=f"for example {written(one.usual - beyond)}")
     if one.most is not None and one.usual > one.most:
         raise OptionError(f"is more than max, {written(one.most)}", key="default")
-    if one.least % factor(given.unit) or one.step % factor(given.unit):
-        message = f"variables have whole numbers of 1{given.unit}, and min or step is none"
-        raise OptionError(message, key="unit", hint="choose a smaller unit")
+    for key, number in (("min", one.least), ("step", one.step)):
+        if number % factor(given.unit):
+            message = (
+                f"variables count in 1{given.unit}, and {key}, {written(number)}, is not a multiple of it"
+            )
+            raise OptionError(message, key="unit", hint=f"set {key} to a multiple, or use a smaller unit")
 
 
 def read_limit(

@@ -127,7 +127,7 @@ def noun(wanted: Any) -> str:
     if origin is typing.Annotated:
         return noun(typing.get_args(wanted)[0])
     if origin is typing.Literal or is_enum(wanted):
-        values = [spelled(value) for value in choices(wanted)]
+        values = [spelled(value) or '""' for value in choices(wanted)]
         return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
     if origin in LISTS:
         return "a list"

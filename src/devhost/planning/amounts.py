@@ -158,5 +158,6 @@ def used_of(totals: Mapping[str, int], held: Iterable[Sequence[Part]]) -> Mappin
 
 
 def written(number: int) -> str:
-    """A number as a quantity, by powers of 1024 where they fit."""
-    return quantity(number // 1024, "Ki") if number and number % 1024 == 0 else quantity(number)
+    """A number as a quantity, by powers of 1024 or of 1000, as it is shorter: ``80Gi`` and ``10G``."""
+    decimal = quantity(number)
+    return decimal if number % 1024 else min(quantity(number // 1024, "Ki"), decimal, key=len)
