@@ -247,7 +247,7 @@ class ClaimAllocations:
     def gave(self, uid: str, nodes: Iterable[Node], driver: str = "") -> None:
         """The containers of a claim are given these nodes of a driver; those of its other drivers stay."""
         prepared = self._prepared.get(uid, {}).items()
-        others = {one.key for of, (_, devices) in prepared if of != driver for one in devices}
+        others = {key for of, (_, devices) in prepared if of != driver for _, key in _each(devices)}
         before = self.given.claims.get(uid) if others else None
         kept = (node for node in before.nodes if node.key in others) if before else ()
         self.given.gave_claim(uid, (*kept, *nodes))
