@@ -307,6 +307,26 @@ def test_what_a_unit_gave_stays_when_another_driver_gives_its_part_of_the_claim(
     assert {one.path for one in claims.given.claims[ONE.uid].nodes} == {"/dev/card0", "/dev/card1"}
 
 
+def test_a_claim_has_no_device_of_one_driver_that_excludes_one_of_another() -> None:
+    node = Node(CARD, PART)
+    claims = node.allocations.claims
+
+    def refused() -> None:
+        with (
+            pytest.raises(DeviceHeld, match="the claim has another device that excludes it"),
+            claims.reserved(ONE, [claimed(PART)], driver=OTHER),
+        ):
+            pass
+
+    with claims.reserved(ONE, [claimed()], driver="d.e"):
+        refused()
+        claims.prepared(ONE, [claimed()], "d.e")
+    refused()
+    claims.released(ONE.uid, "d.e")
+    with claims.reserved(ONE, [claimed(PART)], driver=OTHER):
+        claims.prepared(ONE, [claimed(PART)], OTHER)
+
+
 def test_a_device_that_a_claim_holds_through_one_driver_goes_to_no_other() -> None:
     node = of_two_drivers()
     with pytest.raises(DeviceHeld, match="a claim holds it"):

@@ -205,7 +205,9 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     by_claims = {"properties": {"of": {"not": {"const": Of.ALL.value}}, "maxPerContainer": False}}
     by_dra = {"properties": _BY_DRA, "required": [*_BY_DRA]}
     none_of_it = {"properties": {"capacity": {"maxProperties": 0}}}
-    counting = {"properties": {"dra": {"properties": {"counters": {"const": True}}, "required": ["counters"]}}}
+    counting = {
+        "properties": {"dra": {"properties": {"counters": {"const": True}}, "required": ["counters"]}}
+    }
     given_once = {
         "name": {"not": {"pattern": r"\{"}},
         "exclusive": {"const": True},
@@ -220,7 +222,7 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
             "if": by_dra,
             "then": {"properties": {"share": by_claims}},
             "else": {"properties": {"share": none_of_it}},
-        }
+        },
     ]
     if not backends:
         return found  # an empty `enum` is no good JSON schema
