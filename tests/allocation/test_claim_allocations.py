@@ -298,6 +298,35 @@ def test_what_a_claim_was_given_is_that_of_the_drivers_that_still_hold_it() -> N
     assert [one.path for one in claims.given.claims[ONE.uid].nodes] == ["/dev/card1"]
 
 
+def test_what_a_unit_gave_stays_when_another_driver_gives_its_part_of_the_claim() -> None:
+    node = of_two_drivers()
+    claims = node.allocations.claims
+    unit = replace(claimed(), key=("toy", "chip0"), members=("card0",))
+    claims.prepared(ONE, [unit], "d.e")
+    claims.gave(ONE.uid, [Given("/dev/card1", key=("toy", "card1"))], OTHER)
+    assert {one.path for one in claims.given.claims[ONE.uid].nodes} == {"/dev/card0", "/dev/card1"}
+
+
+def test_a_claim_has_no_device_of_one_driver_that_excludes_one_of_another() -> None:
+    node = Node(CARD, PART)
+    claims = node.allocations.claims
+
+    def refused() -> None:
+        with (
+            pytest.raises(DeviceHeld, match="the claim has another device that excludes it"),
+            claims.reserved(ONE, [claimed(PART)], driver=OTHER),
+        ):
+            pass
+
+    with claims.reserved(ONE, [claimed()], driver="d.e"):
+        refused()
+        claims.prepared(ONE, [claimed()], "d.e")
+    refused()
+    claims.released(ONE.uid, "d.e")
+    with claims.reserved(ONE, [claimed(PART)], driver=OTHER):
+        claims.prepared(ONE, [claimed(PART)], OTHER)
+
+
 def test_a_device_that_a_claim_holds_through_one_driver_goes_to_no_other() -> None:
     node = of_two_drivers()
     with pytest.raises(DeviceHeld, match="a claim holds it"):

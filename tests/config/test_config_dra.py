@@ -242,6 +242,7 @@ def test_a_faulty_entry_is_refused_at_its_key_with_a_hint(
             "name: a.b/c, share: {overrides: [{where: {vendor: x}, replicas: 2}]}",
             "cannot be together with share.replicas (remove one of the two)",
         ),
+        ("name: a.b/c, share: {of: vendor}", "cannot be together with share.of (remove one of the two)"),
     ],
 )
 def test_counters_are_of_one_pool_and_of_devices_that_are_given_once(
@@ -251,6 +252,13 @@ def test_counters_are_of_one_pool_and_of_devices_that_are_given_once(
     assert str(found).partition(": ")[2] == f"resources[0].dra.counters: {said}"
     (plugin,) = read(file(f"{entry}, serve: plugin, dra: {{counters: true}}")).resources
     assert not plugin.counts
+
+
+def test_counters_are_of_devices_that_claims_do_not_share_by_amount(complaints: Complain) -> None:
+    share = "share: {capacity: {size: {total: 8, min: 1}}, limit: none}"
+    (found,) = complaints(file(f"name: a.b/c, {share}, serve: dra, dra: {{counters: true}}"))
+    said = "cannot be together with share.capacity (remove one of the two)"
+    assert str(found).partition(": ")[2] == f"resources[0].dra.counters: {said}"
 
 
 def test_serve_dra_needs_a_driver(complaints: Complain) -> None:

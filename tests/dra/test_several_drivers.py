@@ -25,6 +25,7 @@ OTHER = "gpu.example.org"
 CARD, LINK = "example.com/card", "example.com/link"
 CARDS = f"{{name: {CARD}, backend: cards, where: {{model: c0}}, serve: dra}}"
 LINKS = f"{{name: {LINK}, backend: cards, where: {{model: c1}}, serve: dra, dra: {{driver: {OTHER}}}}}"
+PLUGIN = LINKS.replace("serve: dra", "serve: plugin")
 BOTH = {DRIVER: {"c0"}, OTHER: {"c1"}}
 
 
@@ -250,6 +251,16 @@ async def test_a_driver_that_another_program_serves_is_not_published_and_the_oth
         )
         assert node.drivers()[OTHER] == set()
         assert f"another program publishes devices as {OTHER}" in str(node.report())
+
+
+async def test_a_resource_of_the_device_plugin_moves_to_the_driver_of_its_entry(node: DraNode) -> None:
+    node.configure(CARDS, PLUGIN)
+    async with node.node.served():
+        await node.node.offers({LINK: 1})
+        node.configure(CARDS, LINKS)
+        await node.node.reload()
+        node.kubelet_reports(**{"example_com__link": 0})
+        await node.node.until(lambda: node.drivers() == BOTH)
 
 
 @pytest.mark.parametrize("names", [("a-b.c", "a.b-c"), ("1.a", "x1.a"), ("d" * 63, "d" * 62 + "e")])

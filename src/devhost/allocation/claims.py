@@ -247,7 +247,7 @@ class ClaimAllocations:
     def gave(self, uid: str, nodes: Iterable[Node], driver: str = "") -> None:
         """The containers of a claim are given these nodes of a driver; those of its other drivers stay."""
         prepared = self._prepared.get(uid, {}).items()
-        others = {one.key for of, (_, devices) in prepared if of != driver for one in devices}
+        others = {key for of, (_, devices) in prepared if of != driver for _, key in _each(devices)}
         before = self.given.claims.get(uid) if others else None
         kept = (node for node in before.nodes if node.key in others) if before else ()
         self.given.gave_claim(uid, (*kept, *nodes))
@@ -374,7 +374,7 @@ class ClaimAllocations:
         ledger = self._ledger
         own = ClaimIndex(
             Held(one.resource, (), key[0], ledger.present(key), one.exclusive, claim, Serve.DRA)
-            for one, key in _each(wanted)
+            for one, key in _each((*wanted, *self._of_others(claim, driver)))
         )
         for one, key in _each(wanted):
             device = ledger.present(key)
@@ -400,6 +400,13 @@ class ClaimAllocations:
             if (needed := _slots(key, wanted)) > free:
                 sharing = list(islice(self._sharing(key, claim), NAMED))
                 raise _held(one.resource, device, _without_share(one.replicas, free, needed, sharing))
+
+    def _of_others(self, claim: ClaimHolder, driver: str) -> Iterator[ClaimedDevice]:
+        """What a claim has of other drivers, prepared or reserved."""
+        for of, (_, devices) in self._prepared.get(claim.uid, {}).items():
+            yield from devices if of != driver else ()
+        for (holder, of), several in self._reserved.items():
+            yield from chain.from_iterable(several) if (holder, of != driver) == (claim, True) else ()
 
     def _check_parts(
         self, claim: ClaimHolder, one: ClaimedDevice, device: Device, wanted: Sequence[ClaimedDevice]

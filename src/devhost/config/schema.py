@@ -191,14 +191,8 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     together = {"of": {"const": Of.ALL.value}, "overrides": {"minItems": 1}}
     in_units = {"required": ["of"], "properties": {"of": {"not": {"enum": [*map(str, Of)]}}}}
     by_amount = {"properties": {"capacity": {"minProperties": 1}}, "required": ["capacity"]}
-    alone = {
-        "properties": {
-            "replicas": {"const": 1},
-            "overrides": {"maxItems": 0},
-            "of": {"const": Of.EACH.value},
-        },
-        "required": ["limit"],
-    }
+    singly = {"replicas": {"const": 1}, "overrides": {"maxItems": 0}, "of": {"const": Of.EACH.value}}
+    alone = {"properties": singly, "required": ["limit"]}
     found["properties"]["share"] |= {
         "allOf": [
             {"if": by_amount, "then": alone},
@@ -211,12 +205,24 @@ def _resource(backends: Mapping[str, type[Backend]]) -> Schema:
     by_claims = {"properties": {"of": {"not": {"const": Of.ALL.value}}, "maxPerContainer": False}}
     by_dra = {"properties": _BY_DRA, "required": [*_BY_DRA]}
     none_of_it = {"properties": {"capacity": {"maxProperties": 0}}}
+    counting = {
+        "properties": {"dra": {"properties": {"counters": {"const": True}}, "required": ["counters"]}}
+    }
+    given_once = {
+        "name": {"not": {"pattern": r"\{"}},
+        "exclusive": {"const": True},
+        "share": {"properties": singly | none_of_it["properties"]},
+    }
     found["allOf"] = [
+        {
+            "if": {"allOf": [by_dra, counting, {"required": ["dra"]}]},
+            "then": {"properties": given_once},
+        },
         {
             "if": by_dra,
             "then": {"properties": {"share": by_claims}},
             "else": {"properties": {"share": none_of_it}},
-        }
+        },
     ]
     if not backends:
         return found  # an empty `enum` is no good JSON schema
