@@ -35,7 +35,7 @@ def series() -> dict[str, set[str]]:
     move(metrics)
     metrics.name_holders(lambda: [("r", "d", ("n", "p", "c"))])
     metrics.name_entries(lambda: [("resources[0]", "r", "b", False, 1)])
-    metrics.name_verdicts(lambda: [("cordon", "alice", 1e9)])
+    metrics.name_verdicts(lambda: [("cordon", "alice", "fan", 1e9)])
     metrics.name_config(lambda: "ab12")
     metrics.name_problems(
         lambda: ({"backend": 1}, [("backend", "b", "no answer")]), lambda: [("r", "is gone")]

@@ -17,8 +17,8 @@ from devhost.planning.plan import RefusalKind
 from devhost.telemetry.document import ProblemKind
 from devhost.telemetry.exposition import TURN
 from devhost.telemetry.metrics import (
-    MOST_AUTHORS,
     MOST_REASONS,
+    MOST_VERDICTS,
     OTHER_AUTHORS,
     OTHER_REASONS,
     TABLE,
@@ -430,18 +430,21 @@ def test_the_use_of_devices_is_shown_as_far_as_it_is_known(metrics: Metrics) -> 
     ]
 
 
-def test_verdicts_are_counted_by_a_bounded_number_of_authors(metrics: Metrics) -> None:
+def test_verdicts_are_counted_by_a_bounded_number_of_authors_and_reasons(metrics: Metrics) -> None:
     given = [
-        ("cordon", "alice", 7.0),
-        ("cordon", "alice", 5.0),
-        ("unhealthy", "dcgm", 9.0),
-        ("unhealthy", "dcgm", 8.0),
+        ("cordon", "alice", "fan replaced", 7.0),
+        ("cordon", "alice", "fan replaced", 5.0),
+        ("unhealthy", "dcgm", "XID\n79", 9.0),
+        ("unhealthy", "dcgm", "XID\n79", 8.0),
     ]
     metrics.name_verdicts(lambda: given)
-    assert _value(metrics, "verdicts", kind="cordon", by="alice") == 2
-    assert _value(metrics, "verdicts_oldest_timestamp_seconds", kind="cordon", by="alice") == 5.0
-    assert _value(metrics, "verdicts_oldest_timestamp_seconds", kind="unhealthy", by="dcgm") == 8.0
-    metrics.name_verdicts(lambda: [*given, *(("cordon", f"user{n}", 1.0) for n in range(1000))])
+    alice = {"kind": "cordon", "by": "alice", "reason": "fan replaced"}
+    assert _value(metrics, "verdicts", **alice) == 2
+    assert _value(metrics, "verdicts_oldest_timestamp_seconds", **alice) == 5.0
+    (xid,) = (one for one in samples(metrics) if one.labels.get("by") == "dcgm" and one.value == 8.0)
+    assert "\n" not in xid.labels["reason"]
+    metrics.name_verdicts(lambda: [*given, *(("cordon", "carol", f"reason {n}", 1.0) for n in range(1000))])
     found = [sample for sample in samples(metrics) if sample.name == "devhost_verdicts"]
-    assert len(found) == MOST_AUTHORS + 1 and sum(sample.value for sample in found) == 1004
-    assert _value(metrics, "verdicts", kind="cordon", by=OTHER_AUTHORS) == 1000 - (MOST_AUTHORS - 2)
+    assert len(found) == MOST_VERDICTS + 1 and sum(sample.value for sample in found) == 1004
+    others = {"kind": "cordon", "by": OTHER_AUTHORS, "reason": OTHER_REASONS}
+    assert _value(metrics, "verdicts", **others) == 1000 - (MOST_VERDICTS - 2)

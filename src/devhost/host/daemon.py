@@ -228,7 +228,9 @@ async def serve(options: Options) -> None:
     metrics.name_entries(lambda: _entries(host))
     metrics.name_config(lambda: host.configuration.sha256)
     metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
-    metrics.name_verdicts(lambda: ((one.kind, one.by, one.since) for one in host.verdicts.in_force))
+    metrics.name_verdicts(
+        lambda: ((one.kind, one.by, one.reason, one.since) for one in host.verdicts.in_force)
+    )
     if options.pod_metrics:
         metrics.name_holders(lambda: _held(host))
     if options.use_metrics:

@@ -87,8 +87,8 @@ Wrong = tuple[Mapping[ProblemKind, int], Iterable[tuple[str, str, str]]]
 """The number of problems by kind; and kind, subject and reason of each that is named."""
 Left = tuple[str, str]
 """The resource that a device left, and the reason."""
-Given = tuple[str, str, float]
-"""A verdict: its kind, its author, and when it was written, in Unix time."""
+Given = tuple[str, str, str, float]
+"""A verdict: its kind, its author, its reason, and when it was written, in Unix time."""
 Used = tuple[str, str, Usage]
 """A resource, one of its devices, and how much of it is in use."""
 Entry = tuple[str, str, str, bool, int]
@@ -376,12 +376,12 @@ TABLE = (
         more=("kind", "subject", "reason"),
         scraped=True,
     ),
-    Declaration("gauge", "verdicts", "Verdicts in force.", more=("kind", "by"), scraped=True),
+    Declaration("gauge", "verdicts", "Verdicts in force.", more=("kind", "by", "reason"), scraped=True),
     Declaration(
         "gauge",
         "verdicts_oldest_timestamp_seconds",
         "When the oldest of them was written, in Unix time.",
-        more=("kind", "by"),
+        more=("kind", "by", "reason"),
         scraped=True,
     ),
     Declaration(
@@ -437,8 +437,8 @@ MOST_REASONS = 20
 OTHER_REASONS = "other reasons"
 """The label value for all other reasons."""
 
-MOST_AUTHORS = 20
-"""The maximum number of authors of verdicts with separate series."""
+MOST_VERDICTS = 20
+"""The maximum number of pairs of author and reason of verdicts with separate series."""
 
 OTHER_AUTHORS = "others"
 """The label value for all other authors."""
@@ -464,13 +464,14 @@ def device_samples(backend: str, healthy: int, unhealthy: Mapping[str, int]) -> 
     }
 
 
-def _by_author(given: Iterable[Given]) -> Mapping[tuple[str, str], Sequence[float]]:
-    """When verdicts were written, by kind and author; those of the less frequent authors together."""
-    given = list(given)
-    frequent = {by for by, _ in Counter(by for _, by, _ in given).most_common(MOST_AUTHORS)}
-    found: dict[tuple[str, str], list[float]] = {}
-    for kind, by, since in given:
-        found.setdefault((kind, by if by in frequent else OTHER_AUTHORS), []).append(since)
+def _by_author_and_reason(given: Iterable[Given]) -> Mapping[tuple[str, str, str], Sequence[float]]:
+    """When verdicts were written, by kind, author and reason; those of less frequent ones together."""
+    given = [(kind, by, printable(reason), since) for kind, by, reason, since in given]
+    frequent = {who for who, _ in Counter((by, why) for _, by, why, _ in given).most_common(MOST_VERDICTS)}
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for kind, by, why, since in given:
+        who = (by, why) if (by, why) in frequent else (OTHER_AUTHORS, OTHER_REASONS)
+        found.setdefault((kind, *who), []).append(since)
     return found
 
 
@@ -613,7 +614,7 @@ class Metrics:
         # a series must not occur twice
         infos = dict.fromkeys((kind, subject, printable(reason)) for kind, subject, reason in named)
         yield "problem_info", ((info, 1) for info in infos)
-        given = _by_author(self._verdicts())
+        given = _by_author_and_reason(self._verdicts())
         yield "verdicts", ((labels, len(since)) for labels, since in given.items())
         yield "verdicts_oldest_timestamp_seconds", ((labels, min(since)) for labels, since in given.items())
         yield "devices_left", Counter((name, printable(reason)) for name, reason in self._left()).items()
