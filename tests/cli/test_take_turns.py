@@ -235,6 +235,8 @@ async def test_of_many_that_start_together_one_acts_and_each_gets_its_turn(
         for count in (1, 2, 3):
             await machine.registered(count)
             await until(lambda: machine.serving() == 1)
+            # the kubelet knows it before the log does
+            await until(lambda: any(each.logged("registered resource") for each in left))
             (acts,) = [each for each in left if each.logged("registered resource")]
             await acts.stops()
             left.remove(acts)
