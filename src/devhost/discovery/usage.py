@@ -64,7 +64,7 @@ class UsageReader:
             self._questions.pop(name).cancel()
         now = self._clock.time()
         for name, scanner in scanners.items():
-            self._questions.setdefault(name, _Question(name)).ask(scanner, self._clock)
+            self._questions.setdefault(name, _Question(name)).ask(scanner, now)
         running = [one.task for one in self._questions.values() if one.task is not None]
         if running:
             await asyncio.wait(running, timeout=self._patience)
@@ -84,9 +84,8 @@ class _Question:
             log, "the use of devices is not known", "the use of devices is known again", backend=backend
         )
 
-    def ask(self, scanner: Scanner, clock: Clock) -> None:
+    def ask(self, scanner: Scanner, now: float) -> None:
         """Asks, unless that was done just now or is still going on."""
-        now = clock.time()
         if self.task is None and now >= self._asked + INTERVAL:
             self._asked = now
             self.task = asyncio.create_task(self._ask(scanner, now))

@@ -45,8 +45,8 @@ class Amount:
         if not self.attribute:
             return self.total
         found = attributes.get(self.attribute)
-        known = isinstance(found, int) and 0 <= found * self.unit <= GREATEST
-        return found * self.unit if known and isinstance(found, int) else None
+        size = found * self.unit if isinstance(found, int) else -1
+        return size if 0 <= size <= GREATEST else None
 
     @property
     def words(self) -> str:
