@@ -11,6 +11,9 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
+# $(call chosen,DIRECTORY): what TESTS says; options alone, such as -k, choose among the tests of DIRECTORY.
+chosen = $(if $(filter tests/%,$(TESTS)),,$(1)) $(TESTS)
+
 SHAPE := $(addprefix tests/test_,docs.py imports.py references.py repository.py tests.py ways.py wording.py)
 
 .PHONY: help setup run test test-all test-root test-pythons check bench peers chart e2e vm gpu page soak image dist mutations proto docs format clean
@@ -76,17 +79,17 @@ e2e: setup ## as root: test with a real kubelet, scheduler and container runtime
 # TESTS="tests/vm/guest/test_vm_udev.py -k plugged" selects tests; VM_SHELL=1 opens a shell in the machine: docs/vm.md.
 vm: setup ## as root: test in a virtual machine with emulated RDMA, SR-IOV, NVMe, DRM and FPGA devices
 	@PYTHONPATH=tests/vm timeout --foreground --kill-after=60s $(if $(VM_SHELL),0,60m) \
-	  $(BIN)/python -m machine $(if $(VM_SHELL),--shell,$(TESTS))
+	  $(BIN)/python -m machine $(if $(VM_SHELL),--shell,$(call chosen,tests/vm/guest))
 
 # TESTS="tests/gpu/test_real_gpu.py -k cuda" selects tests: docs/hardware.md.
 gpu: setup ## test with the NVIDIA GPUs of this machine and their driver; prints one table
-	@PYTHONPATH=tests/gpu timeout --foreground --kill-after=60s 30m $(BIN)/python -m realgpu $(TESTS)
+	@PYTHONPATH=tests/gpu timeout --foreground --kill-after=60s 30m $(BIN)/python -m realgpu $(call chosen,tests/gpu)
 
 # SCREENSHOTS=1 also takes the pictures of docs/images; TESTS="-k keyboard" selects tests.
 page: setup ## test the status page in a headless Chromium
 	@tools/packages page
 	@DEVHOST_PAGE=1 DEVHOST_SCREENSHOTS=$(SCREENSHOTS) timeout --foreground --kill-after=60s 15m \
-	  $(BIN)/pytest tests/page $(TESTS)
+	  $(BIN)/pytest $(call chosen,tests/page)
 
 # BASE=… names the base image, FRESH=1 rebuilds everything: docs/image.md.
 image: setup ## as root: build the DaemonSet's image without a daemon, and test it in a container

@@ -142,6 +142,20 @@ def test_every_make_target_has_a_sentence() -> None:
     assert set(phony[1].split()) == documented
 
 
+@pytest.mark.parametrize("target", ["gpu", "page"])
+def test_options_alone_choose_among_the_tests_of_a_target(target: str) -> None:
+    def command(tests: str) -> list[str]:
+        printed = subprocess.run(
+            ["make", "-n", target, f"TESTS={tests}"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        return printed.splitlines()[-1].split()
+
+    assert command("-k word")[-3:] == [f"tests/{target}", "-k", "word"]
+    assert command("")[-1] == f"tests/{target}"
+    assert command("tests/other.py -q")[-2:] == ["tests/other.py", "-q"]
+    assert f"tests/{target}" not in command("tests/other.py")
+
+
 @pytest.mark.parametrize("script", ["tools/setup", "tools/test-pythons", "tools/packages", ".ci/run"])
 def test_scripts_can_be_run_and_parsed(script: str) -> None:
     file = ROOT / script
