@@ -127,12 +127,12 @@ class Partitioner:
 
     def _refuse_held(self, name: str, cards: Sequence[Card], change: Change) -> None:
         """Returns if no container holds the GPU or a part of it."""
-        own = {card.id: card.device.claims | {claim.device("gpu", card.id)} for card in cards}
+        own = {claim.device("gpu", card.id): card.id for card in cards}
         held = self._changes.held()
-        used = [one for one, claims in own.items() if not held.isdisjoint(claims)]
+        used = [name for one, name in own.items() if one in held]
         more = f" and {len(used) - FEW} more" if len(used) > FEW else ""
         self._changes.refuse_held(
-            frozenset({claim.pci(name)}.union(*own.values())),
+            frozenset({claim.pci(name), *own}.union(*(card.device.claims for card in cards))),
             f"{name} keeps {change.present} instead of {change.wanted} while pods hold "
             f"{', '.join(used[:FEW]) or name}{more}",
         )

@@ -133,9 +133,7 @@ def mi300x(
     return tree
 
 
-def partition(
-    tree: GpuTree, compute: str | Sequence[str], count: int = 8, *, is_early: bool = False
-) -> None:
+def partition(tree: GpuTree, compute: str | Sequence[str], count: int = 8, *, is_early: bool = False) -> None:
     """Sets the compute partition mode of every MI300X, or of each, as writing it to the file does."""
     tree.kfd_forget()
     numbers: list[tuple[int, int]] = []

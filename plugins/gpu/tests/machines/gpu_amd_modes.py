@@ -40,6 +40,11 @@ class AmdDriver:
         self._noted: dict[int, str] = {}
         self._show()
 
+    def path(self, address: str) -> str:
+        """The directory of a GPU below ``/sys/devices``."""
+        root = self.tree.root
+        return f"/{(root / 'sys/bus/pci/devices' / address).resolve().relative_to(root.resolve())}"
+
     def write(self, path: Path, text: str) -> None:
         """A write to a file of a mode."""
         self.tried += 1

@@ -60,7 +60,7 @@ class Modes:
             NotYet: its driver must be loaded again.
             BackendError: the GPU does not have such a mode.
         """
-        if gpu.driver != DRIVER:
+        if gpu.driver != DRIVER or not self._sysfs.exists(gpu.path):
             return None
         if layout.memory and (change := self._change(gpu, MEMORY, layout.memory)):
             if self._noted.get(gpu.address) == (self._identity(gpu), layout.memory):
