@@ -128,7 +128,7 @@ class CanPartition(Protocol):
     """A vendor whose GPUs can be partitioned; called on a separate thread."""
 
     def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
-        """How the GPU of these cards becomes what the layout says; ``None`` if it is, or is not to be used.
+        """How the GPU of these cards gets this layout; ``None`` if it has it, or is not to be used.
 
         Raises:
             NotYet: it has to wait for something.
