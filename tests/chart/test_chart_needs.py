@@ -118,6 +118,15 @@ def test_virtual_functions_are_made_in_a_writable_sys_and_noted_on_the_node(char
     assert rendered.pod["hostNetwork"] is True
 
 
+def test_gpus_are_partitioned_with_a_writable_sys_in_a_privileged_container(chart: Chart) -> None:
+    values = configured(FUSE, backends={"gpu": {"partitions": [{"compute": "CPX"}]}})
+    rendered = chart.render(values)
+    assert writable(rendered) == WRITABLE | {"/host/sys"}
+    assert rendered.container["securityContext"]["privileged"] is True
+    off = chart.render({**values, "host": {"partitions": False}, "securityProfile": "gpu"})
+    assert writable(off) == WRITABLE and "privileged" not in off.container["securityContext"]
+
+
 @pytest.mark.parametrize(
     ("options", "directories"),
     [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from scraped_series import value
 
 from devhost.backend import NotYet, option
 from devhost.backend.errors import BackendError
+from devhost.cli.status_report import show
 from devhost.host.shown.status import status
+from devhost.telemetry.document import without_holders
 from devhost.telemetry.metrics import Metrics
 
 TOY = "example.com/toy"
@@ -17,6 +20,13 @@ TOY = "example.com/toy"
 @dataclass(frozen=True)
 class Options:
     count: int = option(0)
+
+
+@dataclass(frozen=True)
+class Optional(Options):
+    @property
+    def provisions(self) -> bool:
+        return self.count > 0
 
 
 def make_provide(rig, calls):
@@ -69,6 +79,50 @@ async def test_a_backend_without_provision_has_no_provisioning(rig, kubelet):
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         assert shown(host) is None
+
+
+async def test_a_backend_whose_options_change_no_hardware_has_no_provisioning(rig, kubelet):
+    calls = []
+    make_provide(rig, calls)
+    rig.classes["toy"].Options = Optional
+    write(rig, 0)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        assert shown(host) is None and calls == []
+        write(rig, 1)
+        await rig.until(lambda: shown(host) == ("ok", ""))
+        assert calls[-1] == 1
+
+
+async def test_the_status_names_who_holds_what_provisioning_waits_for(rig, kubelet):
+    held = {"toy": frozenset()}
+
+    def provision(self):
+        if held["toy"]:
+            raise NotYet("d0 keeps its mode while a pod holds it", held=held["toy"])
+
+    rig.classes["toy"] = type("Provider", (rig.classes["toy"],), {"provision": provision})
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        allocations = rig.host.allocations.of(TOY)
+        (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
+        await rig.until(lambda: allocations.leases.holder(token))
+        held["toy"] = rig.host.allocations.claims_in_use()
+        host.backends.recheck()
+        await rig.until(lambda: shown(host) == ("waiting", "d0 keeps its mode while a pod holds it"))
+        document = status(host)
+        (backend,) = document["backends"]
+        holder = {"namespace": "default", "pod": "pod", "container": "main"}
+        assert backend["provisioning"]["heldBy"] == [holder]
+        assert "d0 keeps its mode while a pod holds it (default/pod/main)" in show(
+            document, datetime.now(UTC)
+        )
+        (hidden,) = without_holders(document)["backends"]
+        assert "heldBy" not in hidden["provisioning"]
+        kubelet.release("pod")
+        await rig.until(lambda: not allocations.tokens())
+        assert "heldBy" not in status(host)["backends"][0]["provisioning"]
 
 
 async def test_a_backend_that_is_no_longer_configured_is_not_provisioned(rig, kubelet):

@@ -249,6 +249,12 @@ async def test_the_example_for_virtual_functions_opens_sysfs_but_not_sysctl(stop
     assert found == ""
 
 
+async def test_the_example_for_partitions_opens_sysfs_and_adds_one_capability(stopped, kubelet):
+    found, places = await capabilities(stopped, kubelet, "partitions.conf")
+    assert (places["/sys"], places["/sys/kernel"], places["/proc/sys"]) == ("rw", "ro", "ro")
+    assert found == "200000"  # CAP_SYS_ADMIN
+
+
 async def test_the_example_for_switch_modes_adds_one_capability_and_no_file(stopped, kubelet):
     found, places = await capabilities(stopped, kubelet, "eswitch.conf")
     assert found == "1000"  # CAP_NET_ADMIN

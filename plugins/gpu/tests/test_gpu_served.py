@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import gpu_amd
 import gpu_intel
@@ -15,10 +16,13 @@ from devhost_testing.node import Node
 from gpu_ctk import install
 from gpu_nvidia import DGX, NvidiaMachine
 
+from devhost.host.shown.status import status
 from devhost.kubelet.api import api_pb2
 
 NVIDIA, MIG, AMD, INTEL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "gpu.intel.com/xe"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+WAITS = "0000:0c:00.0 keeps SPX instead of CPX while pods hold 0000:0c:00.0"
+HOLDER = {"namespace": "default", "pod": "pod", "container": "main"}
 CONTROL = ["/dev/nvidia-uvm", "/dev/nvidiactl"]
 
 
@@ -259,6 +263,36 @@ async def test_distinct_means_different_physical_gpus_for_partitions(
         await node.offers({"amd.com/gpu": 8})
         allocation = await node.kubelet.admit("pod", "main", AMD, 4)
         assert len({known[name].attributes["parent"] for name in allocation.device_ids}) == 4
+
+
+async def test_a_gpu_that_a_pod_holds_is_partitioned_when_the_pod_ends(node: GpuNode) -> None:
+    """The test plays the driver: in a tree, a written mode changes nothing by itself."""
+    tree = gpu_amd.mi300x(node.root, count=1)
+    file = node.root / "sys/bus/pci/devices/0000:0c:00.0/current_compute_partition"
+    resource = entry("amd.com/{profile}", "vendor: amd")
+    provisioning = {"state": "waiting", "reason": WAITS, "heldBy": [HOLDER]}
+
+    def shown() -> dict[str, Any]:
+        found = [one["provisioning"] for one in status(node.host)["backends"] if one["name"] == "gpu"]
+        one = found[0] if found and found[0] else {}
+        return {key: value for key, value in one.items() if key in provisioning and value}
+
+    async with node.serving("{}", resource):
+        await node.offers({"amd.com/spx_nps1": 1})
+        await node.kubelet.admit("pod", "main", "amd.com/spx_nps1", 1)
+        assert shown() == {}
+        node.configure(f"backends: {{gpu: {{partitions: [{{compute: CPX}}]}}}}\nresources: [{resource}]")
+        await node.until(lambda: shown() == provisioning)
+        assert file.read_text().strip() == "SPX"
+        node.kubelet.release("pod")
+        await node.until(lambda: file.read_text().strip() == "CPX")
+        gpu_amd.partition(tree, "CPX", 1)
+        node.look("gpu")
+        await node.offers({"amd.com/cpx_nps1": 8})
+        await node.until(lambda: shown() == {"state": "ok"})
+    async with node.served():  # a restart changes nothing
+        await node.until(lambda: shown() == {"state": "ok"})
+        await node.offers({"amd.com/cpx_nps1": 8})
 
 
 # What goes wrong

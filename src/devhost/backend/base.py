@@ -340,7 +340,8 @@ class Backend:
     A class variable ``former_keys: Mapping[str, str]``, of this or any other dataclass of options, maps keys
     of earlier versions to the error message for them. A property ``variables: Mapping[str, Collection[str]]``
     has those that ``allocate`` sets for devices made of several parts, as in :attr:`Backend.variables`, by
-    the value of the attribute that identifies such a device (:attr:`Attribute.reveals`).
+    the value of the attribute that identifies such a device (:attr:`Attribute.reveals`). A property
+    ``provisions: bool`` is whether such options need ``provision``; by default they do if the backend has it.
     """
 
     ResourceOptions: ClassVar[type] = NoOptions
@@ -456,6 +457,8 @@ class Backend:
         Raises:
             NotYet: it has to wait for something, which is not a failure.
             BackendError: it failed; the status shows the text, one sentence.
+
+        :mod:`devhost.backend.provision` has the rules for devices that containers may hold.
         """
 
     def links(self, a: Device, b: Device) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import resource
+from collections.abc import Iterable
 
 from .frozen import frozen
 
@@ -98,7 +99,17 @@ def exhausted(error: BaseException) -> EnvironmentFailure | None:
 
 
 class BackendError(DevhostError):
-    """A backend failed or returned something that cannot be used."""
+    """A backend failed or returned something that cannot be used.
+
+    ``held`` are claims of containers that the text refers to, as in :meth:`devhost.backend.Context.held`: of
+    an error of ``provision``, the status names these containers.
+    """
+
+    held: frozenset[str] = frozenset()
+
+    def __init__(self, message: str, hint: str = "", *, held: Iterable[str] = ()) -> None:
+        super().__init__(message, hint)
+        self.held = frozenset(held)
 
 
 class BackendTimeout(BackendError):

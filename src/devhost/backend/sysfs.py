@@ -121,6 +121,19 @@ def read_line(path: str) -> str:
     return text if text.replace("\n", "").replace("\t", "").isprintable() else ""
 
 
+def write(path: Path, text: str) -> None:
+    """Writes to a file in sysfs in one ``write``, which sysfs requires.
+
+    Raises:
+        OSError: the kernel refuses, or the file does not exist.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
 def read_lines(path: str) -> list[str]:
     """The lines of a ``uevent`` file or a udevd record; none if it cannot be read."""
     data = read_bytes(path, RECORD_LIMIT)

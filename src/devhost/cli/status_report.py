@@ -378,7 +378,7 @@ def _backends(document: StatusDocument, now: datetime) -> str:
 def _provisioning(document: StatusDocument, now: datetime) -> str:
     """What does not match the options yet, and why; empty if everything does."""
     rows: list[_Row] = [
-        (backend["name"], found["state"], age(found["since"], now), found["reason"])
+        (backend["name"], found["state"], age(found["since"], now), reason(found))
         for backend in document["backends"]
         if (found := backend["provisioning"]) and found["state"] != "ok"
     ]

@@ -106,7 +106,7 @@ class BackendManager:
                 self._tasks.spawn(f"probe {name}", scanner.probing.run)
             if runner.link_cache:
                 self._tasks.spawn(f"links {name}", runner.link_cache.run)
-            if runner.abilities.provision:
+            if runner.provisions or name in self.provisioning:
                 self._provision(name, scanner)
 
     async def answered(self, within: float) -> None:

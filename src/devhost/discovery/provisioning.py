@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 
 from devhost.backend.backoff import Backoff, Pacer
@@ -45,11 +46,15 @@ class State(StrEnum):
 
 @frozen
 class Condition:
-    """The current state; ``reason`` is empty while it is ok, ``since`` is in wall-clock seconds."""
+    """The current state; ``reason`` is empty while it is ok, ``since`` is in wall-clock seconds.
+
+    ``held`` are the claims of the containers to which the reason refers.
+    """
 
     state: State
     reason: str
     since: float
+    held: frozenset[str] = frozenset()
 
 
 class Provisioning:
@@ -113,24 +118,27 @@ class Provisioning:
         try:
             await scanner.runner.call(self._worker, self._timing.provision, scanner.runner.provision)
         except NotYet as error:
-            self._show(State.WAITING, error.message)
+            self._show(State.WAITING, error.message, error.held)
             return error
         except BackendTimeout as error:
             self._show(State.FAILED, f"it takes longer than {self._timing.provision:g} s")
             return error
         except BackendError as error:
-            self._show(State.FAILED, error.message)
+            self._show(State.FAILED, error.message, error.held)
             return error
         finally:
             scanner.request_scan()  # a device that is to change may have to leave the list first
         self._show(State.OK, "")
         return None
 
-    def _show(self, state: State, reason: str) -> None:
+    def _show(self, state: State, reason: str, held: frozenset[str] = frozenset()) -> None:
         before = self.condition
         if (state, reason) == (before.state, before.reason):
+            if held != before.held:
+                self.condition = replace(before, held=held)
+                self._changed(self.name)
             return
-        self.condition = Condition(state, reason, time.time())
+        self.condition = Condition(state, reason, time.time(), held)
         if state is State.FAILED:
             if self._failure.news(reason):
                 log.error("provisioning failed", backend=self.name, reason=reason)

@@ -184,6 +184,11 @@ class BackendRunner:
         return self._made
 
     @property
+    def provisions(self) -> bool:
+        """Whether the backend configures hardware, with the options that it has."""
+        return self.abilities.provision and bool(getattr(self.options, "provisions", True))
+
+    @property
     def started(self) -> bool:
         """Whether there is a backend object."""
         return self._made is not None
@@ -232,7 +237,8 @@ class BackendRunner:
         except BackendError as error:
             # The message of the backend may have any form, and its class may be defined by the backend.
             kind = next(kind for kind in (AllocationError, NotYet, BackendError) if isinstance(error, kind))
-            raise kind(words(error) or type(error).__name__) from error
+            held = error.held if isinstance(error.held, frozenset) else ()
+            raise kind(words(error) or type(error).__name__, held=held) from error
         except Exception as error:
             raise BackendError(f"backend {self.name} failed: {one_line(error)}") from error
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from devhost.backend.claim import device as device_claim
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.runtime.text import few
@@ -85,6 +86,11 @@ class Held(NamedTuple):
         """The device across backends."""
         return self.backend, self.device.id
 
+    @property
+    def uses(self) -> frozenset[str]:
+        """Everything that the device uses up, and the device itself."""
+        return self.device.claims | self.device.part_of | {device_claim(self.backend, self.device.id)}
+
     def reason(self, text: str) -> Reason:
         return Reason(text, (self.holder,) if self.holder else ())
 
@@ -96,6 +102,14 @@ class Held(NamedTuple):
         """A sentence: who holds ``what``, and when it will be free."""
         until = "that claim is released" if isinstance(self.holder, ClaimHolder) else "that pod ends"
         return f"{pod(self.holder)} holds {what} through {self.resource}; it is free when {until}"
+
+
+def users(claims: frozenset[str], held: Iterable[Held]) -> tuple[AnyHolder, ...]:
+    """The containers and claims that use any of these, see :meth:`devhost.backend.Context.held`."""
+    if not claims:
+        return ()
+    using = (one for one in held if one.holder and not claims.isdisjoint(one.uses))
+    return tuple(dict.fromkeys(one.holder for one in using if one.holder))
 
 
 class Objection(NamedTuple):

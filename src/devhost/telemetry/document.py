@@ -164,7 +164,7 @@ class RefusedDevice(TypedDict):
     reason: str
 
 
-class ProvisioningStatus(TypedDict):
+class ProvisioningStatus(Reasoned):
     """Whether the hardware matches the options of a backend; ``reason`` is empty while it is ``ok``.
 
     ``waiting`` is not an error: a pod holds what must change, or the hardware is absent.
@@ -566,6 +566,7 @@ def without_holders(document: StatusDocument) -> StatusDocument:
         "problems": _unnamed(document["problems"]),
         "entries": _unnamed(document["entries"]),
         "refusals": _unnamed(document["refusals"]),
+        "backends": [_unnamed_backend(backend) for backend in document["backends"]],
         "held": [{**held, "holder": None} for held in _unnamed(document["held"])],
         "resources": [
             {
@@ -577,6 +578,11 @@ def without_holders(document: StatusDocument) -> StatusDocument:
         ],
         "dra": _without_claims(document["dra"]),
     }
+
+
+def _unnamed_backend(backend: BackendStatus) -> BackendStatus:
+    found = backend["provisioning"]
+    return {**backend, "provisioning": _unnamed([found])[0]} if found else backend
 
 
 def _without_claims(dra: DraStatus | None) -> DraStatus | None:

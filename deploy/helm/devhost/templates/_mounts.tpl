@@ -11,7 +11,7 @@ sockets: a mounted file becomes stale when it is replaced.
 */}}
 {{- define "devhost.mounts" -}}
 {{- $needs := fromYaml (include "devhost.needs" .) -}}
-{{- $writable := or $needs.virtualFunctions $needs.firmware -}}
+{{- $writable := or $needs.virtualFunctions $needs.partitions $needs.firmware -}}
 {{- $mounts := list
   (dict "name" "device-plugins" "path" .Values.kubelet.pluginDirectory "at" "/var/lib/kubelet/device-plugins" "type" "Directory" "writable" true)
   (dict "name" "pod-resources" "path" (printf "%s/pod-resources" (trimSuffix "/" .Values.kubelet.root)) "at" "/var/lib/kubelet/pod-resources" "type" "Directory")

@@ -55,6 +55,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
   {{- end -}}
 {{- end -}}
 {{- if $sriov.virtualFunctions -}}{{- $_ := set $used "sriov" true -}}{{- end -}}
+{{- if $gpu.partitions -}}{{- $_ := set $used "gpu" true -}}{{- end -}}
 {{- $toolkit := false -}}
 {{- if hasKey $used "gpu" -}}
   {{- $strategies := $gpu.deviceListStrategy -}}
@@ -73,7 +74,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- end -}}
 {{- $host := .Values.host -}}
 {{- $least := hasKey $used "gpu" | ternary "gpu" "unprivileged" -}}
-{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit | ternary "privileged" $least)) -}}
+{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit $gpu.partitions | ternary "privileged" $least)) -}}
 {{- $needed := list -}}
 {{- if $eswitch -}}{{- $needed = append $needed "NET_ADMIN" -}}{{- end -}}
 {{- if eq (include "devhost.wanted" (list $host.deviceOwners $owners)) "true" -}}{{- $needed = append $needed "CHOWN" -}}{{- end -}}
@@ -82,6 +83,7 @@ cdi: {{ include "devhost.wanted" (list $host.cdi (or $inject $toolkit $dra)) }}
 nodeLabels: {{ include "devhost.wanted" (list $host.nodeLabels (dig "labels" "write" false $config)) }}
 deviceInfo: {{ include "devhost.wanted" (list $host.deviceInfo (and (hasKey $used "sriov") (dig "deviceInfo" "write" true $config))) }}
 virtualFunctions: {{ include "devhost.wanted" (list $host.virtualFunctions (not (empty $sriov.virtualFunctions))) }}
+partitions: {{ include "devhost.wanted" (list $host.partitions (not (empty $gpu.partitions))) }}
 firmware: {{ include "devhost.wanted" (list $host.firmware $firmware) }}
 deviceOwners: {{ include "devhost.wanted" (list $host.deviceOwners $owners) }}
 nvidiaDriver: {{ include "devhost.wanted" (list $host.nvidiaDriver (hasKey $used "gpu")) }}

@@ -24,6 +24,7 @@ from devhost.backend import (
 from devhost.backend.errors import one_line
 from devhost.backend.sysfs import Sysfs
 
+from .attributes import ATTRIBUTES
 from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, AdapterScanner, by_vendor
 from .driverless import LastAttributes, missing_drivers
 from .drm import WedgedCards
@@ -31,7 +32,6 @@ from .environment import STANDARD, Environment
 from .limits import limits_without_effect
 from .options import FIRMWARE, HAMI_USE, GpuOptions, GpuResourceOptions, limiting, mps_entries
 from .vendor import (
-    ATTRIBUTES,
     CanLink,
     CanMeasure,
     CanRelease,
@@ -43,6 +43,7 @@ from .vendor import (
 
 if TYPE_CHECKING:
     from .nvidia.sharing import Limiters
+    from .partitioning import Partitioner
 
 
 class Gpu(Backend):
@@ -80,6 +81,11 @@ class Gpu(Backend):
         self._limiters: Limiters | None = None
         self._wedged = WedgedCards(context.root, environment)
         self._last_attributes = LastAttributes()
+        self._partitioner: Partitioner | None = None
+        if options.partitions:
+            from .partitioning import Partitioner
+
+            self._partitioner = Partitioner(options.partitions, context, environment.clock)
 
     @property
     def vendors(self) -> Mapping[str, VendorBackend]:
@@ -128,7 +134,8 @@ class Gpu(Backend):
         missing = self._limiters.refresh() if self._limiters else {}
         limiters = (use for entry in limiting(self.context.entries) for use in entry.limiters)
         uses = {use: missing.get(use, "") for use in limiters}
-        return [unusable(card, uses) for card in self._cards.values()]
+        devices = [unusable(card, uses) for card in self._cards.values()]
+        return self._partitioner.withhold(devices) if self._partitioner else devices
 
     def _missing_modules(self, groups: Mapping[str, Sequence[Adapter]]) -> Sequence[MissingDriver]:
         if not groups.get(NVIDIA):
@@ -197,6 +204,16 @@ class Gpu(Backend):
         if failure and not found:
             raise failure
         return found
+
+    def provision(self) -> None:
+        """Partitions GPUs according to the options.
+
+        Raises:
+            NotYet: it waits for containers, or for hardware.
+            BackendError: a driver or a rule refuses a change.
+        """
+        if self._partitioner:
+            self._partitioner.run(self._vendors, self._cards)
 
     def links(self, a: Device, b: Device) -> int:
         """How closely two cards of one vendor are connected beyond PCIe and NUMA."""

@@ -38,10 +38,11 @@ from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
 from devhost.backend.threads import start
 
+from .attributes import GPU, VF
 from .discovery import OTHER, Adapter
 from .environment import STANDARD, Environment
 from .options import GpuOptions
-from .vendor import GPU, VF, Card, ContainerRequest, device, of_adapter, own_claims
+from .vendor import Card, ContainerRequest, device, of_adapter, own_claims
 
 KFD = "/dev/kfd"
 """The node for computing on AMD GPUs, which all of them share."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import is_live
+from devhost.backend.sysfs import is_live, write
 
 if TYPE_CHECKING:
     from devhost.backend.process import Kill  # only where NVIDIA's driver is
@@ -159,6 +159,8 @@ class Environment:
         Kills a process that uses NVML. ``None`` is :func:`devhost.backend.process.kill_group`.
     ``clock``
         Monotonic seconds.
+    ``write``
+        Writes to a file in sysfs, see :func:`devhost.backend.sysfs.write`.
     """
 
     timings: Timings = DEFAULT
@@ -168,6 +170,7 @@ class Environment:
     find_binding: Callable[[], str] | None = None
     kill: Kill | None = None
     clock: Callable[[], float] = time.monotonic
+    write: Callable[[Path, str], None] = write
 
 
 STANDARD = Environment()

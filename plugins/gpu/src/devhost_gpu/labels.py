@@ -20,9 +20,10 @@ from devhost.backend.purpose import PURPOSE
 from devhost.backend.sysfs import Sysfs
 
 from .amd.kfd import Node
+from .attributes import GPU, MIG, PARTITION
 from .discovery import AMD, INTEL, NVIDIA
 from .nvml.reports import Shape
-from .vendor import GPU, MIG, PARTITION, Card
+from .vendor import Card
 
 NVIDIA_DOMAIN = "nvidia.com"
 NVIDIA_GPU = f"{NVIDIA_DOMAIN}/gpu"

@@ -4,12 +4,17 @@ camelCase.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from devhost.backend import OptionError, option
+from devhost.backend import Conditions, OptionError, option
 from devhost.backend.frozen import frozen
+from devhost.backend.where import Where, covers, may_hold
+
+from .attributes import OF_WHOLE
+from .discovery import AMD, NVIDIA
 
 Strategy = Literal["envvar", "volume-mounts", "device-specs", "cdi"]
 """How a container gets NVIDIA GPUs; the names are from NVIDIA's device plugin."""
@@ -24,6 +29,77 @@ FOR_RUNTIME = frozenset({"envvar", "volume-mounts"})
 
 MOST_CHANNELS = 2048
 """The number of IMEX channels that a driver creates by default (its parameter ``NVreg_ImexChannelCount``)."""
+
+
+ComputeMode = Literal["SPX", "DPX", "TPX", "QPX", "CPX"]
+"""AMD's compute partition modes (Documentation/gpu/amdgpu, "Compute Partitioning")."""
+
+MemoryMode = Literal["NPS1", "NPS2", "NPS4", "NPS8"]
+"""AMD's memory partition modes."""
+
+MOST_MEMORY: Mapping[str, int] = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
+"""The number of partitions in a compute mode, which are never fewer than those of the memory."""
+
+SLICES = 7
+"""The compute slices of an NVIDIA GPU, and so the most MIG instances (MIG user guide, "Partitioning")."""
+
+MOST_LAYOUTS = 100
+
+_PROFILE = re.compile(r"([1-9])g\.[1-9]\d{0,3}gb([+-][a-z]+(\.[a-z]+)*)?")
+
+
+@frozen
+class Layout:
+    """One entry of ``backends.gpu.partitions``."""
+
+    where: Annotated[Where, Conditions("gpu", OF_WHOLE)] = option(
+        (),
+        "The GPUs to partition, by the attributes of whole GPUs; by default all of the vendor.",
+        example={"product": "*H100*"},
+    )
+    mig: tuple[str, ...] | None = option(
+        None,
+        "NVIDIA: the profiles of all MIG instances of such a GPU; an empty list removes them.",
+        example=["3g.40gb", "2g.20gb", "1g.10gb"],
+    )
+    compute: ComputeMode | None = option(None, "AMD: the compute partition mode.", example="CPX")
+    memory: MemoryMode | None = option(None, "AMD: the memory partition mode.", example="NPS4")
+
+    @property
+    def vendor(self) -> str:
+        """The vendor of the GPUs."""
+        return AMD if self.mig is None else NVIDIA
+
+    def __post_init__(self) -> None:
+        if self.mig is None and not (self.compute or self.memory):
+            raise OptionError(
+                "must have mig, compute or memory", hint="mig: [3g.40gb, 3g.40gb], or compute: CPX"
+            )
+        if self.mig is not None and (self.compute or self.memory):
+            key = "compute" if self.compute else "memory"
+            raise OptionError("is for AMD GPUs, and mig for those of NVIDIA: write two entries", key=key)
+        if not may_hold(self.where, {"vendor": self.vendor}):
+            key, name = ("compute or memory", "AMD") if self.mig is None else ("mig", "NVIDIA")
+            raise OptionError(f"selects no {name} GPU, and {key} is for those", key="where")
+        most = MOST_MEMORY.get(self.compute or "")
+        if most and self.memory and int(self.memory[3:]) > most:
+            raise OptionError(f"is impossible with compute: {self.compute}", key="memory")
+        self._check_profiles()
+
+    def _check_profiles(self) -> None:
+        slices = 0
+        for number, name in enumerate(self.mig or ()):
+            key = f"mig[{number}]"
+            if not (found := _PROFILE.fullmatch(name)):
+                hint = "nvidia-smi mig -lgip lists those of a GPU"
+                if "c." in name:
+                    hint = "each instance gets all of its compute slices: remove what is before the dot"
+                raise OptionError(
+                    f'"{name}" is not the name of a MIG profile, as 1g.10gb is', key=key, hint=hint
+                )
+            slices += int(found[1])
+            if slices > SLICES:
+                raise OptionError(f"does not fit: a GPU has {SLICES} compute slices", key=key)
 
 
 @frozen
@@ -130,6 +206,16 @@ class GpuOptions:
     heed_xids: tuple[int, ...] = option(
         (), "Xids that make a GPU Unhealthy although they would be ignored.", example=[31]
     )
+    partitions: tuple[Layout, ...] = option(
+        (),
+        "How GPUs are partitioned; the first entry that selects a GPU counts. By default devhost partitions "
+        "no GPU.",
+    )
+
+    @property
+    def provisions(self) -> bool:
+        """Whether devhost changes hardware."""
+        return bool(self.partitions)
 
     @property
     def strategies(self) -> frozenset[str]:
@@ -153,6 +239,7 @@ class GpuOptions:
         self._check_paths()
         self._check_strategies()
         self._check_health()
+        self._check_partitions()
 
     def _check_paths(self) -> None:
         paths = {
@@ -203,6 +290,18 @@ class GpuOptions:
             for xid in () if xids == "all" else xids:
                 if xid < 1:
                     raise OptionError(f"an Xid is 1 or more, not {xid}", key=key)
+
+    def _check_partitions(self) -> None:
+        if len(self.partitions) > MOST_LAYOUTS:
+            raise OptionError(f"must have at most {MOST_LAYOUTS} members", key="partitions")
+        for number, layout in enumerate(self.partitions):
+            for before, earlier in enumerate(self.partitions[:number]):
+                if earlier.vendor == layout.vendor and covers(earlier.where, layout.where):
+                    raise OptionError(
+                        f"has no effect: partitions[{before}] selects all of its GPUs",
+                        key=f"partitions[{number}]",
+                        hint="write the entry for fewer GPUs first",
+                    )
 
 
 @frozen

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from devhost.backend import (
-    Attribute,
     AttributeValue,
     Consumed,
     Device,
@@ -25,18 +24,14 @@ from devhost.backend import (
     claim,
 )
 from devhost.backend.frozen import frozen
-from devhost.backend.purpose import DISPLAY, PURPOSE, purpose_attribute
 from devhost.backend.sysfs import Sysfs
 
-from .discovery import VENDORS, Adapter
+from .discovery import Adapter
 from .environment import DEFAULT, Timings
-from .options import NO_OPTIONS, GpuOptions, GpuResourceOptions
+from .options import NO_OPTIONS, GpuOptions, GpuResourceOptions, Layout
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
-
-KINDS = GPU, MIG, PARTITION, VF = "gpu", "mig", "partition", "vf"
-"""The values of the attribute ``kind``."""
 
 
 @frozen
@@ -114,6 +109,33 @@ class CanMeasure(Protocol):
         """How much of each card is in use, by id; called on a separate thread."""
 
 
+@frozen
+class Change:
+    """What has to be done to partition a GPU as configured.
+
+    ``present`` and ``wanted`` are its partitions in words. ``make`` makes the change, and raises NotYet or
+    BackendError if it cannot. With ``replaces`` it replaces the devices of the GPU.
+    """
+
+    present: str
+    wanted: str
+    make: Callable[[], None]
+    replaces: bool = True
+
+
+@runtime_checkable
+class CanPartition(Protocol):
+    """A vendor whose GPUs can be partitioned; called on a separate thread."""
+
+    def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
+        """How the GPU of these cards gets this layout; ``None`` if it has it, or is not to be used.
+
+        Raises:
+            NotYet: it has to wait for something.
+            BackendError: it cannot become that, and why.
+        """
+
+
 @runtime_checkable
 class CanWatch(Protocol):
     """A vendor with events that cause no uevent."""
@@ -158,43 +180,6 @@ def parents(adapter: Adapter) -> frozenset[str]:
     """What an adapter is part of: for a virtual function, its physical function."""
     return frozenset((claim.pci(adapter.physical_function),) if adapter.physical_function else ())
 
-
-ATTRIBUTES = {
-    "vendor": Attribute(str, "vendor of the GPU", "nvidia", words=VENDORS),
-    "kind": Attribute(
-        str, "GPU, a part of one (NVIDIA: `mig`, AMD: `partition`) or virtual function", "gpu", words=KINDS
-    ),
-    PURPOSE: purpose_attribute(DISPLAY),
-    "product": Attribute(str, "name of the model, as its driver reports it", "NVIDIA H100 80GB HBM3"),
-    "uuid": Attribute(
-        str, "NVIDIA: UUID; AMD: unique id of the chip", "GPU-8dfe9b2c-3b5a-11ee-be56-0242ac120002"
-    ),
-    "index": Attribute(
-        int, "number from 0: NVIDIA's number, else by PCI address among those of the vendor", 0
-    ),
-    "memory": Attribute(int, "memory of the device in MiB", 81559, unit="Mi"),
-    "architecture": Attribute(str, "NVIDIA: name of the generation; AMD: compiler target", "gfx90a"),
-    "computeCapability": Attribute(str, "NVIDIA: CUDA compute capability", "9.0"),
-    "driverVersion": Attribute(str, "version of the driver", "570.86.15"),
-    "cudaVersion": Attribute(str, "NVIDIA: newest CUDA version that the driver supports", "12.8"),
-    "profile": Attribute(str, "MIG profile, or AMD's compute and memory partition mode", "1g.10gb"),
-    "parent": Attribute(str, "id of the GPU that a part belongs to", "0000:05:00.0"),
-    "pciBusID": Attribute(str, "PCI address; of a partition, that of its GPU", "0000:05:00.0", hex=True),
-    "pcieRoot": Attribute(str, "its PCI root complex", "pci0000:00", hex=True),
-    "numaNode": Attribute(int, "NUMA node near the device", 0),
-    "driver": Attribute(str, "kernel driver that it is bound to", "amdgpu", plain=True),
-    "renderNode": Attribute(
-        str, "DRM node for rendering and computing", "/dev/dri/renderD128", begins="/dev/"
-    ),
-    "cardNode": Attribute(str, "DRM node for mode setting", "/dev/dri/card0", begins="/dev/"),
-    "vendorID": Attribute(str, "PCI vendor id", "1002", hex=True),
-    "deviceID": Attribute(str, "PCI device id", "740f", hex=True),
-    "subsystemVendorID": Attribute(str, "PCI vendor id of the board", "1002", hex=True),
-    "subsystemDeviceID": Attribute(str, "PCI device id of the board", "0c34", hex=True),
-    "firmware": Attribute(str, "version of the card's video BIOS", "113-D67301-063"),
-    "serial": Attribute(str, "serial number of the board", "692229001234"),
-}
-"""The attributes that a configuration can select by."""
 
 _PCI_ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 

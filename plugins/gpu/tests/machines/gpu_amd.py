@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -133,16 +133,17 @@ def mi300x(
     return tree
 
 
-def partition(tree: GpuTree, compute: str, count: int = 8, *, is_early: bool = False) -> None:
-    """Sets the compute partition mode of every MI300X, as writing it to the file does."""
+def partition(tree: GpuTree, compute: str | Sequence[str], count: int = 8, *, is_early: bool = False) -> None:
+    """Sets the compute partition mode of every MI300X, or of each, as writing it to the file does."""
     tree.kfd_forget()
     numbers: list[tuple[int, int]] = []
-    for index in range(count):
+    modes = [compute] * count if isinstance(compute, str) else compute
+    for index, mode in enumerate(modes):
         address = f"0000:{0x0C + index * 0x10:02x}:00.0"
-        tree.file(f"/sys/bus/pci/devices/{address}/current_compute_partition", compute)
-        for number in range(MODES[compute]):
+        tree.file(f"/sys/bus/pci/devices/{address}/current_compute_partition", mode)
+        for number in range(MODES[mode]):
             render = f"renderD{128 + index * MOST_PARTITIONS + number}"
-            share = MI300X_MEMORY // MODES[compute]
+            share = MI300X_MEMORY // MODES[mode]
             node = tree.kfd_gpu(
                 address,
                 render,
@@ -154,7 +155,7 @@ def partition(tree: GpuTree, compute: str, count: int = 8, *, is_early: bool = F
             )
             numbers.append((index, node))
     for (gpu, a), (other, b) in combinations(numbers, 2) if len(numbers) <= 16 else ():
-        across = 15 if compute == "SPX" else ACROSS
+        across = 15 if set(modes) == {"SPX"} else ACROSS
         tree.kfd_link(a, b, weight=INTRA_SOCKET if gpu == other else across)
     tree.kfd_changes()
 

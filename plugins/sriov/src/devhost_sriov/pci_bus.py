@@ -8,13 +8,12 @@ Files: Documentation/ABI/testing/sysfs-bus-pci: ``sriov_numvfs``, ``sriov_totalv
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from devhost.backend.errors import BackendError
-from devhost.backend.sysfs import BDF, prefix_of, read_line
+from devhost.backend.sysfs import BDF, prefix_of, read_line, write
 
 BUS = "/sys/bus/pci"
 INTERFACES = "/sys/class/net"
@@ -36,19 +35,6 @@ _HINTS = {
 
 Write = Callable[[Path, str], None]
 """Writes a text to an existing file with one system call. Raises OSError."""
-
-
-def write(path: Path, text: str) -> None:
-    """Writes to a file in sysfs in one ``write``, which sysfs requires.
-
-    Raises:
-        OSError: the kernel refuses, or the file does not exist.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
 
 
 class Bus:

@@ -14,12 +14,14 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from logging import Logger
 from pathlib import Path
 
 from devhost.backend import NotYet, claim
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
+from devhost.backend.provision import Changes
 from devhost.backend.sysfs import prefix_of, read_line
 
 from .options import VirtualFunctions
@@ -89,9 +91,6 @@ class Ownership:
         return read_line(f"{self._prefix}{BOOT}")
 
 
-UNKNOWN = "it is not yet known which containers hold functions"
-
-
 class Provisioner:
     """Creates, binds and removes virtual functions. Used by one thread, except :attr:`leaving`.
 
@@ -108,16 +107,18 @@ class Provisioner:
         offered: Callable[[str], bool],
         log: Logger,
     ) -> None:
-        self.leaving: frozenset[str] = frozenset()
-        """Functions that must not be allocated because they are about to change. Replaced, never modified."""
+        self._changes = Changes(held, offered, "functions")
         self._bus = bus
         self._ownership = ownership
         self._wanted = wanted
         self._held = held
-        self._offered = offered
         self._log = log
         self._made: dict[str, Made] = {}
-        self._going: set[str] = set()
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Functions that must not be allocated because they are about to change."""
+        return self._changes.leaving
 
     def run(self) -> None:
         """Makes all changes that are possible now; a failure of one physical function does not block others.
@@ -126,21 +127,11 @@ class Provisioner:
             NotYet: a change waits for pods or hardware.
             BackendError: a change failed.
         """
-        self._made, self._going = self._ownership.read(), set()
+        self._made = self._ownership.read()
         waits: list[str] = []
         faults: list[str] = []
-        for physical, entry in self._targets(waits, faults):
-            try:
-                self._reconcile(physical, entry)
-            except NotYet as error:
-                waits.append(error.message)
-            except BackendError as error:
-                faults.append(error.message)
-        self.leaving = frozenset(self._going)
-        if faults:
-            raise BackendError("; ".join(faults + waits))
-        if waits:
-            raise NotYet("; ".join(waits))
+        targets = self._targets(waits, faults)
+        self._changes.make((partial(self._reconcile, *target) for target in targets), waits, faults)
 
     def _targets(
         self, waits: list[str], faults: list[str]
@@ -203,26 +194,27 @@ class Provisioner:
         self._refuse_held(physical, entry, virtual)  # a container may have just got one
         physical.create(0, bound=True)
         self._log.info("removed %s of %s", _functions(count), physical.label)
-        self.leaving -= frozenset(virtual)
+        self._changes.changed(virtual)
         self._record(physical, None)
 
     def _refuse_held(
         self, physical: PhysicalFunction, entry: VirtualFunctions, virtual: Sequence[str]
     ) -> None:
-        held = self._held_now()
-        used = [address for address in virtual if claim.pci(address) in held]
-        if claim.device("sriov", physical.address) in held:
-            used.append(physical.address)
+        held, whole = self._changes.held(), claim.device("sriov", physical.address)
+        claims = {claim.pci(address): address for address in virtual} | {whole: physical.address}
+        used = [address for one, address in claims.items() if one in held]
         if used:
             more = f" and {len(used) - 3} more" if len(used) > 3 else ""
             raise NotYet(
                 f"{physical.label} keeps its {_functions(len(virtual))} instead of {entry.count} while pods "
-                f"hold {', '.join(used[:3])}{more}"
+                f"hold {', '.join(used[:3])}{more}",
+                held=held.intersection(claims),
             )
 
     def _make(self, physical: PhysicalFunction, entry: VirtualFunctions) -> None:
         if claim.device("sriov", physical.address) in (self._held() or ()):
-            raise NotYet(f"{physical.label} gets no virtual functions while a pod holds it")
+            held = [claim.device("sriov", physical.address)]
+            raise NotYet(f"{physical.label} gets no virtual functions while a pod holds it", held=held)
         self._check(entry.driver)
         self._record(physical, Made(entry.pf, entry.count, entry.driver))
         try:
@@ -270,18 +262,19 @@ class Provisioner:
         """Rebinds the functions that no container holds."""
         if not bound:
             return
-        held = self._held_now()
+        held = self._changes.held()
         free = [address for address in bound if claim.pci(address) not in held]
         self._withdraw(free, label)
-        held = self._held_now()  # a container may have just got one
+        held = self._changes.held()  # a container may have just got one
         self._bind_all([address for address in free if claim.pci(address) not in held], wanted, label)
-        self.leaving -= frozenset(free)
+        self._changes.changed(free)
         if kept := [address for address in bound if claim.pci(address) in held]:
             more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
             driver = self._bus.driver(kept[0])
             raise NotYet(
                 f"{kept[0]}{more} of {label} stays bound to {driver} while a pod holds it, instead of "
-                f"{wanted or 'its default driver'}"
+                f"{wanted or 'its default driver'}",
+                held=map(claim.pci, kept),
             )
 
     def _bind_all(self, addresses: Sequence[str], driver: str, label: str) -> None:
@@ -297,21 +290,7 @@ class Provisioner:
                 )
 
     def _withdraw(self, addresses: Sequence[str], label: str) -> None:
-        """Returns if no container can get these functions any longer.
-
-        Raises:
-            NotYet: they are offered until the next scan.
-        """
-        shown = [a for a in addresses if a not in self.leaving or self._offered(a)]
-        if shown:
-            self._going.update(addresses)
-            raise NotYet(f"{_functions(len(shown))} of {label} must be withdrawn first")
-
-    def _held_now(self) -> frozenset[str]:
-        held = self._held()
-        if held is None:
-            raise NotYet(UNKNOWN)
-        return held
+        self._changes.withdraw(addresses, f"{_functions(len(addresses))} of {label}")
 
     def _check(self, driver: str) -> None:
         if driver and not self._bus.has_driver(driver):

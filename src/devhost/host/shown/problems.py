@@ -19,6 +19,7 @@ from devhost.discovery.observers import State as ObserverState
 from devhost.discovery.provisioning import State as ProvisioningState
 from devhost.discovery.scanner import State as BackendState
 from devhost.host.host import Host
+from devhost.planning.claims import users
 from devhost.runtime.log import printable
 from devhost.telemetry.document import ProblemKind
 
@@ -306,7 +307,8 @@ def _provisioning(host: Host) -> Iterator[Problem]:
     for name, provisioning in _sorted(host.provisioning):
         condition = provisioning.condition
         if name in host.scanners and condition.state is ProvisioningState.FAILED:
-            yield Problem("provisioning", name, condition.reason, condition.since)
+            held_by = users(condition.held, host.allocations.held())
+            yield Problem("provisioning", name, condition.reason, condition.since, held_by=held_by)
 
 
 def _labels(host: Host) -> Iterator[Problem]:

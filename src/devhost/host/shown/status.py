@@ -13,13 +13,12 @@ from devhost.allocation.inventory import Entry, Snapshot
 from devhost.backend.files import digest
 from devhost.backend.model import Holder
 from devhost.discovery.observers import Observer
-from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
 from devhost.host.host import Host
 from devhost.host.node_labels import LabelFile
 from devhost.host.service import ResourceService
 from devhost.kubelet.podresources_poller import PodResourcesPoller
-from devhost.planning.claims import Key
+from devhost.planning.claims import Key, users
 from devhost.planning.settings import Of
 from devhost.planning.tokens import unit_of
 from devhost.telemetry.document import (
@@ -99,7 +98,7 @@ def captured(host: Host) -> Callable[[], StatusDocument]:
             _backend(
                 name,
                 d,
-                host.provisioning.get(name),
+                _provisioning(host, name),
                 host.node_labels.files.get(name),
                 host.backends.releases.reason(name),
             )
@@ -243,7 +242,7 @@ def _together(snapshot: Snapshot) -> list[MemberStatus]:
 def _backend(
     name: str,
     scanner: Scanner,
-    provisioning: Provisioning | None,
+    provisioning: ProvisioningStatus | None,
     labels: LabelFile | None,
     released: str,
 ) -> BackendStatus:
@@ -257,7 +256,7 @@ def _backend(
         "lastDiscovery": _iso(condition.last_scan) if condition.last_scan else None,
         "lastDiscoverySeconds": condition.duration,
         "refusedDevices": [RefusedDevice(device=r.device, reason=r.reason) for r in condition.refused],
-        "provisioning": _provisioning(provisioning) if provisioning else None,
+        "provisioning": provisioning,
         "labels": _labels(labels) if labels else None,
     }
 
@@ -281,13 +280,16 @@ def _labels(labels: LabelFile) -> LabelsStatus:
     return {"file": str(labels.file), "count": labels.count, "reason": labels.reason}
 
 
-def _provisioning(provisioning: Provisioning) -> ProvisioningStatus:
+def _provisioning(host: Host, name: str) -> ProvisioningStatus | None:
+    if (provisioning := host.provisioning.get(name)) is None:
+        return None
     condition = provisioning.condition
-    return {
-        "state": condition.state.value,
-        "reason": condition.reason,
-        "since": _iso(condition.since),
-    }
+    return ProvisioningStatus(
+        state=condition.state.value,
+        reason=condition.reason,
+        since=_iso(condition.since),
+        **held_by(users(condition.held, host.allocations.held())),
+    )
 
 
 def _observer(observer: Observer) -> ObserverStatus:

@@ -375,8 +375,8 @@ def _provisioning(backend: BackendStatus, now: datetime) -> Markup | None:
     found = backend["provisioning"]
     if found is None:
         return None
-    reason = f": {found['reason']}" if found["reason"] else ""
-    return joined([health(found["state"]), " ", since(found["since"], now), reason])
+    why = f": {reason(found)}" if found["reason"] else ""
+    return joined([health(found["state"]), " ", since(found["since"], now), why])
 
 
 def _labels(backend: BackendStatus) -> Content:

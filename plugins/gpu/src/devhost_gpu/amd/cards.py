@@ -12,18 +12,23 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from devhost.backend import HEALTHY, AttributeValue, Context, Edits, Event, Health, Usage, claim, unhealthy
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
+from devhost_gpu.attributes import GPU, PARTITION, VF
 from devhost_gpu.discovery import AMD, Adapter
 from devhost_gpu.drm import DriverState, driver_state, drm_nodes
 from devhost_gpu.environment import STANDARD, Environment
-from devhost_gpu.options import GpuOptions
-from devhost_gpu.vendor import GPU, PARTITION, VF, Card, ContainerRequest, device, of_adapter, parents
+from devhost_gpu.options import GpuOptions, Layout
+from devhost_gpu.vendor import Card, Change, ContainerRequest, device, of_adapter, parents
 
 from . import kfd
 from .health import AmdHealth
+
+if TYPE_CHECKING:
+    from .modes import Modes
 
 DRIVERS = frozenset({"amdgpu", "radeon"})
 """The drivers with which an AMD function is a GPU. With any other driver (``vfio-pci``) it is withheld."""
@@ -76,6 +81,8 @@ class Amd:
         self._topology_check = environment.timings.topology_check
         self._health = AmdHealth(context, options, environment)
         self._links: tuple[str, dict[int, Mapping[int, kfd.XgmiLink]]] = ("", {})
+        self._write = environment.write
+        self._modes: Modes | None = None
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
         """GPUs, or their partitions if they have any."""
@@ -104,6 +111,20 @@ class Amd:
         """The cards' error counters, the exporter's verdicts, and whether the drivers answer."""
         wholes = {card.id: card.facts.whole for card in cards if isinstance(card.facts, AmdFacts)}
         return self._health.check(wholes)
+
+    def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
+        """How a GPU gets the partition modes of a layout.
+
+        Raises:
+            NotYet: its driver must be loaded again.
+            BackendError: it does not have them.
+        """
+        if self._modes is None:
+            from .modes import Modes
+
+            self._modes = Modes(self._sysfs, self._write)
+        facts = cards[0].facts
+        return self._modes.change(facts.whole, layout) if isinstance(facts, AmdFacts) else None
 
     def links(self, a: Card, b: Card) -> int:
         """How closely XGMI connects two cards; two partitions of one GPU are closer than any others."""

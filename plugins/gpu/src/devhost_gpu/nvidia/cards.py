@@ -11,9 +11,10 @@ from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhe
 from devhost.backend.frozen import frozen
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
+from devhost_gpu.attributes import GPU, MIG, VF
 from devhost_gpu.discovery import NVIDIA, Adapter
 from devhost_gpu.nvml.reports import Gpu, Instance, Shape
-from devhost_gpu.vendor import GPU, MIG, VF, Card, of_adapter, own_claims, parents
+from devhost_gpu.vendor import Card, of_adapter, own_claims, parents
 
 CAPABILITIES = "/dev/nvidia-caps"
 """The directory of the driver's capability nodes."""

@@ -26,8 +26,17 @@ from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import Adapter
 from devhost_gpu.environment import DEFAULT, Timings
-from devhost_gpu.options import GpuOptions
-from devhost_gpu.vendor import CanLink, CanRelease, Card, ContainerRequest, MergedEvents, VendorBackend
+from devhost_gpu.options import GpuOptions, Layout
+from devhost_gpu.vendor import (
+    CanLink,
+    CanPartition,
+    CanRelease,
+    Card,
+    Change,
+    ContainerRequest,
+    MergedEvents,
+    VendorBackend,
+)
 
 from .allocation import CHANNEL, dev_root
 from .cards import NvidiaFacts
@@ -455,6 +464,10 @@ class NamedByCdi:
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """Which cards are unhealthy."""
         return self.vendor.probe(cards)
+
+    def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
+        """How a GPU gets the MIG instances of a layout."""
+        return self.vendor.change(cards, layout) if isinstance(self.vendor, CanPartition) else None
 
     def links(self, a: Card, b: Card) -> int:
         """How closely two cards are connected."""

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from devhost.backend import Context, Edits, Event, Health, Usage, unhealthy
+from devhost.backend import Context, Edits, Event, Health, NotYet, Usage, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.process import kill_group
@@ -18,13 +19,16 @@ from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.client import NvmlClient, Scope, binding
 from devhost_gpu.nvml.process import Message
 from devhost_gpu.nvml.reports import NvLinks
-from devhost_gpu.options import GpuOptions
-from devhost_gpu.vendor import Card, ContainerRequest
+from devhost_gpu.options import GpuOptions, Layout
+from devhost_gpu.vendor import Card, Change, ContainerRequest
 
 from .allocation import dev_root, edits, unallocatable
-from .cards import DRIVER, DriverFiles, GpuState, NvidiaFacts, gpu_card, health_of, mig_card
+from .cards import DRIVER, DriverFiles, GpuState, NvidiaFacts, gpu_card, health_of, mig_card, profile
 from .health import HealthMonitor, XidRule
 from .unloading import Unloading
+
+if TYPE_CHECKING:
+    from .layout import MigLayouts
 
 CHANGED = Event(subsystem="nvidia", action="change")
 """Something that NVML reports has changed."""
@@ -85,6 +89,7 @@ class Nvidia:
         self._is_check_failing = False
         self._links = NvLinks()
         self._links_until = 0.0
+        self._layouts: MigLayouts | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scan_wanted = asyncio.Event()
 
@@ -142,6 +147,35 @@ class Nvidia:
             card.id: self.health.verdict(card.facts) for card in cards if isinstance(card.facts, NvidiaFacts)
         }
         return {name: health for name, health in verdicts.items() if not health}
+
+    def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
+        """How a GPU gets the MIG instances of a layout.
+
+        Raises:
+            NotYet: MIG will be on later, or the GPU cannot be asked now.
+            BackendError: MIG is off, or the instances are impossible.
+        """
+        facts = [card.facts for card in cards if isinstance(card.facts, NvidiaFacts)]
+        address, wanted = facts[0].address, layout.mig or ()
+        if address not in self._bound or (last := self._reported.get(address)) is None:
+            card = cards[0].device
+            if card.attributes.get("driver") == DRIVER:
+                raise NotYet(f"{address} gets its MIG instances later: {card.health.reason or card.withheld}")
+            return None
+        gpu = last.gpu
+        if not gpu.mig:
+            if not wanted:
+                return None
+            if gpu.mig_next:
+                raise NotYet(f"{address} gets its MIG instances after its next reset, when MIG is on")
+            name = address if gpu.index is None else gpu.index
+            raise BackendError(f"MIG is off on {address} (run nvidia-smi -i {name} -mig 1)")
+        if self._layouts is None:
+            from .layout import MigLayouts
+
+            self._layouts = MigLayouts(self.client, self._timings.alone)
+        present = {(one.gi, one.ci): profile(one, gpu.memory) for one in gpu.instances}
+        return self._layouts.change(address, present, wanted)
 
     def links(self, a: Card, b: Card) -> int:
         """How many NVLinks join two GPUs; none joins MIG instances, which cannot use them.
