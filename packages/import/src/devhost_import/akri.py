@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
+from itertools import product
 from typing import Annotated
 
 from devhost.backend import option
@@ -23,10 +24,9 @@ from .source import PCI_ID, Source, Value, pci_id, some, text_at
 from .writing import Block, Entry, Group, Written, document, given, replicas, several
 
 DOMAIN = "akri.sh"
-
-_TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"\s*(,|$)')
-_WITH_KEY = frozenset({"ATTR", "ATTRS", "ENV"})
 _HINT = "give a Configuration of akri.sh whose discoveryHandler is udev"
+_TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"\s*(,|$)')
+_WITH_KEY = ("ATTR", "ATTRS", "ENV")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ATTRIBUTES = {
     "KERNEL": "sysName", "SUBSYSTEM": "subsystem", "DRIVER": "driver", "DRIVERS": "driver",
@@ -107,22 +107,21 @@ def _read(name: str, spec: Value, holder: Value) -> _Found:
         what = "write a Deployment or DaemonSet that requests the resource"
         spec.source.note(f"{name}: {', '.join(left)} are not converted: {what}.")
     if details.group_recursive:
-        remarks.append(_RECURSIVE)
+        remarks.append(
+            "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. A "
+            "group with a member for each kind of node joins them by their hardware."
+        )
     member: dict[str, Written] = {"where": several(blocks), "permissions": details.permissions}
     if not blocks:
-        return (
-            Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."]),
-            blocks,
-            member,
-        )
+        remarks.append(f"{full} has no rule that can be converted: omitted.")
+        return Entry(remarks=remarks), blocks, member
     group: Group = {"name": name, "members": [member], "env": env}
     return Entry(full, "udev", [{"group": name}], replicas(capacity), remarks, [group]), blocks, member
 
 
 def _rule(rule: str, remarks: list[str]) -> list[Block]:
     """The blocks of one rule, unless Akri refuses it or devhost has no equivalent."""
-    choices: dict[str, list[Block]] = {}
-    never, mine, at, properties = list[Block](), list[str](), 0, 0
+    choices, never, mine, at, properties = dict[str, list[Block]](), list[Block](), list[str](), 0, 0
     while at < len(rule.rstrip()):
         if (term := _TERM.match(rule, at)) is None:
             raise Invalid(f"{shown(rule[at:].strip())} is not a term")
@@ -151,13 +150,11 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
     if properties > 1:
         remarks.append(f"Rule {rule}: for libudev one matching ENV term is enough; devhost requires all.")
-    found_blocks = globs.in_order(*choices.values())
+    chosen = globs.few(product(*choices.values()))
     remarks += mine
-    return [
-        {key: value for block in chosen for key, value in block.items()}
-        | given(**{"not": several([*never, *(block["not"] for block in chosen if "not" in block)])})
-        for chosen in found_blocks
-    ]
+    refused = [[*never, *(block["not"] for block in each if "not" in block)] for each in chosen]
+    made = [{key: value for block in each for key, value in block.items()} for each in chosen]
+    return [one | given(**{"not": several(no)}) for one, no in zip(made, refused, strict=True)]
 
 
 def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str]) -> tuple[str, list[Glob]]:
@@ -200,10 +197,6 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
     return attribute, [Glob(value)] if is_glob else globs.of_expression(value, whole=True)
 
 
-_RECURSIVE = (
-    "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. A group with a "
-    "member for each kind of node joins them by their hardware."
-)
 _DIFFERS = [
     "Akri offers a device in two resources, that of the Configuration and one for this device with a hash in "
     "its name; devhost only in the first. For a particular device add an entry with its serial or usbPort",

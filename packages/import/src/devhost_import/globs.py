@@ -76,21 +76,17 @@ def of_expression(expression: str, *, whole: bool = False) -> list[Glob]:
     if _CHARACTER.search(expression):
         raise Inexpressible("it has a bracket or | as a character")
     texts: list[str] = []
-    for plain in _few(_alternatives(expression)):
+    for plain in few(_alternatives(expression)):
         parts = [_repeated(_part(token), times) for token, times in _TOKEN.findall(plain)]
-        for one in map("".join, in_order(*parts)):
+        for one in map("".join, few(product(*parts))):
             before = "" if whole or one.startswith(_BEGIN) else _ANY
             after = "" if whole or one.endswith(_END) else _ANY
             texts.append(before + one.lstrip(_BEGIN).rstrip(_END) + after)
-    return [*dict.fromkeys(_few(chain.from_iterable(map(_globs, texts))))]
+    return [*dict.fromkeys(few(chain.from_iterable(map(_globs, texts))))]
 
 
-def in_order(*parts: Sequence[T]) -> list[tuple[T, ...]]:
-    """One alternative of each part, in every combination, of which there may be :data:`MOST`."""
-    return _few(product(*parts))
-
-
-def _few(every: Iterable[T]) -> list[T]:
+def few(every: Iterable[T]) -> list[T]:
+    """All of them, of which there may be :data:`MOST`."""
     if len(found := [*islice(every, MOST + 1)]) > MOST:
         raise Inexpressible(f"it needs more than {MOST} globs")
     return found

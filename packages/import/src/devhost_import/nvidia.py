@@ -1,9 +1,8 @@
 """Converts the YAML of the NVIDIA device plugin, also as the NVIDIA GPU operator makes it.
 
-_Flags and variables win over the plugin's file. A workload sets them, or values of the plugin's chart, or the
-GPU operator, whose ``ClusterPolicy`` has the keys of its chart's values (``TransformDevicePlugin`` in its
-``controllers/object_controls.go``). What the plugin reads but ignores (names by pattern, ``rename``,
-``devices``) is omitted with a remark, because pods request what the plugin serves.
+Flags and variables win over the plugin's file. A workload sets them, or the plugin's chart, or the GPU
+operator (``TransformDevicePlugin`` in its ``controllers/object_controls.go``). What the plugin reads but
+ignores is omitted with a remark, because pods request what the plugin serves.
 """
 
 from __future__ import annotations
@@ -101,12 +100,7 @@ class _Shared:
 
     def __post_init__(self) -> None:
         _check_name(self.name, "name")
-        if self.rename:
-            _check_name(self.rename, "rename")
-
-    @property
-    def listed(self) -> list[str]:
-        return [*map(str, self.devices)] if isinstance(self.devices, tuple) else []
+        _check_name(self.rename or self.name, "rename")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +186,14 @@ _OF_VALUES = (  # places by which values of one of the charts are recognized
     "hostPaths.driverInstallDir",
 )  # fmt: skip
 
-_SWITCHES = (
-    "fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "imex-required", "mofed-enabled",
-    "pass-device-specs",
-)  # fmt: skip
+# variables that set a key, for which a flag has a similar name
+_NAMES = {
+    name: _VARIABLES.get(name, (re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper(),))
+    for name in _SETTINGS
+}
+_SWITCHES = [
+    _NAMES[name][0].lower().replace("_", "-") for name, (_, kind) in _SETTINGS.items() if kind is bool
+]
 _OF_THE_PROCESS = (
     "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
     "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v",
@@ -204,10 +202,6 @@ _NO_CTK = "devhost does not pass it to nvidia-ctk."
 _OF_CTK = ("CDI_DISABLE_HOOKS", "CDI_FEATURE_FLAGS", "cdi-disable-hooks", "cdi-feature-flags")
 _HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")  # also in the plugin's image
 _CDI_SINCE = (25, 10)  # the operator's first release whose chart enables CDI
-_HINT = (
-    "give the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart; for other "
-    f"plugins see {GUIDE}"
-)
 
 
 @dataclass(slots=True)
@@ -218,7 +212,6 @@ class _Settings:
     health: dict[str, Written] = field(default_factory=dict)
 
     def set(self, name: str, value: Value) -> None:
-
         path, wanted = _SETTINGS[name]
         node = typed(value.take(), wanted)
         replace(value, node=node).read_as(wanted)
@@ -229,9 +222,7 @@ class _Settings:
             self.set(name, replace(self.config, node=Scalar(self.config.node.mark, text, "str")))
 
     def follow(self, options: Options) -> None:
-        for name in _SETTINGS:
-            usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
-            variables = _VARIABLES.get(name, (usual,))
+        for name, variables in _NAMES.items():
             flags = [one.lower().replace("_", "-") for one in variables]
             flags += [one.removeprefix("nvidia-") for one in flags if one.endswith("-root")]
             for each in filter(None, (options.get(*variables), options.get(*flags))):
@@ -270,7 +261,9 @@ def _settings(source: Source) -> _Settings:
             return _of_operator(values, version=values.version if values.chart else "")
         return _of_chart(values)
     found = file_of(source, None, "", _CONFIG_KEY, marks=_MARKS) or source.one_of(source.bare)
-    return _Settings((found or source.refuse(_HINT)).expected(keys(_Config), _MARKS))
+    what = "the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart"
+    found = found or source.refuse(f"give {what}; for other plugins see {GUIDE}")
+    return _Settings(found.expected(keys(_Config), _MARKS))
 
 
 def _are_values(value: Value) -> bool:
@@ -563,8 +556,7 @@ class _Entries:
                 profile = name.removeprefix(_MIG).replace("gb.", "gb+")
                 yield from self._resource(name, [_INSTANCES | {"profile": profile}], [])
         remark = "As with the plugin, instances with fewer compute slices than GPU slices are not offered."
-        where = _INSTANCES | {"not": {"profile": "?c.*"}}
-        yield Entry(f"{_MIG}{{profile}}", "gpu", [where], remarks=[remark])
+        yield Entry(_MIG + "{profile}", "gpu", [_INSTANCES | {"not": {"profile": "?c.*"}}], remarks=[remark])
 
     def _resource(self, name: str, where: list[Where], remarks: list[str]) -> Iterator[Entry]:
         """One resource, and others if some of its devices are shared under other names."""
@@ -604,17 +596,17 @@ class _Entries:
         if not replicas and not overrides:  # MPS serves only shared devices
             return {}
         share = given(replicas=replicas, maxPerContainer=self._most, overrides=overrides)
-        is_packed = self._config.flags.plugin.shared_devices_allocation_policy == "packed"
-        prefer = "pack" if is_packed else "spread"
-        return given(share=share, mps=given(root=self._mps_root), prefer=prefer)
+        policy = self._config.flags.plugin.shared_devices_allocation_policy
+        return given(share=share, mps=given(root=self._mps_root), prefer=_PREFER[policy])
 
     def _some(self, share: _Shared, where: list[Where], remarks: list[str]) -> list[Where]:
         if isinstance(count := share.devices, int):
             remarks.append(f"devices: {count} means the {count} devices with the lowest numbers.")
             return [block | {"index": f"0-{count - 1}"} for block in where]
-        numbers = [one for one in share.listed if one.isdigit()]
-        uuids = [one for one in share.listed if one.startswith(("GPU-", "MIG-"))]
-        if len(numbers) + len(uuids) < len(share.listed):
+        listed = () if isinstance(count, str) else [*map(str, count)]
+        numbers = [one for one in listed if one.isdigit()]
+        uuids = [one for one in listed if one.startswith(("GPU-", "MIG-"))]
+        if len(numbers) + len(uuids) < len(listed):
             remarks += ["devices: devhost selects MIG instances only by UUID; those by number are omitted."]
         chosen = [given(index=",".join(numbers)), given(uuid=uuids)]
         return [block | one for block in where for one in chosen if one]
@@ -623,6 +615,7 @@ class _Entries:
 # Xids that the plugin ignores unless they are enabled (getDisabledHealthCheckXids in internal/rm/health.go)
 _APPLICATION = [13, 31, 43, 45, 68, 109]
 _IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
+_PREFER = {"packed": "pack", "distributed": "spread"}
 _INSTANCES: Where = {"vendor": "nvidia", "kind": "mig"}
 _MIG = "nvidia.com/mig-"
 _MPS_ROOT = "/run/nvidia/mps"  # in the plugin's chart
@@ -630,8 +623,7 @@ _MPS = (
     "sharing.mps: devhost does not start MPS servers, it uses those of the plugin's mps-control-daemon: keep "
     "it running."
 )
-# remarks on whole GPUs, by value of migStrategy
-_BY_STRATEGY = {
+_BY_STRATEGY = {  # remarks on whole GPUs
     "none": "The plugin offers a GPU with MIG instances as a whole; devhost does not.",
     "single": "The plugin refuses whole GPUs together with instances, and several profiles; devhost offers "
     "all of them.",

@@ -19,16 +19,12 @@ from .source import CHOOSE, UNKNOWN, Object, Source, Value, has_key, node_at, pa
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # kinds that start a plugin
 _IN_EACH_NAMESPACE = "kube-root-ca.crt"  # a ConfigMap of Kubernetes
 _POD = {**dict.fromkeys(WORKLOADS, ("spec", "template", "spec")), "Pod": ("spec",)}  # where its spec is
-_STARTING = ("command", "args", "env", "envFrom")  # keys of a container that configure its program
 _OF_OBJECTS = ("apiVersion", "kind", "metadata", "name", "selector", "status")  # they need no remark
 LOGGING = ("alsologtostderr", "log_dir", "logtostderr", "stderrthreshold", "v", "vmodule")  # flags of glog
 _FLAG = re.compile(r"--?[A-Za-z]")
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|([A-Za-z_]\w*))")  # of Kubernetes, and of a shell
-_ORIGINS = {
-    **dict.fromkeys(("configMapKeyRef", "configMapRef"), "ConfigMap"),
-    **dict.fromkeys(("secretKeyRef", "secretRef"), "Secret"),
-}
 _GIVE = {"ConfigMap": "add that to the input", "Secret": "write it in env, and import again"}
+_ORIGINS = {f"{kind[0].lower()}{kind[1:]}{end}": kind for kind in _GIVE for end in ("KeyRef", "Ref")}
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
@@ -83,6 +79,9 @@ class Container(Value):
     """A container of an object."""
 
     holder: Object
+    pod: Value
+    image: str
+    words: list[str]
 
     def __str__(self) -> str:
         return str(self.holder)
@@ -92,14 +91,6 @@ class Container(Value):
         return self.image, self.words, env, [one.settings() for one in self.each("envFrom")], self.config_maps
 
     @property
-    def image(self) -> str:
-        return text_at(self.node, "image")
-
-    @property
-    def words(self) -> list[str]:
-        return [text_at(word.node) for word in _words(self)]
-
-    @property
     def program(self) -> str:
         """The name of the program without its directory; empty if the image defines it."""
         words = self.words if self.has("command") else []
@@ -107,7 +98,7 @@ class Container(Value):
 
     @property
     def config_maps(self) -> list[str]:
-        return [name for one in self._pod.each("volumes") for name, _ in _config_maps(one)]
+        return [name for one in self.pod.each("volumes") for name, _ in _config_maps(one)]
 
     @property
     def is_owned(self) -> bool:
@@ -155,9 +146,9 @@ class Container(Value):
         left: list[str] = []
         for key in _POD[self.holder.kind]:
             left += pod.others(key)
-            pod = pod.at(key) or pod
+            pod = pod.at(key)
         left += pod.others("containers", "initContainers")
-        left += self.others(*_STARTING)
+        left += self.others("command", "args", "env", "envFrom")
         self.source.pods |= dict.fromkeys(one for one in left if one not in _OF_OBJECTS)
         every = [*pod.each("initContainers"), *pod.each("containers")]
         if others := [one for one in every if one.place.path != self.place.path]:
@@ -165,13 +156,9 @@ class Container(Value):
             self.source.note(f"{self.holder}: its other containers are not converted: {names}.")
         return Options(self, switches)
 
-    @property
-    def _pod(self) -> Value:
-        return self.holder.at(*_POD[self.holder.kind]) or self.holder
-
     def _mounts(self) -> Iterator[tuple[str, str, Value]]:
         """The directory or file of each mount, the path in its volume, and the volume."""
-        volumes = {text_at(one.node, "name"): one for one in self._pod.each("volumes")}
+        volumes = {text_at(one.node, "name"): one for one in self.pod.each("volumes")}
         for one in self.each("volumeMounts"):
             if (volume := volumes.get(text_at(one.node, "name"))) is not None:
                 yield text_at(one.node, "mountPath").rstrip("/"), text_at(one.node, "subPath"), volume
@@ -192,12 +179,13 @@ def _config_maps(volume: Value) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def containers(source: Source) -> list[Container]:
-    return [
-        Container(source, value.root, value.node, value.place, one)
-        for one in source.of_kinds(*_POD)
-        for value in one.each(*_POD[one.kind], "containers")
-        if value.is_mapping
-    ]
+    found: list[Container] = []
+    for holder in source.of_kinds(*_POD):
+        pod = holder.at(*_POD[holder.kind])
+        for one in filter(lambda each: each.is_mapping, pod.each("containers")):
+            image, words = text_at(one.node, "image"), [text_at(word.node) for word in _words(one)]
+            found.append(Container(source, one.root, one.node, one.place, holder, pod, image, words))
+    return found
 
 
 def the_container(source: Source, runs: Callable[[Container], bool], program: str) -> Container | None:

@@ -53,9 +53,8 @@ _ATTRIBUTES = {  # how backends compare what importers write, other ids in lower
 def document(
     source: Source,
     peer: str,
-    differs: Sequence[str],
-    entries: Sequence[Entry],
-    *,
+    differs: list[str],
+    entries: list[Entry],
     gpu: Written = (),
     labels: Written = (),
 ) -> str:
