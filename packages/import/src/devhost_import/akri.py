@@ -47,7 +47,9 @@ class _Details:
 
 
 def convert(source: Source) -> str:
-    found = [_read(*each) for each in [*_configurations(source)]]
+    if not (every := [*_configurations(source)]):
+        source.of_kinds("Configuration", hint=_HINT)[0].fail("its discovery handler is not udev", _HINT)
+    found = [_read(*each) for each in every]
     for n in globs.shared_blocks([blocks for _, blocks, _ in found]):
         found[n][2]["shared"] = True
     return document(source, "Akri", _DIFFERS, [entry for entry, _, _ in found])
@@ -65,29 +67,24 @@ def _configurations(source: Source) -> Iterator[tuple[str, Value, Value]]:
             values.fail(problem, _HINT)
         yield spec.text("name") or "akri-udev", spec, spec.at("discoveryDetails")
         spec.omit("discoveryDetails")
-    is_found = values is not None
     for one in source.of_kinds("Configuration"):
         handler, former = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
         if (name := text_at(handler.node, "name")) != "udev" and not former:
             source.note(f"{one.name}: the handler {name} does not find devices of a node: omitted.")
             one.take()
         else:
-            is_found = True
             handler.omit("name")
             yield one.name, one.at("spec") or one, handler.at("discoveryDetails") if handler else former
-    if not is_found:
-        source.of_kinds("Configuration", hint=_HINT)[0].fail("its discovery handler is not udev", _HINT)
 
 
 def _read(name: str, spec: Value, holder: Value) -> _Found:
     full = f"{DOMAIN}/{name}"
     if problem := naming.problem(full):
         spec.refuse(f"{shown(full)} {problem}", "change the name of the Configuration")
-    found, remarks = holder.document(), list[str]()
+    found, remarks, blocks = holder.document(), list[str](), list[Block]()
     details = found.as_dataclass(_Details, remarks.append)
     number = spec.at("capacity")
     capacity = number.read_as(Annotated[int, Bounds(1, MAX_REPLICAS)]) if number else 1
-    blocks: list[Block] = []
     for one_rule, rule in zip(found.each("udevRules"), details.udev_rules, strict=True):
         try:
             blocks += _rule(rule, remarks)
@@ -107,10 +104,9 @@ def _read(name: str, spec: Value, holder: Value) -> _Found:
         what = "write a Deployment or DaemonSet that requests the resource"
         spec.source.note(f"{name}: {', '.join(left)} are not converted: {what}.")
     if details.group_recursive:
-        remarks.append(
-            "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. A "
-            "group with a member for each kind of node joins them by their hardware."
-        )
+        alone = "Akri gives the nodes below one device together, devhost each on its own."
+        joined = "A group with a member for each kind of node joins them by their hardware."
+        remarks.append(f"groupRecursive: {alone} {joined}")
     member: dict[str, Written] = {"where": several(blocks), "permissions": details.permissions}
     if not blocks:
         remarks.append(f"{full} has no rule that can be converted: omitted.")

@@ -67,10 +67,6 @@ class _Path:
         """The path as a glob of devhost: no final slash, and ``[!…]`` for Go's ``[^…]``."""
         return (self.path.rstrip("/") or "/").replace("[^", "[!")
 
-    @property
-    def paths(self) -> dict[str, Written]:
-        return {"path": self.host} | given(containerPath=self.mount_path)
-
 
 @dataclass(frozen=True, slots=True)
 class _Usb:
@@ -222,7 +218,6 @@ def _config_map(source: Source, container: Value | None, path: str) -> Value | N
 
 
 def _bare(value: Value) -> _Found:
-    """The devices of a configuration file, or of the flag's argument."""
     if inner := value.at(MICROSHIFT):
         value.leave("other settings of MicroShift.", MICROSHIFT)
         devices, domain = _file(inner)
@@ -303,12 +298,13 @@ def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
     several = any(path.varies for path in group.paths)
     members, mounts = list[Written](), list[Written]()
     for path in group.paths:
+        paths = {"path": path.host} | given(containerPath=path.mount_path)
         if path.type == "Mount":
-            mounts.append({**path.paths, "readOnly": path.read_only} | given(optional=path.optional))
+            mounts.append({**paths, "readOnly": path.read_only} | given(optional=path.optional))
             continue
         limit = path.limit if path.limit > 1 else int(several and not path.varies)
         more = given(limit=limit, optional=path.optional, shared=id(path) in shared)
-        members.append({**path.paths, "permissions": path.permissions or "mrw"} | more)
+        members.append({**paths, "permissions": path.permissions or "mrw"} | more)
     every = group.hardware
     pair = "order" if len(every) > 1 else ""  # those that are there make a device
     usb = [one.ids | given(serial=one.serial, shared=id(one) in shared, optional=pair != "") for one in every]

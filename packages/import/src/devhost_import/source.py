@@ -58,8 +58,7 @@ OF_PODS = frozenset({  # keys for the pods of a plugin, which many charts and ob
     "initImage", "labels", "logLevel", "nameOverride", "namespace", "namespaceOverride", "nodeSelector",
     "persistence", "podAnnotations", "podLabels", "podSecurityContext", "priorityClassName", "rbac",
     "repository", "resources", "runtimeClassName", "securityContext", "service", "serviceAccount",
-    "tolerations", "updateStrategy", "version",
-})  # fmt: skip
+    "tolerations", "updateStrategy", "version"})  # fmt: skip
 _ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")  # values outside the object
 _OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject"}
 _CHART = (("chart",), ("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
@@ -95,8 +94,7 @@ class Value:
         return text_at(found.take()).strip() if isinstance(found.node, Scalar) and found else ""
 
     def is_true(self, *path: str, otherwise: bool = False) -> bool:
-        text = self.text(*path).lower()
-        return text in TRUE if text else otherwise
+        return (self.text(*path) or str(otherwise)).lower() in TRUE
 
     def fail(self, message: str, hint: str = "") -> NoReturn:
         """Refuses the input because of something in this value."""
@@ -236,9 +234,7 @@ class Source:
     ``key`` is the configuration that the user chose."""
 
     def __init__(self, data: bytes, file_name: str, peer: str, key: str = "") -> None:
-        self.peer = peer
-        self.key = key
-        self.diagnostics = Diagnostics(file_name)
+        self.peer, self.key, self.diagnostics = peer, key, Diagnostics(file_name)
         self.pods: dict[str, None] = {}
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
@@ -269,9 +265,8 @@ class Source:
                 yield from named
                 return
         elif kind == "List":
-            place.diagnostics.fail(
-                node.mark, f"it has no {place.key('items').path}", "is it the right object?"
-            )
+            missing = f"it has no {place.key('items').path}"
+            place.diagnostics.fail(node.mark, missing, "is it the right object?")
         label = f"{kind} {name}".strip()
         root = self.document(node, place, label, _BOOKKEEPING if label else ()).root
         yield from _unwrapped(Object(self, root, node, place, kind, name, holder="" if kind else holder))
@@ -296,8 +291,7 @@ class Source:
 
     def of_kinds(self, *kinds: str, hint: str = "") -> list[Object]:
         """The objects of these kinds, or a refusal with the hint; those without kind are no objects."""
-        found = [one for one in self.objects if one.kind in kinds]
-        return found or (self.refuse(hint) if hint else [])
+        return [one for one in self.objects if one.kind in kinds] or (self.refuse(hint) if hint else [])
 
     @property
     def bare(self) -> list[Object]:
@@ -535,9 +529,8 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     version = next(filter(None, (text_at(part.node, *path) for path in _VERSION)), "")
     remark = f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}."
     why = (problem, f"{command} | devhost import {source.peer} -") if problem else None
-    return Object(
-        source, root, found.node, found.place, "", one.name, chart, str(one), version, (remark,), why
-    )
+    made = Object(source, root, found.node, found.place, name=one.name, chart=chart, holder=str(one))
+    return replace(made, version=version, remarks=(remark,), problem=why)
 
 
 def _typed(node: Node) -> Node:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import NoReturn
 
 from devhost.backend.errors import ConfigError
@@ -33,18 +32,16 @@ class Options:
     ``switches`` are flags that never use the next argument as their value; without one, the text is true."""
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
-        self._value = value
+        self._value, self._switches = value, switches
         self._variables: dict[str, Value] = {}
-        self._switches = switches
         self._used: set[str] = set()
-        self._taken = [*value.each("envFrom"), *value.each("env")]
         for name, one in _environment(value):
             given = one.node if isinstance(one.node, Scalar) else node_at(one.node, "value")
             if isinstance(given, Scalar) and name:
                 self._variables[name] = replace(one, node=self._expanded(given))
         words = [replace(one, node=self._expanded(one.node)) for one in _words(value)]
         self.flags = [*_flags(words, {*switches, "alsologtostderr", "logtostderr"})]  # all, also equal ones
-        self._taken += words
+        self._taken = [*value.each("envFrom"), *value.each("env"), *words]
         self._given = self._variables | dict(self.flags)
 
     def _expanded(self, word: Node) -> Scalar:
@@ -60,7 +57,7 @@ class Options:
         self._used.update(names)
         return next((self._given[name] for name in names if name in self._given), self._value.at(""))
 
-    def finish(self, *omitted: str, named: Mapping[str, str] = MappingProxyType({})) -> None:
+    def finish(self, *omitted: str, **named: str) -> None:
         """Adds a remark on each flag and variable that was not read, except those of the log and those
         ``omitted``. ``named``: what to do with those without equivalent; switches count if they are on."""
         for one in self._taken:
@@ -68,15 +65,14 @@ class Options:
         for name, one in (*self.flags, *self._variables.items()):
             text = one.text()
             what = (name if name.isupper() else f"-{name}") + (f" {text}" if text != "true" else "")
-            is_off = name in self._switches and not one.is_true()
-            counts = name not in named or (text and not is_off)
-            if counts and name not in self._used.union(omitted, LOGGING):
+            is_off = name in named and (not text or (name in self._switches and not one.is_true()))
+            if not is_off and name not in self._used.union(omitted, LOGGING):
                 one.source.note(f"{what}: {named.get(name, UNKNOWN)}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Container(Value):
-    """A container of an object."""
+    """A container of an object, ``pod`` with its volumes, and the ``words`` of its command line."""
 
     holder: Object
     pod: Value
@@ -127,8 +123,7 @@ class Container(Value):
     def lacks(self, path: str, key: str) -> NoReturn:
         """Refuses the input without the ConfigMap with the plugin's file, by ``path`` or usual ``key``."""
         name, entry = self.entry(path)
-        names = [name] if name else self.config_maps
-        space = self.holder.namespace
+        names, space = [name] if name else self.config_maps, self.holder.namespace
         which = " or ".join(f"{space}/{one}".strip("/") for one in names) or "that its pod mounts"
         entry = f", which has the entry {entry or key}" if entry or not name else ""
         command = f": kubectl get configmap {' '.join(names)} -n {space or 'NAMESPACE'} -o yaml"
@@ -260,8 +255,7 @@ def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[tuple[
 
 def _words(value: Value) -> list[Value]:
     """The words of the command line, and those of a script that a shell runs."""
-    found: list[Value] = []
-    is_script = False
+    found, is_script = list[Value](), False
     for one in (*value.each("command"), *value.each("args")):
         if isinstance(one.node, Scalar):
             parts = [one.node.text]
