@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
+from itertools import product
 from typing import Annotated
 
 from devhost.backend import option
@@ -23,10 +24,9 @@ from .source import PCI_ID, Source, Value, pci_id, some, text_at
 from .writing import Block, Entry, Group, Written, document, given, replicas, several
 
 DOMAIN = "akri.sh"
-
-_TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"\s*(,|$)')
-_WITH_KEY = frozenset({"ATTR", "ATTRS", "ENV"})
 _HINT = "give a Configuration of akri.sh whose discoveryHandler is udev"
+_TERM = re.compile(r'\s*([A-Z]+)(?:\{([^{}]*)\})?\s*(==|!=|\+=|-=|:=|=)\s*"([^"]*)"\s*(,|$)')
+_WITH_KEY = ("ATTR", "ATTRS", "ENV")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ATTRIBUTES = {
     "KERNEL": "sysName", "SUBSYSTEM": "subsystem", "DRIVER": "driver", "DRIVERS": "driver",
@@ -47,7 +47,9 @@ class _Details:
 
 
 def convert(source: Source) -> str:
-    found = [_read(*each) for each in [*_configurations(source)]]
+    if not (every := [*_configurations(source)]):
+        source.of_kinds("Configuration", hint=_HINT)[0].fail("its discovery handler is not udev", _HINT)
+    found = [_read(*each) for each in every]
     for n in globs.shared_blocks([blocks for _, blocks, _ in found]):
         found[n][2]["shared"] = True
     return document(source, "Akri", _DIFFERS, [entry for entry, _, _ in found])
@@ -65,29 +67,24 @@ def _configurations(source: Source) -> Iterator[tuple[str, Value, Value]]:
             values.fail(problem, _HINT)
         yield spec.text("name") or "akri-udev", spec, spec.at("discoveryDetails")
         spec.omit("discoveryDetails")
-    is_found = values is not None
     for one in source.of_kinds("Configuration"):
         handler, former = one.at("spec", "discoveryHandler"), one.at("spec", "protocol", "udev")
         if (name := text_at(handler.node, "name")) != "udev" and not former:
             source.note(f"{one.name}: the handler {name} does not find devices of a node: omitted.")
             one.take()
         else:
-            is_found = True
             handler.omit("name")
             yield one.name, one.at("spec") or one, handler.at("discoveryDetails") if handler else former
-    if not is_found:
-        source.of_kinds("Configuration", hint=_HINT)[0].fail("its discovery handler is not udev", _HINT)
 
 
 def _read(name: str, spec: Value, holder: Value) -> _Found:
     full = f"{DOMAIN}/{name}"
     if problem := naming.problem(full):
         spec.refuse(f"{shown(full)} {problem}", "change the name of the Configuration")
-    found, remarks = holder.document(), list[str]()
+    found, remarks, blocks = holder.document(), list[str](), list[Block]()
     details = found.as_dataclass(_Details, remarks.append)
     number = spec.at("capacity")
     capacity = number.read_as(Annotated[int, Bounds(1, MAX_REPLICAS)]) if number else 1
-    blocks: list[Block] = []
     for one_rule, rule in zip(found.each("udevRules"), details.udev_rules, strict=True):
         try:
             blocks += _rule(rule, remarks)
@@ -107,22 +104,20 @@ def _read(name: str, spec: Value, holder: Value) -> _Found:
         what = "write a Deployment or DaemonSet that requests the resource"
         spec.source.note(f"{name}: {', '.join(left)} are not converted: {what}.")
     if details.group_recursive:
-        remarks.append(_RECURSIVE)
+        alone = "Akri gives the nodes below one device together, devhost each on its own."
+        joined = "A group with a member for each kind of node joins them by their hardware."
+        remarks.append(f"groupRecursive: {alone} {joined}")
     member: dict[str, Written] = {"where": several(blocks), "permissions": details.permissions}
     if not blocks:
-        return (
-            Entry(remarks=[*remarks, f"{full} has no rule that can be converted: omitted."]),
-            blocks,
-            member,
-        )
+        remarks.append(f"{full} has no rule that can be converted: omitted.")
+        return Entry(remarks=remarks), blocks, member
     group: Group = {"name": name, "members": [member], "env": env}
     return Entry(full, "udev", [{"group": name}], replicas(capacity), remarks, [group]), blocks, member
 
 
 def _rule(rule: str, remarks: list[str]) -> list[Block]:
     """The blocks of one rule, unless Akri refuses it or devhost has no equivalent."""
-    choices: dict[str, list[Block]] = {}
-    never, mine, at, properties = list[Block](), list[str](), 0, 0
+    choices, never, mine, at, properties = dict[str, list[Block]](), list[Block](), list[str](), 0, 0
     while at < len(rule.rstrip()):
         if (term := _TERM.match(rule, at)) is None:
             raise Invalid(f"{shown(rule[at:].strip())} is not a term")
@@ -151,13 +146,11 @@ def _rule(rule: str, remarks: list[str]) -> list[Block]:
         raise Invalid("it selects nothing") if not rule.strip() else Inexpressible("it selects every device")
     if properties > 1:
         remarks.append(f"Rule {rule}: for libudev one matching ENV term is enough; devhost requires all.")
-    found_blocks = globs.in_order(*choices.values())
+    chosen = globs.few(product(*choices.values()))
     remarks += mine
-    return [
-        {key: value for block in chosen for key, value in block.items()}
-        | given(**{"not": several([*never, *(block["not"] for block in chosen if "not" in block)])})
-        for chosen in found_blocks
-    ]
+    refused = [[*never, *(block["not"] for block in each if "not" in block)] for each in chosen]
+    made = [{key: value for block in each for key, value in block.items()} for each in chosen]
+    return [one | given(**{"not": several(no)}) for one, no in zip(made, refused, strict=True)]
 
 
 def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str]) -> tuple[str, list[Glob]]:
@@ -200,10 +193,6 @@ def _condition(name: str, key: str, value: str, holds: bool, remarks: list[str])
     return attribute, [Glob(value)] if is_glob else globs.of_expression(value, whole=True)
 
 
-_RECURSIVE = (
-    "groupRecursive: Akri gives the nodes below one device together, devhost each on its own. A group with a "
-    "member for each kind of node joins them by their hardware."
-)
 _DIFFERS = [
     "Akri offers a device in two resources, that of the Configuration and one for this device with a hash in "
     "its name; devhost only in the first. For a particular device add an entry with its serial or usbPort",

@@ -17,10 +17,7 @@ _KNOWN = {  # flags that matter to devhost, and their values
 }
 _OF_THE_PROCESS = ("kubelet-url", "pulse", *LOGGING)
 _CHARTS = ("amd-gpu", "gpu-operator-charts")  # those of the plugin and of the AMD GPU operator
-
-# what the names of an AMD plugin's image, container and object have, of which one may be a mirror's
-_NAMES = re.compile(r"rocm|amd(?!64)")
-
+_NAMES = re.compile(r"rocm|amd(?!64)")  # in the image or a name; the image may be a mirror's
 _READ = ("devicePluginArguments", "driverType", "enableDevicePlugin", "enableNodeLabeller")
 _OF_CHART = ("deviceConfig", "devicePlugin", "dp", "driver", "labeller")
 _HINT = "give the plugin's DaemonSet, or a DeviceConfig of the AMD GPU operator"
@@ -33,8 +30,7 @@ _DIFFERS = [
 
 
 def convert(source: Source) -> str:
-    found: list[tuple[Value, tuple[str, str]]] = []
-    has_labeller = False
+    found, has_labeller = list[tuple[Value, tuple[str, str]]](), False
     for one in filter(_is_amd, containers(source)):
         is_labeller = "labeller" in f"{one.holder.name} {one.image}"  # the same image has both
         has_labeller |= is_labeller
@@ -54,8 +50,8 @@ def convert(source: Source) -> str:
         values.leave("settings of the chart, which are not converted.", *_OF_CHART)
     for holder, spec in specs:
         found.append((holder, _of_operator(spec)))
-        by_default = spec is not values  # the plugin's own chart has no labeller by default
-        has_labeller |= spec.is_true("devicePlugin", "enableNodeLabeller", otherwise=by_default)
+        # the plugin's own chart has no labeller by default
+        has_labeller |= spec.is_true("devicePlugin", "enableNodeLabeller", otherwise=spec is not values)
     if not found:
         if not any(one.kind in WORKLOADS for one in source.objects):
             source.refuse(_HINT)
@@ -76,12 +72,10 @@ def _is_amd(one: Container) -> bool:
 
 
 def _flags(*given: Value) -> tuple[str, str]:
-    """The values of :data:`_KNOWN`."""
     for one, known in zip(given, _KNOWN.values(), strict=True):
         if one and one.text() not in known:
             one.refuse(f"must be one of {', '.join(known)}, not {shown(one.text())}")
-    strategy, mode = (one.text() for one in given)
-    return strategy, mode
+    return given[0].text(), given[1].text()
 
 
 def _of_operator(spec: Value) -> tuple[str, str]:

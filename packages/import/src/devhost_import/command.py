@@ -67,7 +67,6 @@ def _objects(kinds: str = "", images: str = "") -> bytes:
 
 
 def _config_maps(node: Any, path: str = "") -> Iterator[str]:
-    """The names of ConfigMaps that an object mentions."""
     if isinstance(node, dict):
         for key, one in node.items():
             yield from _config_maps(one, f"{path}.{key}")
@@ -127,10 +126,8 @@ def _add(name: str, importer: ModuleType, reads: str, *options: click.Option, **
     comments in it name the differences.
     """
     whole = "Read the plugin's objects with kubectl instead of a file."
-    parameters = [
-        click.Argument(["file"], default="", required=False), *options,
-        click.Option(["--from-cluster"], is_flag=True, help=whole),
-    ]  # fmt: skip
+    cluster = click.Option(["--from-cluster"], is_flag=True, help=whole)
+    parameters = [click.Argument(["file"], default="", required=False), *options, cluster]
     command.add_command(click.Command(name, callback=run, params=parameters, help=text))
 
 
@@ -152,59 +149,35 @@ _POLICIES = "nicclusterpolicies.mellanox.com nicnodepolicies.mellanox.com"
 
 # fmt: off
 _add("akri", akri, "one or more Configurations of akri.sh", kinds="configurations.akri.sh")
-_add(
-    "amd-device-plugin", amd,
-    "its DaemonSet, a DeviceConfig of the AMD GPU operator, or values of the operator's chart",
-    kinds="deviceconfigs.amd.com", images="rocm/k8s-device-plugin",
-)
-_add(
-    "generic-device-plugin", generic,
-    "its file, the argument of its --device flag, a ConfigMap, its DaemonSet, or values of app-template",
-    _option(
-        "--domain", "DOMAIN", "Domain of the resources. Required if FILE does not contain it: the plugin's "
-        f"default is {generic.DEFAULTS}.",
-    ),
-    _key("config.yaml"), images="generic-device-plugin",
-)
-_add(
-    "gke-device-plugin", gke, "/etc/nvidia/gpu_config.json of a node, a ConfigMap, or the plugin's DaemonSet",
-    _key(gke.CONFIG_KEY), images="nvidia-gpu-device-plugin device-plugin-gpu",
-)
-_add(
-    "intel-device-plugins", intel,
-    f"objects of the kinds {', '.join(_KINDS)} and {_LAST_KIND}, DaemonSets, or values of a chart",
-    _option(
-        "--services", "SERVICES", "Services of QAT devices of generation 4, in the format of cfg_services in "
-        "sysfs.", f"the ConfigMap's in FILE, else {intel.DEFAULT_SERVICES}",
-    ),
-    kinds=" ".join(f"{name}deviceplugins.deviceplugin.intel.com" for name in sorted(INTEL.values())),
-    images=" ".join(f"intel-{name}-plugin" for name in sorted(INTEL.values())),
-)
+_add("amd-device-plugin", amd,
+     "its DaemonSet, a DeviceConfig of the AMD GPU operator, or values of the operator's chart",
+     kinds="deviceconfigs.amd.com", images="rocm/k8s-device-plugin")
+_add("generic-device-plugin", generic,
+     "its file, the argument of its --device flag, a ConfigMap, its DaemonSet, or values of app-template",
+     _option("--domain", "DOMAIN", "Domain of the resources. Required if FILE does not contain it: the "
+             f"plugin's default is {generic.DEFAULTS}."),
+     _key("config.yaml"), images="generic-device-plugin")
+_add("gke-device-plugin", gke,
+     "/etc/nvidia/gpu_config.json of a node, a ConfigMap, or the plugin's DaemonSet",
+     _key(gke.CONFIG_KEY), images="nvidia-gpu-device-plugin device-plugin-gpu")
+_add("intel-device-plugins", intel,
+     f"objects of the kinds {', '.join(_KINDS)} and {_LAST_KIND}, DaemonSets, or values of a chart",
+     _option("--services", "SERVICES", "Services of QAT devices of generation 4, in the format of "
+             "cfg_services in sysfs.", f"the ConfigMap's in FILE, else {intel.DEFAULT_SERVICES}"),
+     kinds=" ".join(f"{name}deviceplugins.deviceplugin.intel.com" for name in sorted(INTEL.values())),
+     images=" ".join(f"intel-{name}-plugin" for name in sorted(INTEL.values())))
 _add("kubevirt", kubevirt, "a KubeVirt or HyperConverged object, or its spec", kinds="kubevirts.kubevirt.io")
-_add(
-    "nvidia-device-plugin", nvidia,
-    "its file, a ConfigMap, its DaemonSet, a ClusterPolicy of the GPU operator, or values of a chart",
-    _key("the chart's config.default, else default"),
-    click.Option(
-        ["--as-written"], is_flag=True,
-        help="Apply settings that the plugin reads but ignores: names by pattern, rename, devices.",
-    ),
-    kinds="clusterpolicies.nvidia.com", images="nvidia/k8s-device-plugin",
-)
-_add(
-    "rdma-shared-dev-plugin", rdma, _OF_NETWORK_OPERATOR, _key("config.json"),
-    kinds=_POLICIES, images="k8s-rdma-shared-dev-plugin",
-)
-_add(
-    "smarter-device-manager", smarter, "its file, a ConfigMap, or values of a chart",
-    _key(smarter.CONFIG_KEY), images="smarter-device-manager",
-)
-_add(
-    "sriov-network-device-plugin", sriov, _OF_NETWORK_OPERATOR, _key("config.json"),
-    _option(
-        "--resource-prefix prefix", "DOMAIN",
-        "Domain of resources without a prefix, as in the plugin's flag of this name.",
-        f"that of a DaemonSet in FILE, else {sriov.DEFAULT_PREFIX}",
-    ),
-    kinds=_POLICIES, images="sriov-network-device-plugin",
-)
+_add("nvidia-device-plugin", nvidia,
+     "its file, a ConfigMap, its DaemonSet, a ClusterPolicy of the GPU operator, or values of a chart",
+     _key("the chart's config.default, else default"),
+     click.Option(["--as-written"], is_flag=True, help="Apply settings that the plugin reads but ignores: "
+                  "names by pattern, rename, devices."),
+     kinds="clusterpolicies.nvidia.com", images="nvidia/k8s-device-plugin")
+_add("rdma-shared-dev-plugin", rdma, _OF_NETWORK_OPERATOR, _key("config.json"),
+     kinds=_POLICIES, images="k8s-rdma-shared-dev-plugin")
+_add("smarter-device-manager", smarter, "its file, a ConfigMap, or values of a chart",
+     _key(smarter.CONFIG_KEY), images="smarter-device-manager")
+_add("sriov-network-device-plugin", sriov, _OF_NETWORK_OPERATOR, _key("config.json"),
+     _option("--resource-prefix prefix", "DOMAIN", "Domain of resources without a prefix, as in the plugin's "
+             "flag of this name.", f"that of a DaemonSet in FILE, else {sriov.DEFAULT_PREFIX}"),
+     kinds=_POLICIES, images="sriov-network-device-plugin")

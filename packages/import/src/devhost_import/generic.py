@@ -31,6 +31,7 @@ _NOTES = {  # on top-level keys
 }
 _PATH = r"(?s)(?!.*/\.\.(/|$))/[^\\{]*"
 _ABSOLUTE = ("an absolute path without .., backslash and brace", "write ? for a brace")
+_DEVICE = re.compile("--?device(=|$)")
 _Found = tuple[list[Value], str]  # the devices, and the domain if the input contains it
 
 
@@ -65,10 +66,6 @@ class _Path:
     def host(self) -> str:
         """The path as a glob of devhost: no final slash, and ``[!…]`` for Go's ``[^…]``."""
         return (self.path.rstrip("/") or "/").replace("[^", "[!")
-
-    @property
-    def paths(self) -> dict[str, Written]:
-        return {"path": self.host} | given(containerPath=self.mount_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +136,13 @@ def convert(source: Source, domain: str) -> str:
         message = f"the domain is missing: the plugin's default is {DEFAULTS}"
         hint = f"add the one that your pods request: --domain {DEFAULT_DOMAIN} or --domain {FORMER_DOMAIN}"
         source.diagnostics.fail(WHOLE_FILE, message, hint)
-    groups = [group for device in devices for group in device.groups]
-    shared = _shared(groups)
+    shared = _shared([group for device in devices for group in device.groups])
     return document(source, PEER, _DIFFERS, [_resource(device, known, shared) for device in devices])
 
 
 def _read(source: Source) -> _Found:
-    def runs(one: Container) -> bool:
-        return PEER in one.image or any(re.match("--?device(=|$)", word) for word in one.words)
-
-    if (plugin := the_container(source, runs, PEER)) is not None:
+    plugin = the_container(source, lambda one: PEER in one.image or any(map(_DEVICE.match, one.words)), PEER)
+    if plugin is not None:
         return _of_container(plugin)
     if values := source.values(PEER, "app-template", recognized=lambda one: _app(one) is not None):
         return _of_values(values)
@@ -224,16 +218,14 @@ def _config_map(source: Source, container: Value | None, path: str) -> Value | N
 
 
 def _bare(value: Value) -> _Found:
-    """The devices of a configuration file, or of the flag's argument."""
     if inner := value.at(MICROSHIFT):
         value.leave("other settings of MicroShift.", MICROSHIFT)
         devices, domain = _file(inner)
         return devices, domain or MICROSHIFT_DOMAIN
     if value.is_mapping and not {"name", "groups"}.intersection(value.keys):
         return _file(value)
-    if isinstance(value.node, Items):
-        return [*map(_device, value.each())], ""
-    return [_device(replace(value, place=value.place.item(0)))], ""
+    is_list = isinstance(value.node, Items)
+    return [*map(_device, value.each() if is_list else [replace(value, place=value.place.item(0))])], ""
 
 
 def _file(value: Value) -> _Found:
@@ -304,17 +296,15 @@ def _resource(device: _Device, domain: str, shared: Set[int]) -> Entry:
 
 def _group(name: str, group: _Group, shared: Set[int]) -> Mapping[str, Written]:
     several = any(path.varies for path in group.paths)
-    members = [
-        {**path.paths, "permissions": path.permissions or "mrw"}
-        | given(limit=path.limit if path.limit > 1 else int(several and not path.varies))
-        | given(optional=path.optional, shared=id(path) in shared)
-        for path in group.nodes
-    ]
-    mounts = [
-        {**path.paths, "readOnly": path.read_only} | given(optional=path.optional)
-        for path in group.paths
-        if path.type == "Mount"
-    ]
+    members, mounts = list[Written](), list[Written]()
+    for path in group.paths:
+        paths = {"path": path.host} | given(containerPath=path.mount_path)
+        if path.type == "Mount":
+            mounts.append({**paths, "readOnly": path.read_only} | given(optional=path.optional))
+            continue
+        limit = path.limit if path.limit > 1 else int(several and not path.varies)
+        more = given(limit=limit, optional=path.optional, shared=id(path) in shared)
+        members.append({**paths, "permissions": path.permissions or "mrw"} | more)
     every = group.hardware
     pair = "order" if len(every) > 1 else ""  # those that are there make a device
     usb = [one.ids | given(serial=one.serial, shared=id(one) in shared, optional=pair != "") for one in every]

@@ -26,8 +26,7 @@ _WITHOUT_PLACE = {
 _SWITCHES = ("enable-container-gpu-metrics", "enable-health-monitoring", "publish-driver-version")
 _OF_THE_PROCESS = (
     "LD_LIBRARY_PATH", "gpu-config", "gpu-metrics-collection-interval", "gpu-metrics-port",
-    "plugin-directory",
-)  # fmt: skip
+    "plugin-directory")  # fmt: skip
 _HINT = "give gpu_config.json, a ConfigMap that contains it, or the plugin's DaemonSet"
 _DIFFERS = [
     "device ids of the plugin are nvidia0 and nvidia0/vgpu0, those of devhost UUIDs: drain the node before "
@@ -70,10 +69,8 @@ def convert(source: Source) -> str:
             found.expected(keys(_Config))
         config = found.as_dataclass(_Config, source.note)
     elif plugin:
-        source.note(
-            f"{CONFIG_KEY} is not in the input, so no partition size and no sharing is converted. If a node "
-            "has it in /etc/nvidia, add it as a further document."
-        )
+        what = "so no partition size and no sharing is converted. If a node has it in /etc/nvidia, add it"
+        source.note(f"{CONFIG_KEY} is not in the input, {what} as a further document.")
     else:
         what = f"none of its containers runs the GKE GPU device plugin ({program})"
         source.diagnostics.fail(every[0].node.mark, what, _HINT)
@@ -90,23 +87,19 @@ def _of_flags(options: Options) -> tuple[str, list[int] | None]:
     driver, variable = options.get("host-path").text() or DRIVER, options.get("XID_CONFIG")
     if path and path.text() != "/usr/local/nvidia":
         path.source.note(f"-container-path {path.text()}: devhost always uses /usr/local/nvidia.")
-    xids: list[int] = []
-    for number in variable.text().split(",") if variable else ():
-        if number.strip().isdecimal():
-            xids.append(int(number))
-        else:
+    xids = variable.text().split(",") if variable else []
+    for number in xids:
+        if not number.strip().isdecimal():
             variable.refuse(f"XID_CONFIG: {shown(number)} is not a number", "as in 74,79")
-    options.finish(*_OF_THE_PROCESS, named=_WITHOUT_PLACE)
-    return driver, xids if watch.is_true() else None
+    options.finish(*_OF_THE_PROCESS, **_WITHOUT_PLACE)
+    return driver, [*map(int, xids)] if watch.is_true() else None
 
 
 def _entry(config: _Config) -> Entry:
     size, sharing = config.GPU_partition_size, config.GPU_sharing_config
     clients = config.Max_time_shared_clients_per_GPU or sharing.Max_shared_clients_per_GPU
-    shared: dict[str, Written] = {}
+    shared: dict[str, Written] = {"share": {"replicas": clients, "maxPerContainer": 1}} if clients else {}
     if sharing.GPU_sharing_strategy == "mps" and not config.Max_time_shared_clients_per_GPU:
         shared = {"share": {"replicas": clients}, "mps": {"pipeDirectory": "/tmp/nvidia-mps"}}
-    elif clients:
-        shared = {"share": {"replicas": clients, "maxPerContainer": 1}}
     kind = {"kind": "mig", "profile": size} if size else {"kind": "gpu"}
     return Entry("nvidia.com/gpu", "gpu", [{"vendor": "nvidia", **kind}], {**shared, "permissions": "mrw"})

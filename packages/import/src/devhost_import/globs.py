@@ -1,8 +1,5 @@
 """Globs of ``where``: made of regular expressions, and whether two may match one device node.
 
-A glob has ``*``, ``?`` and ``[…]`` and matches the whole value. A regular expression of Go or Rust without an
-exact equivalent is refused with the reason.
-
 Some plugins let any number of resources have one node; devhost allows this only with ``shared``. In doubt the
 answer is yes, which keeps what the plugin does.
 """
@@ -14,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, combinations, islice, product
 from typing import TypeVar
 
@@ -30,11 +27,9 @@ BOUNDED = f"devhost matches a repetition that is not at the end up to {LONGEST_R
 _BEGIN, _END, _ANY = "\x02", "\x03", "?*"  # anchors are characters that no name has
 _PART = r"(?:\[!?\]?[^]]*\]|[^]\[])"
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\t\n\f\r "}
-_PARTS = {
-    **{"^": _BEGIN, r"\A": _BEGIN, "$": _END, r"\z": _END, ".": "?"},
-    **{rf"\{name}": f"[{body}]" for name, body in _CLASSES.items()},
-    **{rf"\{name.upper()}": f"[!{body}]" for name, body in _CLASSES.items()},
-}
+_PARTS = {"^": _BEGIN, r"\A": _BEGIN, "$": _END, r"\z": _END, ".": "?"}
+_PARTS |= {rf"\{name}": f"[{body}]" for name, body in _CLASSES.items()}
+_PARTS |= {rf"\{name.upper()}": f"[!{body}]" for name, body in _CLASSES.items()}
 _TIMES = {"": (1, 1), "*": (0, -1), "+": (1, -1), "?": (0, 1)}
 _TOKEN = re.compile(r"(?s)(\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.)((?:[*+?]|\{\d+(?:,\d*)?\})?)\??")
 _GROUP = re.compile(r"\((\?P?<\w+>|\?:)?([^()]*)\)(\?\??)?")  # without another one inside
@@ -76,21 +71,17 @@ def of_expression(expression: str, *, whole: bool = False) -> list[Glob]:
     if _CHARACTER.search(expression):
         raise Inexpressible("it has a bracket or | as a character")
     texts: list[str] = []
-    for plain in _few(_alternatives(expression)):
+    for plain in few(_alternatives(expression)):
         parts = [_repeated(_part(token), times) for token, times in _TOKEN.findall(plain)]
-        for one in map("".join, in_order(*parts)):
+        for one in map("".join, few(product(*parts))):
             before = "" if whole or one.startswith(_BEGIN) else _ANY
             after = "" if whole or one.endswith(_END) else _ANY
             texts.append(before + one.lstrip(_BEGIN).rstrip(_END) + after)
-    return [*dict.fromkeys(_few(chain.from_iterable(map(_globs, texts))))]
+    return [*dict.fromkeys(few(chain.from_iterable(map(_globs, texts))))]
 
 
-def in_order(*parts: Sequence[T]) -> list[tuple[T, ...]]:
-    """One alternative of each part, in every combination, of which there may be :data:`MOST`."""
-    return _few(product(*parts))
-
-
-def _few(every: Iterable[T]) -> list[T]:
+def few(every: Iterable[T]) -> list[T]:
+    """All of them, of which there may be :data:`MOST`."""
     if len(found := [*islice(every, MOST + 1)]) > MOST:
         raise Inexpressible(f"it needs more than {MOST} globs")
     return found
@@ -155,25 +146,22 @@ def _globs(text: str) -> Iterator[Glob]:
 
 USB = "/dev/bus/usb"  # the directory with the nodes of whole USB devices
 DIRECTORIES = frozenset({  # names below /dev that are always directories
-    "accel", "block", "bsg", "bus", "char", "cpu", "disk", "dma_heap", "dri", "dsa", "dvb", "iax",
-    "infiniband", "input", "mapper", "net", "serial", "snd", "usb", "v4l", "vfio", "vhost", "vg",
-})  # fmt: skip
+    "accel", "block", "bsg", "bus", "char", "cpu", "disk", "dma_heap", "dri", "dsa", "dvb", "iax", "net",
+    "infiniband", "input", "mapper", "serial", "snd", "usb", "v4l", "vfio", "vhost", "vg"})  # fmt: skip
 _OF_KERNEL = DIRECTORIES | {
     "fuse", "gpiomem", "hwrng", "kfd", "kvm", "loop-control", "nitro_enclaves", "ppp", "rfkill", "uhid",
     "uinput", "userfaultfd", "vchiq", "vcio", "vcsm-cma", "vhost-net", "vhost-vsock", "vsock", "watchdog",
 }  # fmt: skip
 _LINK = re.compile(r"(/dev/([^/]+)/by-[^/]+/)[^/]*")  # of udev's standard rules, and where such links lead:
-_LINKS = {
-    "serial": ["/dev/tty*"],
-    "v4l": ["/dev/v*", "/dev/media*", "/dev/radio*"],
-    **{name: [f"/dev/{name}/*"] for name in ("dri", "input", "snd")},
-}
+_LINKS = {"serial": ["/dev/tty*"], "v4l": ["/dev/v*", "/dev/media*", "/dev/radio*"]}
+_LINKS |= {name: [f"/dev/{name}/*"] for name in ("dri", "input", "snd")}
 # a name without a number looks like a link from a custom udev rule, which leads to a node with one
 _OWN_LINK = re.compile(rf"/dev/(?!({'|'.join(_OF_KERNEL)})$)[A-Za-z][A-Za-z_-]*")
 _NUMBERED = re.compile(r"/dev/[^/]*[*?\[0-9][^/]*")
 _DISKS = ("sd", "vd", "xvd", "hd", "sr", "nvme", "mmcblk", "loop", "nbd", "md", "dm-")
 _DISK = re.compile(rf"(?:.*/)?({'|'.join(_DISKS)})[^/]*")  # not offered together with its partitions
-_SIGN = re.compile(r"[*?\[]")
+SIGN = re.compile(r"[*?\[]")
+_start = lru_cache(maxsize=1 << 16)(partial(SIGN.split, maxsplit=1))  # what is before the first sign
 
 # devices with parts that are devices: USB devices with their serial ports, disks with partitions
 _WHOLE: Sequence[Block] = [
@@ -185,7 +173,7 @@ _WHOLE: Sequence[Block] = [
 def shared(paths: Sequence[str], apart: Callable[[int, int], bool]) -> set[int]:
     """The numbers of those globs that may match what another one matches, or the whole or a part of it. A USB
     device has :data:`USB`. ``apart``: whether two of them are for different nodes although they may meet."""
-    found = {n for n, path in enumerate(paths) if _SIGN.search(path) and _DISK.fullmatch(path)}
+    found = {n for n, path in enumerate(paths) if SIGN.search(path) and _DISK.fullmatch(path)}
     for (n, one), (m, other) in combinations(enumerate(paths), 2):
         if may_be_one(one, other) and not apart(n, m):
             found |= {n, m}
@@ -196,11 +184,9 @@ def shared(paths: Sequence[str], apart: Callable[[int, int], bool]) -> set[int]:
 
 def shared_blocks(selections: Sequence[Sequence[Block]]) -> set[int]:
     """The same for selections by blocks of ``where``."""
-    found = set()
-    for n, mine in enumerate(selections):
-        others = chain(_WHOLE, *selections[:n], *selections[n + 1 :])
-        found |= {n} if any(_may_select_one(a, b) for a, b in product(mine, others)) else set()
-    return found
+    others = (chain(_WHOLE, *selections[:n], *selections[n + 1 :]) for n in range(len(selections)))
+    pairs = map(product, selections, others)
+    return {n for n, each in enumerate(pairs) if any(_may_select_one(a, b) for a, b in each)}
 
 
 def _may_select_one(one: Block, other: Block) -> bool:
@@ -235,14 +221,9 @@ def _reach(path: str) -> tuple[str, Sequence[str]]:
     return "", [path, f"{path}*"] if _DISK.fullmatch(path) else [path]
 
 
-@lru_cache(maxsize=1 << 16)
-def _start(glob: str) -> str:
-    return _SIGN.split(glob, maxsplit=1)[0]
-
-
 def _meet(one: str, other: str) -> bool:
     """Whether a path may match both. A path may be a directory, which means everything below it."""
-    start, another = _start(one), _start(other)
+    start, another = _start(one)[0], _start(other)[0]
     # of thousands of paths few begin alike, and comparing starts is fast
     if not (start.startswith(another) or another.startswith(start)):
         return False

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from devhost.backend import OptionError
 from devhost.config.diagnostics import shown
@@ -25,8 +25,7 @@ DEFAULT_SERVICES = "sym;asym"  # of a QAT device of generation 4, unless the fil
 _SERVICES = ("sym", "asym", "cy", "dc", "dcc", "decomp")
 _CONFIGURED = re.compile(r"^\s*ServicesEnabled\s*=\s*(\S+)", re.MULTILINE)
 
-# PCI ids of virtual functions by the kernel's driver (drivers/crypto/intel/qat)
-_VF_DRIVERS = {
+_VF_DRIVERS = {  # PCI ids of virtual functions by the kernel's driver (drivers/crypto/intel/qat)
     "dh895xccvf": ("0442", "0443"), "c6xxvf": ("37c9",), "c3xxxvf": ("19e3",), "c4xxxvf": ("18a1",),
     "d15xxvf": ("6f55",), "4xxxvf": ("4941", "4943", "4945"), "420xxvf": ("4947",), "6xxxvf": ("4949",),
 }  # fmt: skip
@@ -34,10 +33,9 @@ _BY_SERVICE = ("4xxxvf", "420xxvf", "6xxxvf")  # drivers of devices whose resour
 
 # flags that do not have the name of the object's key
 _FLAGS = {"bypathMode": "bypath", "preferredAllocationPolicy": "allocation-policy", "provisioningConfig": ""}
-_HEALTH = "devhost checks the health of GPUs itself."
 _LIMIT = "set backends: {gpu: {temperatureLimit: …}} to this number of degrees."
 _WITHOUT_PLACE = {
-    **dict.fromkeys(("health-management", "xpumd-endpoint"), _HEALTH),
+    **dict.fromkeys(("health-management", "xpumd-endpoint"), "devhost checks the health of GPUs itself."),
     **dict.fromkeys(("temp-limit", "gpu-temp-limit", "memory-temp-limit"), _LIMIT),
     "wsl": "add an entry of the backend udev with devNode: /dev/dxg.",
     "dcap-infra-resources": "devhost has no resources for Intel DCAP.",
@@ -60,20 +58,19 @@ _DIFFERS = {
     "dsa": _OF_IDXD, "iaa": _OF_IDXD,
     "dlb": ["neither the plugin nor devhost offers a DLB with virtual functions"],
     "sgx": ["sgx.intel.com/epc comes from Node Feature Discovery and the webhook: keep them"],
-    "npu": [_IDS.format("NPUs are accel0-0", "PCI addresses")],
-}  # fmt: skip
+    "npu": [_IDS.format("NPUs are accel0-0", "PCI addresses")]}  # fmt: skip
 
 _Release = tuple[int, ...]  # empty if unknown
 _Given = tuple[str, Value, Value, _Release]  # a plugin, its settings as the spec of its object, what has them
 _ID = rf"\s*{PCI_ID.pattern}\s*"
-_Ids = Annotated[str, "gpu", Form(f"({_ID}(,{_ID})*)?", "a list of PCI ids", 'as in "0x56c0,0x56c1"')]
+_Ids = Annotated[str, Form(f"({_ID}(,{_ID})*)?", "a list of PCI ids", 'as in "0x56c0,0x56c1"'), "gpu"]
 _KNOWN = f"known: {', '.join(_VF_DRIVERS)}"
 _Driver = Annotated[str, Form("|".join(_VF_DRIVERS), "a driver of virtual functions", _KNOWN)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """The ``spec`` of an object. The text in a key's type names the plugins whose objects have it."""
+    """The ``spec`` of an object. The last text in a key's type names the plugins whose objects have it."""
 
     shared_dev_num: Annotated[int, Bounds(1, MAX_REPLICAS), "gpu dsa iaa npu"] = 1
     allow_IDs: _Ids = ""
@@ -101,27 +98,19 @@ class _Spec:
         return given(prefer=words.get(self.preferred_allocation_policy, ""))
 
 
-def _plugins(wanted: Any) -> list[str]:
-    return " ".join(one for one in wanted.__metadata__ if isinstance(one, str)).split()
-
-
-_KINDS = {
-    name: [key for key, (_, kind) in keys(_Spec).items() if name in _plugins(kind)] for name in INTEL.values()
-}
+_OWNERS = {key: kind.__metadata__[-1].split() for key, (_, kind) in keys(_Spec).items()}
+_KINDS = {name: [key for key, owners in _OWNERS.items() if name in owners] for name in INTEL.values()}
 _NOT_IN_OBJECT = ("allocationPolicy", "name", "nodeFeatureRule")
 _OF_CHARTS = {*keys(_Spec), *_NOT_IN_OBJECT, "resourceManager", *OF_PODS}
 
 # defaults of the charts that differ from those of the plugins
-_QUEUES = {"sharedDevNum": "10"}
-_DEFAULTS = {"gpu": {"enableMonitoring": "true"}, "dsa": _QUEUES, "iaa": _QUEUES}
+_DEFAULTS = {"gpu": {"enableMonitoring": "true"}} | {key: {"sharedDevNum": "10"} for key in ("dsa", "iaa")}
 
-# defaults that name resources, of plugins and charts, by the first release that has them
-_BY_RELEASE = {
+_BY_RELEASE = {  # defaults that name resources, of plugins and charts, by the first release that has them
     "monitoringMode": {(0, 36): "single", (): "split"},
     "kernelVfDrivers": {
         (0, 31): "[4xxxvf, 420xxvf]", (0, 30): "[c6xxvf, 4xxxvf, 420xxvf]", (): "[c6xxvf, 4xxxvf]",
-    },
-}  # fmt: skip
+    }}  # fmt: skip
 _IMAGE = re.compile(rf"intel-({'|'.join(_KINDS)})-plugin")
 # in a name, such as intel-gpu-plugin or gpudeviceplugin-sample, or in a label
 _NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
@@ -129,13 +118,11 @@ _NAMED = re.compile(rf"(?<![a-z])({'|'.join(_KINDS)})(?=deviceplugin|[^a-z]|$)")
 
 def convert(source: Source, services: str) -> str:
     service = service_name(services) if services else ""
-    configured = dict(_configured(source.objects))
+    configured = dict(_configured(source))
     if not (found := list(_found(source))):
         kinds = f"{', '.join(INTEL)} of deviceplugin.intel.com/v1"
         source.refuse(f"give one of {kinds}, a DaemonSet, or values of a chart")
-    entries: list[Entry] = []
-    differs: dict[str, None] = {}
-    options: dict[str, Written] = {}
+    entries, differs, options = list[Entry](), dict[str, None](), dict[str, Written]()
     made: dict[str, list[tuple[Value, object]]] = {}
     for plugin, given_spec, holder, release in found:
         spec = _spec(plugin, given_spec, release)
@@ -153,11 +140,10 @@ def convert(source: Source, services: str) -> str:
     return document(source, "the Intel device plugins", [*differs], entries, gpu=options)
 
 
-def _configured(every: Sequence[Object]) -> Iterator[tuple[str, str]]:
+def _configured(source: Source) -> Iterator[tuple[str, str]]:
     """Names of ConfigMaps, and of the services that the init container would set for QAT devices."""
-    for one in every:
-        text = text_at(one.node, "data", "qat.conf") if one.kind == "ConfigMap" else ""
-        if found := _CONFIGURED.search(text):
+    for one in source.of_kinds("ConfigMap"):
+        if found := _CONFIGURED.search(text_at(one.node, "data", "qat.conf")):
             with suppress(ValueError):
                 yield one.name, service_name(found[1])
                 one.take()
@@ -197,7 +183,7 @@ def _of_container(one: Container, name: str) -> _Given:
         flag = _FLAGS.get(key, field.name.lower().replace("_", "-"))
         if key in _KINDS[name] and flag and (option := options.get(flag)):
             spec = spec.put((key,), typed(option.node, wanted))
-    options.finish("kubeconfig", "master", "node-name", "prefix", named=_WITHOUT_PLACE)
+    options.finish("kubeconfig", "master", "node-name", "prefix", **_WITHOUT_PLACE)
     return name, spec, one.holder, version_of(one.image)
 
 
@@ -216,8 +202,7 @@ def _plugin_of(value: Value) -> str:
     text = " ".join([text_at(value.node, "name"), *value.at("nodeSelector").keys])
     if len(named := set(_NAMED.findall(text))) == 1:
         return str(named.pop())
-    owners = [[name for name, known in _KINDS.items() if key in known] for key in value.keys]
-    mine = {found[0] for found in owners if len(found) == 1}
+    mine = {owners[0] for key in value.keys if len(owners := _OWNERS.get(key, [])) == 1}
     mine |= {"gpu"} if "allocationPolicy" in value.keys else set()
     return mine.pop() if len(mine) == 1 else ""
 
@@ -241,11 +226,10 @@ def _spec(plugin: str, spec: Value, release: _Release) -> _Spec:
             fits = (text for since, text in defaults.items() if release >= since)
             spec = _completed(spec, {key: next(fits) if release else newest})
             if not release:
-                source.note(
-                    f"{key}: {newest} is assumed, as in releases since {first[0]}.{first[1]}; the input "
-                    f"names none. Older ones have {' or '.join(text for _, text in older)}: for these set "
-                    "the tag of the image, and import again."
-                )
+                what = f"is assumed, as in releases since {first[0]}.{first[1]}; the input names none"
+                others = f"Older ones have {' or '.join(text for _, text in older)}"
+                then = "for these set the tag of the image, and import again."
+                source.note(f"{key}: {newest} {what}. {others}: {then}")
     if spec.is_true("resourceManager"):
         source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
     found = spec.without("resourceManager", *OF_PODS).as_dataclass(_Spec, source.note, only=known or ("-",))
@@ -267,13 +251,12 @@ def _entries(name: str, spec: _Spec, service: str, source: Source) -> Iterator[E
         yield from _qat(spec, service, source)
     elif spec.driver == "vfio-pci":
         functions: Block = {"vendor": "8086", "device": ["0b25", "11fb", "1212"], "driver": "vfio-pci"}
-        yield Entry(f"{name}.intel.com/vfio", "sriov", [functions], _addresses("VFIO_BDF"))
+        give = {"env": {"VFIO_BDF{index}": "{pciBusID}"}}
+        yield Entry(f"{name}.intel.com/vfio", "sriov", [functions], {"give": give})
     else:
         if spec.provisioning_config:
-            source.note(
-                f"provisioningConfig {spec.provisioning_config}: devhost configures no queues. Keep the "
-                "init container with accel-config, or use a systemd unit."
-            )
+            what = f"provisioningConfig {spec.provisioning_config}: devhost configures no queues."
+            source.note(f"{what} Keep the init container with accel-config, or use a systemd unit.")
         for resource, block, number in _OF_UDEV[name]:
             shares = replicas(getattr(spec, number) if number else 1)
             yield Entry(f"{name}.intel.com/{resource}", "udev", [block], shares)
@@ -301,22 +284,16 @@ def _qat(one: _Spec, service: str, source: Source) -> Iterator[Entry]:
     others = [driver for driver in one.kernel_vf_drivers if driver not in _BY_SERVICE]
     if by_service and not service:
         service = service_name(DEFAULT_SERVICES)
-        why = (
-            f"the name depends on the services of the devices. The ConfigMap {one.provisioning_config} sets "
-            "them, but is not in the input or has none: add it."
-            if one.provisioning_config
-            else "the object does not name the services of a device of generation 4; its cfg_services does."
-        )
+        why = "the object does not name the services of a device of generation 4; its cfg_services does."
+        if name := one.provisioning_config:
+            why = f"The ConfigMap {name} sets them, but is not in the input or has none: add it."
+            why = f"the name depends on the services of the devices. {why}"
         source.note(f"qat.intel.com/cy: {why} sym;asym is assumed; use --services for others.")
     for name, drivers in (("generic", others), (service, by_service)):
         if devices := [device for driver in drivers for device in _VF_DRIVERS[driver]]:
             where = {"kind": "vf", "vendor": "8086", "device": several(devices), "driver": one.dpdk_driver}
-            yield Entry(f"qat.intel.com/{name}", "sriov", [where], {**one.prefer, **_addresses("QAT")})
-
-
-def _addresses(prefix: str) -> dict[str, Written]:
-    """The variables with the address of each function, as the plugin names them."""
-    return {"give": {"env": {f"{prefix}{{index}}": "{pciBusID}"}}}
+            give = {"env": {"QAT{index}": "{pciBusID}"}}
+            yield Entry(f"qat.intel.com/{name}", "sriov", [where], {**one.prefer, "give": give})
 
 
 def _queues(node: str) -> list[tuple[str, Block, str]]:
@@ -335,5 +312,4 @@ _OF_UDEV: Mapping[str, Sequence[tuple[str, Block, str]]] = {
     "dlb": [("pf", {"subsystem": "dlb2", _VFS_OF_DLB: "0"}, ""),
             ("vf", {"subsystem": "dlb2", "not": {_VFS_OF_DLB: "*"}}, "")],
     "sgx": [("enclave", {"devNode": "/dev/sgx_enclave"}, "enclave_limit"),
-            ("provision", {"devNode": "/dev/sgx_provision"}, "provision_limit")],
-}  # fmt: skip
+            ("provision", {"devNode": "/dev/sgx_provision"}, "provision_limit")]}  # fmt: skip

@@ -82,8 +82,7 @@ _KINDS: Mapping[str, type[_Device]] = {  # a HyperConverged object has usbHostDe
 def convert(source: Source) -> str:
     hint = "give a KubeVirt or HyperConverged object with permittedHostDevices, as printed by kubectl"
     found = source.of_kinds("", *_OF_KINDS, hint=hint)
-    devices: list[_Device] = []
-    lists = 0
+    devices, lists = list[_Device](), 0
     for one in found:
         paths = [_OF_KINDS[one.kind]] if one.kind else _PATHS
         every = [permitted for path in paths if (permitted := one.at(*path))]

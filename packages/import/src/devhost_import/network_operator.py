@@ -14,15 +14,11 @@ from .source import CHOOSE, GUIDE, Source, Value, text_at
 from .workload import Container, Options, file_of, the_container
 
 _POLICIES = ("NicClusterPolicy", "NicNodePolicy")
-_IMPORTERS = {
-    "rdmaSharedDevicePlugin": "rdma-shared-dev-plugin",
-    "sriovDevicePlugin": "sriov-network-device-plugin",
+_SECTIONS = {  # of the plugins: the importer, and the name of the chart's default resource
+    "rdmaSharedDevicePlugin": ("rdma-shared-dev-plugin", "rdma_shared_device_a"),
+    "sriovDevicePlugin": ("sriov-network-device-plugin", "hostdev"),
 }
-_DEFAULTS = {  # the chart's own values of resources
-    "rdmaSharedDevicePlugin": b"[{name: rdma_shared_device_a, vendors: [15b3]}]",
-    "sriovDevicePlugin": b"[{name: hostdev, vendors: [15b3]}]",
-}
-_OF_CHART = {*_IMPORTERS, "deployCR", "keepNCP", "maintenanceOperator", "sriovNetworkOperator"}
+_OF_CHART = {*_SECTIONS, "deployCR", "keepNCP", "maintenanceOperator", "sriovNetworkOperator"}
 NAMED = {"use-cdi": "set inject: cdi, see docs/cdi.md."}  # a flag of both plugins without a counterpart
 
 _FORMER = {  # by the mode of k8s-rdma-sriov-dev-plugin
@@ -51,7 +47,7 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
         _finish(spec, section)
     elif bare:
         found = bare[0]
-    elif values is not None and any(map(values.has, _IMPORTERS)):
+    elif values is not None and any(map(values.has, _SECTIONS)):
         values.for_pods()
         found = _of_values(values, section, top)
         _finish(values, section)
@@ -79,15 +75,15 @@ def _finish(holder: Value, section: str) -> None:
 def _refuse(source: Source, section: str, plugin: Container | None, path: str) -> NoReturn:
     for one in source.objects:
         if one.kind in _POLICIES:
-            if other := next((name for name in _IMPORTERS if one.at("spec", name, "config")), ""):
+            if other := next((name for name in _SECTIONS if one.at("spec", name, "config")), ""):
                 message = f"this {one} has spec.{other}.config, but no spec.{section}.config"
-                one.fail(message, f"devhost import {_IMPORTERS[other]}")
+                one.fail(message, f"devhost import {_SECTIONS[other][0]}")
             hint = f"is it the right object? For other plugins see {GUIDE}"
             one.fail(f"it has no spec.{section}.config", hint)
         if one.kind.startswith("SriovNetwork"):
             command = "kubectl get daemonsets,configmaps -n sriov-network-operator -o yaml"
             message = f"the operator makes the ConfigMap device-plugin-config of each {one.kind}"
-            one.fail(message, f"{command} | devhost import {_IMPORTERS['sriovDevicePlugin']} --key NODE -")
+            one.fail(message, f"{command} | devhost import sriov-network-device-plugin --key NODE -")
         if not one.kind:
             message = f"these values have no {section}: the chart has none since release 24.10"
             one.fail(message, "give the object: kubectl get nicclusterpolicies -o yaml")
@@ -102,11 +98,11 @@ def _of_values(values: Value, section: str, top: str) -> Value:
     source, plugin = values.source, values.at(section)
     resources = plugin.at("resources")
     if not resources and plugin.is_true("deploy"):
-        node = parse(_DEFAULTS[section], source.diagnostics)
+        node = parse(b"[{name: %s, vendors: [15b3]}]" % _SECTIONS[section][1].encode(), source.diagnostics)
         resources = source.document(node, plugin.place.key("resources"))
         source.note(f"{section}.resources are those of the chart's default.")
     if not resources:
-        others = [name for key, name in _IMPORTERS.items() if values.has(key, "resources")]
+        others = [name for key, (name, _) in _SECTIONS.items() if values.has(key, "resources")]
         hint = f"devhost import {' and '.join(others)}" if others else "is it the right file?"
         values.fail(f"these values have no {section}.resources", hint)
     values.is_off("operator", section, "deploy")

@@ -1,9 +1,8 @@
 """Converts the YAML of the NVIDIA device plugin, also as the NVIDIA GPU operator makes it.
 
-_Flags and variables win over the plugin's file. A workload sets them, or values of the plugin's chart, or the
-GPU operator, whose ``ClusterPolicy`` has the keys of its chart's values (``TransformDevicePlugin`` in its
-``controllers/object_controls.go``). What the plugin reads but ignores (names by pattern, ``rename``,
-``devices``) is omitted with a remark, because pods request what the plugin serves.
+Flags and variables win over the plugin's file. A workload sets them, or the plugin's chart, or the GPU
+operator (``TransformDevicePlugin`` in its ``controllers/object_controls.go``). What the plugin reads but
+ignores is omitted with a remark, because pods request what the plugin serves.
 """
 
 from __future__ import annotations
@@ -101,12 +100,7 @@ class _Shared:
 
     def __post_init__(self) -> None:
         _check_name(self.name, "name")
-        if self.rename:
-            _check_name(self.rename, "rename")
-
-    @property
-    def listed(self) -> list[str]:
-        return [*map(str, self.devices)] if isinstance(self.devices, tuple) else []
+        _check_name(self.rename or self.name, "rename")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,64 +144,52 @@ class _Config:
 _CONFIG_KEY = "default"  # the configuration that the plugin's chart uses for a node without a label
 _MARKS = ("flags", "imex", "resources.gpus", "resources.mig", "sharing", "version")  # keys of the file
 
-# the place and the type of each key of the file that variables and flags set as well
-_SETTINGS = {
+_SETTINGS = {  # the place and the type of each key of the file that variables and flags set as well
     name: ((*section, name), wanted)
     for section, cls in ((("flags",), _Flags), (("flags", "plugin"), _Plugin), (("imex",), _Imex))
     for name, (_, wanted) in keys(cls).items()
     if name not in ("useNodeFeatureAPI", "plugin", "gfd")
 }
-# variables that do not have the name of the key (cmd/nvidia-device-plugin/main.go)
-_VARIABLES = {
+# variables that set a key, with a flag of the same name (cmd/nvidia-device-plugin/main.go)
+_WORD = r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+_VARIABLES = {name: (re.sub(_WORD, "_", name).upper(),) for name in _SETTINGS} | {
     "nvidiaCTKPath": ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
     "containerDriverRoot": ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
     "channelIDs": ("IMEX_CHANNEL_IDS",),
     "required": ("IMEX_REQUIRED",),
 }
 _NOT_IN_CHART = (
-    "cdiAnnotationPrefix", "channelIDs", "containerDriverRoot", "required", "sharedDevicesAllocationPolicy",
-)  # fmt: skip
-_IN_CHART = {name: name for name in _SETTINGS if name not in _NOT_IN_CHART} | {
-    "passDeviceSpecs": "compatWithCPUManager", "nvidiaCTKPath": "cdi.nvidiaHookPath", "mpsRoot": "mps.root",
-}  # fmt: skip
+    "cdiAnnotationPrefix", "channelIDs", "containerDriverRoot", "required",
+    "sharedDevicesAllocationPolicy")  # fmt: skip
+_IN_CHART = {name: name for name in _SETTINGS if name not in _NOT_IN_CHART} | {"mpsRoot": "mps.root"}
+_IN_CHART |= {"passDeviceSpecs": "compatWithCPUManager", "nvidiaCTKPath": "cdi.nvidiaHookPath"}
 _OF_CHART = {*(path.partition(".")[0] for path in _IN_CHART.values()), "config", "devicePlugin", "gfd"}
 _DISCOVERY = {"nfd", "node-feature-discovery"}  # both charts have these
 _OF_OPERATOR = _DISCOVERY | {  # parts of the operator in its chart and in the ClusterPolicy
     "ccManager", "clusterPolicy", "dcgm", "dcgmExporter", "draDriver", "driver", "extraObjects", "gdrcopy",
     "gds", "gpuCluster", "kataManager", "kataSandboxDevicePlugin", "migManager", "nodeStatusExporter",
     "operator", "platform", "psa", "psp", "sandboxDevicePlugin", "sandboxWorkloads", "toolkit", "validator",
-    "vfioManager", "vgpuDeviceManager", "vgpuManager",
-}  # fmt: skip
+    "vfioManager", "vgpuDeviceManager", "vgpuManager"}  # fmt: skip
 _SECTIONS = ("cdi", "devicePlugin", "gfd", "hostPaths", "mig", "mps")  # keys with settings of the plugin
 _IN_OPERATOR = {  # where the operator has what the plugin's own chart has at the top
     "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS", "config": "devicePlugin.config",
     "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY", "migStrategy": "mig.strategy",
     "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY", "mps": "devicePlugin.mps",
-    "nvidiaDriverRoot": "hostPaths.driverInstallDir",
-}  # fmt: skip
+    "nvidiaDriverRoot": "hostPaths.driverInstallDir"}  # fmt: skip
 _OF_VALUES = (  # places by which values of one of the charts are recognized
     *_IN_CHART.values(), "config.map", "config.name", "config.default", "config.fallbackStrategies",
     "devicePlugin.config", "devicePlugin.env", "gfd.enabled", "mig.strategy", "dcgmExporter", "migManager",
     "nodeStatusExporter", "sandboxDevicePlugin", "driver.enabled", "toolkit.enabled",
-    "hostPaths.driverInstallDir",
-)  # fmt: skip
-
-_SWITCHES = (
-    "fail-on-init-error", "gdrcopy-enabled", "gds-enabled", "imex-required", "mofed-enabled",
-    "pass-device-specs",
-)  # fmt: skip
+    "hostPaths.driverInstallDir")  # fmt: skip
+_BOOLEAN = (variables[0] for name, variables in _VARIABLES.items() if _SETTINGS[name][1] is bool)
+_SWITCHES = [one.lower().replace("_", "-") for one in _BOOLEAN]
 _OF_THE_PROCESS = (
     "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
-    "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v",
-)  # fmt: skip
+    "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v")  # fmt: skip
 _NO_CTK = "devhost does not pass it to nvidia-ctk."
 _OF_CTK = ("CDI_DISABLE_HOOKS", "CDI_FEATURE_FLAGS", "cdi-disable-hooks", "cdi-feature-flags")
 _HELPERS = ("config-manager", "gpu-feature-discovery", "mps-control-daemon")  # also in the plugin's image
 _CDI_SINCE = (25, 10)  # the operator's first release whose chart enables CDI
-_HINT = (
-    "give the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart; for other "
-    f"plugins see {GUIDE}"
-)
 
 
 @dataclass(slots=True)
@@ -218,7 +200,6 @@ class _Settings:
     health: dict[str, Written] = field(default_factory=dict)
 
     def set(self, name: str, value: Value) -> None:
-
         path, wanted = _SETTINGS[name]
         node = typed(value.take(), wanted)
         replace(value, node=node).read_as(wanted)
@@ -229,16 +210,13 @@ class _Settings:
             self.set(name, replace(self.config, node=Scalar(self.config.node.mark, text, "str")))
 
     def follow(self, options: Options) -> None:
-        for name in _SETTINGS:
-            usual = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
-            variables = _VARIABLES.get(name, (usual,))
+        for name, variables in _VARIABLES.items():
             flags = [one.lower().replace("_", "-") for one in variables]
             flags += [one.removeprefix("nvidia-") for one in flags if one.endswith("-root")]
             for each in filter(None, (options.get(*variables), options.get(*flags))):
                 self.set(name, each)
-        off, on = options.get("DP_DISABLE_HEALTHCHECKS"), options.get("DP_ENABLE_HEALTHCHECKS")
-        self.health = _health(off.text(), on.text())
-        options.finish(*_OF_THE_PROCESS, named=dict.fromkeys(_OF_CTK, _NO_CTK))
+        self.health = _health(options.get("DP_DISABLE_HEALTHCHECKS"), options.get("DP_ENABLE_HEALTHCHECKS"))
+        options.finish(*_OF_THE_PROCESS, **dict.fromkeys(_OF_CTK, _NO_CTK))
 
     def discover_features(self, *, enabled: bool) -> None:
         """gpu-feature-discovery, which the chart starts or not, regardless of the file."""
@@ -270,13 +248,14 @@ def _settings(source: Source) -> _Settings:
             return _of_operator(values, version=values.version if values.chart else "")
         return _of_chart(values)
     found = file_of(source, None, "", _CONFIG_KEY, marks=_MARKS) or source.one_of(source.bare)
-    return _Settings((found or source.refuse(_HINT)).expected(keys(_Config), _MARKS))
+    what = "the configuration, the ConfigMap, the DaemonSet, a ClusterPolicy, or values of a chart"
+    found = found or source.refuse(f"give {what}; for other plugins see {GUIDE}")
+    return _Settings(found.expected(keys(_Config), _MARKS))
 
 
-def _are_values(value: Value) -> bool:
-    if not isinstance(value, Object) or {*value.keys} & {"version", "flags", "sharing", "imex"}:
-        return False
-    return value.holder == HELM or has_key(value.node, _OF_VALUES)
+def _are_values(value: Object) -> bool:
+    is_file = {"version", "flags", "sharing", "imex"} & {*value.keys}
+    return not is_file and (value.holder == HELM or has_key(value.node, _OF_VALUES))
 
 
 def _of_container(plugin: Container) -> _Settings:
@@ -306,7 +285,6 @@ def _of_container(plugin: Container) -> _Settings:
 
 
 def _of_chart(values: Object) -> _Settings:
-    """The settings of the plugin's own chart, which makes variables of them."""
     source, fallbacks = values.source, ["named", "single"]
     if values.holder == HELM and not values.keys:
         source.note("No values: for the GPU operator, which has other defaults, give its ClusterPolicy.")
@@ -428,7 +406,10 @@ def convert(source: Source, *, as_written: bool) -> str:
     found = _settings(source)
     config = found.config.as_dataclass(_Config, source.note)
     options = _options(config, source) | found.health
-    source.note(*_omitted(config), *([_MPS] if config.sharing.mps else []))
+    source.note(*_omitted(config))
+    if config.sharing.mps:
+        keep = "it uses those of the plugin's mps-control-daemon: keep it running."
+        source.note(f"sharing.mps: devhost does not start MPS servers, {keep}")
     entries = list(_Entries(config, source, as_written=as_written).all())
     labels: dict[str, Written] = {}
     if config.flags.gfd is not None:
@@ -440,9 +421,19 @@ def convert(source: Source, *, as_written: bool) -> str:
 
 
 def _options(config: _Config, source: Source) -> dict[str, Written]:
-    flags, plugin = config.flags, config.flags.plugin
-    strategies = _strategies(plugin, source)
-    program = plugin.nvidia_CTK_path if "cdi" in strategies else ""
+    flags, plugin, note = config.flags, config.flags.plugin, source.note
+    strategies = [one for one in plugin.strategies if not one.startswith("cdi-")]
+    if {"envvar", "volume-mounts"} <= {*strategies}:
+        strategies.remove("envvar")
+        note("deviceListStrategy: together with volume-mounts the plugin ignores envvar; it is omitted.")
+    if plugin.pass_device_specs and strategies:
+        strategies.append("device-specs")
+    elif plugin.pass_device_specs:
+        note("passDeviceSpecs: the plugin ignores it if CDI is the only strategy; it is omitted.")
+    if plugin.has_cdi and "cdi-cri" not in plugin.strategies:
+        note("cdi-annotations: devhost passes the names in the field for CDI devices, as with cdi-cri.")
+    strategies += ["cdi"] if plugin.has_cdi else []
+    program = plugin.nvidia_CTK_path if plugin.has_cdi else ""
     path = PurePosixPath(program)
     is_ctk = path.name == "nvidia-ctk"
     has_ctk = is_ctk or path.parent.name == "toolkit"  # NVIDIA's toolkit container installs both there
@@ -460,23 +451,9 @@ def _options(config: _Config, source: Source) -> dict[str, Written]:
     )
 
 
-def _strategies(plugin: _Plugin, source: Source) -> list[str]:
-    found, note = [one for one in plugin.strategies if not one.startswith("cdi-")], source.note
-    if {"envvar", "volume-mounts"} <= {*found}:
-        found.remove("envvar")
-        note("deviceListStrategy: together with volume-mounts the plugin ignores envvar; it is omitted.")
-    if plugin.pass_device_specs and found:
-        found.append("device-specs")
-    elif plugin.pass_device_specs:
-        note("passDeviceSpecs: the plugin ignores it if CDI is the only strategy; it is omitted.")
-    if plugin.has_cdi and "cdi-cri" not in plugin.strategies:
-        note("cdi-annotations: devhost passes the names in the field for CDI devices, as with cdi-cri.")
-    return [*found, "cdi"] if plugin.has_cdi else found
-
-
-def _health(disabled: str, enabled: str) -> dict[str, Written]:
+def _health(*variables: Value) -> dict[str, Written]:
     """``all`` and ``xids`` mean the same; if all are disabled, none can be enabled. It ignores words."""
-    off, on = ({word.strip().lower() for word in text.split(",")} for text in (disabled, enabled))
+    off, on = ({word.strip().lower() for word in one.text().split(",")} for one in variables)
     if on & {"all", "xids"}:
         return {"heedXids": _APPLICATION}
     if off & {"all", "xids"}:
@@ -507,9 +484,7 @@ class _Entries:
 
     def __init__(self, config: _Config, source: Source, *, as_written: bool) -> None:
         mps, slicing = config.sharing.mps, config.sharing.time_slicing or config.sharing.mps
-        self._config = config
-        self._note = source.note
-        self._as_written = as_written
+        self._config, self._note, self._as_written = config, source.note, as_written
         self._shares: dict[str, list[_Shared]] = {}
         for share in slicing.resources if slicing else ():
             self._shares.setdefault(_full_name(share.name), []).append(share)
@@ -563,8 +538,7 @@ class _Entries:
                 profile = name.removeprefix(_MIG).replace("gb.", "gb+")
                 yield from self._resource(name, [_INSTANCES | {"profile": profile}], [])
         remark = "As with the plugin, instances with fewer compute slices than GPU slices are not offered."
-        where = _INSTANCES | {"not": {"profile": "?c.*"}}
-        yield Entry(f"{_MIG}{{profile}}", "gpu", [where], remarks=[remark])
+        yield Entry(_MIG + "{profile}", "gpu", [_INSTANCES | {"not": {"profile": "?c.*"}}], remarks=[remark])
 
     def _resource(self, name: str, where: list[Where], remarks: list[str]) -> Iterator[Entry]:
         """One resource, and others if some of its devices are shared under other names."""
@@ -604,17 +578,17 @@ class _Entries:
         if not replicas and not overrides:  # MPS serves only shared devices
             return {}
         share = given(replicas=replicas, maxPerContainer=self._most, overrides=overrides)
-        is_packed = self._config.flags.plugin.shared_devices_allocation_policy == "packed"
-        prefer = "pack" if is_packed else "spread"
-        return given(share=share, mps=given(root=self._mps_root), prefer=prefer)
+        policy = self._config.flags.plugin.shared_devices_allocation_policy
+        return given(share=share, mps=given(root=self._mps_root), prefer=_PREFER[policy])
 
     def _some(self, share: _Shared, where: list[Where], remarks: list[str]) -> list[Where]:
         if isinstance(count := share.devices, int):
             remarks.append(f"devices: {count} means the {count} devices with the lowest numbers.")
             return [block | {"index": f"0-{count - 1}"} for block in where]
-        numbers = [one for one in share.listed if one.isdigit()]
-        uuids = [one for one in share.listed if one.startswith(("GPU-", "MIG-"))]
-        if len(numbers) + len(uuids) < len(share.listed):
+        listed = () if isinstance(count, str) else [*map(str, count)]
+        numbers = [one for one in listed if one.isdigit()]
+        uuids = [one for one in listed if one.startswith(("GPU-", "MIG-"))]
+        if len(numbers) + len(uuids) < len(listed):
             remarks += ["devices: devhost selects MIG instances only by UUID; those by number are omitted."]
         chosen = [given(index=",".join(numbers)), given(uuid=uuids)]
         return [block | one for block in where for one in chosen if one]
@@ -623,15 +597,11 @@ class _Entries:
 # Xids that the plugin ignores unless they are enabled (getDisabledHealthCheckXids in internal/rm/health.go)
 _APPLICATION = [13, 31, 43, 45, 68, 109]
 _IGNORED = "the plugin ignores it, so it is omitted; --as-written applies it."
+_PREFER = {"packed": "pack", "distributed": "spread"}
 _INSTANCES: Where = {"vendor": "nvidia", "kind": "mig"}
 _MIG = "nvidia.com/mig-"
 _MPS_ROOT = "/run/nvidia/mps"  # in the plugin's chart
-_MPS = (
-    "sharing.mps: devhost does not start MPS servers, it uses those of the plugin's mps-control-daemon: keep "
-    "it running."
-)
-# remarks on whole GPUs, by value of migStrategy
-_BY_STRATEGY = {
+_BY_STRATEGY = {  # remarks on whole GPUs
     "none": "The plugin offers a GPU with MIG instances as a whole; devhost does not.",
     "single": "The plugin refuses whole GPUs together with instances, and several profiles; devhost offers "
     "all of them.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import KeysView, Mapping
 from dataclasses import dataclass
 from glob import escape
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ from .writing import Entry, Written, document, several
 
 _LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
 _Name = Annotated[str, Form("[a-zA-Z0-9_]+", "a name", "letters, digits and _ only")]
-_Where = dict[str, dict[str, None]]  # the values of attributes, each once
+_Where = dict[str, KeysView[str]]  # the values of attributes, each once
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,9 @@ class _Resource:
             "netDevs": map(escape, self.devices or self.selectors.if_names),
             "linkLayer": map(_LINK_LAYERS.__getitem__, self.selectors.link_types),
         }
-        where = {key: unique for key, values in found.items() if (unique := dict.fromkeys(values))}
-        return where if {"vendor", "device"} & where.keys() else {**where, "pciBusID": {"*": None}}
+        unique = {key: dict.fromkeys(values).keys() for key, values in found.items()}
+        where: _Where = {key: values for key, values in unique.items() if values}
+        return where if {"vendor", "device"} & where.keys() else {**where, "pciBusID": {"*": None}.keys()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +73,21 @@ class _File:
     periodic_update_interval: Annotated[int, Bounds(0, 2**31 - 1)] | None = None
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
-        for n, one in enumerate(self.config_list):
+        names = [one.resource_name for one in self.config_list]
+        for n, name in enumerate(names):
             # the names of the plugin's sockets have no prefix, so it refuses this as well
-            if one.resource_name in seen:
-                key = f"configList[{n}].resourceName"
-                raise OptionError(f"{shown(one.resource_name)} occurs twice", key=key)
-            seen.add(one.resource_name)
+            if name in names[:n]:
+                raise OptionError(f"{shown(name)} occurs twice", key=f"configList[{n}].resourceName")
 
 
 def convert(source: Source) -> str:
     found, options = configuration(source, "rdmaSharedDevicePlugin", "configList", "k8s-rdma-shared")
     if options is not None:
-        options.finish("config-file", "version", named=NAMED)
-    of_examples = "use `devhost run --kubelet-dir` instead"  # no version reads it
-    read = found.as_dataclass(_File, source.note, kubeletRootDir=of_examples)
-    if read.periodic_update_interval is not None:
-        what = f"periodicUpdateInterval: {read.periodic_update_interval} is omitted"
-        source.note(f"{what}: the kernel notifies devhost of changes.")
+        options.finish("config-file", "version", **NAMED)
+    # of the examples; no version reads it
+    read = found.as_dataclass(_File, source.note, kubeletRootDir="use `devhost run --kubelet-dir` instead")
+    if (time := read.periodic_update_interval) is not None:
+        source.note(f"periodicUpdateInterval: {time} is omitted: the kernel notifies devhost of changes.")
     served = {one.name: one.where() for one in read.config_list if one.rdma_hca_max}
     entries = [_entry(one, n, served) for n, one in enumerate(read.config_list)]
     return document(source, "k8s-rdma-shared-dev-plugin", _DIFFERS, entries)
@@ -112,13 +110,10 @@ def _entry(resource: _Resource, number: int, served: Mapping[str, _Where]) -> En
     ]
     share: Written = {"replicas": resource.rdma_hca_max, "of": "all"}
     keys: dict[str, Written] = {"share": share, "permissions": "rwm"}
-    overlapping = [  # no selector that both have excludes a common HCA
-        name
-        for name, theirs in served.items()
-        if name != resource.name
-        and all(mine[key].keys() & theirs[key].keys() for key in mine.keys() & theirs.keys())
-    ]
-    if names := some(overlapping, 3):
+    others = [(name, one) for name, one in served.items() if name != resource.name]
+    # no selector that both have excludes a common HCA
+    met = [name for name, one in others if all(mine[key] & one[key] for key in mine.keys() & one.keys())]
+    if names := some(met, 3):
         remarks.append(f"If an HCA is also selected by {names}, it serves both, as with the plugin.")
         keys["exclusive"] = False
     keys["whenEmpty"] = "register"

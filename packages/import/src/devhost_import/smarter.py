@@ -27,11 +27,8 @@ PEER = "smarter-device-manager"
 DOMAIN = "smarter-devices"
 CONFIG_KEY = "conf.yaml"  # in the plugin's manifests
 
-# directories below /dev whose files have other names than the kernel's devices
-_OTHER_NAMES = ("bus/usb", "cpu", "dvb", "mapper")
-# a link that udev makes; in a glob, ? is a dot of the expression
-_LINK = re.compile(r"[a-z0-9]+/by-[a-z]+/[^/*\[]+")
-_VARIES = re.compile(r"[*?\[]")
+_OTHER_NAMES = ("bus/usb", "cpu", "dvb", "mapper")  # their files have other names than the kernel's devices
+_LINK = re.compile(r"[a-z0-9]+/by-[a-z]+/[^/*\[]+")  # made by udev; in a glob, ? is a dot of the expression
 _UNNAMED = re.compile("[^A-Za-z0-9_-]")  # the plugin writes _ for these in a name
 _HINT = "give conf.yaml, a list of devicematch and nummaxdevices, or a ConfigMap that contains it"
 
@@ -120,15 +117,15 @@ def _files(expression: str, keys: Mapping[str, Written]) -> Iterator[_Files]:
     varying: dict[str, list[Glob]] = {}
     for one in every:
         before, name, remarks = one.text.rpartition("/")[0], one.text, [remark]
-        if _VARIES.search(name) and not _LINK.fullmatch(name):
+        if globs.SIGN.search(name) and not _LINK.fullmatch(name):
             if "/by-" not in before:
-                is_by_path = _VARIES.search(before) or before.startswith(_OTHER_NAMES)
+                is_by_path = globs.SIGN.search(before) or before.startswith(_OTHER_NAMES)
                 varying.setdefault("" if is_by_path else f"{before}/", []).append(one)
                 continue
             if one.is_bounded:
                 raise Inexpressible("a part inside the names of links repeats")
             remarks += [_OF_LINKS, *([_WIDER] if one.never else [])]
-            name = _VARIES.split(name)[0].rstrip("/._-")
+            name = globs.SIGN.split(name)[0].rstrip("/._-")
         is_path = one.text in globs.DIRECTORIES or "/by-" in one.text
         if one.text in globs.DIRECTORIES:
             remarks.append(f"A directory: the container gets every node below /dev/{one.text}.")
@@ -141,7 +138,8 @@ def _files(expression: str, keys: Mapping[str, Written]) -> Iterator[_Files]:
     for before, alike in varying.items():
         remarks, name = [remark], f"{before}{{sysName}}".lstrip("/").replace("/", "_")
         if not before:
-            remarks, name = [remark, _BY_PATH], "{devNode}"
+            names = "such as dvb_adapter0_frontend0, devhost's dev-dvb-adapter0-frontend0: change the pods."
+            remarks, name = [remark, f"The plugin's names are {names}"], "{devNode}"
             remarks += [_OF_USB] if any(one.text.startswith("bus/usb") for one in alike) else []
         elif any("*" in one.text and not one.never for one in alike):
             remarks.append("The plugin names files in subdirectories differently: omitted.")
@@ -178,10 +176,6 @@ _OF_JETSON = [
     "devicematch: nvidia-gpu, the GPU of a Jetson: the plugin offers each /sys/devices/gpu.N, devhost the "
     "first. On other machines the resource is Unhealthy: remove it.",
 ]
-_BY_PATH = (
-    "The plugin's names are such as dvb_adapter0_frontend0, devhost's dev-dvb-adapter0-frontend0: change the "
-    "pods."
-)
 _OF_LINKS = "The plugin makes a resource of each of these links, devhost one of all: change the pods."
 _OF_USB = "A USB device has another number after each plug: better select idVendor and idProduct."
 _WIDER = "devhost accepts any text for the repetition: check what it selects."

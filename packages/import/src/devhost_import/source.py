@@ -1,9 +1,8 @@
 """Reads what people have of a device plugin's configuration, and remembers which keys were read.
 
-It is a file, an entry of a ConfigMap, values of a Helm chart (as printed by Helm, or in an object that
-installs the chart), a custom resource, or the flags and variables of a workload (:mod:`.workload`); alone, in
-several documents, or in a List of ``kubectl get``. What does not configure the plugin, or what the plugin
-would refuse, is a ``ConfigError``. A key that no importer reads is named in the result.
+It is a file, an entry of a ConfigMap, values of a Helm chart, a custom resource, or a workload
+(:mod:`.workload`), also in a List. What does not configure the plugin, or what the plugin would refuse, is a
+``ConfigError``. A key that no importer reads is named in the result.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ _INTEL = ("gpu", "fpga", "qat", "dsa", "iaa", "dlb", "sgx", "npu")
 INTEL = {f"{name.title()}DevicePlugin": name for name in _INTEL}  # the plugins by the kind of their objects
 _IF_EMPTY = "is it the right file?"
 
-
-# API groups with the kinds that importers read, and the importer if few read them; other groups have some of
-# the same kinds
+# API groups with the importer, if few read them, and their kinds, some of which other groups have as well
 _GROUPS = {
     "": ("", "ConfigMap List Pod"),
     "akri.sh": ("akri", "Configuration"),
@@ -61,11 +58,8 @@ OF_PODS = frozenset({  # keys for the pods of a plugin, which many charts and ob
     "initImage", "labels", "logLevel", "nameOverride", "namespace", "namespaceOverride", "nodeSelector",
     "persistence", "podAnnotations", "podLabels", "podSecurityContext", "priorityClassName", "rbac",
     "repository", "resources", "runtimeClassName", "securityContext", "service", "serviceAccount",
-    "tolerations", "updateStrategy", "version",
-})  # fmt: skip
-
-# keys of objects with values of a chart
-_ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")  # outside the object
+    "tolerations", "updateStrategy", "version"})  # fmt: skip
+_ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")  # values outside the object
 _OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject"}
 _CHART = (("chart",), ("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
 _VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"), ("chart", "version"))
@@ -100,8 +94,7 @@ class Value:
         return text_at(found.take()).strip() if isinstance(found.node, Scalar) and found else ""
 
     def is_true(self, *path: str, otherwise: bool = False) -> bool:
-        text = self.text(*path).lower()
-        return text in TRUE if text else otherwise
+        return (self.text(*path) or str(otherwise)).lower() in TRUE
 
     def fail(self, message: str, hint: str = "") -> NoReturn:
         """Refuses the input because of something in this value."""
@@ -183,7 +176,6 @@ class Value:
         return self
 
     def read_as(self, wanted: Any) -> Any:
-
         if (found := read(self.take(), wanted, self.place)) is WRONG:
             raise self.place.diagnostics.error()
         return found
@@ -242,16 +234,11 @@ class Source:
     ``key`` is the configuration that the user chose."""
 
     def __init__(self, data: bytes, file_name: str, peer: str, key: str = "") -> None:
-        self.peer = peer
-        self.key = key
-        self.diagnostics = Diagnostics(file_name)
+        self.peer, self.key, self.diagnostics = peer, key, Diagnostics(file_name)
         self.pods: dict[str, None] = {}
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
         self._documents: list[tuple[Node, Place, str, Collection[str]]] = []
-        self.objects = self._objects(data)
-
-    def _objects(self, data: bytes) -> list[Object]:
         if len(data) > MAX_BYTES:
             hint = "name the plugin's objects in the command, or use --from-cluster"
             self.diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB", hint)
@@ -264,7 +251,7 @@ class Source:
         objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics), holder)]
         mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
         message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
-        return _overridden(objects) if objects else self.diagnostics.fail(mark, message, _IF_EMPTY)
+        self.objects = _overridden(objects) if objects else self.diagnostics.fail(mark, message, _IF_EMPTY)
 
     def _flat(self, node: Node, place: Place, holder: str = "") -> Iterator[Object]:
         if isinstance(node, Scalar) and node.kind == "null":  # after a final "---"
@@ -278,8 +265,8 @@ class Source:
                 yield from named
                 return
         elif kind == "List":
-            message = f"it has no {place.key('items').path}"
-            place.diagnostics.fail(node.mark, message, "is it the right object?")
+            missing = f"it has no {place.key('items').path}"
+            place.diagnostics.fail(node.mark, missing, "is it the right object?")
         label = f"{kind} {name}".strip()
         root = self.document(node, place, label, _BOOKKEEPING if label else ()).root
         yield from _unwrapped(Object(self, root, node, place, kind, name, holder="" if kind else holder))
@@ -304,8 +291,7 @@ class Source:
 
     def of_kinds(self, *kinds: str, hint: str = "") -> list[Object]:
         """The objects of these kinds, or a refusal with the hint; those without kind are no objects."""
-        found = [one for one in self.objects if one.kind in kinds]
-        return found or (self.refuse(hint) if hint else [])
+        return [one for one in self.objects if one.kind in kinds] or (self.refuse(hint) if hint else [])
 
     @property
     def bare(self) -> list[Object]:
@@ -394,7 +380,7 @@ def pruned(node: Node, wanted: Any, place: Place, ignored: Ignored, only: Collec
     """The value with only those keys, at any depth, that a plugin written in Go reads into the type
     ``wanted``, in any case; of the value itself ``only`` these, all if empty. The others are in ``ignored``,
     because a misspelt selector selects more than intended. Null is as a missing key."""
-    wanted = _without_annotation(wanted)
+    wanted, *_ = get_args(wanted) if get_origin(wanted) is Annotated else (wanted,)
     if wanted == Raw:
         return node
     if isinstance(node, Scalar) and node.kind == "int" and ":" in node.text:  # Go has no numbers of base 60
@@ -408,26 +394,20 @@ def pruned(node: Node, wanted: Any, place: Place, ignored: Ignored, only: Collec
         return node
     names = {key.lower(): (key, one) for key, (_, one) in keys(cls).items() if not only or key in only}
     found = Fields(node.mark)
-    for key, entry in node.entries.items():
-        known = names.get(key.lower())
-        if isinstance(entry.value, Scalar) and entry.value.kind == "null":
+    for key, (mark, value) in node.entries.items():
+        known, at = names.get(key.lower()), place.key(key)
+        if isinstance(value, Scalar) and value.kind == "null":
             continue
-        if known is None:
-            hint = suggest(key, [one for one, _ in names.values()], "keys")
-            ignored.append((entry.mark, place.key(key).path, key, hint))
+        if known:
+            found.entries[known[0]] = Entry(mark, pruned(value, known[1], at, ignored))
         else:
-            value = pruned(entry.value, known[1], place.key(key), ignored)
-            found.entries[known[0]] = Entry(entry.mark, value)
+            ignored.append((mark, at.path, key, suggest(key, [one for one, _ in names.values()], "keys")))
     return found
-
-
-def _without_annotation(wanted: Any) -> Any:
-    return get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
 
 
 def typed(node: Node, wanted: Any) -> Node:
     """The text of a flag, a variable or a chart's value as a file's value of this type."""
-    wanted = _without_annotation(wanted)
+    wanted, *_ = get_args(wanted) if get_origin(wanted) is Annotated else (wanted,)
     if not isinstance(node, Scalar):
         return node
     node = replace(node, text=node.text.strip())  # as in Go
@@ -570,9 +550,8 @@ def _overridden(objects: list[Object]) -> list[Object]:
         if at is None:
             found.append(one)
             continue
-        merged = base = found[at]
-        for key, value in one.members():
-            merged = merged.put((key,), value.node)
+        base = found[at]
+        merged = reduce(lambda made, each: made.put((each[0],), each[1].node), one.members(), base)
         base.take()
         one.take()
         root = one.source.document(merged.node, merged.place, base.holder).root

@@ -103,8 +103,7 @@ class _Selectors:
         plugin a function that is part of none is its own physical function, without a number."""
         own, scalable = [*map(_address, self.pci_addresses)], kind == "auxNetDevice"
         for (some, names), (others, roots) in product(_grouped(self.pf_names), _grouped(self.root_devices)):
-            numbers = _both(some, others)
-            if numbers == ():
+            if (numbers := _both(some, others)) == ():
                 continue
             addresses, by_whole = [*map(_address, roots)], bool(names or roots)
             spellings = [escape(one) for name in names for one in (name, name.lower())]
@@ -129,8 +128,7 @@ class _Selectors:
             seen: dict[str, str] = {}
             for text in dict.fromkeys(texts):
                 name, numbers = _numbered(text)
-                first = seen.setdefault(name.lower(), text)
-                if first != text:
+                if (first := seen.setdefault(name.lower(), text)) != text:
                     what = f"{shown(text)} has no effect: {shown(first)} takes precedence"
                     yield f"{path}: {what} (put both ranges into one, with a comma)"
                 elif numbers == ():
@@ -142,7 +140,7 @@ def convert(source: Source, prefix: str) -> str:
     if options is not None:
         flag = options.get("resource-prefix")
         prefix = prefix or flag.text() or DEFAULT_PREFIX
-        options.finish("config-file", "log-dir", "log-level", named=NAMED)
+        options.finish("config-file", "log-dir", "log-level", **NAMED)
     values = found.parts("resourceList", found.as_dataclass(_File, source.note).resource_list)
     names: set[str] = set()
     return document(source, source.peer, _DIFFERS, [_entry(value, prefix, names) for value in values])
@@ -170,9 +168,8 @@ def _entry(value: Value, prefix: str, names: set[str]) -> Entry:
             what = "is set in some of its selectors; devhost applies it to the whole resource."
             remarks.append(f"{key} {what}")
     info = {device: words for device, words in resource.additional_info.items() if words}
-    written = given(rdma=any(rdma), vhostNet=any(vhost), info=info)
-    if resource.exclude_topology:
-        written["topology"] = False
+    topology = {"topology": False} if resource.exclude_topology else {}
+    written = given(rdma=any(rdma), vhostNet=any(vhost), info=info) | topology
     return Entry(name, "sriov", where, written, remarks)
 
 

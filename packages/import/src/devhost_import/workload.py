@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import NoReturn
 
 from devhost.backend.errors import ConfigError
@@ -19,16 +18,12 @@ from .source import CHOOSE, UNKNOWN, Object, Source, Value, has_key, node_at, pa
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet", "ReplicaSet", "Pod")  # kinds that start a plugin
 _IN_EACH_NAMESPACE = "kube-root-ca.crt"  # a ConfigMap of Kubernetes
 _POD = {**dict.fromkeys(WORKLOADS, ("spec", "template", "spec")), "Pod": ("spec",)}  # where its spec is
-_STARTING = ("command", "args", "env", "envFrom")  # keys of a container that configure its program
 _OF_OBJECTS = ("apiVersion", "kind", "metadata", "name", "selector", "status")  # they need no remark
 LOGGING = ("alsologtostderr", "log_dir", "logtostderr", "stderrthreshold", "v", "vmodule")  # flags of glog
 _FLAG = re.compile(r"--?[A-Za-z]")
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|([A-Za-z_]\w*))")  # of Kubernetes, and of a shell
-_ORIGINS = {
-    **dict.fromkeys(("configMapKeyRef", "configMapRef"), "ConfigMap"),
-    **dict.fromkeys(("secretKeyRef", "secretRef"), "Secret"),
-}
 _GIVE = {"ConfigMap": "add that to the input", "Secret": "write it in env, and import again"}
+_ORIGINS = {f"{kind[0].lower()}{kind[1:]}{end}": kind for kind in _GIVE for end in ("KeyRef", "Ref")}
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
@@ -37,18 +32,16 @@ class Options:
     ``switches`` are flags that never use the next argument as their value; without one, the text is true."""
 
     def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
-        self._value = value
+        self._value, self._switches = value, switches
         self._variables: dict[str, Value] = {}
-        self._switches = switches
         self._used: set[str] = set()
-        self._taken = [*value.each("envFrom"), *value.each("env")]
         for name, one in _environment(value):
             given = one.node if isinstance(one.node, Scalar) else node_at(one.node, "value")
             if isinstance(given, Scalar) and name:
                 self._variables[name] = replace(one, node=self._expanded(given))
         words = [replace(one, node=self._expanded(one.node)) for one in _words(value)]
         self.flags = [*_flags(words, {*switches, "alsologtostderr", "logtostderr"})]  # all, also equal ones
-        self._taken += words
+        self._taken = [*value.each("envFrom"), *value.each("env"), *words]
         self._given = self._variables | dict(self.flags)
 
     def _expanded(self, word: Node) -> Scalar:
@@ -64,7 +57,7 @@ class Options:
         self._used.update(names)
         return next((self._given[name] for name in names if name in self._given), self._value.at(""))
 
-    def finish(self, *omitted: str, named: Mapping[str, str] = MappingProxyType({})) -> None:
+    def finish(self, *omitted: str, **named: str) -> None:
         """Adds a remark on each flag and variable that was not read, except those of the log and those
         ``omitted``. ``named``: what to do with those without equivalent; switches count if they are on."""
         for one in self._taken:
@@ -72,17 +65,19 @@ class Options:
         for name, one in (*self.flags, *self._variables.items()):
             text = one.text()
             what = (name if name.isupper() else f"-{name}") + (f" {text}" if text != "true" else "")
-            is_off = name in self._switches and not one.is_true()
-            counts = name not in named or (text and not is_off)
-            if counts and name not in self._used.union(omitted, LOGGING):
+            is_off = name in named and (not text or (name in self._switches and not one.is_true()))
+            if not is_off and name not in self._used.union(omitted, LOGGING):
                 one.source.note(f"{what}: {named.get(name, UNKNOWN)}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Container(Value):
-    """A container of an object."""
+    """A container of an object, ``pod`` with its volumes, and the ``words`` of its command line."""
 
     holder: Object
+    pod: Value
+    image: str
+    words: list[str]
 
     def __str__(self) -> str:
         return str(self.holder)
@@ -92,14 +87,6 @@ class Container(Value):
         return self.image, self.words, env, [one.settings() for one in self.each("envFrom")], self.config_maps
 
     @property
-    def image(self) -> str:
-        return text_at(self.node, "image")
-
-    @property
-    def words(self) -> list[str]:
-        return [text_at(word.node) for word in _words(self)]
-
-    @property
     def program(self) -> str:
         """The name of the program without its directory; empty if the image defines it."""
         words = self.words if self.has("command") else []
@@ -107,7 +94,7 @@ class Container(Value):
 
     @property
     def config_maps(self) -> list[str]:
-        return [name for one in self._pod.each("volumes") for name, _ in _config_maps(one)]
+        return [name for one in self.pod.each("volumes") for name, _ in _config_maps(one)]
 
     @property
     def is_owned(self) -> bool:
@@ -136,8 +123,7 @@ class Container(Value):
     def lacks(self, path: str, key: str) -> NoReturn:
         """Refuses the input without the ConfigMap with the plugin's file, by ``path`` or usual ``key``."""
         name, entry = self.entry(path)
-        names = [name] if name else self.config_maps
-        space = self.holder.namespace
+        names, space = [name] if name else self.config_maps, self.holder.namespace
         which = " or ".join(f"{space}/{one}".strip("/") for one in names) or "that its pod mounts"
         entry = f", which has the entry {entry or key}" if entry or not name else ""
         command = f": kubectl get configmap {' '.join(names)} -n {space or 'NAMESPACE'} -o yaml"
@@ -155,9 +141,9 @@ class Container(Value):
         left: list[str] = []
         for key in _POD[self.holder.kind]:
             left += pod.others(key)
-            pod = pod.at(key) or pod
+            pod = pod.at(key)
         left += pod.others("containers", "initContainers")
-        left += self.others(*_STARTING)
+        left += self.others("command", "args", "env", "envFrom")
         self.source.pods |= dict.fromkeys(one for one in left if one not in _OF_OBJECTS)
         every = [*pod.each("initContainers"), *pod.each("containers")]
         if others := [one for one in every if one.place.path != self.place.path]:
@@ -165,13 +151,9 @@ class Container(Value):
             self.source.note(f"{self.holder}: its other containers are not converted: {names}.")
         return Options(self, switches)
 
-    @property
-    def _pod(self) -> Value:
-        return self.holder.at(*_POD[self.holder.kind]) or self.holder
-
     def _mounts(self) -> Iterator[tuple[str, str, Value]]:
         """The directory or file of each mount, the path in its volume, and the volume."""
-        volumes = {text_at(one.node, "name"): one for one in self._pod.each("volumes")}
+        volumes = {text_at(one.node, "name"): one for one in self.pod.each("volumes")}
         for one in self.each("volumeMounts"):
             if (volume := volumes.get(text_at(one.node, "name"))) is not None:
                 yield text_at(one.node, "mountPath").rstrip("/"), text_at(one.node, "subPath"), volume
@@ -192,12 +174,13 @@ def _config_maps(volume: Value) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def containers(source: Source) -> list[Container]:
-    return [
-        Container(source, value.root, value.node, value.place, one)
-        for one in source.of_kinds(*_POD)
-        for value in one.each(*_POD[one.kind], "containers")
-        if value.is_mapping
-    ]
+    found: list[Container] = []
+    for holder in source.of_kinds(*_POD):
+        pod = holder.at(*_POD[holder.kind])
+        for one in filter(lambda each: each.is_mapping, pod.each("containers")):
+            image, words = text_at(one.node, "image"), [text_at(word.node) for word in _words(one)]
+            found.append(Container(source, one.root, one.node, one.place, holder, pod, image, words))
+    return found
 
 
 def the_container(source: Source, runs: Callable[[Container], bool], program: str) -> Container | None:
@@ -272,8 +255,7 @@ def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[tuple[
 
 def _words(value: Value) -> list[Value]:
     """The words of the command line, and those of a script that a shell runs."""
-    found: list[Value] = []
-    is_script = False
+    found, is_script = list[Value](), False
     for one in (*value.each("command"), *value.each("args")):
         if isinstance(one.node, Scalar):
             parts = [one.node.text]

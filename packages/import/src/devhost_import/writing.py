@@ -7,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from devhost.backend import Attribute, where
 from devhost.config.diagnostics import Diagnostics, Place, one_line
@@ -23,10 +22,6 @@ Group = Mapping[str, Written]  # a group of the udev backend
 
 _WIDTH = 110
 _PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|y|n)\Z)[/A-Za-z][A-Za-z0-9_./-]*")
-_SHARED = (
-    "As with {}, a node in several of these resources serves each of them: `shared: true`. Remove it if only "
-    "one pod at a time may have the node."
-)
 
 
 @dataclass(slots=True)
@@ -51,21 +46,16 @@ _ATTRIBUTES = {  # how backends compare what importers write, other ids in lower
 
 
 def document(
-    source: Source,
-    peer: str,
-    differs: Sequence[str],
-    entries: Sequence[Entry],
-    *,
-    gpu: Written = (),
-    labels: Written = (),
+    source: Source, peer: str, differs: list[str], found: list[Entry], gpu: Written = (), labels: Written = ()
 ) -> str:
     """The whole file, with the remarks on the input at the head. ``differs`` are the differences between the
     plugin and devhost, without a full stop. ``gpu`` are options of that backend."""
-    kept = [*_kept(entries)]
+    kept = [*_kept(found)]
     groups = [group for entry in kept for group in entry.groups]
     parts = [group.get(key, ()) for group in groups for key in ("members", "usb")]
     if any("shared" in one for part in parts for one in _mappings(part)):
-        source.note(_SHARED.format(peer))
+        what = "a node in several of these resources serves each of them: `shared: true`."
+        source.note(f"As with {peer}, {what} Remove it if only one pod at a time may have the node.")
     lines = [f"# Converted from a configuration of {peer}. Differences:"]
     for n, one in enumerate(differs, 1):
         lines += _comment(one + ("." if n == len(differs) else ";"), "# - ")
@@ -77,7 +67,7 @@ def document(
     if labels:
         lines += [f"labels: {flow(labels)}", ""]
     lines.append("resources:" if any(entry.name for entry in kept) else "resources: []")
-    return "\n".join([*lines, *chain.from_iterable(map(_entry, kept)), ""])
+    return "\n".join([*lines, *(line for entry in kept for line in _entry(entry)), ""])
 
 
 def flow(value: Written) -> str:
@@ -166,8 +156,7 @@ def _entry(entry: Entry) -> Iterator[str]:
     for remark in entry.remarks:
         yield from _comment(remark, "  # ")
     if entry.name:
-        yield f"  - name: {flow(entry.name)}"
-        yield f"    backend: {entry.backend}"
+        yield from (f"  - name: {flow(entry.name)}", f"    backend: {entry.backend}")
         if len(entry.where) > 1:
             yield from ("    where:", *(f"      - {flow(block)}" for block in entry.where))
         else:
