@@ -269,6 +269,7 @@ async def test_a_node_publishes_limits_and_reports_what_claims_use(node: DraNode
     assert "3Gi of 8Gi memory is free, and the claim needs 4Gi" in refused
     assert not (await node.prepare(three))[three.uid].error
     assert capacity_of(node) == {"total": "8Gi", "used": "8Gi", "free": "0"}
+    assert list(node.node.host.dra.shared()) == [("example.com/card", "c0", "memory", 8 * GIB, 8 * GIB)]
     await node.unprepare(five)
     assert capacity_of(node) == {"total": "8Gi", "used": "3Gi", "free": "5Gi"}
 

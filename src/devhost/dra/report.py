@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -21,6 +22,7 @@ from devhost.telemetry.document import (
     held_by,
     holder_status,
 )
+from devhost.telemetry.metrics import MOST_SHARED, Shared
 
 from .front_end import DraFrontEnd
 from .inventory import DraDevice
@@ -184,21 +186,36 @@ def _members(one: DraDevice) -> DraUnitStatus:
 
 def _capacity(front_end: DraFrontEnd, one: DraDevice) -> SharedByAmount:
     """What claims use of a device that they share by amount."""
-    if not (amounts := one.entry.share.amounts):
+    if not (found := _amounts(front_end, one)):
         return {}
-    sizes = {amount.name: amount.size(one.device.attributes) or 0 for amount in amounts}
-    used = front_end.claims.used(one.key, sizes)
     return {
         "capacity": [
             {
                 "name": name,
                 "total": written(size),
-                "used": written(used[name]),
-                "free": written(max(0, size - used[name])),
+                "used": written(used),
+                "free": written(max(0, size - used)),
             }
-            for name, size in sizes.items()
+            for name, size, used in found
         ]
     }
+
+
+def _amounts(front_end: DraFrontEnd, one: DraDevice) -> Sequence[tuple[str, int, int]]:
+    """Each capacity of a device that claims share by amount: its name, what there is, and what is used."""
+    sizes = {amount.name: amount.size(one.device.attributes) or 0 for amount in one.entry.share.amounts}
+    used = front_end.claims.used(one.key, sizes) if sizes else {}
+    return [(name, size, used[name]) for name, size in sizes.items()]
+
+
+def amounts(front_end: DraFrontEnd) -> Iterator[Shared]:
+    """What claims use of the devices that they share by amount, of :data:`MOST_SHARED` of each resource."""
+    seen: Counter[str] = Counter()
+    for one in (*front_end.inventory.offered(), *front_end.inventory.unplugged()):
+        if one.entry.share.amounts and seen[one.resource] < MOST_SHARED:
+            seen[one.resource] += 1
+            for name, size, used in _amounts(front_end, one):
+                yield one.resource, one.device.id, name, size, used
 
 
 def _claim(front_end: DraFrontEnd, uid: str) -> DraClaimStatus:
