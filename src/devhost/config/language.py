@@ -124,6 +124,10 @@ class LimitVariables:
 class Sharing:
     """How often the devices of a resource are handed out, and whether one by one or together."""
 
+    former_keys: ClassVar = {
+        key: f"write {key} in the entry, next to share" for key in ("timeSlice", "mps", "hami")
+    }
+
     replicas: Replicas = option(
         1, "How often each device is handed out; with `of: all`, how often all of them are.", example=100
     )
