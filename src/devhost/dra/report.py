@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from devhost.backend.model import AnyHolder, ClaimHolder, sound_reason
 from devhost.planning import naming
@@ -12,6 +13,8 @@ from devhost.planning.amounts import written
 from devhost.planning.claims import Key, Reason
 from devhost.telemetry.document import (
     ClaimedDeviceStatus,
+    ConsumesCounters,
+    CounterStatus,
     DraClaimStatus,
     DraDeviceStatus,
     DraPoolStatus,
@@ -19,6 +22,7 @@ from devhost.telemetry.document import (
     DraUnitStatus,
     HolderStatus,
     SharedByAmount,
+    SharedCounters,
     held_by,
     holder_status,
 )
@@ -27,6 +31,9 @@ from devhost.telemetry.metrics import MOST_SHARED, Shared
 from .front_end import DraFrontEnd
 from .inventory import DraDevice
 from .upkeep import KEPT
+
+if TYPE_CHECKING:
+    from devhost.planning.counters import CounterSet
 
 
 def report(*front_ends: DraFrontEnd) -> DraStatus:
@@ -151,6 +158,9 @@ def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
             offered[one.resource].append(one)
     holders = front_end.claims.by_device()
     for resource, entry in sorted(inventory.entries().items()):
+        sets = front_end.publisher.counter_sets(resource)
+        held = {one.device.id for one in offered[resource] if any(holders.get(key) for key in one.keys)}
+        consumes = _consumes(sets)
         yield {
             "resource": resource,
             "backend": entry.backend,
@@ -158,8 +168,32 @@ def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
             "pool": inventory.pool(resource, entry.backend),
             "deviceClass": entry.dra.device_class or naming.device_class(resource),
             "extendedName": entry.dra.extended_name,
-            "devices": [_device(front_end, holders, one) for one in offered[resource]],
+            "devices": [
+                {**_device(front_end, holders, one), **consumes.get(one.device.id, {})}
+                for one in offered[resource]
+            ],
+            **_counters(sets, held),
         }
+
+
+def _counters(sets: Sequence[CounterSet], held: Collection[str]) -> SharedCounters:
+    """The shared counters of a pool, and what the devices take of them that claims hold."""
+    found: list[CounterStatus] = []
+    for one in sets:
+        for name, total in one.most.items():
+            used = sum(taken.get(name, 0) for device, taken in one.taken.items() if device in held)
+            free = max(0, total - used)
+            found.append({"set": one.name, "name": name, "total": total, "used": used, "free": free})
+    return {"counters": found} if found else {}
+
+
+def _consumes(sets: Sequence[CounterSet]) -> Mapping[str, ConsumesCounters]:
+    """What each device takes of the counters, by its id."""
+    return {
+        device: {"consumes": [{"set": one.name, "name": name, "amount": taken[name]} for name in taken]}
+        for one in sets
+        for device, taken in one.taken.items()
+    }
 
 
 def _device(
