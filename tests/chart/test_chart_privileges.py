@@ -44,7 +44,10 @@ def variables(rendered: Rendered) -> dict[str, str]:
         (configured(FUSE, PROGRAMMED), True, [], {}),
         ({}, False, [], NVIDIA),
     ],
-    ids=["udev", "network", "eswitch", "eswitch in a name", "kubevirt", "gpu", "ctk", "time slice", "program", "default"],
+    ids=[
+        *("udev", "network", "eswitch", "eswitch in a name", "kubevirt"),
+        *("gpu", "ctk", "time slice", "program", "default"),
+    ],
 )  # fmt: skip
 def test_privileges_follow_from_the_configuration(
     chart: Chart,

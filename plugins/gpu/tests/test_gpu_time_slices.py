@@ -53,9 +53,7 @@ def gpus(nvidia: NvidiaMachine, desk: NvidiaDesk) -> tuple[Device, ...]:
     return tuple(device for device in desk.look().values() if not device.withheld)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "number"), [("default", 0), ("short", 1), ("medium", 2), ("long", 3)]
-)
+@pytest.mark.parametrize(("wanted", "number"), [("default", 0), ("short", 1), ("medium", 2), ("long", 3)])
 def test_each_gpu_of_a_container_gets_the_time_slice_of_its_entry(
     nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk], wanted: str, number: int
 ) -> None:
@@ -148,7 +146,9 @@ async def test_gpus_are_unhealthy_in_the_entry_while_nvidia_smi_is_missing(
     node.share(wanted="long")
     async with node.served():
         await node.offers({GPU: 0})
-        await node.until(lambda: "timeSlice needs nvidia-smi, which was not found below /" in min(node.reasons()))
+        await node.until(
+            lambda: "timeSlice needs nvidia-smi, which was not found below /" in min(node.reasons())
+        )
         Smi(nvidia.root)
         await node.offers({GPU: 2})
 
@@ -182,7 +182,9 @@ async def test_instances_are_unhealthy_in_an_entry_with_a_time_slice(
     async with SlicedNode(tmp_path, station.root) as node:
         node.share("{vendor: nvidia, kind: mig}", wanted="long")
         async with node.served():
-            await node.until(lambda: "timeSlice is for whole NVIDIA GPUs, which this is not" in node.reasons())
+            await node.until(
+                lambda: "timeSlice is for whole NVIDIA GPUs, which this is not" in node.reasons()
+            )
             assert not any(node.kubelet.allocatable().values())
 
 
@@ -197,7 +199,7 @@ async def test_instances_are_unhealthy_in_an_entry_with_a_time_slice(
         ),
         (
             "share: {replicas: 2, timeSlice: long}",
-            "unknown key \"timeSlice\"",
+            'unknown key "timeSlice"',
             "write timeSlice in the entry, next to share",
         ),
     ],

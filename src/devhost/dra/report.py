@@ -22,7 +22,6 @@ from devhost.telemetry.document import (
     DraUnitStatus,
     HolderStatus,
     SharedByAmount,
-    SharedCounters,
     held_by,
     holder_status,
 )
@@ -161,7 +160,7 @@ def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
         sets = front_end.publisher.counter_sets(resource)
         held = {one.device.id for one in offered[resource] if any(holders.get(key) for key in one.keys)}
         consumes = _consumes(sets)
-        yield {
+        pool: DraPoolStatus = {
             "resource": resource,
             "backend": entry.backend,
             "entry": f"resources[{entry.index}]",
@@ -169,14 +168,15 @@ def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
             "deviceClass": entry.dra.device_class or naming.device_class(resource),
             "extendedName": entry.dra.extended_name,
             "devices": [
-                {**_device(front_end, holders, one), **consumes.get(one.device.id, {})}
-                for one in offered[resource]
+                _device(front_end, holders, one, consumes.get(one.device.id, {})) for one in offered[resource]
             ],
-            **_counters(sets, held),
         }
+        if sets:
+            pool["counters"] = _counters(sets, held)
+        yield pool
 
 
-def _counters(sets: Sequence[CounterSet], held: Collection[str]) -> SharedCounters:
+def _counters(sets: Sequence[CounterSet], held: Collection[str]) -> list[CounterStatus]:
     """The shared counters of a pool, and what the devices take of them that claims hold."""
     found: list[CounterStatus] = []
     for one in sets:
@@ -184,7 +184,7 @@ def _counters(sets: Sequence[CounterSet], held: Collection[str]) -> SharedCounte
             used = sum(taken.get(name, 0) for device, taken in one.taken.items() if device in held)
             free = max(0, total - used)
             found.append({"set": one.name, "name": name, "total": total, "used": used, "free": free})
-    return {"counters": found} if found else {}
+    return found
 
 
 def _consumes(sets: Sequence[CounterSet]) -> Mapping[str, ConsumesCounters]:
@@ -197,7 +197,10 @@ def _consumes(sets: Sequence[CounterSet]) -> Mapping[str, ConsumesCounters]:
 
 
 def _device(
-    front_end: DraFrontEnd, holders: Mapping[Key, Sequence[ClaimHolder]], one: DraDevice
+    front_end: DraFrontEnd,
+    holders: Mapping[Key, Sequence[ClaimHolder]],
+    one: DraDevice,
+    consumes: ConsumesCounters,
 ) -> DraDeviceStatus:
     return {
         "device": one.device.id,
@@ -210,6 +213,7 @@ def _device(
         "numaNodes": list(one.device.numa_nodes),
         "claims": [_named(claim) for claim in sorted({c for key in one.keys for c in holders.get(key, ())})],
         **_capacity(front_end, one),
+        **consumes,
         **held_by(one.bound.held_by if one.bound else ()),
     }
 

@@ -90,5 +90,7 @@ def device_classes(resources: Iterable[tuple[str, ResourceSettings]]) -> list[De
         extended = [name for name, wanted in found.items() if wanted]
         if extended and len(found) > 1:
             raise ClassesOverlap(title, tuple(found))
-        classes.append(DeviceClass(title, drivers[title], "".join(extended), tuple(amounts[title]), title in counted))
+        classes.append(
+            DeviceClass(title, drivers[title], "".join(extended), tuple(amounts[title]), title in counted)
+        )
     return classes

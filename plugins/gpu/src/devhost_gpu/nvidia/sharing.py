@@ -167,9 +167,7 @@ class Limiters:
             if named and await self._context.run_blocking(self._read, named) != self._shown:
                 yield Event("nvidia", "change")
 
-    def _read(
-        self, entries: Collection[GpuResourceOptions]
-    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    def _read(self, entries: Collection[GpuResourceOptions]) -> tuple[Mapping[str, str], Mapping[str, str]]:
         return self.missing(entries), self.time_slices.failed
 
     def missing(self, entries: Collection[GpuResourceOptions]) -> Mapping[str, str]:

@@ -22,7 +22,14 @@ from devhost_gpu.options import TimeSlice
 
 PROGRAM = "nvidia-smi"
 
-DIRECTORIES = ("usr/bin", "bin", "usr/sbin", "usr/local/bin", "usr/local/nvidia/bin", "run/current-system/sw/bin")
+DIRECTORIES = (
+    "usr/bin",
+    "bin",
+    "usr/sbin",
+    "usr/local/bin",
+    "usr/local/nvidia/bin",
+    "run/current-system/sw/bin",
+)
 """Where it is below the driver's root, or below the directory with its libraries (GKE: ``bin``)."""
 
 CLOSED = "the driver is released, or is being unloaded"
