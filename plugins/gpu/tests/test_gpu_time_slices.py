@@ -94,6 +94,24 @@ def test_without_the_key_nothing_is_set(nvidia: NvidiaMachine, at: Callable[...,
     assert not smi.calls
 
 
+def test_nothing_opens_the_driver_while_it_is_released(
+    nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk]
+) -> None:
+    nvidia.gpu(DGX[0])
+    smi = Smi(nvidia.root)
+    sign = "/run/nvidia/validations/.driver-ctr-ready"
+    nvidia.tree.file(sign)
+    Smi(nvidia.root, "/run/nvidia/driver/usr/bin/nvidia-smi")
+    desk = at(nvidia, GpuOptions(driver_root="/run/nvidia/driver"))
+    desk.look()
+    (nvidia.root / sign[1:]).unlink()  # the GPU operator replaces the driver
+    desk.look()
+    (card,) = desk.backend.cards.values()
+    with pytest.raises(AllocationError, match="cannot be set: the driver is released, or is being unloaded"):
+        desk.backend.prepare(AllocateRequest((card.device,), LONG, GPU))
+    assert not smi.calls
+
+
 def test_a_claim_that_names_a_time_slice_for_an_instance_is_refused(
     station: NvidiaMachine, at: Callable[..., NvidiaDesk]
 ) -> None:
