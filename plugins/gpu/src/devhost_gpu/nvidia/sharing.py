@@ -161,9 +161,9 @@ class Limiters:
         """Yields an event when a server has started or ended, or a library has come or gone."""
         while True:
             await asyncio.sleep(self._timings.mps_check)
-            if self.time_slices.is_due:
-                await self._context.run_blocking(self.time_slices.retry)
             named = sharing(self._context.entries)
+            if named and self.time_slices.is_due:
+                await self._context.run_blocking(self.time_slices.retry)
             if named and await self._context.run_blocking(self._read, named) != self._shown:
                 yield Event("nvidia", "change")
 
