@@ -63,8 +63,10 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "absent": absent.measure,
     "memory-dra": dra.memory,
     "slices": dra.slices,
+    "slices-shared": dra.capacity,
     "change-slice": dra.changes,
     "prepare": dra.prepare,
+    "prepare-part": dra.prepare_part,
     "scrape": scrape.measure,
     "isolation": isolation.measure,
 }

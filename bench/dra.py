@@ -7,7 +7,7 @@ import importlib
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from devhost_testing.kubelet.wire import PluginConnection
 from devhost.kubelet.api import RECEIVE_LIMIT
 
 from . import measures
-from .measure import Result, percentile
+from .measure import Measure, Result, percentile
 from .process import Running, devhost, resource, synthetic, workplace
 
 CHANGES = 12
@@ -38,29 +38,35 @@ dra_node: Any = importlib.import_module("dra_node")
 
 
 @asynccontextmanager
-async def driver(*, resources: int, devices: int, plugin: bool = False) -> AsyncIterator[tuple[Any, Any]]:
+async def driver(
+    *, resources: int, devices: int, plugin: bool = False, terms: Sequence[str] = (), parts: int = 0
+) -> AsyncIterator[tuple[Any, Any]]:
     """A cluster, and a function that runs devhost there with ``resources`` resources that DRA serves.
 
     Args:
         plugin: whether the last resource is served by the device plugin instead.
+        terms: further keys of the other entries.
+        parts: how many parts each of their devices has.
 
     The files of claims are in memory, as in ``/var/run`` on a node.
     """
     with tempfile.TemporaryDirectory(prefix="devhost-bench-", dir="/dev/shm") as memory_directory:
-        async with _driver(memory_directory, resources, devices, plugin=plugin) as found:
+        async with _driver(memory_directory, resources, devices, plugin, terms, parts) as found:
             yield found
 
 
 @asynccontextmanager
-async def _driver(cdi: str, resources: int, devices: int, *, plugin: bool) -> AsyncIterator[tuple[Any, Any]]:
+async def _driver(
+    cdi: str, resources: int, devices: int, plugin: bool, terms: Sequence[str], parts: int
+) -> AsyncIterator[tuple[Any, Any]]:
     async with workplace() as (directory, kubelet):
         cluster = dra_node.Cluster(directory)
         config = synthetic(directory, resources=resources, devices=devices)
-        config = config.replace("fresh: false", "fresh: false, lasting: false")
+        config = config.replace("fresh: false", f"fresh: false, lasting: false, parts: {parts}")
         lines = config.splitlines()
         served = [number for number, line in enumerate(lines) if line.startswith("  - name: ")]
         for number in reversed(served[:-1] if plugin else served):
-            lines.insert(number + 1, "    serve: dra")
+            lines[number + 1 : number + 1] = ["    serve: dra", *(f"    {one}" for one in terms)]
         lines[1:1] = [f"dra: {{driver: {dra_node.DRIVER}}}", f"cdi: {{directory: {cdi}}}"]
         options = cluster.options
         words = [
@@ -116,6 +122,16 @@ async def slices() -> AsyncIterator[Result]:
         yield Result(measures.WRITES_AGAIN, (float(len(cluster.server.writes) - before),))
 
 
+async def capacity() -> AsyncIterator[Result]:
+    """Many devices that claims share by amount are published."""
+    share = "share: {capacity: {memory: {total: 80Gi, min: 1Gi}, cores: {total: 100, min: 1}}, limit: none}"
+    async with driver(resources=1, devices=MANY, terms=[share]) as (cluster, run), run() as running:
+        shown = await until_published(cluster, MANY)
+        yield Result(
+            measures.SHARED_PUBLISHED, (shown - running.began,), note=f"{len(cluster.slices())} slices"
+        )
+
+
 async def changes() -> AsyncIterator[Result]:
     """From a device's new health to its taint at the API server."""
     async with driver(resources=10, devices=10) as (cluster, run), run() as running:
@@ -168,13 +184,35 @@ async def _reader(cluster: Any) -> AsyncIterator[Callable[[str], Awaitable[float
 
 async def prepare() -> AsyncIterator[Result]:
     """Prepare of one claim with one device, and Allocate of one device, in turn."""
-    async with driver(resources=2, devices=10, plugin=True) as (cluster, run), run() as running:
-        await until_published(cluster, 10)
-        await running.kubelet.all_listed(1, 10)
+    prepared, read, allocated = await _in_turn(10)
+    yield Result(measures.PREPARE, tuple(prepared), note=f"of it {percentile(read, 50):.2f} for the claim")
+    yield _ratio(measures.PREPARE_RATIO, prepared, read, allocated)
+
+
+async def prepare_part() -> AsyncIterator[Result]:
+    """The same with a device that is one of seven parts, of eight devices with shared counters."""
+    found = await _in_turn(64, terms=["dra: {counters: true}"], parts=7, device="synthetic-00002")
+    yield _ratio(measures.PREPARE_PART, *found)
+
+
+def _ratio(
+    measure: Measure, prepared: Sequence[float], read: Sequence[float], allocated: Sequence[float]
+) -> Result:
+    middle = [percentile(samples, 50) for samples in (prepared, read, allocated)]
+    return Result(measure, ((middle[0] - middle[1]) / middle[2],), note=f"Allocate p50 {middle[2]:.2f} ms")
+
+
+async def _in_turn(
+    devices: int, device: str = "synthetic-00000", **more: Any
+) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
+    """The milliseconds of Prepare, of reading the claim alone, and of Allocate."""
+    async with driver(resources=2, devices=devices, plugin=True, **more) as (cluster, run), run() as running:
+        await until_published(cluster, devices)
+        await running.kubelet.all_listed(1, devices)
         path = running.kubelet.resources[resource(1)].socket
         real = PluginConnection(resource(1), path, path, RECEIVE_LIMIT)
         await real.dial(10.0)
-        place = cluster.name_of("synthetic-00000")
+        place = cluster.name_of(device)
         prepared, read, allocated = [], [], []
         async with cluster.channel() as calls, _reader(cluster) as read_one:
             for number in range(WARM_UP + CALLS):
@@ -192,7 +230,4 @@ async def prepare() -> AsyncIterator[Result]:
                 await real.allocate(["synthetic-00001"])
                 allocated.append((time.perf_counter() - began) * 1e3)
         await real.close()
-    middle = [percentile(samples[WARM_UP:], 50) for samples in (prepared, read, allocated)]
-    yield Result(measures.PREPARE, tuple(prepared[WARM_UP:]), note=f"of it {middle[1]:.2f} for the claim")
-    ratio = (middle[0] - middle[1]) / middle[2]
-    yield Result(measures.PREPARE_RATIO, (ratio,), note=f"Allocate p50 {middle[2]:.2f} ms")
+    return prepared[WARM_UP:], read[WARM_UP:], allocated[WARM_UP:]

@@ -81,6 +81,9 @@ MEMORY_DRA = Measure(
     "memory-dra", "resident memory, 10 DRA resources of 10 devices, scraped", "MB", {MAX: 55}, (MAX,)
 )
 PUBLISHED = Measure("slices-10000", "process start → slices with 10 000 devices", "s", {MAX: 60}, (MAX,))
+SHARED_PUBLISHED = Measure(
+    "slices-10000-shared", "the same with capacity that claims share by amount", "s", {MAX: 60}, (MAX,)
+)
 WRITES_AGAIN = Measure("slices-again", "writes of slices after a restart", "writes", {MAX: 0}, (MAX,))
 CHANGE_TO_SLICE = Measure(
     "change-slice", "backend's event → slice at the API server", "s", {P50: 1.2}, (P50, MAX)
@@ -92,6 +95,9 @@ PREPARE_RATIO = Measure(
     "x",
     {MAX: 1.5},
     (MAX,),
+)
+PREPARE_PART = Measure(
+    "prepare-part", "the same with one of 56 parts with shared counters", "x", {MAX: 1.5}, (MAX,)
 )
 SERIES = Measure("series", "series of 200 resources of 10 devices, all used", "series", {MAX: 5000}, (MAX,))
 SCRAPE = Measure("scrape", "reading /metrics with them", "ms", {P50: 25}, (P50, MAX))
@@ -169,10 +175,12 @@ MEASURES = (
     CPU_ABSENT,
     MEMORY_DRA,
     PUBLISHED,
+    SHARED_PUBLISHED,
     WRITES_AGAIN,
     CHANGE_TO_SLICE,
     PREPARE,
     PREPARE_RATIO,
+    PREPARE_PART,
     SERIES,
     SCRAPE,
     IDLE,

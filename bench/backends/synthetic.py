@@ -36,6 +36,7 @@ class SyntheticOptions:
     slices: int = option(10, "The number of values of the attribute `slice`.")
     fresh: bool = option(False, "Whether each scan makes new device objects.")
     lasting: bool = option(True, "Whether an answer counts for the next container too.")
+    parts: int = option(0, "The number of devices with `slice` 0 that are parts of the one before them.")
 
 
 class Synthetic(Backend):
@@ -88,10 +89,17 @@ class Synthetic(Backend):
         self._devices[number] = self._device(number, unhealthy_now)
 
     def _device(self, number: int, unhealthy_now: bool = False) -> Device:
+        step, each = self.options.slices, self.options.parts + 1
+        place = number // step % each if number % step == 0 else 0
+        whole = frozenset((f"synthetic:{number - place * step}",))
+        divided = each > 1 and number % step == 0
         return Device(
             id=f"synthetic-{number:05}",
-            attributes={"index": number, "slice": number % self.options.slices, "model": "x100"},
+            attributes={"index": number, "slice": number % step, "model": "x100"},
             claims=frozenset((f"synthetic:{number}",)),
+            part_of=whole if place else frozenset(),
+            counters={"memory": each - 1} if divided and not place else {},
+            consumes={"memory": 1} if place else {},
             numa_nodes=(number % 2,),
             health=unhealthy("by request") if unhealthy_now else HEALTHY,
         )

@@ -13,6 +13,7 @@ SRIOV = {"name": "example.com/vf", "backend": "sriov", "where": {"kind": "vf"}}
 RDMA = {"name": "rdma/hca", "backend": "rdma"}
 PROGRAMMED = {"name": "example.com/fpga", "backend": "fpga", "program": {"bitstream": "/srv/x.gbs"}}
 NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+MONITOR = {**NVIDIA, "NVIDIA_MIG_MONITOR_DEVICES": "all"}
 
 
 def configured(*resources: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -39,10 +40,14 @@ def variables(rendered: Rendered) -> dict[str, str]:
         (configured({**FUSE, "kubevirt": True}), False, ["CHOWN"], {}),
         (configured(GPU), False, [], NVIDIA),
         (configured(GPU, backends={"gpu": {"deviceListStrategy": "cdi"}}), True, [], {}),
+        (configured({**GPU, "timeSlice": "long"}), False, ["SYS_ADMIN"], MONITOR),
         (configured(FUSE, PROGRAMMED), True, [], {}),
         ({}, False, [], NVIDIA),
     ],
-    ids=["udev", "network", "eswitch", "eswitch in a name", "kubevirt", "gpu", "ctk", "program", "default"],
+    ids=[
+        *("udev", "network", "eswitch", "eswitch in a name", "kubevirt"),
+        *("gpu", "ctk", "time slice", "program", "default"),
+    ],
 )  # fmt: skip
 def test_privileges_follow_from_the_configuration(
     chart: Chart,

@@ -160,6 +160,11 @@ def test_another_driver_name_is_refused_with_the_rule(complaints: Complain, driv
         ("{}", "2:6: dra: the key driver is required (for example driver: devhost.example.com)"),
         ("", "2:5: dra: must be a mapping, not an empty value (write {} for an empty mapping)"),
         ("{driver: 4}", '2:15: dra.driver: must be text, not the number 4 (put it in quotes: "4")'),
+        (
+            "{driver: a.b, drivers: {gpu: c.d}}",
+            '2:20: dra: unknown key "drivers" (each entry can name its driver: dra: {driver: gpu.nvidia.com} '
+            "under resources)",
+        ),
         ("{driver: a.b, drvier: c}", '2:20: dra: unknown key "drvier" (did you mean driver?)'),
         (
             "{driver: a.b, extendedName: true}",

@@ -129,11 +129,11 @@ class Machine:
         return found
 
 
-async def page(address: str) -> str:
-    """The text of the status page."""
+async def page(address: str, path: str = "") -> str:
+    """The text of the status page, or of another one."""
 
     def read() -> str:
-        with urllib.request.urlopen(f"http://{address}/", timeout=240) as answer:
+        with urllib.request.urlopen(f"http://{address}/{path}", timeout=240) as answer:
             return str(answer.read().decode()).replace("<wbr>", "")  # where a browser may break a line
 
     return await asyncio.to_thread(read)
@@ -206,17 +206,32 @@ async def test_each_member_shows_what_is_published_of_its_unit(place: Path) -> N
         assert [(one["device"], one["members"]) for one in pool["devices"]] == [("x100", ["c0", "c1"])]
 
 
-async def test_explain_shows_what_a_device_takes_of_shared_counters(place: Path) -> None:
+async def test_shared_counters_and_what_is_left_of_them_are_shown_by_every_command(place: Path) -> None:
     machine = Machine(place)
     (machine.root / "cards").write_text("c0 c0.a c0.b")
     machine.serve("dra", "{counters: true}")
-    async with machine.running():
+    counter = "node--dev-c0-"
+    async with machine.running() as address:
         await machine.shows(lambda text: f"{DRIVER} waiting" in text, "status")
         await machine.cluster.register()
         text = await machine.shows(lambda text: "slice: " in text, "explain", "c0")
         assert re.search(r"\(counter of c0\): 2 of 2$", text, re.M)
         part = await machine.shows(lambda text: "slice: " in text, "explain", "c0.a")
         assert re.search(r"\(counter of c0\): 1 of 2$", part, re.M)
+        claim = machine.cluster.allocate("mine", machine.cluster.name_of("c0.a"))
+        assert (await machine.cluster.prepare(claim))[claim.uid].error == ""
+        status = await machine.shows(lambda text: "default/mine" in text, "status")
+        assert re.search(rf"^{RESOURCE} c0 {counter}\S+ 1 of 2$", status, re.M), status
+        (pool,) = (await machine.document())["pools"]
+        ((name, left),) = [(one["name"], one) for one in pool["counters"]]
+        assert left == {"set": "c0", "name": name, "total": 2, "used": 1, "free": 1}
+        amounts = {one["device"]: one["consumes"] for one in pool["devices"]}
+        assert amounts["c0"] == [{"set": "c0", "name": name, "amount": 2}]
+        in_use = f"{name} 1 of 2 (it takes 2)"
+        assert f"in use: {in_use}" in await machine.shows(bool, "explain", "c0")
+        assert in_use in await page(address)
+        classes = await machine.shows(bool, "dra", "classes", "--config", str(machine.config))
+        assert "# its devices may exclude each other: shared counters" in classes
 
 
 async def test_what_claims_use_of_a_device_is_shown_by_every_command(place: Path) -> None:
@@ -239,3 +254,7 @@ async def test_what_claims_use_of_a_device_is_shown_by_every_command(place: Path
         (found,) = json.loads(await machine.shows(bool, "explain", "c0", "--output", "json"))
         assert found["published"][0]["inUse"] == in_use
         assert in_use in await page(address)
+        labels = f'{{capacity="cores",device="c0",resource="{RESOURCE}"}}'
+        metrics = await page(address, "metrics")
+        assert f"devhost_device_capacity{labels} 10.0\n" in metrics
+        assert f"devhost_device_capacity_used{labels} 3.0\n" in metrics

@@ -23,6 +23,7 @@ from devhost.planning.amounts import ENV, NO_LIMIT, Amount, Limit
 from devhost.planning.settings import Share
 from devhost.telemetry.ask import difference
 from devhost.telemetry.document import DraStatus
+from devhost.telemetry.metrics import MOST_SHARED
 
 GIB = 2**30
 MEMORY = Amount("memory", GIB, GIB, usual=4 * GIB, attribute="memory", unit=2**20)
@@ -220,7 +221,9 @@ class Sized(Backend):
     attributes: ClassVar = {"memory": Attribute(int, "memory", 1, unit="Mi")}
 
     def discover(self) -> list[Device]:
-        return [Device("c0", {"memory": int((self.context.root / "memory").read_text())})]
+        memory = int((self.context.root / "memory").read_text())
+        more = int((self.context.root / "more").read_text()) if (self.context.root / "more").exists() else 0
+        return [Device(f"c{number}", {"memory": memory}) for number in range(1 + more)]
 
     def allocate(self, request: AllocateRequest) -> Edits:
         return Edits(env={"CARD": request.devices[0].id})
@@ -269,8 +272,16 @@ async def test_a_node_publishes_limits_and_reports_what_claims_use(node: DraNode
     assert "3Gi of 8Gi memory is free, and the claim needs 4Gi" in refused
     assert not (await node.prepare(three))[three.uid].error
     assert capacity_of(node) == {"total": "8Gi", "used": "8Gi", "free": "0"}
+    assert list(node.node.host.dra.shared()) == [("example.com/card", "c0", "memory", 8 * GIB, 8 * GIB)]
     await node.unprepare(five)
     assert capacity_of(node) == {"total": "8Gi", "used": "3Gi", "free": "5Gi"}
+
+
+async def test_metrics_have_a_bounded_number_of_devices_of_a_resource(node: DraNode) -> None:
+    (node.node.root / "more").write_text(str(MOST_SHARED))
+    node.node.look("sized")
+    await node.node.until(lambda: len(node.published()["example.com/card"]) == MOST_SHARED + 1)
+    assert len(list(node.node.host.dra.shared())) == MOST_SHARED
 
 
 async def test_a_device_that_changes_is_published_with_what_it_has(node: DraNode) -> None:

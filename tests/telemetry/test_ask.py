@@ -140,7 +140,9 @@ def test_the_place_of_a_difference_in_a_document_is_named() -> None:
             of_several = place[1:] == ("drivers",) or (
                 place[-1] == "driver" and place[1] in ("pools", "claims")
             )
-            of_device = place[:2] == ("dra", "pools") and place[-1] in ("members", "capacity")
+            of_device = place[:2] == ("dra", "pools") and place[-1] in (
+                *("members", "capacity", "counters", "consumes"),
+            )
             optional = of_several or of_device or place[-1] in ("heldBy", "claim")
             missing = "" if optional else f"{written(place)} is missing"
             assert difference(changed(place, drop), StatusDocument) == missing

@@ -346,6 +346,7 @@ def test_every_metric_is_documented_as_the_code_has_it() -> None:
 
 def test_every_declared_metric_is_scraped_once_and_no_other(metrics: Metrics) -> None:
     metrics.name_holders(lambda: ())
+    metrics.name_shared(lambda: [("a/b", "d0", "memory", 8, 1)])
     names = [metric.name for metric in metrics.collect(used=()) if metric.name.startswith("devhost_")]
     assert names == [f"devhost_{one.name}" for one in TABLE]
 
@@ -411,6 +412,17 @@ def test_holders_are_shown_at_each_scrape_and_end_with_the_container(
     held.clear()
     assert _value(metrics, "device_held", resource="a/b", device="d0", **labels) is None
     assert b"# TYPE devhost_device_held gauge" in asyncio.run(metrics.render())
+
+
+def test_what_claims_use_of_a_device_has_series_only_where_they_share_by_amount(metrics: Metrics) -> None:
+    shared = [("a/b", "d0", "memory", 2**33, 2**30), ("a/b", "d0", "cores", 100, 0)]
+    metrics.name_shared(lambda: shared)
+    labels = {"resource": "a/b", "device": "d0"}
+    assert _value(metrics, "device_capacity", capacity="memory", **labels) == 2**33
+    assert _value(metrics, "device_capacity_used", capacity="memory", **labels) == 2**30
+    assert _value(metrics, "device_capacity_used", capacity="cores", **labels) == 0
+    shared.clear()
+    assert b"devhost_device_capacity" not in asyncio.run(metrics.render())
 
 
 def test_the_use_of_devices_is_shown_as_far_as_it_is_known(metrics: Metrics) -> None:

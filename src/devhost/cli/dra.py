@@ -25,6 +25,9 @@ _PLAIN = re.compile(r"[A-Za-z][\w.-]*[./][\w./-]*")
 """Text that no YAML parser takes for anything else."""
 
 
+_COUNTED = "# its devices may exclude each other: shared counters in slices keep claims from having both"
+
+
 @click.group("dra", cls=shared.Group, help="Prints what a cluster needs for Dynamic Resource Allocation.")
 def command() -> None:
     pass
@@ -98,6 +101,7 @@ def _yaml(found: DeviceClass) -> str:
     manifest = found.manifest()
     lines = [
         *(f"# a claim may request {words}" for words in found.amounts),
+        *([_COUNTED] if found.counters else ()),
         f"apiVersion: {manifest['apiVersion']}",
         f"kind: {manifest['kind']}",
         "metadata:",

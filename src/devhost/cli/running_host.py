@@ -27,7 +27,7 @@ from devhost.telemetry.document import (
     StatusDocument,
     holder_status,
 )
-from devhost.telemetry.tables import UNKNOWN_POD, capacity, container
+from devhost.telemetry.tables import UNKNOWN_POD, capacity, container, counters
 
 from .scan_once import ScanResult, scan_once
 from .verdicts import place
@@ -238,7 +238,7 @@ def answer(document: StatusDocument) -> Running:
                     slice=each["slice"],
                     claims=claims,
                     holders=tuple(each["claims"]),
-                    in_use=capacity(each),
+                    in_use=capacity(each) or counters(each, pool),
                 )
                 for identity in each.get("members") or [each["device"]]:
                     verdicts[name, backend, identity] = Verdict(_health(each))

@@ -265,6 +265,13 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
     ]
     if shared:
         yield _first(("RESOURCE", "SHARED DEVICE", "IN USE"), shared, "devices", everything)
+    counted: list[_Row] = [
+        (pool["resource"], one["set"], one["name"], f"{one['used']} of {one['total']}")
+        for pool in dra["pools"]
+        for one in pool.get("counters", ())
+    ]
+    if counted:
+        yield _first(("RESOURCE", "COUNTER SET", "COUNTER", "IN USE"), counted, "counters", everything)
     claims: list[_Row] = [
         (
             f"{claim['namespace']}/{claim['name']}",

@@ -124,6 +124,10 @@ class LimitVariables:
 class Sharing:
     """How often the devices of a resource are handed out, and whether one by one or together."""
 
+    former_keys: ClassVar = {
+        key: f"write {key} in the entry, next to share" for key in ("timeSlice", "mps", "hami")
+    }
+
     replicas: Replicas = option(
         1, "How often each device is handed out; with `of: all`, how often all of them are.", example=100
     )
@@ -376,10 +380,16 @@ class Labels:
 class Dra:
     """Dynamic Resource Allocation, for resources with `serve: dra`."""
 
-    former_keys: ClassVar = dict.fromkeys(
-        ("class", "extendedName", "claimOptions", "profile", "attributes", "capacity", "lists", "counters"),
-        "it belongs to an entry: dra under resources",
-    )
+    former_keys: ClassVar = {
+        **dict.fromkeys(
+            (
+                *("class", "extendedName", "claimOptions", "profile"),
+                *("attributes", "capacity", "lists", "counters", "taints"),
+            ),
+            "it belongs to an entry: dra under resources",
+        ),
+        "drivers": "each entry can name its driver: dra: {driver: gpu.nvidia.com} under resources",
+    }
 
     driver: DriverName = option(
         meaning="Name of the DRA driver of entries that name no other one, the same on all nodes; DRA is "

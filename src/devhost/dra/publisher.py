@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff, TokenBucket
@@ -40,6 +40,9 @@ from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
 from .mover import node_of
 from .record import SliceRecord
 from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool, hash_of, may_be_ours
+
+if TYPE_CHECKING:
+    from devhost.planning.counters import CounterSet
 
 log = get(__name__)
 
@@ -344,6 +347,11 @@ class Publisher:
         """The name of the slice in which the API server has confirmed a device; empty if none."""
         state = self._states.get(resource)
         return "" if state is None else state.confirmed.get(device_id, "")
+
+    def counter_sets(self, resource: str) -> Sequence[CounterSet]:
+        """The shared counters of a resource, as its slices have them."""
+        state = self._states.get(resource)
+        return () if state is None else state.pool.counter_sets
 
     # What is at the API server
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from devhost.backend.model import AnyHolder, ClaimHolder, sound_reason
 from devhost.planning import naming
@@ -11,6 +13,8 @@ from devhost.planning.amounts import written
 from devhost.planning.claims import Key, Reason
 from devhost.telemetry.document import (
     ClaimedDeviceStatus,
+    ConsumesCounters,
+    CounterStatus,
     DraClaimStatus,
     DraDeviceStatus,
     DraPoolStatus,
@@ -21,10 +25,14 @@ from devhost.telemetry.document import (
     held_by,
     holder_status,
 )
+from devhost.telemetry.metrics import MOST_SHARED, Shared
 
 from .front_end import DraFrontEnd
 from .inventory import DraDevice
 from .upkeep import KEPT
+
+if TYPE_CHECKING:
+    from devhost.planning.counters import CounterSet
 
 
 def report(*front_ends: DraFrontEnd) -> DraStatus:
@@ -149,19 +157,50 @@ def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
             offered[one.resource].append(one)
     holders = front_end.claims.by_device()
     for resource, entry in sorted(inventory.entries().items()):
-        yield {
+        sets = front_end.publisher.counter_sets(resource)
+        held = {one.device.id for one in offered[resource] if any(holders.get(key) for key in one.keys)}
+        consumes = _consumes(sets)
+        pool: DraPoolStatus = {
             "resource": resource,
             "backend": entry.backend,
             "entry": f"resources[{entry.index}]",
             "pool": inventory.pool(resource, entry.backend),
             "deviceClass": entry.dra.device_class or naming.device_class(resource),
             "extendedName": entry.dra.extended_name,
-            "devices": [_device(front_end, holders, one) for one in offered[resource]],
+            "devices": [
+                _device(front_end, holders, one, consumes.get(one.device.id, {})) for one in offered[resource]
+            ],
         }
+        if sets:
+            pool["counters"] = _counters(sets, held)
+        yield pool
+
+
+def _counters(sets: Sequence[CounterSet], held: Collection[str]) -> list[CounterStatus]:
+    """The shared counters of a pool, and what the devices take of them that claims hold."""
+    found: list[CounterStatus] = []
+    for one in sets:
+        for name, total in one.most.items():
+            used = sum(taken.get(name, 0) for device, taken in one.taken.items() if device in held)
+            free = max(0, total - used)
+            found.append({"set": one.name, "name": name, "total": total, "used": used, "free": free})
+    return found
+
+
+def _consumes(sets: Sequence[CounterSet]) -> Mapping[str, ConsumesCounters]:
+    """What each device takes of the counters, by its id."""
+    return {
+        device: {"consumes": [{"set": one.name, "name": name, "amount": taken[name]} for name in taken]}
+        for one in sets
+        for device, taken in one.taken.items()
+    }
 
 
 def _device(
-    front_end: DraFrontEnd, holders: Mapping[Key, Sequence[ClaimHolder]], one: DraDevice
+    front_end: DraFrontEnd,
+    holders: Mapping[Key, Sequence[ClaimHolder]],
+    one: DraDevice,
+    consumes: ConsumesCounters,
 ) -> DraDeviceStatus:
     return {
         "device": one.device.id,
@@ -174,6 +213,7 @@ def _device(
         "numaNodes": list(one.device.numa_nodes),
         "claims": [_named(claim) for claim in sorted({c for key in one.keys for c in holders.get(key, ())})],
         **_capacity(front_end, one),
+        **consumes,
         **held_by(one.bound.held_by if one.bound else ()),
     }
 
@@ -184,21 +224,36 @@ def _members(one: DraDevice) -> DraUnitStatus:
 
 def _capacity(front_end: DraFrontEnd, one: DraDevice) -> SharedByAmount:
     """What claims use of a device that they share by amount."""
-    if not (amounts := one.entry.share.amounts):
+    if not (found := _amounts(front_end, one)):
         return {}
-    sizes = {amount.name: amount.size(one.device.attributes) or 0 for amount in amounts}
-    used = front_end.claims.used(one.key, sizes)
     return {
         "capacity": [
             {
                 "name": name,
                 "total": written(size),
-                "used": written(used[name]),
-                "free": written(max(0, size - used[name])),
+                "used": written(used),
+                "free": written(max(0, size - used)),
             }
-            for name, size in sizes.items()
+            for name, size, used in found
         ]
     }
+
+
+def _amounts(front_end: DraFrontEnd, one: DraDevice) -> Sequence[tuple[str, int, int]]:
+    """Each capacity of a device that claims share by amount: its name, what there is, and what is used."""
+    sizes = {amount.name: amount.size(one.device.attributes) or 0 for amount in one.entry.share.amounts}
+    used = front_end.claims.used(one.key, sizes) if sizes else {}
+    return [(name, size, used[name]) for name, size in sizes.items()]
+
+
+def amounts(front_end: DraFrontEnd) -> Iterator[Shared]:
+    """What claims use of the devices that they share by amount, of :data:`MOST_SHARED` of each resource."""
+    seen: Counter[str] = Counter()
+    for one in (*front_end.inventory.offered(), *front_end.inventory.unplugged()):
+        if one.entry.share.amounts and seen[one.resource] < MOST_SHARED:
+            seen[one.resource] += 1
+            for name, size, used in _amounts(front_end, one):
+                yield one.resource, one.device.id, name, size, used
 
 
 def _claim(front_end: DraFrontEnd, uid: str) -> DraClaimStatus:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AttributeValue, Cause, Device, Health, sound_reason
@@ -32,6 +32,9 @@ from devhost.planning.settings import OF_ANY, Effect, Version
 from devhost.planning.taints import is_tainted, taint_value, taints_of
 
 from .aliases import NOTHING, Aliased
+
+if TYPE_CHECKING:
+    from devhost.planning.counters import CounterSet
 
 SLOTS = "slots"
 """The capacity of a shared device, of which a claim uses one or more."""
@@ -192,6 +195,8 @@ class Pool:
         self._slots: dict[str, Slot] = {}
         self._slices: list[DesiredSlice] = []
         self._counters: list[DesiredSlice] = []
+        self.counter_sets: Sequence[CounterSet] = ()
+        """The counters of the latest :meth:`slices`."""
 
     def object_name(self, index: int) -> str:
         """The name of the ResourceSlice with this number; the order of names is the order of numbers.
@@ -254,7 +259,7 @@ class Pool:
         if any(offer.counters for offer in offers):
             self._count(offers, bodies, left_out, supported="sharedCounters" not in dropped)
         else:
-            self._counters = []
+            self._counters, self.counter_sets = [], ()
         self._described = described
         self._seat(bodies)
         self._slices = self._arranged(bodies)
@@ -283,6 +288,7 @@ class Pool:
         for identity, other in excluded(one for one in devices if one.id in apart).items():
             del bodies[identity]
             left_out.append(LeftOut(identity, "", f"{other} excludes it, and {apart[identity]}"))
+        self.counter_sets = sets
         for some in sets:
             for identity, taken in some.taken.items():
                 consumes = [{"counterSet": some.name, "counters": _counters(taken)}]

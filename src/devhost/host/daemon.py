@@ -231,6 +231,7 @@ async def serve(options: Options) -> None:
     metrics.name_verdicts(
         lambda: ((one.kind, one.by, one.reason, one.since) for one in host.verdicts.in_force)
     )
+    metrics.name_shared(host.dra.shared)
     if options.pod_metrics:
         metrics.name_holders(lambda: _held(host))
     if options.use_metrics:

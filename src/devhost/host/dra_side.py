@@ -27,7 +27,7 @@ from devhost.planning.sides import NO_UNITS, Sides
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.document import DraStatus
-from devhost.telemetry.metrics import Metrics
+from devhost.telemetry.metrics import Metrics, Shared
 
 from .services import Services
 from .timing import Timing
@@ -192,6 +192,13 @@ class DraSide:
             from devhost.dra.report import unhealthy
 
             yield from unhealthy(front_end)
+
+    def shared(self) -> Iterator[Shared]:
+        """What claims use of the devices that they share by amount."""
+        for front_end in self.front_ends.values():
+            from devhost.dra.report import amounts
+
+            yield from amounts(front_end)
 
     @property
     def registered(self) -> bool:

@@ -19,13 +19,15 @@ class DeviceClass:
     """One class: its name, and the resources whose devices it selects, by their driver.
 
     ``extended_name`` is the resource whose name pods without claims may request; empty if they may not.
-    ``amounts`` is what a claim may request of each device, in words, if claims share by amount.
+    ``amounts`` is what a claim may request of each device, in words, if claims share by amount. ``counters``
+    is whether devices that exclude each other are offered together.
     """
 
     name: str
     resources: Mapping[str, Sequence[str]]
     extended_name: str = ""
     amounts: tuple[str, ...] = ()
+    counters: bool = False
 
     def expression(self) -> str:
         """The CEL expression that is true for the devices of the class.
@@ -73,9 +75,12 @@ def device_classes(resources: Iterable[tuple[str, ResourceSettings]]) -> list[De
     members: dict[str, dict[str, bool]] = {}
     drivers: dict[str, dict[str, list[str]]] = {}
     amounts: dict[str, dict[str, None]] = {}
+    counted: set[str] = set()
     for name, entry in resources:
         title = entry.dra.device_class or device_class(name)
         amounts.setdefault(title, {}).update((one.words, None) for one in entry.share.amounts)
+        if entry.counts:
+            counted.add(title)
         found = members.setdefault(title, {})
         if name not in found:
             drivers.setdefault(title, {}).setdefault(entry.driver, []).append(name)
@@ -85,5 +90,7 @@ def device_classes(resources: Iterable[tuple[str, ResourceSettings]]) -> list[De
         extended = [name for name, wanted in found.items() if wanted]
         if extended and len(found) > 1:
             raise ClassesOverlap(title, tuple(found))
-        classes.append(DeviceClass(title, drivers[title], "".join(extended), tuple(amounts[title])))
+        classes.append(
+            DeviceClass(title, drivers[title], "".join(extended), tuple(amounts[title]), title in counted)
+        )
     return classes

@@ -358,7 +358,37 @@ class SharedByAmount(TypedDict, total=False):
     capacity: list[CapacityStatus]
 
 
-class DraDeviceStatus(Reasoned, DraUnitStatus, SharedByAmount):
+class CounterStatus(TypedDict):
+    """A shared counter of a pool: its set, how much of it there is, what held devices take, and the rest."""
+
+    set: str
+    name: str
+    total: int
+    used: int
+    free: int
+
+
+class SharedCounters(TypedDict, total=False):
+    """The shared counters of a pool; other pools do not have the key."""
+
+    counters: list[CounterStatus]
+
+
+class ConsumedStatus(TypedDict):
+    """What a device takes of a shared counter."""
+
+    set: str
+    name: str
+    amount: int
+
+
+class ConsumesCounters(TypedDict, total=False):
+    """What a device takes of the pool's shared counters; other devices do not have the key."""
+
+    consumes: list[ConsumedStatus]
+
+
+class DraDeviceStatus(Reasoned, DraUnitStatus, SharedByAmount, ConsumesCounters):
     """One device that is offered through DRA.
 
     ``device`` is the id of the backend, ``name`` its name in the pool, ``slice`` the name of its
@@ -382,7 +412,7 @@ class OfDriver(TypedDict, total=False):
     driver: str
 
 
-class DraPoolStatus(OfDriver):
+class DraPoolStatus(OfDriver, SharedCounters):
     """The devices of one resource with ``serve: dra``.
 
     ``entry`` is its place in the configuration (``resources[2]``), ``pool`` the name of its pool,

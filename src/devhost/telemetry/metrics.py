@@ -94,6 +94,9 @@ Used = tuple[str, str, Usage]
 Entry = tuple[str, str, str, bool, int]
 """An entry's place in the file, name and backend, whether it is optional, and its number of devices."""
 
+Shared = tuple[str, str, str, int, int]
+"""A resource, one of its devices, a capacity that claims share by amount, how much there is, and is used."""
+
 Owner = Literal["resource", "prepared", "backend", "labels", "observer", "driver"]
 """What series belong to: its name is their first label, and they end with it. ``prepared`` is a resource for
 which the kubelet calls PreStartContainer, ``labels`` a backend whose node labels are enabled, ``driver`` the
@@ -400,6 +403,20 @@ TABLE = (
     ),
     Declaration(
         "gauge",
+        "device_capacity",
+        "What a device has of a capacity that claims share by amount, in ones (bytes).",
+        more=("resource", "device", "capacity"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_capacity_used",
+        "What claims use of it.",
+        more=("resource", "device", "capacity"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
         "device_held",
         "1 for each device and container that holds it; the container's labels are empty if unknown.",
         more=("resource", "device", "namespace", "pod", "container"),
@@ -439,6 +456,9 @@ OTHER_REASONS = "other reasons"
 
 MOST_VERDICTS = 20
 """The maximum number of pairs of author and reason of verdicts with separate series."""
+
+MOST_SHARED = 1000
+"""The maximum number of devices of a resource with series of what claims share by amount."""
 
 OTHER_AUTHORS = "others"
 """The label value for all other authors."""
@@ -517,6 +537,7 @@ class Metrics:
         self._left: Callable[[], Iterable[Left]] = lambda: ()
         self._entries: Callable[[], Iterable[Entry]] = lambda: ()
         self._verdicts: Callable[[], Iterable[Given]] = lambda: ()
+        self._shared: Callable[[], Iterable[Shared]] = lambda: ()
         self._held: Callable[[], Iterable[Held]] | None = None
         self._used: Callable[[], Awaitable[Iterable[Used]]] | None = None
         self._config: Callable[[], str] = str
@@ -584,6 +605,10 @@ class Metrics:
         """Adds the metrics of verdicts in force."""
         self._verdicts = given
 
+    def name_shared(self, shared: Callable[[], Iterable[Shared]]) -> None:
+        """Adds the metrics of devices that claims share by amount, if there are any."""
+        self._shared = shared
+
     def name_config(self, sha256: Callable[[], str]) -> None:
         """Adds the metric of the file in force, by its SHA-256; empty for none."""
         self._config = sha256
@@ -626,6 +651,9 @@ class Metrics:
             ),
         )
         yield "config_info", (((sha256,), 1) for sha256 in filter(None, [self._config()]))
+        if shared := list(self._shared()):
+            yield "device_capacity", (((*names, name), size) for *names, name, size, _ in shared)
+            yield "device_capacity_used", (((*names, name), used) for *names, name, _, used in shared)
         if self._held is not None:
             yield (
                 "device_held",

@@ -19,6 +19,7 @@ from .document import (
     DepartedStatus,
     DeviceStatus,
     DraDeviceStatus,
+    DraPoolStatus,
     EntryStatus,
     HeldStatus,
     HolderStatus,
@@ -104,6 +105,17 @@ def container(holder: HolderStatus | None, unnamed: str = UNKNOWN_POD) -> str:
 def capacity(device: DraDeviceStatus) -> str:
     """What claims use of a device that they share by amount; empty for another device."""
     return ", ".join(f"{one['name']} {one['used']} of {one['total']}" for one in device.get("capacity", ()))
+
+
+def counters(device: DraDeviceStatus, pool: DraPoolStatus) -> str:
+    """What is in use of the shared counters of which a device takes some, and what it takes."""
+    found = {(one["set"], one["name"]): one for one in pool.get("counters", ())}
+    taken = ((found.get((one["set"], one["name"])), one) for one in device.get("consumes", ()))
+    return ", ".join(
+        f"{one['name']} {known['used']} of {known['total']} (it takes {one['amount']})"
+        for known, one in taken
+        if known is not None
+    )
 
 
 def reason(row: WithReason) -> str:

@@ -35,6 +35,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- $firmware := false -}}
 {{- $owners := false -}}
 {{- $eswitch := false -}}
+{{- $slices := false -}}
 {{- $dra := eq (toString (default dict .Values.dra).enabled) "true" -}}
 {{- $files := list -}}
 {{- range $config.resources -}}
@@ -42,6 +43,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
   {{- if eq (toString .inject) "cdi" -}}{{- $inject = true -}}{{- end -}}
   {{- if and (eq (toString .backend) "udev") (eq (toString .kubevirt) "true") -}}{{- $owners = true -}}{{- end -}}
   {{- if and (eq (toString .backend) "sriov") (contains "eswitchMode" (list .name .where | toJson)) -}}{{- $eswitch = true -}}{{- end -}}
+  {{- if and (eq (toString .backend) "gpu") .timeSlice -}}{{- $slices = true -}}{{- end -}}
   {{- with .program -}}
     {{- $programs = true -}}
     {{- $files = append $files (dir .bitstream) -}}
@@ -77,6 +79,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit $gpu.partitions | ternary "privileged" $least)) -}}
 {{- $needed := list -}}
 {{- if $eswitch -}}{{- $needed = append $needed "NET_ADMIN" -}}{{- end -}}
+{{- if $slices -}}{{- $needed = append $needed "SYS_ADMIN" -}}{{- end -}}
 {{- if eq (include "devhost.wanted" (list $host.deviceOwners $owners)) "true" -}}{{- $needed = append $needed "CHOWN" -}}{{- end -}}
 network: {{ include "devhost.wanted" (list .Values.hostNetwork (or (hasKey $used "sriov") (hasKey $used "rdma"))) }}
 cdi: {{ include "devhost.wanted" (list $host.cdi (or $inject $toolkit $dra)) }}

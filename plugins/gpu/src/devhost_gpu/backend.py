@@ -22,6 +22,7 @@ from devhost.backend import (
     unhealthy,
 )
 from devhost.backend.errors import one_line
+from devhost.backend.model import NOTHING
 from devhost.backend.sysfs import Sysfs
 
 from .attributes import ATTRIBUTES
@@ -30,7 +31,7 @@ from .driverless import LastAttributes, missing_drivers
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
 from .limits import limits_without_effect
-from .options import FIRMWARE, HAMI_USE, GpuOptions, GpuResourceOptions, limiting, mps_entries
+from .options import FIRMWARE, HAMI_USE, TIME_SLICE, GpuOptions, GpuResourceOptions, mps_entries, sharing
 from .vendor import (
     CanLink,
     CanMeasure,
@@ -131,10 +132,10 @@ class Gpu(Backend):
             *self._missing_modules(groups),
             *limits_without_effect(self.options, self._sysfs, groups, self._cards.values()),
         ]
-        missing = self._limiters.refresh() if self._limiters else {}
-        limiters = (use for entry in limiting(self.context.entries) for use in entry.limiters)
-        uses = {use: missing.get(use, "") for use in limiters}
-        devices = [unusable(card, uses) for card in self._cards.values()]
+        missing, failed = self._limiters.refresh() if self._limiters else ({}, {})
+        needed = (use for entry in sharing(self.context.entries) for use in entry.uses if use != FIRMWARE)
+        uses = {use: missing.get(use, "") for use in needed}
+        devices = [unusable(card, uses, failed) for card in self._cards.values()]
         return self._partitioner.withhold(devices) if self._partitioner else devices
 
     def _missing_modules(self, groups: Mapping[str, Sequence[Adapter]]) -> Sequence[MissingDriver]:
@@ -162,6 +163,20 @@ class Gpu(Backend):
                 self._check_limiters(card, request.options)
         asked = ContainerRequest(self.options, self._sysfs, request.options, request.shares, request.consumed)
         return Edits.merge(self._vendors[vendor].edits(cards, asked) for vendor, cards in own.items())
+
+    def prepare(self, request: AllocateRequest) -> None:
+        """Sets the time slice of GPUs before a container starts.
+
+        Raises:
+            AllocationError: it cannot be set.
+        """
+        wanted = request.options.time_slice
+        cards = [self._card(device) for device in request.devices] if wanted else []
+        for card in cards:
+            if why := unusable(card, {TIME_SLICE: ""}).unusable_for.get(TIME_SLICE):
+                raise AllocationError(f"{card.id}: {why}")
+        if cards and self._limiters:
+            self._limiters.time_slices.set([card.id for card in cards], wanted)
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """The unhealthy cards, as each vendor's code reports them."""
@@ -259,12 +274,21 @@ class Gpu(Backend):
             vendor = maker(self.options, self.context, self._environment)
             self._vendors = {**self._vendors, name: vendor}
             if name == NVIDIA:
-                from .nvidia.sharing import Limiters
-
-                self._limiters = Limiters(self.context, self._environment.timings)
+                self._limiters = self._nvidia_limiters()
             limiters = {"limiters": self._limiters} if self._limiters else {}
             self._events.update({**self._vendors, **limiters})
         return vendor.scan(adapters)
+
+    def _nvidia_limiters(self) -> Limiters:
+        from .nvidia.sharing import Limiters
+        from .nvidia.time_slices import TimeSlices
+
+        def is_closed() -> bool:
+            vendor = self._vendors[NVIDIA]
+            return self.context.released or (isinstance(vendor, CanRelease) and vendor.is_closed)
+
+        slices = TimeSlices(self.context, self.options.driver_root, self._environment, is_closed)
+        return Limiters(self.context, self._environment.timings, slices)
 
     def _with_wedged(self, cards: Mapping[str, Card], adapters: Sequence[Adapter]) -> Mapping[str, Card]:
         """The cards, made Unhealthy if their driver has reported a reset and does not answer."""
@@ -306,12 +330,13 @@ class Gpu(Backend):
         return [_with_health(card, reason) for card in self._cards.values() if card.vendor == vendor]
 
 
-def unusable(card: Card, limiters: Mapping[str, str]) -> Device:
+def unusable(card: Card, limiters: Mapping[str, str], failed: Mapping[str, str] = NOTHING) -> Device:
     """The device of a card, with what it cannot be used for.
 
     Args:
         limiters: by the names of the uses, why what limits the containers of an entry does not; empty if it
             does.
+        failed: why the time slice of a card is not set, by its id.
     """
     found = dict(card.device.unusable_for)
     if not getattr(card.facts, "mei", ()):
@@ -320,6 +345,9 @@ def unusable(card: Card, limiters: Mapping[str, str]) -> Device:
     for use, reason in limiters.items():
         if use.startswith(HAMI_USE):
             wrong = reason if card.vendor == NVIDIA else "hami is for NVIDIA GPUs, which this is not"
+        elif use == TIME_SLICE:
+            why = reason or failed.get(card.id, "")
+            wrong = why if is_whole else "timeSlice is for whole NVIDIA GPUs, which this is not"
         else:
             wrong = reason if is_whole else "mps is for whole NVIDIA GPUs, which this is not"
         if wrong:

@@ -96,6 +96,11 @@ class Timings:
         What one run of nvidia-ctk may take: it wakes up the GPUs.
     ``nvidia_ctk_grace``
         What nvidia-ctk may take to end after it was killed.
+
+    Time slices; ``first_delay`` and ``last_delay`` count here, too:
+
+    ``nvidia_smi``
+        What one run of nvidia-smi for one GPU may take.
     """
 
     new_vendor: float = 5.0
@@ -130,6 +135,7 @@ class Timings:
     specification_retry: float = 1.0
     nvidia_ctk: float = 25.0
     nvidia_ctk_grace: float = 2.0
+    nvidia_smi: float = 5.0
 
 
 DEFAULT = Timings()

@@ -365,6 +365,12 @@ class Hami:
                 raise OptionError(f'"{path}" is not absolute', key=key)
 
 
+TIME_SLICE = "timeSlice"
+"""The use that needs NVIDIA's program for time slices."""
+
+TimeSlice = Literal["default", "short", "medium", "long"]
+"""How long a program has an NVIDIA GPU before the next one's turn, in the order of nvidia-smi's numbers."""
+
 FIRMWARE = "firmware"
 """The use that needs the firmware interface of an Intel card."""
 
@@ -391,7 +397,21 @@ class GpuResourceOptions:
         "The library of HAMi, which limits memory and cores of containers that share NVIDIA GPUs.",
         example={"directory": "/usr/local/vgpu"},
     )
+    time_slice: TimeSlice | None = option(
+        None,
+        "How long one program has an NVIDIA GPU before the next one's turn; set before containers start. If "
+        "absent, GPUs keep what they have.",
+        example="long",
+    )
     resource: str = field(default="", init=False, metadata={"meaning": "The name of the entry."})
+
+    def __post_init__(self) -> None:
+        if self.time_slice and self.mps:
+            raise OptionError(
+                "has no effect with mps, whose server runs all programs together",
+                key="timeSlice",
+                hint="remove one of them",
+            )
 
     def named(self, resource: str) -> Self:
         """The same with the name of the entry: NVIDIA's daemon names directories after resources.
@@ -413,7 +433,13 @@ class GpuResourceOptions:
     def uses(self) -> Collection[str]:
         """The uses that a card can be unusable for (``Device.unusable_for``)."""
         firmware = [FIRMWARE] if self.firmware else []
-        return [*firmware, *self.limiters]
+        time_slice = [TIME_SLICE] if self.time_slice else []
+        return [*firmware, *time_slice, *self.limiters]
+
+    @property
+    def prepares(self) -> bool:
+        """Whether GPUs must be set up before each container starts."""
+        return self.time_slice is not None
 
     @property
     def limiters(self) -> Collection[str]:
@@ -446,6 +472,7 @@ def mps_entries(entries: Collection[object]) -> list[GpuResourceOptions]:
     return [entry for entry in entries if isinstance(entry, GpuResourceOptions) and entry.mps]
 
 
-def limiting(entries: Collection[object]) -> list[GpuResourceOptions]:
-    """The entries that name anything that limits containers."""
-    return [entry for entry in entries if isinstance(entry, GpuResourceOptions) and entry.limiters]
+def sharing(entries: Collection[object]) -> list[GpuResourceOptions]:
+    """The entries that need anything of the host by which containers share NVIDIA GPUs."""
+    own = (entry for entry in entries if isinstance(entry, GpuResourceOptions))
+    return [entry for entry in own if entry.limiters or entry.time_slice]

@@ -27,6 +27,7 @@ from devhost.telemetry.tables import (
     awaits,
     capacity,
     container,
+    counters,
     empty_entry,
     in_use,
     judged,
@@ -456,7 +457,11 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
         for one in drivers_of(dra)
     ]
     headers = ("Driver", "State", "Slices", "Writes", "Synced", "Error")
-    found = [(pool["resource"], one) for pool in dra["pools"] for one in pool["devices"]]
+    found = [
+        (pool["resource"], one, capacity(one) or counters(one, pool))
+        for pool in dra["pools"]
+        for one in pool["devices"]
+    ]
     found.sort(key=lambda one: (_rank(one[1]), one[0], natural(one[1]["device"])))
     rows = [
         Row(
@@ -466,7 +471,7 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
                 health(one["health"]),
                 one["slice"] or "not published",
                 few([f"{claim['namespace']}/{claim.get('claim', '')}" for claim in one["claims"]]),
-                capacity(one),
+                used,
                 one["reason"],
             ),
             {
@@ -474,7 +479,7 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
                 "class": _rank(one).style,
             },
         )
-        for resource, one in found[:MOST]
+        for resource, one, used in found[:MOST]
     ]
     moving = [
         Row(

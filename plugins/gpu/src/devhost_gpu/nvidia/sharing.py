@@ -19,11 +19,12 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from devhost.backend import Context, Edits, Event, Mount
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import NVIDIA
-from devhost_gpu.environment import DEFAULT, Timings
-from devhost_gpu.options import GpuResourceOptions, Hami, limiting
+from devhost_gpu.environment import Timings
+from devhost_gpu.options import TIME_SLICE, GpuResourceOptions, Hami, sharing
 from devhost_gpu.vendor import Card, ContainerRequest
 
 from .cards import NvidiaFacts
+from .time_slices import TimeSlices
 
 DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -138,27 +139,36 @@ def _is_whole(card: Card) -> bool:
 
 
 class Limiters:
-    """Checks whether what limits the containers of the configured entries is there."""
+    """Checks whether what limits the containers of the configured entries is there, and sets time slices."""
 
-    def __init__(self, context: Context, timings: Timings = DEFAULT) -> None:
+    def __init__(self, context: Context, timings: Timings, time_slices: TimeSlices) -> None:
+        self.time_slices = time_slices
         self._context = context
         self._timings = timings
         self._sysfs = Sysfs(context.root)
         # Replaced whole, never changed: scans set it on another thread.
-        self._shown: Mapping[str, str] = {}
+        self._shown: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
 
-    def refresh(self) -> Mapping[str, str]:
-        """Reads what is missing: the reason, by the name of the use (``Device.unusable_for``)."""
-        self._shown = self.missing(limiting(self._context.entries))
+    def refresh(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Reads what is missing: the reason, by the name of the use (``Device.unusable_for``).
+
+        The second result is why the time slice of a GPU is not set, by its UUID.
+        """
+        self._shown = self._read(sharing(self._context.entries))
         return self._shown
 
     async def watch(self) -> AsyncIterator[Event]:
         """Yields an event when a server has started or ended, or a library has come or gone."""
         while True:
             await asyncio.sleep(self._timings.mps_check)
-            named = limiting(self._context.entries)
-            if named and await self._context.run_blocking(self.missing, named) != self._shown:
+            named = sharing(self._context.entries)
+            if named and self.time_slices.is_due:
+                await self._context.run_blocking(self.time_slices.retry)
+            if named and await self._context.run_blocking(self._read, named) != self._shown:
                 yield Event("nvidia", "change")
+
+    def _read(self, entries: Collection[GpuResourceOptions]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        return self.missing(entries), self.time_slices.failed
 
     def missing(self, entries: Collection[GpuResourceOptions]) -> Mapping[str, str]:
         """What these entries need and is not there: the reason, by the name of the use."""
@@ -171,4 +181,6 @@ class Limiters:
             files = _hami_files(use.hami).values() if use.hami else ()
             if path := next((one for one in files if not self._sysfs.exists(one)), ""):
                 found[use.hami_use] = f"HAMi is not installed: {path} does not exist"
+            if use.time_slice and (reason := self.time_slices.missing()):
+                found[TIME_SLICE] = reason
         return found
