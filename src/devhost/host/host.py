@@ -122,6 +122,7 @@ class Host:
         patience: float | None = None,
         alone: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self.started = time.time()
         self.metrics = metrics = metrics or Metrics()
         tag = "" if kubelet_dir == KUBELET_DIRECTORY else str(kubelet_dir.absolute())
         self.root = root

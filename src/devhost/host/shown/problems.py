@@ -20,7 +20,7 @@ from devhost.discovery.provisioning import State as ProvisioningState
 from devhost.discovery.scanner import State as BackendState
 from devhost.host.host import Host
 from devhost.runtime.log import printable
-from devhost.telemetry.document import ProblemKind
+from devhost.telemetry.problem_kinds import ProblemKind
 
 from .entries import State as EntryState
 from .shortages import refusal_reason
