@@ -482,7 +482,7 @@ class Host:
         if self.replanner.handover is None:
             if not any(plugin.backends for plugin in catalog.observers):
                 return
-            from devhost.discovery.handover import Handover
+            from devhost.discovery.handover.preparation import Handover
 
             record = self._record.file
             handover = Handover(
