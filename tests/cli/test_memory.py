@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from pathlib import Path
+
+from devhost_testing.kubelet import KubeletSimulator
+
+DEFAULT = Path(__file__).parents[2] / "config/devhost.yaml"
 
 
 def _run(code: str) -> str:
@@ -70,3 +76,68 @@ def test_a_rare_module_is_imported_when_it_is_used_and_not_before() -> None:
         "print(sys.modules['shutil'].__spec__.name, sslproto.SSLProtocol.__name__)\n"
     )
     assert shown.splitlines() == ["False True True", "shutil SSLProtocol"]
+
+
+RARE = (
+    *("click", "fractions", "ipaddress", "shlex", "ssl", "tempfile"),
+    *("devhost.allocation.cdi.injector", "devhost.config.amounts", "devhost.config.difference"),
+    *("devhost.config.rollout", "devhost.discovery.handover", "devhost.discovery.usage", "devhost.dra"),
+    *("devhost.host.shown.status", "devhost.planning.counters", "devhost.planning.give.edits"),
+    *("devhost.planning.moves", "devhost.planning.profiles", "devhost.planning.sides"),
+    *("devhost.telemetry.document", "devhost.telemetry.page.skeleton", "devhost_neuron"),
+    *("devhost_gpu.nvidia", "devhost_udev.groups", "devhost_udev.members"),
+)
+"""Modules that a node with the default configuration does not need."""
+
+LOADED = """
+import os, sys
+
+def leave(code):
+    names = [name for name, module in sys.modules.items() if type(module).__name__ != "Deferred"]
+    print(*names, flush=True)
+    end(code)
+
+end, os._exit = os._exit, leave
+from devhost.cli import main
+main()
+"""
+"""Runs devhost, which prints at its end which modules it has imported."""
+
+
+async def test_with_the_default_configuration_a_node_imports_nothing_for_rare_features(
+    tmp_path: Path,
+) -> None:
+    for directory in ("sys/bus", "sys/class", "sys/devices", "dev", "proc"):
+        (tmp_path / "root" / directory).mkdir(parents=True)
+    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
+        command = ["--config", str(DEFAULT), "--root", str(tmp_path / "root"), "--listen", "127.0.0.1:0"]
+        command += ["--kubelet-dir", str(kubelet.directory), "--state-dir", str(tmp_path / "state")]
+        process = await asyncio.create_subprocess_exec(
+            *(
+                sys.executable,
+                "-c",
+                LOADED,
+                "run",
+                *command,
+                "--status-socket",
+                str(tmp_path / "status.sock"),
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        async with asyncio.timeout(120):
+            port = 0
+            async for line in process.stderr:
+                text = line.decode()
+                port = int(text.rpartition(":")[2]) if " listening address=" in text else port
+                if "entry has no devices entry=resources[20] " in text:
+                    break
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: devhost\r\n\r\n")
+            assert b"devhost_build_info" in await reader.read()
+            writer.close()
+            process.terminate()
+            printed, _ = await process.communicate()
+    assert {"devhost.host.host", "devhost_gpu", "devhost_udev.scan"} <= {*printed.decode().split()}
+    assert {*printed.decode().split()}.isdisjoint(RARE)

@@ -24,8 +24,9 @@ from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import registration_pb2
 from devhost.host.timing import Timing
+from devhost.planning.dra_timing import DraTiming
 from devhost.planning.settings import DraOptions
-from devhost.planning.sides import DraTiming, Moving
+from devhost.planning.sides import Moving
 from devhost.telemetry.document import DraStatus
 
 DRIVER = "devhost.example.com"

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from devhost.backend.model import ClaimHolder, Device
 from devhost.backend.where import Block, Term, Text
 from devhost.planning.claims import Held, Key
+from devhost.planning.dra_timing import RECHECK, SETTLE
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.planner import make_plan, plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
-from devhost.planning.sides import RECHECK, SETTLE, Listed, Sides
+from devhost.planning.sides import Listed, Sides
 
 KEY = ("toy", "d0")
 NAME = "example.com/toy"

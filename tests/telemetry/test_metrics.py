@@ -14,7 +14,6 @@ from scraped_series import move, samples, value
 from devhost.backend import Usage
 from devhost.discovery.provisioning import State
 from devhost.planning.plan import RefusalKind
-from devhost.telemetry.document import ProblemKind
 from devhost.telemetry.exposition import TURN
 from devhost.telemetry.metrics import (
     MOST_REASONS,
@@ -29,6 +28,7 @@ from devhost.telemetry.metrics import (
     ObserverFailure,
     device_samples,
 )
+from devhost.telemetry.problem_kinds import ProblemKind
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
 

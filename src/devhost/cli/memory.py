@@ -16,7 +16,21 @@ _M_ARENA_MAX = -8
 _OPENSSL = ("ssl", "_hashlib")
 """The modules that load OpenSSL: asyncio imports the first, hashlib the second, and both work without."""
 
-_RARE = ("ast", "calendar", "ipaddress", "locale", "shutil", "tempfile", "tokenize", "asyncio.sslproto")
+_RARE = (
+    *(
+        "ast",
+        "base64",
+        "calendar",
+        "ipaddress",
+        "locale",
+        "pkgutil",
+        "shlex",
+        "shutil",
+        "tempfile",
+        "tokenize",
+    ),
+    "asyncio.sslproto",
+)
 """Modules that other modules import for a few rare calls."""
 
 _OWN_HASHES = ("_md5", "_sha1", "_blake2", "_sha3")

@@ -23,11 +23,12 @@ from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import ClaimHolder
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import holder_field
+from devhost.planning.dra_timing import NODE as DRA_NODE
+from devhost.planning.dra_timing import DraTiming
 from devhost.planning.moves import Move, Origin
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
-from devhost.planning.sides import NODE as DRA_NODE
-from devhost.planning.sides import DraTiming, Listed, Sides
+from devhost.planning.sides import Listed, Sides
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler, Retry
 from devhost.runtime.tasks import Tasks

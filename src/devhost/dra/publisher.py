@@ -30,7 +30,8 @@ from devhost.backend.errors import DevhostError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, unhealthy
 from devhost.planning.claims import Key
-from devhost.planning.sides import NODE, DraTiming, Sides
+from devhost.planning.dra_timing import NODE, DraTiming
+from devhost.planning.sides import Sides
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import Metrics

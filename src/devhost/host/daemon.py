@@ -30,7 +30,6 @@ from devhost.runtime.sockets import too_long
 from devhost.runtime.systemd import SystemdNotifier, line
 from devhost.runtime.text import duration
 from devhost.runtime.watchdog import Watchdog
-from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Used, Wrong
 from devhost.telemetry.status import Command, StatusServer
@@ -41,11 +40,11 @@ from .host import KUBELET_DIRECTORY, Host
 from .shown.entries import place
 from .shown.problems import problems
 from .shown.readiness import Look, rehearsed
-from .shown.status import captured, holders
 
 if TYPE_CHECKING:
     from devhost.dra.node_condition import NodeCondition
     from devhost.runtime.turns import Turns
+    from devhost.telemetry.document import StatusDocument
     from devhost.telemetry.page.serving import StatusPage
 
 log = get(__name__)
@@ -181,7 +180,7 @@ async def serve(options: Options) -> None:
     if listen is not None:
         from devhost.telemetry.page.serving import StatusPage
 
-        status_page = StatusPage(lambda: captured(host), pods=bool(options.show_pods))
+        status_page = StatusPage(lambda: _captured(host), pods=bool(options.show_pods))
 
     def read() -> Loaded:
         return check_dra(_in_tree(load(options.config), tree), options)
@@ -237,7 +236,7 @@ async def serve(options: Options) -> None:
     if options.use_metrics:
         metrics.name_usage(_usage(host))
     status_server = StatusServer(
-        lambda: captured(host),
+        lambda: _captured(host),
         kubelet_dir=options.kubelet_dir,
         socket=options.status_socket,
         commands=_commands(host),
@@ -320,7 +319,7 @@ def _node_condition(
     from devhost.dra.node_condition import node_condition
 
     def capture() -> Callable[[], StatusDocument] | None:
-        return captured(host) if host.planned else None
+        return _captured(host) if host.planned else None
 
     return node_condition(options.dra, options.startup_taints, directory, capture, changed)
 
@@ -399,6 +398,12 @@ def _loop_failed() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None
     return failed
 
 
+def _captured(host: Host) -> Callable[[], StatusDocument]:
+    from .shown.status import captured  # 0.2 MB, only when the status is read
+
+    return captured(host)
+
+
 def _wrong(host: Host) -> Wrong:
     found = problems(host)
     return found.counts, [(problem.kind, problem.subject, problem.reason) for problem in found.shown]
@@ -425,6 +430,8 @@ def _line(host: Host) -> str:
 
 
 def _held(host: Host) -> Iterator[Held]:
+    from .shown.status import holders  # only if metrics name pods
+
     for resource, device, holder in holders(host):
         yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
@@ -20,13 +21,10 @@ from devhost.backend.errors import EnvironmentFailure
 from devhost.discovery.scanner import Scanner
 from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.planning.claims import Key, Reason
-from devhost.planning.moves import Move
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Settings
-from devhost.planning.sides import NO_UNITS, Sides
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
-from devhost.telemetry.document import DraStatus
 from devhost.telemetry.metrics import Metrics, Shared
 
 from .services import Services
@@ -35,8 +33,13 @@ from .timing import Timing
 if TYPE_CHECKING:
     from devhost.dra.credentials import Access
     from devhost.dra.front_end import DraFrontEnd
+    from devhost.planning.moves import Move
+    from devhost.planning.sides import Sides
+    from devhost.telemetry.document import DraStatus
 
 log = get(__name__)
+
+NO_DEVICES: Mapping[Key, str] = MappingProxyType({})
 
 
 class DraSide:
@@ -216,14 +219,16 @@ class DraSide:
     def _open(
         self,
         driver: str,
-        published: Mapping[tuple[str, str], str] = NO_UNITS,
-        units: Mapping[tuple[str, str], str] = NO_UNITS,
+        published: Mapping[tuple[str, str], str] = NO_DEVICES,
+        units: Mapping[tuple[str, str], str] = NO_DEVICES,
     ) -> None:
         """Makes the front end: the settings need it, or it removes what an earlier run left.
 
         Without it, pods of an earlier run could not end. It waits for files with the access that are missing.
         """
         assert self.options is not None
+        from devhost.planning.sides import Sides
+
         self._allocations.own_driver(driver)
         self.sides = self.sides or Sides(time.monotonic, self._timing.dra)
         self.sides.start(published, driver, units)

@@ -122,6 +122,7 @@ class Host:
         patience: float | None = None,
         alone: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self.started = time.time()
         self.metrics = metrics = metrics or Metrics()
         tag = "" if kubelet_dir == KUBELET_DIRECTORY else str(kubelet_dir.absolute())
         self.root = root
@@ -481,7 +482,7 @@ class Host:
         if self.replanner.handover is None:
             if not any(plugin.backends for plugin in catalog.observers):
                 return
-            from devhost.discovery.handover import Handover
+            from devhost.discovery.handover.preparation import Handover
 
             record = self._record.file
             handover = Handover(

@@ -27,7 +27,7 @@ from .services import Services
 from .shown.publication import Publication
 
 if TYPE_CHECKING:
-    from devhost.discovery.handover import Handover
+    from devhost.discovery.handover.preparation import Handover
 
 
 class Replanner:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.allocator import Allocator
@@ -31,7 +32,6 @@ from devhost.kubelet.rivals import Rivals
 from devhost.planning.claims import PodClaims, Reason
 from devhost.planning.plan import Offer, PlannedResource, Units
 from devhost.planning.settings import Of, ResourceSettings
-from devhost.planning.sides import Listed
 from devhost.telemetry.metrics import Metrics, device_samples
 
 from .shown.device_log import DeviceLog
@@ -39,6 +39,9 @@ from .shown.publication import Publication
 from .shown.publisher import EventPublisher
 from .shown.recent_removals import RecentRemovals
 from .timing import Timing
+
+if TYPE_CHECKING:
+    from devhost.planning.sides import Listed
 
 GONE = "the device is gone"
 """Why a device that its backend does not find is no longer listed."""
@@ -239,6 +242,8 @@ class ResourceService:
 
     def listed(self) -> Listed:
         """How many healthy tokens the kubelet knows; unknown while a stream has not sent the newest list."""
+        from devhost.planning.sides import Listed  # only where DRA is used
+
         sent = self.registration.up_to_date
         return Listed(self.entry.backend, self.inventory.snapshot.healthy if sent else None)
 

@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from devhost.allocation.allocator import Allocator
 from devhost.allocation.inventory import Inventory
-from devhost.planning.sides import Listed
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 
 from .service import ResourceService
 from .shown.publisher import Present
+
+if TYPE_CHECKING:
+    from devhost.planning.sides import Listed
 
 log = get(__name__)
 

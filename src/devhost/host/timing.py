@@ -9,7 +9,7 @@ from devhost.backend.frozen import frozen
 from devhost.config.watcher import Timing as ConfigTiming
 from devhost.discovery.timing import Timing as DiscoveryTiming
 from devhost.kubelet.timing import Timing as KubeletTiming
-from devhost.planning.sides import DraTiming
+from devhost.planning.dra_timing import DraTiming
 
 
 @frozen

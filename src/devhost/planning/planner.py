@@ -12,7 +12,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import PURPOSE, AnyHolder, AttributeValue, Device
@@ -37,8 +37,10 @@ from .plan import (
     unit_id,
 )
 from .settings import Of, ResourceSettings, Serve, Settings, WhenEmpty
-from .sides import Sides
 from .tokens import ALL
+
+if TYPE_CHECKING:
+    from .sides import Sides  # only where DRA is used
 
 STRIDE = 256
 """Devices between two points at which a plan can be interrupted: about two milliseconds."""

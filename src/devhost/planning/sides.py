@@ -8,8 +8,8 @@ until no scheduler can allocate it on the side that it has left.
 * **From the plugin to DRA**: until the Node, as read after the device left the list, offers at most as many
   tokens of the resource as the list has healthy ones.
 * **From DRA to the plugin, to another DRA resource or to another DRA driver**: until the API server has
-  confirmed slices without the device, schedulers have had :data:`SETTLE` seconds to notice, and no
-  ResourceClaim has it allocated.
+  confirmed slices without the device, schedulers have had ``SETTLE`` seconds (:mod:`.dra_timing`) to notice,
+  and no ResourceClaim has it allocated.
 
 The plan sees a moving device as held through the resource that it leaves. It gives neither the device nor
 hardware that it shares to any other resource, and returns it to the resource that it leaves if the
@@ -26,46 +26,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder
 
 from .claims import Held, Key
+from .dra_timing import NODE, DraTiming
 from .plan import Found, Plan
 from .settings import ResourceSettings, Serve
 
-SETTLE = 30.0
-"""Seconds after which every scheduler has noticed that a device left its ResourceSlice."""
-
-RECHECK = 60.0
-"""Seconds between two lists of ResourceClaims while one of them has a moving device allocated."""
-
 NO_UNITS: Mapping[Key, str] = MappingProxyType({})
-
-
-@frozen
-class DraTiming:
-    """How long Dynamic Resource Allocation waits. Durations in seconds; tests pass shorter ones."""
-
-    settle: float = 1.0
-    """From a change to the writes of slices that follow from it: devices often change together."""
-
-    gap: float = 5.0
-    """Least time between two rounds of writes: each write wakes every scheduler."""
-
-    write: float = 0.2
-    """Between two writes."""
-
-    node: float = 3.0
-    """Between two looks at the Node; a kubelet updates its status about every ten seconds."""
-
-    schedulers: float = SETTLE
-    """See :data:`SETTLE`."""
-
-    recheck: float = RECHECK
-    """See :data:`RECHECK`."""
-
-
-NODE = DraTiming()
 
 _FROM_PLUGIN = "it is moving from the device plugin to DRA: devhost waits"
 _FROM_DRA = "it is moving away from DRA: devhost waits"

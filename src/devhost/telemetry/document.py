@@ -11,6 +11,8 @@ from typing import Literal, TypedDict, TypeVar, cast
 
 from devhost.backend.model import AnyHolder, ClaimHolder
 
+from .problem_kinds import ProblemKind
+
 
 class Reload(TypedDict):
     """The last time a configuration was read.
@@ -272,31 +274,6 @@ class PlanRefusal(Reasoned):
     device: str
     kind: str
     reason: str
-
-
-ProblemKind = Literal[
-    "config",
-    "kubelet",
-    "task",
-    "plugin",
-    "resource",
-    "dra",
-    "node",
-    "allocation",
-    "backend",
-    "driver",
-    "entry",
-    "plan",
-    "device",
-    "refused",
-    "verdict",
-    "events",
-    "provisioning",
-    "labels",
-    "observer",
-    "pods",
-]
-"""The kinds of problems, the most important first."""
 
 
 class ProblemStatus(Reasoned):

@@ -20,8 +20,8 @@ from devhost.backend import Usage
 from devhost.backend.frozen import frozen
 from devhost.runtime.log import dropped, printable
 
-from .document import ProblemKind
 from .exposition import Distribution, Family, Gathered, Kind, Metric, Number, process, text
+from .problem_kinds import ProblemKind
 
 
 class CallFailure(StrEnum):

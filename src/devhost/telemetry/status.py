@@ -16,6 +16,7 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from socket import socket as Socket
+from typing import TYPE_CHECKING
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
@@ -25,7 +26,8 @@ from devhost.runtime import log, rundir
 from devhost.runtime.http import Answer, HttpServer, Limits, Response, Route, Stream
 from devhost.runtime.newest import INTERVAL, Newest
 
-from .document import StatusDocument, StatusSource, complete, json_line
+if TYPE_CHECKING:
+    from .document import StatusDocument, StatusSource
 
 LIMITS = Limits(connections=16, streams=8, head_deadline=5.0, body_deadline=5.0, stream_deadline=30.0)
 """Watchers leave connections to others. A user may stop the terminal of one for a moment."""
@@ -180,10 +182,14 @@ class StatusServer:
 
 
 def _line(found: StatusDocument | Callable[[], StatusDocument]) -> bytes:
+    from .document import complete, json_line  # 0.2 MB, only when the status is read
+
     return json_line(complete(found))
 
 
 async def _done(command: Command, parameters: Mapping[str, str]) -> Response:
+    from .document import json_line
+
     try:
         return Response(json_line(await command(parameters)), "application/json")
     except DevhostError as error:

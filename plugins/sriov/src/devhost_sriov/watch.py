@@ -11,7 +11,6 @@ pod without ``hostNetwork`` they report nothing about the node.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import struct
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -28,7 +27,7 @@ from devhost.backend.netlink import (
     text,
 )
 from devhost.backend.sysfs import is_live
-from devhost.backend.traffic import WIDEST, normal
+from devhost.backend.traffic import WIDEST, normal, spelled
 
 from .netlink import BUS_NAME, CHANGES, DEV_NAME
 from .network import Network
@@ -102,7 +101,7 @@ class RouteSource:
         found = dict(attributes(data[_IFADDR.size :])) if wanted else {}
         for kind in (_IFA_LOCAL, _IFA_ADDRESS):
             value = found.get(kind, b"")
-            if len(value) in (4, 16) and str(ipaddress.ip_address(value)) in wanted:
+            if spelled(value) in wanted:
                 yield ROUTES
                 return
 

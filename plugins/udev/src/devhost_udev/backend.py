@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from devhost.backend import (
     AllocateRequest,
@@ -20,10 +21,12 @@ from devhost.backend.sysfs import natural, prefix_of
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device, to_kubevirt
 from .attributes import ATTRIBUTES
-from .groups import Assembled, Groups
 from .options import KUBEVIRT, UdevOptions, Use
 from .scan import Record, Scan
 from .watch import node_events
+
+if TYPE_CHECKING:
+    from .groups import Assembled, Groups
 
 
 class Udev(Backend):
@@ -40,7 +43,11 @@ class Udev(Backend):
         self._prefix = prefix_of(context.root)
         self._scan = Scan(context.root, options.shared_serials)
         self._wanted_by_groups = frozenset().union(*(group.wanted for group in options.groups))
-        self._groups = Groups(options.groups, context.root, self._scan)
+        self._groups: Groups | None = None
+        if options.groups:
+            from .groups import Groups  # 0.2 MB, only where there are groups
+
+            self._groups = Groups(options.groups, context.root, self._scan)
         self._list: list[Device] = []
         self._list_of: tuple[int, object] | None = None
         self._duplicates: Mapping[str, tuple[str, ...]] = {}
@@ -59,7 +66,7 @@ class Udev(Backend):
             OSError: sysfs cannot be listed.
         """
         self._scan.update(self._wanted_by_groups.union(self.context.wanted))
-        assembled = self._groups.update()
+        assembled = self._assembled if self._groups is None else self._groups.update()
         edition = self._scan.edition
         if self._list_of is None or self._list_of[0] != edition or self._list_of[1] is not assembled:
             records = self._scan.records.values()

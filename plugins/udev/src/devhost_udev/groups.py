@@ -211,8 +211,6 @@ class Groups:
 
     def update(self) -> Mapping[str, Assembled]:
         """The devices of all groups by id; an unchanged one is the same object as before."""
-        if not self._groups:
-            return self._known
         outside = [self._paths.matches(p) if is_glob(p) else self._paths.exists(p) for p in self._outside]
         seen = (self._scan.edition, self._scan.nodes.edition, outside)
         if seen != self._seen:

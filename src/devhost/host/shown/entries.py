@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from devhost.backend import MissingDriver
 from devhost.backend.frozen import frozen
@@ -22,7 +23,9 @@ from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
-from devhost.telemetry.document import EntryStatus, held_by
+
+if TYPE_CHECKING:
+    from devhost.telemetry.document import EntryStatus
 
 MAX_COMPARISONS = 50_000
 """Most comparisons of a device with a block for all reasons of one plan: about 0.1 s of the event loop."""
@@ -271,6 +274,8 @@ def place(entry: ResourceSettings) -> str:
 
 
 def _described(outcome: EntryOutcome, remark: str) -> EntryStatus:
+    from devhost.telemetry.document import held_by  # 0.2 MB, only for a status document
+
     return {
         "entry": place(outcome.entry),
         "name": outcome.entry.name,

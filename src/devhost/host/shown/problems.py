@@ -21,7 +21,7 @@ from devhost.discovery.scanner import State as BackendState
 from devhost.host.host import Host
 from devhost.planning.claims import users
 from devhost.runtime.log import printable
-from devhost.telemetry.document import ProblemKind
+from devhost.telemetry.problem_kinds import ProblemKind
 
 from .entries import State as EntryState
 from .shortages import refusal_reason

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 NOT_HELD: tuple[Sequence[Key], Holder | None] = ((), None)
 
-_STARTED = datetime.now(UTC)
-
 
 def status(host: Host) -> StatusDocument:
     """The current state of the host."""
@@ -72,7 +70,7 @@ def captured(host: Host) -> Callable[[], StatusDocument]:
         "devhost": {
             "version": __version__,
             "pid": os.getpid(),
-            "startedAt": _iso(_STARTED.timestamp()),
+            "startedAt": _iso(host.started),
             "root": str(host.root.absolute()),
             "config": str(host.configuration.file),
             "configDigest": digest(host.configuration.read_from),

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from devhost.runtime.http import Answer, Response, Route, Stream
 from devhost.runtime.newest import INTERVAL, REST, Newest
-from devhost.telemetry.document import StatusDocument, StatusSource, complete, json_line, without_holders
 
 if TYPE_CHECKING:
+    from devhost.telemetry.document import StatusDocument, StatusSource
+
     from .skeleton import Rendering
 
 STALE = 1.0
@@ -57,6 +58,8 @@ class StatusPage:
         name = node or node_name()
 
         def shown(found: StatusDocument | Callable[[], StatusDocument]) -> StatusDocument:
+            from devhost.telemetry.document import complete, without_holders
+
             document = complete(found)
             return document if pods else without_holders(document)
 
@@ -64,6 +67,11 @@ class StatusPage:
             from .skeleton import render  # on a thread, and only while a page is open: 1 MB
 
             return render(shown(found), name, datetime.now(UTC), pods=pods)
+
+        def encoded(found: StatusDocument | Callable[[], StatusDocument]) -> bytes:
+            from devhost.telemetry.document import json_line  # on a thread, as above
+
+            return json_line(shown(found))
 
         self._live = Newest(
             document,
@@ -73,7 +81,7 @@ class StatusPage:
             stale=STALE,
             refresh=REFRESH,
         )
-        self._json = Newest(document, lambda found: json_line(shown(found)), stale=STALE, rest=rest)
+        self._json = Newest(document, encoded, stale=STALE, rest=rest)
 
     def changed(self) -> None:
         """The document changed: open pages are updated. This is inexpensive."""

@@ -1,70 +1,42 @@
-"""Calls hooks of plugins before a container gets devices, and after containers have released them.
+"""When hooks of plugins are called: before a container gets devices, and after containers released them.
 
 A device that was given to a container or a claim is *used* until the hooks after the release have returned.
-It is recorded before it is given, so that a restart of devhost, or of the machine, does not offer it
-unprepared. The kubelet allocates a device again as soon as its pod has ended, which devhost learns later: so
-Allocate waits for these hooks too, and refuses the pod if they take long.
+It is recorded before it is given (:mod:`.record`), so that a restart of devhost, or of the machine,
+does not offer it unprepared. The kubelet allocates a device again as soon as its pod has ended, which devhost
+learns later: so Allocate waits for these hooks too, and refuses the pod if they take long.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from devhost.backend import trusted
 from devhost.backend.backoff import Backoff
 from devhost.backend.base import ContainerRequest
-from devhost.backend.errors import (
-    AllocationError,
-    BackendError,
-    BackendTimeout,
-    EnvironmentFailure,
-    one_line,
-    words,
-)
-from devhost.backend.files import make_directory, replace_file
-from devhost.backend.frozen import frozen
+from devhost.backend.errors import AllocationError
 from devhost.backend.incident import Incident
-from devhost.backend.model import Device, DeviceNode, Edits, Health, Holder, Mount, unhealthy
+from devhost.backend.model import Device, Edits, Health, Holder, unhealthy
+from devhost.discovery.catalog import Catalog
+from devhost.discovery.timing import NODE, Timing
 from devhost.planning.claims import Held, Key
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
-from devhost.runtime.worker import FILE_DEADLINE, WorkerThread
-from devhost.telemetry.metrics import Metrics, ObserverFailure
+from devhost.runtime.worker import WorkerThread
+from devhost.telemetry.metrics import Metrics
 
-from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
-from .timing import NODE, Timing
+from .calls import HookCalls
+from .record import Given, HandoverRecord, Row
 
 if TYPE_CHECKING:
-    from .scanner import Scanner
+    from devhost.discovery.scanner import Scanner
 
 log = get(__name__)
 
 PREPARED = "being prepared for the next container"
-
-MAX_BYTES = 8 << 20
-"""A larger record is not read."""
-
-
-@frozen
-class Given:
-    """What a container, or a request of a claim, was given.
-
-    ``tokens`` are empty for a claim; ``at`` is in monotonic seconds.
-    """
-
-    backend: str
-    devices: frozenset[str]
-    resource: str
-    tokens: tuple[str, ...] = ()
-    additions: Edits = Edits()
-    at: float = -math.inf
 
 
 @dataclass(eq=False)
@@ -103,53 +75,38 @@ class Handover:
         timing: Timing = NODE,
     ) -> None:
         self._tasks = tasks
-        self._metrics = metrics
+        self._hooks = HookCalls(metrics, timing)
+        self._record = HandoverRecord(file)
         self._scanners = scanners
         self._held = held
         self._replan = replan
-        self._file = file
         self._alone = alone
         self._timing = timing
-        self._plugins: Sequence[InstalledObserver] = ()
-        self._workers: dict[str, WorkerThread] = {}
-        """The threads of the hooks before a container, by plugin."""
         self._used: dict[Key, Given] = {}
         self._due: dict[Key, _Due] = {}
         self._ready: set[Key] = set()
         """Devices that are prepared, although the kubelet still lists the containers that had them."""
-        self._recorder = WorkerThread("handover-record", "the record of used devices")
-        self._record_failure = Incident()
 
     def follow(self, catalog: Catalog) -> None:
         """Uses the hooks of this catalog from now on."""
-        self._plugins = [one for one in catalog.observers if one.backends]
-        for plugin in self._plugins:
-            for name in plugin.backends:
-                if name not in catalog.installed:
-                    log.warning("a hook is for an unknown backend", plugin=plugin.name, backend=name)
+        self._hooks.follow(catalog)
 
     async def read(self) -> Sequence[Given]:
         """Takes the record of an earlier run; returns what containers were given, which may still run."""
-        try:
-            rows = await self._recorder.call(FILE_DEADLINE, self._read)
-        except FileNotFoundError:
-            return ()
-        except (BackendTimeout, EnvironmentFailure, OSError, ValueError, TypeError, LookupError) as error:
-            log.error("the record of used devices is not read", file=str(self._file), reason=one_line(error))
-            return ()
-        for given, row in rows:
-            for device in row["used"]:
-                self._used.setdefault((given.backend, device), given)
-        return [given for given, row in rows if given.tokens and not row["released"]]
+        rows = await self._record.read()
+        for row in rows:
+            for device in row.used:
+                self._used.setdefault((row.given.backend, device), row.given)
+        return [row.given for row in rows if row.given.tokens and not row.released]
 
     def close(self) -> None:
         """Ends the threads; does not wait for them."""
-        for worker in (*self._workers.values(), self._recorder):
-            worker.close()
+        self._hooks.close()
+        self._record.close()
 
     def apply(self) -> None:
         """Makes devices Unhealthy that were released, and calls their hooks. Called before each plan."""
-        concerned = {name for plugin in self._plugins for name in plugin.backends}
+        concerned = self._hooks.backends
         held = {one.key: one for one in self._held() if not one.moving}
         for key, one in held.items():  # given when there was no hook yet
             known = key in self._used or key in self._ready
@@ -181,14 +138,12 @@ class Handover:
         given = Given(request.backend, ids, request.resource, tuple(tokens))
         self._used.update(dict.fromkeys(keys, given))
         self._ready.difference_update(keys)
-        await self._record()
-        parts = [
-            await self._addition(plugin, request) for plugin in self._with(request.backend, BEFORE_CONTAINER)
-        ]
+        await self._write_record()
+        parts = await self._hooks.before(request)
         given = replace(given, additions=Edits.merge(parts), at=time.monotonic())
         self._used.update(dict.fromkeys(keys, given))
         if parts:
-            await self._record()
+            await self._write_record()
 
     async def _prepared(self, keys: Sequence[Key], request: ContainerRequest, tokens: Sequence[str]) -> None:
         """Waits until the devices of an earlier container are prepared."""
@@ -218,23 +173,6 @@ class Handover:
             reason = f"{late.keys[0][1]} is unhealthy: {late.health.reason}"
             raise AllocationError(f"{request.resource}: {reason}") from None
 
-    async def _addition(self, plugin: InstalledObserver, request: ContainerRequest) -> Edits:
-        worker = self._workers.get(plugin.name)
-        if worker is None:
-            worker = self._workers[plugin.name] = WorkerThread(f"before-{plugin.name}")
-
-        try:
-            call = worker.call(
-                self._timing.handover_before, _called, plugin, BEFORE_CONTAINER, request=request
-            )
-            parts = [one for one in await call if one is not None]
-            if wrong := [type(one).__name__ for one in parts if not isinstance(one, Edits)]:
-                raise BackendError(f"it answered {wrong[0]}, not Edits")
-        except BackendError as error:
-            reason = self._failed(plugin, BEFORE_CONTAINER, error)
-            raise AllocationError(f"{request.resource}: {reason}") from None
-        return Edits.merge(parts)
-
     def _begin(self, keys: Iterable[Key]) -> None:
         """Begins to prepare devices; those that were given together are prepared together."""
         groups: dict[int, list[Key]] = {}
@@ -243,7 +181,7 @@ class Handover:
             if scanner is not None and key[1] in scanner.devices:
                 groups.setdefault(id(self._used[key]), []).append(key)
         for group in groups.values():
-            if not self._with(group[0][0], AFTER_RELEASE):
+            if not self._hooks.has_after(group[0][0]):
                 for key in group:
                     del self._used[key]
                 continue
@@ -259,7 +197,7 @@ class Handover:
         backend, backoff, incident = due.keys[0][0], Backoff(*self._timing.handover_pauses), Incident()
         names = [device for _, device in due.keys]
         worker = WorkerThread(f"after-{backend}")
-        await self._record()
+        await self._write_record()
         try:
             while reason := await self._released(worker, due):
                 if incident.news(reason):
@@ -274,101 +212,27 @@ class Handover:
             self._due.pop(key, None)
             self._used.pop(key, None)
             self._ready.add(key)
-        await self._record()
+        await self._write_record()
         due.done.set()
         self._replan()
 
     async def _released(self, worker: WorkerThread, due: _Due) -> str:
         """Calls each hook after a release once; returns why one failed."""
         backend = due.keys[0][0]
-        plugins = self._with(backend, AFTER_RELEASE)
-        if plugins and worker.abandoned:  # two calls for one device never run at the same time
+        # two calls for one device never run at the same time
+        if self._hooks.has_after(backend) and worker.abandoned:
             return due.reason
         scanner = self._scanners().get(backend)
         found = scanner.devices if scanner is not None else {}
         devices = tuple(found[device] for _, device in due.keys if device in found)
         if len(devices) < len(due.keys):
             return "it is gone"
-        for plugin in plugins:
-            arguments = {"backend": backend, "devices": devices}
-            try:
-                await worker.call(self._timing.handover_after, _called, plugin, AFTER_RELEASE, **arguments)
-            except BackendError as error:
-                return self._failed(plugin, AFTER_RELEASE, error)
-        return ""
+        return await self._hooks.after(worker, backend, devices)
 
-    def _with(self, backend: str, hook: str) -> list[InstalledObserver]:
-        return [one for one in self._plugins if hook in one.hooks and backend in one.backends]
-
-    def _failed(self, plugin: InstalledObserver, hook: str, error: BackendError) -> str:
-        """Counts a failed call; returns the reason."""
-        kind = ObserverFailure.TIMEOUT if isinstance(error, BackendTimeout) else ObserverFailure.ERROR
-        self._metrics.add("observer_failures_total", plugin.name, kind)
-        return f"{hook} of {plugin.name}: {error.message}"
-
-    async def _record(self) -> None:
-        if self._file is None:
-            return
-        try:
-            await self._recorder.call(FILE_DEADLINE, _write, self._file, self._rows())
-        except (BackendTimeout, OSError) as error:
-            if self._record_failure.news(one_line(error)):
-                log.error("used devices are not recorded", file=str(self._file), reason=one_line(error))
-        else:
-            self._record_failure.over()
-
-    def _read(self) -> list[tuple[Given, Mapping[str, Any]]]:
-        if self._file is None:
-            return []
-        rows = json.loads(trusted.content(self._file, MAX_BYTES))["given"]
-        return [(_given(row), row) for row in rows]
-
-    def _rows(self) -> list[dict[str, Any]]:
+    async def _write_record(self) -> None:
         rows: dict[tuple[int, bool], tuple[Given, list[str]]] = {}
         for key, given in self._used.items():
             rows.setdefault((id(given), key in self._due), (given, []))[1].append(key[1])
-        return [
-            {"used": used, "released": released, **_row(given)}
-            for (_, released), (given, used) in rows.items()
-        ]
-
-
-def _write(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    make_directory(file.parent, 0o700)
-    replace_file(file, json.dumps({"given": rows}).encode(), f".{file.stem}-", 0o600)
-
-
-def _called(plugin: InstalledObserver, hook: str, **arguments: object) -> list[Any]:
-    """Calls a hook. Raises ``BackendError`` if it raises anything."""
-    try:
-        return list(plugin.call(hook, **arguments))
-    except BackendError as error:
-        raise BackendError(words(error)) from None
-    except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
-        raise BackendError(one_line(error)) from None
-
-
-def _row(given: Given) -> dict[str, Any]:
-    added = given.additions
-    return {
-        "backend": given.backend,
-        "devices": sorted(given.devices),
-        "resource": given.resource,
-        "tokens": given.tokens,
-        "nodes": [asdict(node) for node in added.nodes],
-        "mounts": [asdict(mount) for mount in added.mounts],
-        "env": dict(added.env),
-        "annotations": dict(added.annotations),
-        "cdiDevices": added.cdi_devices,
-    }
-
-
-def _given(row: Mapping[str, Any]) -> Given:
-    additions = Edits(
-        nodes=tuple(DeviceNode(**one) for one in row["nodes"]),
-        mounts=tuple(Mount(**one) for one in row["mounts"]),
-        env=row["env"],
-        annotations=row["annotations"],
-        cdi_devices=tuple(row["cdiDevices"]),
-    )
-    return Given(row["backend"], frozenset(row["devices"]), row["resource"], tuple(row["tokens"]), additions)
+        await self._record.write(
+            [Row(given, used, released) for (_, released), (given, used) in rows.items()]
+        )

@@ -1,0 +1,105 @@
+"""Calls the hooks of plugins for the devices that containers get and release, on threads with deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from devhost.backend.base import ContainerRequest
+from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, one_line, words
+from devhost.backend.model import Device, Edits
+from devhost.discovery.catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
+from devhost.discovery.timing import Timing
+from devhost.runtime.log import get
+from devhost.runtime.worker import WorkerThread
+from devhost.telemetry.metrics import Metrics, ObserverFailure
+
+log = get(__name__)
+
+
+class HookCalls:
+    """The plugins with hooks for devices of named backends."""
+
+    def __init__(self, metrics: Metrics, timing: Timing) -> None:
+        self._metrics = metrics
+        self._timing = timing
+        self._plugins: Sequence[InstalledObserver] = ()
+        self._workers: dict[str, WorkerThread] = {}
+        """The threads of the hooks before a container, by plugin."""
+
+    def follow(self, catalog: Catalog) -> None:
+        """Uses the hooks of this catalog from now on."""
+        self._plugins = [one for one in catalog.observers if one.backends]
+        for plugin in self._plugins:
+            for name in plugin.backends:
+                if name not in catalog.installed:
+                    log.warning("a hook is for an unknown backend", plugin=plugin.name, backend=name)
+
+    @property
+    def backends(self) -> set[str]:
+        """The names of the backends that plugins have hooks for."""
+        return {name for plugin in self._plugins for name in plugin.backends}
+
+    def close(self) -> None:
+        """Ends the threads; does not wait for them."""
+        for worker in self._workers.values():
+            worker.close()
+
+    async def before(self, request: ContainerRequest) -> list[Edits]:
+        """What each plugin adds for a container.
+
+        Raises:
+            AllocationError: a hook refuses the container, failed or hangs.
+        """
+        plugins = self._with(request.backend, BEFORE_CONTAINER)
+        return [await self._addition(plugin, request) for plugin in plugins]
+
+    async def _addition(self, plugin: InstalledObserver, request: ContainerRequest) -> Edits:
+        worker = self._workers.get(plugin.name)
+        if worker is None:
+            worker = self._workers[plugin.name] = WorkerThread(f"before-{plugin.name}")
+
+        try:
+            call = worker.call(
+                self._timing.handover_before, _called, plugin, BEFORE_CONTAINER, request=request
+            )
+            parts = [one for one in await call if one is not None]
+            if wrong := [type(one).__name__ for one in parts if not isinstance(one, Edits)]:
+                raise BackendError(f"it answered {wrong[0]}, not Edits")
+        except BackendError as error:
+            reason = self._failed(plugin, BEFORE_CONTAINER, error)
+            raise AllocationError(f"{request.resource}: {reason}") from None
+        return Edits.merge(parts)
+
+    def has_after(self, backend: str) -> bool:
+        """Whether a plugin has a hook for released devices of a backend."""
+        return bool(self._with(backend, AFTER_RELEASE))
+
+    async def after(self, worker: WorkerThread, backend: str, devices: Iterable[Device]) -> str:
+        """Calls each hook after a release once, on this thread; returns why one failed."""
+        for plugin in self._with(backend, AFTER_RELEASE):
+            arguments = {"backend": backend, "devices": devices}
+            try:
+                await worker.call(self._timing.handover_after, _called, plugin, AFTER_RELEASE, **arguments)
+            except BackendError as error:
+                return self._failed(plugin, AFTER_RELEASE, error)
+        return ""
+
+    def _with(self, backend: str, hook: str) -> list[InstalledObserver]:
+        return [one for one in self._plugins if hook in one.hooks and backend in one.backends]
+
+    def _failed(self, plugin: InstalledObserver, hook: str, error: BackendError) -> str:
+        """Counts a failed call; returns the reason."""
+        kind = ObserverFailure.TIMEOUT if isinstance(error, BackendTimeout) else ObserverFailure.ERROR
+        self._metrics.add("observer_failures_total", plugin.name, kind)
+        return f"{hook} of {plugin.name}: {error.message}"
+
+
+def _called(plugin: InstalledObserver, hook: str, **arguments: object) -> list[Any]:
+    """Calls a hook. Raises ``BackendError`` if it raises anything."""
+    try:
+        return list(plugin.call(hook, **arguments))
+    except BackendError as error:
+        raise BackendError(words(error)) from None
+    except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
+        raise BackendError(one_line(error)) from None
