@@ -168,7 +168,8 @@ MDEV = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
 
 
 def virtual_machines(root: Path) -> Tree:
-    """A node for KubeVirt: GPUs, a QAT function, an NVMe drive, bound to vfio-pci or not; a vGPU; USB devices."""
+    """A node for KubeVirt: GPUs, a QAT function and an NVMe drive, bound to vfio-pci or not; a vGPU;
+    USB devices."""
     tree = _sriov(root)
     for number, (address, ids, driver) in enumerate(
         (

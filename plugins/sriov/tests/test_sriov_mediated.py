@@ -49,7 +49,7 @@ class TestMediatedContract(BackendContract):
         others.mediated(root)
 
 
-def test_a_device_has_the_type_and_the_group_and_the_function_of_its_parent(
+def test_a_device_has_its_type_and_group_and_the_address_of_its_parent(
     looking: BackendFixture, tmp_path: Path
 ) -> None:
     found = by_id(looking(others.mediated(tmp_path)))
@@ -71,9 +71,7 @@ def test_a_device_has_the_type_and_the_group_and_the_function_of_its_parent(
     assert all(found[uuid].health.healthy for uuid in attributes)
 
 
-def test_a_device_is_part_of_its_parent_and_has_a_group_of_its_own(
-    looking: BackendFixture, tmp_path: Path
-) -> None:
+def test_a_device_is_part_of_its_parent_and_claims_its_group(looking: BackendFixture, tmp_path: Path) -> None:
     """The kernel names the group ``vfio-noiommu``, but the node is not ``noiommu-201``."""
     found = by_id(looking(others.mediated(tmp_path)))
     assert found[A10].claims == {"iommu:201", "node:/dev/vfio/201"}
