@@ -316,3 +316,14 @@ def test_an_unknown_kind_is_an_error_that_lists_this_one(tmp_path: Path) -> None
     text = f"version: 1\n{ENTRY.replace('kind: mdev', 'kind: mdevs')}"
     with pytest.raises(ConfigError, match="mdev"):
         loads(text, "f.yaml", catalog.load)
+
+
+def test_a_node_without_mediated_devices_does_not_load_their_code(tmp_path: Path) -> None:
+    others.qat(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from devhost_sriov import Sriov; "
+        "from devhost_testing.fixtures import BackendFixture\n"
+        "with BackendFixture(Sriov) as looking: assert looking(Path(sys.argv[1])).discover()\n"
+        "assert 'devhost_sriov.mediated' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
