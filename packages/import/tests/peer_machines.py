@@ -164,8 +164,12 @@ def nvidia(root: Path) -> Tree:
     return tree
 
 
+MDEV = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+
+
 def virtual_machines(root: Path) -> Tree:
-    """A node for KubeVirt: GPUs, a QAT function and an NVMe drive, bound to vfio-pci or not, USB devices."""
+    """A node for KubeVirt: GPUs, a QAT function and an NVMe drive, bound to vfio-pci or not; a vGPU;
+    USB devices."""
     tree = _sriov(root)
     for number, (address, ids, driver) in enumerate(
         (
@@ -179,6 +183,8 @@ def virtual_machines(root: Path) -> Tree:
         path = tree.function(address, ids, driver, pci_class="0x030200", group=20 + number)
         if driver == "vfio-pci":
             tree.vfio(path)
+        if driver == "nvidia":
+            tree.mediated(path, MDEV, "nvidia-222", "GRID T4-1Q", driver="nvidia-vgpu-vfio", group=30)
     for port, ids in enumerate(("46f4:0001", "045e:07a5", "062a:4102", "072f:b100"), 1):
         _usb(tree, port, ids, port + 1)
     return tree

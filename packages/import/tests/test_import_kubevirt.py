@@ -28,6 +28,10 @@ def pci(selector: str, name: str = "example.com/gpu", **more: object) -> dict[st
     return {"pciVendorSelector": selector, "resourceName": name, **more}
 
 
+def mdev(selector: str, name: str, **more: object) -> dict[str, object]:
+    return {"mdevNameSelector": selector, "resourceName": name, **more}
+
+
 USB = {"resourceName": "kubevirt.io/token", "selectors": [{"vendor": "96E", "product": "0850"}]}
 
 
@@ -64,6 +68,21 @@ def test_a_selector_of_another_plugin_that_selects_nothing_is_named(entry: dict[
     assert "gpu.intel.com/vfio: another plugin serves it" in said(run(PEER, text).stdout)
 
 
+def test_mediated_devices_are_selected_by_type_as_in_kubevirt() -> None:
+    """``removeSelectorSpaces``: blanks are ``_``; several types of one name are one resource."""
+    types = [mdev("GRID T4-1Q", "e.x/vgpu"), mdev("a[1]*", "e.x/vgpu"), mdev("i915-GVTg_V5_4", "e.x/gvt")]
+    entries = converted(PEER, permitted(mediatedDevices=types))
+    assert wheres(entries["e.x/vgpu"]) == [
+        "kind: mdev, mdevType: GRID_T4-1Q",
+        "kind: mdev, mdevType: a[[]1][*]",
+    ]
+    assert wheres(entries["e.x/gvt"]) == ["kind: mdev, mdevType: i915-GVTg_V5_4"]
+    text = permitted(mediatedDevices=[mdev("GRID T4-1Q", "e.x/a"), mdev("GRID_T4-1Q", "e.x/b")])
+    assert set(converted(PEER, text)) == {"e.x/b"}
+    remark = "e.x/a: of several names for a selector KubeVirt uses the last, here e.x/b: omitted."
+    assert remark in said(run(PEER, text).stdout)
+
+
 def test_names_without_an_external_provider_are_listed() -> None:
     mine = pci("10de:1eb8", externalResourceProvider=True)
     text = permitted(pciHostDevices=[mine, pci("8086:6f54", "intel.com/qat")], usb=[USB])
@@ -79,6 +98,19 @@ def test_disabled_devices_of_a_hyperconverged_object_are_not_offered() -> None:
     ]
     spec = {"permittedHostDevices": {"pciHostDevices": devices}}
     assert set(converted(PEER, json.dumps({"kind": "HyperConverged", "spec": spec}))) == {"example.com/b"}
+
+
+async def test_a_virtual_machine_gets_a_mediated_device_as_from_kubevirt(tmp_path: Path) -> None:
+    async with Node(tmp_path) as node:
+        machines.virtual_machines(node.root)
+        text = run(PEER, permitted(mediatedDevices=[mdev("GRID T4-1Q", "nvidia.com/GRID_T4-1Q")])).stdout
+        node.configure(text.split("version: 1\n", 1)[1])
+        async with node.served():
+            await node.offers({"nvidia.com/GRID_T4-1Q": 1})
+            started = await node.container({"nvidia.com/GRID_T4-1Q": 1})
+    assert dict(started.envs) == {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": machines.MDEV}
+    nodes = {one.host_path: one.permissions for one in started.devices}
+    assert nodes == {"/dev/vfio/vfio": "mrw", "/dev/vfio/30": "mrw"}
 
 
 async def test_a_virtual_machine_gets_the_same_as_from_kubevirt(tmp_path: Path) -> None:
@@ -114,6 +146,9 @@ def test_a_usb_device_of_several_selectors_needs_all_of_them() -> None:
         (permitted(pciHostDevices=[pci("10de")]), "pciVendorSelector: must be a vendor id and a device id"),
         (permitted(pciHostDevices=[pci("10de:1", "gpu")]), 'resourceName: "gpu" '),
         (permitted(pciHostDevices=[{"resourceName": "a.b/c"}]), "the key pciVendorSelector is required"),
+        (permitted(mediatedDevices=[{"resourceName": "a.b/c"}]), "the key mdevNameSelector is required"),
+        (permitted(mediatedDevices=[mdev(" ", "a.b/c")]), "mdevNameSelector: must be the name of a type"),
+        (permitted(mediatedDevices=[mdev("GRID T4-1Q", "vgpu")]), 'resourceName: "vgpu" '),
         (permitted(usb=[{**USB, "selectors": []}]), "usb[0].selectors: must be from 1 to 100 members"),
         (
             permitted(usb=[{**USB, "selectors": [{"vendor": "x", "product": "1"}]}]),

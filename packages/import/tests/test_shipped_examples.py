@@ -349,14 +349,15 @@ EXAMPLES = [
     Example(
         "kubevirt/permitted.yaml",
         machines.virtual_machines,
-        {"nvidia.com/TU104GL_Tesla_T4": {"0000:65:00.0": 1}, "intel.com/qat": {"0000:68:00.0": 1}},
+        {
+            "nvidia.com/TU104GL_Tesla_T4": {"0000:65:00.0": 1},
+            "intel.com/qat": {"0000:68:00.0": 1},
+            "nvidia.com/GRID_T4-1Q": {machines.MDEV: 1},
+        },
         [
             "    kubevirt: true",
-            "devhost starts: intel.com/qat. Otherwise",  # the T4 has an external provider already
-            (
-                'nvidia.com/GRID_T4-1Q, mediated devices "GRID T4-1Q": KubeVirt must serve them, devhost '
-                "does not."
-            ),
+            # the T4 has an external provider already
+            "devhost starts: intel.com/qat, nvidia.com/GRID_T4-1Q. Otherwise",
         ],
     ),
     Example(
@@ -380,8 +381,12 @@ EXAMPLES = [
     Example(
         "kubevirt/hyperconverged.yaml",
         machines.virtual_machines,
-        {"nvidia.com/GV100GL_Tesla_V100": {"0000:67:00.0": 1}, "intel.com/qat": {"0000:68:00.0": 1}},
-        ["devhost starts: nvidia.com/GV100GL_Tesla_V100. Otherwise"],
+        {
+            "nvidia.com/GV100GL_Tesla_V100": {"0000:67:00.0": 1},
+            "intel.com/qat": {"0000:68:00.0": 1},
+            "nvidia.com/GRID_T4-1Q": {machines.MDEV: 1},
+        },
+        ["devhost starts: nvidia.com/GV100GL_Tesla_V100, nvidia.com/GRID_T4-1Q. Otherwise"],
     ),
     Example(
         "intel-device-plugins/gpu.yaml",

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sriov_others as others
 from devhost_testing.node import Node
 from sriov_tree import SriovTree
 
 EXAMPLES = Path(__file__).parents[3] / "config/examples/accelerators"
 GENERIC, CY, DSA = "qat.intel.com/generic", "qat.intel.com/cy", "dsa.intel.com/vfio"
+VGPU = "nvidia.com/GRID_T4-1Q"
 FIRST_GROUP = 60
 
 
@@ -157,7 +159,29 @@ async def test_functions_are_unhealthy_while_their_accelerator_has_no_heartbeat(
         await node.offers({GENERIC: 2, CY: 2})
 
 
-@pytest.mark.parametrize(("example", "name"), [("intel-qat.yaml", GENERIC), ("intel-dsa-vfio.yaml", DSA)])
+async def test_a_machine_gets_the_nodes_and_variables_of_kubevirts_plugin(node: Node) -> None:
+    """``mediated_device.go``; the other promises are in ``test_sriov_mediated.py``."""
+    use(node, "kubevirt-mdev.yaml", others.mediated)
+    groups = {"nvidia.com/NVIDIA_A10-4Q": (others.A10, 201), "intel.com/i915-GVTg_V5_4": (others.GVT, 202)}
+    async with node.served():
+        await node.offers(dict.fromkeys(groups, 1) | {VGPU: 2}, only=True)
+        for name, (uuid, group) in groups.items():
+            answer = await node.container({name: 1})
+            variable = f"MDEV_PCI_RESOURCE_{name.upper().replace('/', '_').replace('.', '_')}"
+            assert dict(answer.envs) == {variable: uuid}
+            assert {(one.host_path, one.container_path, one.permissions) for one in answer.devices} == {
+                (path, path, "mrw") for path in ("/dev/vfio/vfio", f"/dev/vfio/{group}")
+            }
+
+
+@pytest.mark.parametrize(
+    ("example", "name"),
+    [
+        ("intel-qat.yaml", GENERIC),
+        ("intel-dsa-vfio.yaml", DSA),
+        ("kubevirt-mdev.yaml", "nvidia.com/{mdevType}"),
+    ],
+)
 def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path, example: str, name: str) -> None:
     SriovTree(tmp_path)
     command = [sys.executable, "-m", "devhost", "explain", name, "--config", EXAMPLES / example]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -121,14 +122,33 @@ def codecs(machine: Tree) -> None:
     machine.device("virtual/dma_heap/system", "dma_heap", "dma_heap/system", "250:0")
 
 
-def sticks(machine: Tree) -> None:
-    """A YubiHSM 2 and a Nitrokey HSM, and a keyboard by Yubico."""
-    machine.pci("pci0000:00/0000:00:14.0", driver="xhci_hcd")
-    machine.device("pci0000:00/0000:00:14.0/usb1", "usb", DEVTYPE="usb_device", DRIVER="usb")
-    for port, (vendor, product) in enumerate((("1050", "0030"), ("20a0", "4230"), ("1050", "0407")), 1):
-        files = {"idVendor": vendor, "idProduct": product, "devpath": str(port), "serial": f"000750{port}"}
-        path, node = f"pci0000:00/0000:00:14.0/usb1/1-{port}", f"bus/usb/001/00{port + 1}"
-        machine.device(path, "usb", node, f"189:{port}", files, DEVTYPE="usb_device", DRIVER="usb")
+def sticks(*ids: str) -> Callable[[Tree], None]:
+    """Makes a machine with these USB devices in the order of its ports: the first is 001/002."""
+
+    def build(machine: Tree) -> None:
+        machine.pci("pci0000:00/0000:00:14.0", driver="xhci_hcd")
+        machine.device("pci0000:00/0000:00:14.0/usb1", "usb", DEVTYPE="usb_device", DRIVER="usb")
+        for port, (vendor, _, product) in enumerate((one.partition(":") for one in ids), 1):
+            files = {
+                "idVendor": vendor,
+                "idProduct": product,
+                "devpath": str(port),
+                "serial": f"00075{port:02}",
+            }
+            path, node = f"pci0000:00/0000:00:14.0/usb1/1-{port}", f"bus/usb/001/{port + 1:03}"
+            machine.device(path, "usb", node, f"189:{port}", files, DEVTYPE="usb_device", DRIVER="usb")
+
+    return build
+
+
+KEYBOARD, MOUSE, READER, KEY = "045e:07a5", "062a:4102", "072f:b100", "1050:0407"
+
+
+def usb(*numbers: int, name: str, count: int = 1) -> Answer:
+    """What KubeVirt gives with these devices, in the order of its selectors: ``usb_device.go``."""
+    nodes = tuple(f"/dev/bus/usb/001/{number:03}" for number in numbers)
+    env = {f"USB_RESOURCE_KUBEVIRT_IO_{name}": ",".join(f"1:{number}" for number in numbers)}
+    return Answer(nodes, "mrw", count, env=env)
 
 
 def board(machine: Tree) -> None:
@@ -224,7 +244,7 @@ KINDS = {
         {"githedgehog.com/tpmrm": 64, "githedgehog.com/tpm": 0},
     ),
     "hsm": Kind(
-        sticks,
+        sticks("1050:0030", "20a0:4230", KEY),  # the last is a keyboard by Yubico
         {"example.com/yubihsm": 1, "example.com/nitrokey-hsm": 1},
         {
             "example.com/yubihsm": Answer(("/dev/bus/usb/001/002",)),
@@ -243,6 +263,18 @@ KINDS = {
         "dev/spidev0.0",
         {"smarter-devices/i2c-1": 1, "smarter-devices/spidev0.0": 0, "smarter-devices/gpiochip0": 20},
     ),
+    "kubevirt-usb": Kind(
+        # two of each for a desk, one more keyboard and one more key
+        sticks("46f4:0001", READER, MOUSE, KEYBOARD, KEYBOARD, MOUSE, READER, KEYBOARD, *[KEY] * 5),
+        {"kubevirt.io/storage": 1, "kubevirt.io/peripherals": 2, "kubevirt.io/keys": 2},
+        {
+            "kubevirt.io/storage": usb(2, name="STORAGE"),
+            "kubevirt.io/peripherals": usb(5, 4, 3, 6, 7, 8, name="PERIPHERALS", count=2),
+            "kubevirt.io/keys": usb(10, 11, 12, 13, name="KEYS", count=2),
+        },
+        "dev/bus/usb/001/004",
+        {"kubevirt.io/storage": 1, "kubevirt.io/peripherals": 1, "kubevirt.io/keys": 2},
+    ),
     "kubevirt": Kind(
         misc(*VIRTUAL_MACHINES),
         {f"devices.kubevirt.io/{node.rpartition('/')[2]}": 1000 for node in VIRTUAL_MACHINES},
@@ -259,6 +291,8 @@ KINDS = {
 @pytest.fixture(params=KINDS)
 async def kind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Kind, Node]]:
     """A kind, and a node with its machine and its file."""
+    if request.param == "kubevirt-usb" and os.geteuid() != 0:
+        pytest.skip("needs root: only root may change owners")
     async with Node(tmp_path) as node:
         found = KINDS[request.param]
         found.machine(Tree(node.root))
@@ -281,6 +315,9 @@ async def test_a_container_gets_what_the_plugin_named_in_the_file_gives(kind: tu
             assert all(one.read_only for one in started.mounts)
             assert dict(started.envs) == answer.env
             assert not (started.annotations or started.cdi_devices)
+            if any(name.startswith("USB_RESOURCE_") for name in answer.env):
+                found = [(node.root / path.lstrip("/")).stat() for path in answer.nodes]
+                assert {(one.st_uid, one.st_gid) for one in found} == {(107, 107)}, "util.NonRootUID: qemu"
 
 
 async def test_a_device_is_unhealthy_while_its_node_is_missing(kind: tuple[Kind, Node]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from itertools import chain
 from typing import Annotated
 
@@ -27,6 +28,7 @@ _PATHS = (*_OF_KINDS.values(), ("configuration", "permittedHostDevices"), ("perm
 _Id = Annotated[str, Form(PCI_ID.pattern, "a USB id", 'four hex digits, as in "46f4"')]
 _PAIR = f"{PCI_ID.pattern}:{PCI_ID.pattern}"
 _Ids = Annotated[str, Form(_PAIR, "a vendor id and a device id", 'as in "10de:1eb8"')]
+_Type = Annotated[str, Form(r".*\S.*", "the name of a type", 'as in "GRID T4-1Q"')]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,11 @@ class _Pci(_Device):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mediated(_Device):
-    mdev_name_selector: str = option(example='"GRID T4-1Q"')
+    mdev_name_selector: _Type = option(example='"GRID T4-1Q"')
+
+    @property
+    def where(self) -> Block:
+        return {"kind": "mdev", "mdevType": escape(self.mdev_name_selector.replace(" ", "_").strip())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +98,7 @@ def convert(source: Source) -> str:
         missing = "it has no spec.configuration.permittedHostDevices"
         found[0].fail(missing, "KubeVirt permits no host device with it")
     entries = [*_entries(devices)]
-    mine = [one for one in devices if not (one.external_resource_provider or isinstance(one, _Mediated))]
-    own = {one.resource_name for one in mine}
+    own = {one.resource_name for one in devices if not one.external_resource_provider}
     if names := [entry.name for entry in entries if entry.name in own]:
         source.note(_OWN.format(", ".join(names)))
     return document(source, "KubeVirt", _DIFFERS, sorted(entries, key=lambda entry: entry.backend))
@@ -121,7 +126,7 @@ def _devices(permitted: Value) -> Iterator[_Device]:
     for field, kind in _KINDS.items():
         for one in permitted.parts(camel(field), getattr(read, field)):
             name = text_at(one.node, "resourceName")
-            if name and kind is not _Mediated and (problem := naming.problem(name)):
+            if name and (problem := naming.problem(name)):
                 one.at("resourceName").refuse(f"{shown(name)} {problem}")
             if selector := one.at("pciDeviceSelector"):  # of a HyperConverged object
                 one = one.without("pciDeviceSelector").put(("pciVendorSelector",), selector.node)
@@ -142,15 +147,12 @@ def _devices(permitted: Value) -> Iterator[_Device]:
 
 def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
     entries: dict[str, Entry] = {}
-    pci = [one for one in devices if isinstance(one, _Pci)]
-    last = {str(one.where): one.resource_name for one in pci if not one.external_resource_provider}
+    of_sriov = [one for one in devices if isinstance(one, _Pci | _Mediated)]
+    last = {str(one.where): one.resource_name for one in of_sriov if not one.external_resource_provider}
     for device in devices:
         name, omitted = device.resource_name, ""
         made = Entry(name, "udev", keys={"kubevirt": True})
-        if isinstance(device, _Mediated):
-            what = f"{name}, mediated devices {shown(device.mdev_name_selector)}"
-            omitted = f"{what}: KubeVirt must serve them, devhost does not."
-        elif isinstance(device, _Pci):
+        if isinstance(device, _Pci | _Mediated):
             made.where, made.backend = [device.where], "sriov"
             if not device.external_resource_provider and (used := last[str(device.where)]) != name:
                 why = f"of several names for a selector KubeVirt uses the last, here {used}"
@@ -164,7 +166,7 @@ def _entries(devices: Sequence[_Device]) -> Iterable[Entry]:
                 made.groups = [{"name": group, "usb": device.ids, "pair": "order"}]
         entry = entries.setdefault(omitted or name, made)
         if entry.backend != made.backend:
-            omitted = f"{name}: USB devices under the name of PCI functions: omitted."
+            omitted = f"{name}: USB devices under the name of other devices: omitted."
         if omitted:
             entries[omitted] = Entry(remarks=[omitted])
             continue
@@ -179,7 +181,8 @@ _OWN = (
     "starts: {}. Otherwise KubeVirt's own plugin and devhost serve the same name."
 )
 _DIFFERS = [
-    "ids are IOMMU groups for KubeVirt, PCI addresses for devhost: live-migrate machines before the switch",
+    "ids are IOMMU groups for KubeVirt, PCI addresses or UUIDs for devhost: live-migrate machines before the "
+    "switch",
     "all functions of an IOMMU group are offered, and go to one machine: while it has one, the others are "
     "Unhealthy for all other machines",
     "a machine gets one function for each that it requests. If functions of one name are of one card, such "
@@ -187,6 +190,7 @@ _DIFFERS = [
     "devhost never gives one function of two resources to two machines",
     "neither KubeVirt nor devhost offers a function that is not bound to vfio-pci; for NVIDIA vGPUs of Linux "
     "6.8 and later write isVfio: true instead of the driver",
+    "KubeVirt makes and removes mediated devices also for devhost, by its mediatedDevicesConfiguration",
     # fetch in pkg/virt-handler/device-manager/usb_device.go
     "both combine the first of each of several USB devices under one name; for equal selectors KubeVirt "
     "finds one device, devhost a different one for each",

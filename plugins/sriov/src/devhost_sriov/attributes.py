@@ -26,7 +26,10 @@ OPERATIONAL_STATES = ("up", "down", "lowerlayerdown", "dormant", "testing", "not
 
 ATTRIBUTES = {
     "kind": Attribute(
-        str, "physical, virtual or scalable function", "vf", words=tuple(kind.value for kind in Kind)
+        str,
+        "physical, virtual or scalable function, or mediated device",
+        "vf",
+        words=tuple(kind.value for kind in Kind),
     ),
     PURPOSE: purpose_attribute(NODE_NETWORK, NODE_STORAGE, FABRIC_MANAGEMENT),
     "vendor": Attribute(str, "vendor id of the PCI function", "8086", hex=True),
@@ -49,7 +52,20 @@ ATTRIBUTES = {
     "pfNames": Attribute(
         list, "all network interfaces of its physical function, one for each port", ("ens1f0np0",)
     ),
-    "pfPciBusID": Attribute(str, "address of its physical function", "0000:3b:00.0", hex=True),
+    "pfPciBusID": Attribute(
+        str,
+        "address of its physical function, or of the parent of a mediated device",
+        "0000:3b:00.0",
+        hex=True,
+    ),
+    "uuid": Attribute(str, "UUID of a mediated device", "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001", hex=True),
+    "mdevUUID": Attribute(
+        str,
+        "the same, under the name that KubeVirt reads from the metadata of a claim",
+        "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001",
+        hex=True,
+    ),
+    "mdevType": Attribute(str, "name of the type of a mediated device, with `_` for blanks", "GRID_T4-1Q"),
     "vfIndex": Attribute(int, "number of a virtual function, from 0", 3),
     "sfNum": Attribute(int, "user-defined number of a scalable function", 88),
     "totalVfs": Attribute(int, "largest number of virtual functions of a physical one", 64),

@@ -7,8 +7,9 @@ Other modules derive everything from a :class:`~.model.Function` and its :class:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from devhost.backend import (
     AllocateRequest,
@@ -44,8 +45,11 @@ from .network import Network
 from .options import SriovOptions, SriovUse
 from .pci_bus import Bus
 from .provisioning import Ownership, Provisioner
-from .scan import Scan
+from .scan import MDEV_BUS, Scan
 from .watch import network_events
+
+if TYPE_CHECKING:
+    from .mediated import MediatedDevices
 
 
 @frozen
@@ -66,7 +70,7 @@ class _Basis:
 
 
 class Sriov(Backend):
-    """SR-IOV: physical, virtual and scalable functions."""
+    """SR-IOV: physical, virtual and scalable functions, and mediated devices."""
 
     name = "sriov"
     Options = SriovOptions
@@ -81,6 +85,7 @@ class Sriov(Backend):
         "infiniband",
         "infiniband_verbs",
         "infiniband_mad",
+        "mdev",
         "vdpa",
         "vfio",
         "vfio-dev",
@@ -106,6 +111,7 @@ class Sriov(Backend):
         # Replaced, never modified: probe(), allocate() and watch() read it on other threads.
         self._made: dict[str, tuple[_Basis, Device]] = {}
         self._snapshot = Snapshot()
+        self._mediated: MediatedDevices | None = None
         self._files = NO_NAMED_FILES
         self._provisioner = Provisioner(
             Bus(context.root),
@@ -122,9 +128,11 @@ class Sriov(Backend):
         self._network.notice(event)
         self._bursts.notice(event)
         self._readiness.notice(event)
+        if self._mediated is not None:
+            self._mediated.notice(event)
 
     def discover(self) -> list[Device]:
-        """Every function, also those that are withheld.
+        """Every function, also those that are withheld, and the mediated devices.
 
         Raises:
             OSError: sysfs cannot be listed.
@@ -143,7 +151,15 @@ class Sriov(Backend):
             for name, one in snapshot.functions.items()
         }
         self._snapshot = snapshot
-        return [device for _, device in self._made.values()]
+        return [*(device for _, device in self._made.values()), *self._mediated_devices(snapshot)]
+
+    def _mediated_devices(self, snapshot: Snapshot) -> Iterable[Device]:
+        """The mediated devices; nodes without their bus do without this code."""
+        if self._mediated is None and self._sysfs.exists(MDEV_BUS):
+            from .mediated import MediatedDevices
+
+            self._mediated = MediatedDevices(self._sysfs)
+        return self._mediated.scan(everything=snapshot.everything) if self._mediated else ()
 
     def missing_drivers(self) -> list[MissingDriver]:
         """Options and keys that name nothing on this node, as of the last scan.
@@ -164,13 +180,19 @@ class Sriov(Backend):
         return found
 
     def allocate(self, request: AllocateRequest) -> Edits:
-        """What a container needs to use these functions.
+        """What a container needs to use these functions and mediated devices.
 
         Raises:
-            AllocationError: a function is gone, or cannot be used as it is now.
+            AllocationError: a device is gone, or cannot be used as it is now.
         """
-        functions = [self._basis(device).function for device in request.devices]
-        return edits(self._sysfs, functions, request)
+        mediated = [device for device in request.devices if _is_mediated(device)]
+        functions = [self._basis(device).function for device in request.devices if not _is_mediated(device)]
+        parts = [edits(self._sysfs, functions, request)] if functions else []
+        if mediated:
+            from .mediated import edits as mediated_edits
+
+            parts.append(mediated_edits(self._sysfs, mediated, request))
+        return Edits.merge(parts)
 
     def device_info(self, device: Device, request: AllocateRequest) -> Mapping[str, object] | None:
         """The device-info document of a function for network plugins.
@@ -178,6 +200,8 @@ class Sriov(Backend):
         Raises:
             AllocationError: it is gone.
         """
+        if _is_mediated(device):
+            return None
         basis = self._basis(device)
         representor = basis.facts.representor or (basis.representor.name if basis.representor else "")
         return document(self._sysfs, basis.function, representor, request.options)
@@ -300,6 +324,11 @@ class Sriov(Backend):
         if function.uses_vfio and (group := function.iommu_group).isascii() and group.isdecimal():
             own |= {claim.iommu_group(group), claim.node(group_node(self._sysfs, group))}
         return frozenset(own)
+
+
+def _is_mediated(device: Device) -> bool:
+    """Whether this is a mediated device, not a function."""
+    return device.attributes.get("kind") == Kind.MEDIATED
 
 
 def _some(names: Sequence[str], few: int = 3) -> str:

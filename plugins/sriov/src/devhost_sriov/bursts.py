@@ -14,7 +14,7 @@ from devhost.backend import Event
 from devhost.backend.sysfs import AUXILIARY_BUS, PCI_BUS, Sysfs
 
 from .health import lacks_carrier
-from .scan import FunctionReader
+from .scan import MDEV_BUS, FunctionReader
 
 QUIET = 0.3
 """Seconds without a change after which a burst is over.
@@ -27,7 +27,7 @@ ROUNDS = 25
 """Limit of such pauses, well within the deadline of a scan; then the current functions are listed."""
 
 _ACTIONS = frozenset({"add", "remove", "bind", "unbind"})
-_BUSES = {"pci": PCI_BUS, "auxiliary": AUXILIARY_BUS}
+_BUSES = {"pci": PCI_BUS, "auxiliary": AUXILIARY_BUS, "mdev": MDEV_BUS}
 
 
 class BurstWait:

@@ -88,6 +88,15 @@ _MODULES = {allocation.CONTAINER: "vfio", allocation.VHOST_NET_NODE: "vhost_net"
 """The modules that create nodes that belong to no function."""
 
 
+def missing_node(sysfs: Sysfs, paths: Iterable[str]) -> str:
+    """The first of these nodes that does not exist, as a reason; empty if all do."""
+    for path in paths:
+        if not sysfs.exists(path):
+            hint = f" (is module {_MODULES[path]} loaded?)" if path in _MODULES else ""
+            return f"{path} does not exist{hint}"
+    return ""
+
+
 @frozen
 class Lacks:
     """Why a container cannot get one function; ``itself`` is empty, and ``uses`` has no key, if it can.
@@ -164,11 +173,8 @@ class Readiness:
     def _lack(self, parts: Callable[[], Iterable[allocation.Part]]) -> str:
         try:
             for part in parts():
-                for node in part.nodes:
-                    if node.required and not self._sysfs.exists(node.path):
-                        module = _MODULES.get(node.path)
-                        hint = f" (is module {module} loaded?)" if module else ""
-                        return f"{node.path} does not exist{hint}"
+                if lack := missing_node(self._sysfs, (node.path for node in part.nodes if node.required)):
+                    return lack
         except allocation.InPod:
             return ""
         except AllocationError as error:

@@ -43,6 +43,8 @@ class Kind(StrEnum):
     """An SR-IOV virtual function."""
     SCALABLE = "sf"
     """A device on the auxiliary bus that is a part of a PCI function."""
+    MEDIATED = "mdev"
+    """No function, but a mediated device, which :mod:`.mediated` reads."""
 
 
 @frozen

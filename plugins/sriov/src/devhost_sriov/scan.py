@@ -40,6 +40,7 @@ from .model import (
 )
 
 VDPA_BUS = "/sys/bus/vdpa/devices"
+MDEV_BUS = "/sys/bus/mdev/devices"
 
 OFFERED_CLASSES = ("02", "12", "0b40")
 """PCI classes whose functions are listed even without SR-IOV: network adapters, processing accelerators,

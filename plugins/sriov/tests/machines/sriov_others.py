@@ -95,6 +95,40 @@ def vgpu(root: Path) -> SriovTree:
     return tree
 
 
+T4, T4_SECOND, A10, GVT, MTTY = (f"83b8f4f2-509f-382f-3c1e-e6bfe0fa100{n}" for n in range(1, 6))
+"""The UUIDs of :func:`mediated`."""
+
+
+def mediated(root: Path) -> SriovTree:
+    """Mediated devices of four drivers: two on a Tesla T4, one on a VF of an A10, one of GVT-g, and a sample.
+
+    NVIDIA Virtual GPU Software User Guide, "Creating an NVIDIA vGPU": before Linux 6.8 the VFs of an Ampere
+    card are the parents. drivers/gpu/drm/i915/gvt: types have no names before Linux 6.1.
+    samples/vfio-mdev/mtty.c: the parent is on no bus.
+    """
+    tree = SriovTree(root)
+    tesla = tree.function("0000:3b:00.0", "10de:1eb8", "nvidia", below="0000:3a:00.0", pci_class="0x030200")
+    for group, uuid in ((200, T4), (204, T4_SECOND)):
+        tree.mediated(tesla, uuid, "nvidia-222", "GRID T4-1Q", driver="nvidia-vgpu-vfio", group=group)
+    whole = tree.function(
+        "0000:41:00.0",
+        "10de:2236",
+        "nvidia",
+        below="0000:40:01.0",
+        pci_class="0x030200",
+        numa_node=1,
+        group=60,
+        total=32,
+    )
+    part = tree.virtual(whole, "0000:41:00.4", "10de:2236", "nvidia", group=64)
+    tree.mediated(part, A10, "nvidia-592", "NVIDIA A10-4Q", driver="nvidia-vgpu-vfio", group=201)
+    display = tree.function("0000:00:02.0", "8086:5912", "i915", pci_class="0x030000", numa_node=-1)
+    tree.mediated(display, GVT, "i915-GVTg_V5_4", driver="vfio_mdev", group=202)
+    tree.device("virtual/mtty/mtty", "mtty")
+    tree.mediated("virtual/mtty/mtty", MTTY, "mtty-2", "Dual port serial", driver="mtty", group=203)
+    return tree
+
+
 def without_interface(root: Path) -> SriovTree:
     """A physical function bound to vfio-pci with virtual ones (drivers/vfio/pci/vfio_pci_core.c, since 5.7).
 

@@ -10,6 +10,8 @@ Paths follow Linux 6.12 unless a machine names another source:
 - vfio: drivers/vfio/{group,vfio_main}.c, the node of a group on ``virtual/vfio``, that of a device (from
   6.2 on, with CONFIG_VFIO_DEVICE_CDEV) in the function's ``vfio-dev``.
 - vDPA: drivers/vdpa/vdpa.c, a separate bus; drivers/vhost/vdpa.c.
+- mediated devices: drivers/vfio/mdev/mdev_{core,sysfs,driver}.c. Since Linux 5.16, vfio makes the group
+  of each and names it ``vfio-noiommu``; the node is ``vfio/<n>`` (``vfio_create_group``).
 """
 
 from __future__ import annotations
@@ -153,6 +155,29 @@ class SriovTree(Tree):
             number = self.next("vhost-vdpa")
             node = f"vhost-vdpa-{number}"
             self.device(f"{parent}/{name}/{node}", "vhost-vdpa", node, f"240:{number}")
+        return path
+
+    def mediated(self, parent: str, uuid: str, kind: str, name: str = "", *, driver: str, group: int) -> str:
+        """A mediated device of what is at ``parent``, with its group; its path.
+
+        Args:
+            kind: the directory of its type below ``mdev_supported_types``.
+            name: the name of its type; empty for a driver without names.
+        """
+        path, kind = f"{parent}/{uuid}", f"/sys/devices/{parent}/mdev_supported_types/{kind}"
+        self.device(path, "mdev", DRIVER=driver)
+        self.file(f"{kind}/device_api", "vfio-pci")
+        if name:
+            self.file(f"{kind}/name", name)
+        self.link(f"{kind}/devices/{uuid}", f"/sys/devices/{path}")
+        self.link(f"/sys/devices/{path}/mdev_type", kind)
+        place = f"/sys/kernel/iommu_groups/{group}"
+        self.file(f"{place}/name", "vfio-noiommu")
+        self.link(f"{place}/devices/{uuid}", f"/sys/devices/{path}")
+        self.link(f"/sys/devices/{path}/iommu_group", place)
+        if not (self.root / "sys/devices/virtual/misc/vfio").exists():
+            self.device("virtual/misc/vfio", "misc", "vfio/vfio", "10:196")
+        self.device(f"virtual/vfio/{group}", "vfio", f"vfio/{group}", f"243:{group}")
         return path
 
     def next(self, what: str) -> int:

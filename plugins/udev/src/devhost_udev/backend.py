@@ -17,7 +17,7 @@ from devhost.backend import (
     Event,
     templates,
 )
-from devhost.backend.sysfs import natural, prefix_of
+from devhost.backend.sysfs import prefix_of
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device, to_kubevirt
 from .attributes import ATTRIBUTES
@@ -104,7 +104,7 @@ class Udev(Backend):
         merged = Edits.merge(parts[device.id] for device in devices)
         env = templates.joined(part.env for part in parts.values())
         if request.options.kubevirt:
-            env |= to_kubevirt(self._prefix, sorted(self._usb_nodes(devices), key=natural), request)
+            env |= to_kubevirt(self._prefix, [*self._usb_nodes(templates.ranked(devices))], request)
         lasting = merged.lasting and not request.options.kubevirt  # which changes owners
         return Edits(merged.nodes, merged.mounts, env, lasting=lasting)
 
@@ -128,7 +128,9 @@ class Udev(Backend):
         return Edits(nodes=(DeviceNode(node),))
 
     def _usb_nodes(self, devices: Sequence[Device]) -> Iterator[str]:
-        """The nodes of the whole USB devices among these.
+        """The nodes of the whole USB devices among these, those of a group in the order of its members.
+
+        KubeVirt's plugin has the order of its selectors, by which a machine names what it gets.
 
         Raises:
             AllocationError: a device has none.
