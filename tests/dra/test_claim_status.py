@@ -180,6 +180,7 @@ def scene(server: ApiServer) -> Scene:
     return Scene(server)
 
 
+@pytest.mark.conformance(127)
 async def test_one_write_has_all_devices_of_a_claim(scene: Scene) -> None:
     claim = scene.claim(1, "c0", "c1")
     async with scene.running():
@@ -193,6 +194,7 @@ async def test_one_write_has_all_devices_of_a_claim(scene: Scene) -> None:
     assert write.body["metadata"]["uid"] == claim.uid, "it is only for this claim"
 
 
+@pytest.mark.conformance(127)
 async def test_a_condition_follows_the_health_and_keeps_its_time_as_long_as_it_is_the_same(
     scene: Scene,
 ) -> None:
@@ -217,6 +219,7 @@ async def test_a_condition_follows_the_health_and_keeps_its_time_as_long_as_it_i
     assert len(scene.server.writes) == 4
 
 
+@pytest.mark.conformance(129)
 async def test_a_restart_writes_nothing_and_the_times_last(scene: Scene) -> None:
     claim = scene.claim(1, "c0", "c1")
     scene.ill("c1", "it is hot")
@@ -241,6 +244,7 @@ async def test_a_health_that_is_not_known_after_a_start_is_written_only_if_it_st
         assert scene.ready(claim) == {"c0": ("Unknown", "HealthUnknown", "devhost is looking for the device")}
 
 
+@pytest.mark.conformance(128)
 async def test_what_other_drivers_and_programs_have_written_stays(scene: Scene) -> None:
     claim = scene.allocate(1, "c0", "n0", drivers=(DRIVER, OTHER))
     scene.prepare(claim, "c0")
@@ -261,6 +265,7 @@ async def test_what_other_drivers_and_programs_have_written_stays(scene: Scene) 
     }
 
 
+@pytest.mark.conformance(128)
 async def test_two_drivers_keep_the_status_of_one_claim(server: ApiServer) -> None:
     one, two = Scene(server), Scene(server, OTHER)
     claim = one.allocate(1, "c0", "n0", drivers=(DRIVER, OTHER))
@@ -276,6 +281,7 @@ async def test_two_drivers_keep_the_status_of_one_claim(server: ApiServer) -> No
     assert two.ready(claim) == {"n0": PREPARED}
 
 
+@pytest.mark.conformance(128)
 async def test_an_interface_that_another_program_has_named_keeps_that_name(scene: Scene) -> None:
     claim = scene.claim(1, "c0")
     scene.devices.attributes["c0"] = {"netDevs": ("eth7",), "mac": "02:00:00:00:00:01"}
@@ -344,6 +350,7 @@ async def test_shares_of_one_device_are_told_apart(scene: Scene) -> None:
     assert scene.shown(claim)["c0"]["shareID"] == uid(9)
 
 
+@pytest.mark.conformance(129)
 async def test_many_claims_are_written_a_few_at_a_time(scene: Scene) -> None:
     count = BURST + 30
     for number in range(1, count + 1):
@@ -355,6 +362,7 @@ async def test_many_claims_are_written_a_few_at_a_time(scene: Scene) -> None:
         assert len(scene.server.writes) == count
 
 
+@pytest.mark.conformance(129)
 async def test_a_device_that_flaps_causes_few_writes(scene: Scene) -> None:
     claim = scene.claim(1, "c0")
     async with scene.running():
@@ -365,6 +373,7 @@ async def test_a_device_that_flaps_causes_few_writes(scene: Scene) -> None:
     assert 60 / GAP - 2 <= len(scene.server.writes) <= 60 / GAP + 1
 
 
+@pytest.mark.conformance(129)
 async def test_an_api_server_that_is_away_is_asked_again_with_back_off(scene: Scene) -> None:
     claim = scene.claim(1, "c0")
     scene.claim(2, "c1")
@@ -379,6 +388,7 @@ async def test_an_api_server_that_is_away_is_asked_again_with_back_off(scene: Sc
         assert scene.ready(claim) == {"c0": PREPARED}
 
 
+@pytest.mark.conformance(129)
 async def test_a_claim_that_the_api_server_refuses_does_not_delay_others(scene: Scene) -> None:
     refused, other = scene.claim(1, "c0"), scene.claim(2, "c1")
     scene.server.fail_next(422, methods=("PATCH",))
@@ -450,6 +460,7 @@ async def test_a_claim_is_ready_from_prepare_on_and_shows_what_is_wrong_with_its
     await node.node.until(lambda: shown(node, "mine") == {device: ("False", "Unhealthy", "it is hot")})
 
 
+@pytest.mark.conformance(127)
 async def test_a_claim_that_cannot_be_prepared_shows_why(node: DraNode) -> None:
     pool, device = node.name_of("c0")
     holder, claim = node.allocate("first", (pool, device)), node.allocate("second", (pool, device))
@@ -462,6 +473,7 @@ async def test_a_claim_that_cannot_be_prepared_shows_why(node: DraNode) -> None:
     await node.node.until(lambda: shown(node, "second") == {device: PREPARED})
 
 
+@pytest.mark.conformance(129)
 async def test_a_right_that_is_missing_is_a_problem_and_claims_are_prepared(node: DraNode) -> None:
     node.server.fail_next(403, n=1000, methods=("PATCH",))
     claim = node.allocate("mine", node.name_of("c0"))

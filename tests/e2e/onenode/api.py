@@ -53,9 +53,9 @@ class Api:
             if error.status != 404:
                 raise
 
-    def call(self, method: str, path: str, document: Json | None = None, kind: str = "") -> str:
-        """One request; the answer's body. A patch is a strategic merge patch, or of another ``kind``."""
-        kind = kind or ("strategic-merge-patch+json" if method == "PATCH" else "json")
+    def call(self, method: str, path: str, document: Json | None = None) -> str:
+        """One request; the answer's body. A patch is a strategic merge patch."""
+        kind = "strategic-merge-patch+json" if method == "PATCH" else "json"
         body = None if document is None else json.dumps(document)
         headers = {**self._headers, **({"Content-Type": f"application/{kind}"} if body else {})}
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
