@@ -113,6 +113,43 @@ def test_a_claim_loses_its_status_when_it_is_deallocated(cluster, driver, claims
 def test_the_api_server_admits_only_devices_of_the_driver_in_claims_of_the_node(
     cluster, rights, driver, claims
 ):
+    allocated(cluster, driver, claims)
+    until("the rights are in force", lambda: refusal(rights, "own", entry(DRIVER)) == "")
+    assert "cannot arbitrary-node:patch" in refusal(rights, "foreign", entry(DRIVER))
+    assert "resourceclaims/driver" in refusal(rights, "own", entry(OTHER))
+    assert "resourceclaims/binding" in refusal(rights, "own", RESERVED)
+    cluster.api.call("PATCH", f"{CLAIMS}/own/status", entry(OTHER))
+    assert "resourceclaims/driver" in refusal(rights, "own", {"status": {"devices": []}})
+
+
+@pytest.mark.conformance(127)
+def test_the_policy_admits_no_more_where_rights_to_a_status_are_not_divided(cluster, rights, driver, claims):
+    """As before Kubernetes 1.36."""
+    cluster.restart_api_server("--feature-gates=DRAResourceClaimGranularStatusAuthorization=false")
+    try:
+        allocated(cluster, driver, claims)
+        until(
+            "the policy is in force",
+            lambda: "only the status of claims" in refusal(rights, "foreign", entry(DRIVER)),
+        )
+        assert refusal(rights, "own", entry(DRIVER)) == ""
+        assert "of the driver devhost.example.com" in refusal(rights, "own", entry(OTHER))
+        assert "may change only devices" in refusal(rights, "own", RESERVED)
+        assert "may change only devices" in refusal(rights, "own", {"status": {"allocation": None}})
+        cluster.api.call("PATCH", f"{CLAIMS}/own/status", entry(OTHER))
+        assert "of the driver devhost.example.com" in refusal(rights, "own", {"status": {"devices": []}})
+        unbound = cluster.kubectl.run("create", "token", NAME, f"--namespace={NAME}")
+        other = Api(cluster.namespaces, API_PORT, unbound.strip())
+        assert "names no node" in refusal(other, "own", entry(DRIVER))
+    finally:
+        cluster.restart_api_server()
+
+
+RESERVED = {"status": {"reservedFor": [{"resource": "pods", "name": "x", "uid": "y"}]}}
+
+
+def allocated(cluster: Cluster, driver: Driver, claims: Claims) -> None:
+    """Makes the claims ``own`` and ``foreign``, which are allocated on the node and on another one."""
     driver.cards("c0 a")
     driver.serve(CARDS, status=True)
     driver.registered()
@@ -120,17 +157,6 @@ def test_the_api_server_admits_only_devices_of_the_driver_in_claims_of_the_node(
     for name, node in (("own", NODE), ("foreign", "another")):
         claims.create(name, CLASS)
         cluster.api.call("PATCH", f"{CLAIMS}/{name}/status", {"status": {"allocation": allocation(node)}})
-
-    until("the rights are in force", lambda: refusal(rights, "own", entry(DRIVER)) == "")
-    assert "may write only the status of claims" in refusal(rights, "foreign", entry(DRIVER))
-    only = refusal(rights, "own", entry(OTHER))
-    assert "of the driver devhost.example.com" in only or "resourceclaims/driver" in only
-    changed = {"status": {"reservedFor": [{"resource": "pods", "name": "x", "uid": "y"}]}}
-    assert "may change only devices" in refusal(rights, "own", changed)
-    assert "may change only devices" in refusal(rights, "own", {"status": {"allocation": None}})
-    cluster.api.call("PATCH", f"{CLAIMS}/own/status", entry(OTHER))
-    removed = {"status": {"devices": []}}
-    assert refusal(rights, "own", removed)
 
 
 def allocation(node: str) -> dict[str, Any]:
