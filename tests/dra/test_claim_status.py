@@ -19,7 +19,7 @@ from devhost.allocation.cdi.claim_files import ClaimRecord
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.model import ClaimHolder, Device
 from devhost.dra.claim_objects import Result
-from devhost.dra.claim_status import BURST, GAP, INTERVAL, MESSAGE, PATIENCE, RETRY, SETTLE, ClaimStatus
+from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, MESSAGE, PATIENCE, RETRY, SETTLE, ClaimStatus
 from devhost.dra.credentials import Access, Credentials
 from devhost.dra.health import DeviceHealth
 from devhost.dra.kube import KubeApi
@@ -342,7 +342,7 @@ async def test_a_claim_that_is_prepared_again_is_written_again(scene: Scene) -> 
         assert scene.ready(claim) == {"c0": PREPARED}
 
 
-async def test_shares_of_one_device_are_told_apart(scene: Scene) -> None:
+async def test_shares_of_one_device_are_distinguished(scene: Scene) -> None:
     claim = scene.allocate(1, "c0", shareID=uid(9))
     scene.prepare(claim, "c0", share=uid(9))
     async with scene.running():

@@ -45,7 +45,7 @@ from .server import DraServer
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from .claim_status import ClaimStatus
+    from .conditions.claims import ClaimStatus
 
 log = get(__name__)
 
@@ -336,7 +336,7 @@ class DraFrontEnd:
         """Keeps the status of prepared claims at the API server, until cancelled."""
         await self._reports.wait()
         await self._taken.wait()
-        from .claim_status import ClaimStatus  # only where it is wanted
+        from .conditions.claims import ClaimStatus  # only where it is wanted
 
         self._status = ClaimStatus(
             self.driver, self._api, self.inventory, self.files, self._preparer.refusals, changed=self._changed

@@ -25,15 +25,14 @@ from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
+from devhost.dra.answers import Json
+from devhost.dra.claim_objects import API, Result, read_claim
+from devhost.dra.health import DeviceHealth
+from devhost.dra.inventory import DraInventory
+from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
+from devhost.dra.prepare import Refusals
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-
-from .answers import Json
-from .claim_objects import API, Result, read_claim
-from .health import DeviceHealth
-from .inventory import DraInventory
-from .kube import ApiError, KubeApi, Malformed, Object
-from .prepare import Refusals
 
 log = get(__name__)
 
@@ -177,7 +176,7 @@ class ClaimStatus:
         return None if math.isinf(wait) else wait
 
     async def _follow(self) -> float:
-        """Writes what is due; gives the seconds until something is due that may not be written yet.
+        """Writes what is due; gives the seconds until something is due that must wait.
 
         Raises:
             DevhostError: no claim can be written at present.
