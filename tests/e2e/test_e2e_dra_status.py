@@ -123,9 +123,7 @@ def test_the_api_server_admits_only_devices_of_the_driver_in_claims_of_the_node(
 
 
 @pytest.mark.conformance(127)
-def test_the_policy_admits_only_that_where_rights_to_a_status_are_not_divided(
-    cluster, rights, driver, claims
-):
+def test_the_policy_admits_only_that_where_a_right_is_to_the_whole_status(cluster, rights, driver, claims):
     """As before Kubernetes 1.36."""
     cluster.restart_api_server("--feature-gates=DRAResourceClaimGranularStatusAuthorization=false")
     try:
