@@ -81,15 +81,17 @@ class Scene:
         self.refusals.keep(True)
         self.status: ClaimStatus
 
-    def allocate(self, number: int, *devices: str, drivers: tuple[str, ...] = (), **more: Any) -> ClaimHolder:
-        """A claim that has these devices allocated."""
+    def allocate(
+        self, number: int, *devices: str, drivers: tuple[str, ...] = (), made: str = "", **more: Any
+    ) -> ClaimHolder:
+        """A claim that has these devices allocated; ``made`` is its uid."""
         name = f"claim-{number}"
         results = [
             {"request": "req", "driver": driver, "pool": POOL, "device": device, **more}
             for device, driver in zip(devices, drivers or (self.driver,) * len(devices), strict=True)
         ]
         status = {"allocation": {"devices": {"results": results}}}
-        metadata = {"name": name, "namespace": "default", "uid": uid(number)}
+        metadata = {"name": name, "namespace": "default", "uid": made or uid(number)}
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
         self.server.put(CLAIMS, {**body, "status": status})
         return ClaimHolder("default", name, uid(number))
@@ -313,10 +315,7 @@ async def test_a_claim_that_is_gone_replaced_or_allocated_again_is_not_written(s
     gone, replaced, elsewhere = (scene.claim(number, f"c{number}") for number in (1, 2, 3))
     scene.server.remove(f"{CLAIMS}/{gone.name}")
     scene.server.remove(f"{CLAIMS}/{replaced.name}")
-    metadata = {"name": replaced.name, "namespace": "default", "uid": uid(77)}
-    scene.server.put(
-        CLAIMS, {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
-    )
+    scene.allocate(2, "c2", made=uid(77))
     scene.allocate(3, "another")
     async with scene.running():
         await scene.changes()
@@ -332,12 +331,25 @@ async def test_a_claim_that_is_prepared_again_is_written_again(scene: Scene) -> 
     claim = scene.claim(1, "c0")
     async with scene.running():
         await scene.changes()
-        del scene.files.records[claim.uid]
-        await scene.changes()
         scene.allocate(1, "c0")
         (stored,) = scene.server.stored(f"{CLAIMS}/{claim.name}")
         assert "devices" not in stored["status"], "the API server has removed it"
         scene.prepare(claim, "c0")
+        await scene.changes()
+        assert scene.ready(claim) == {"c0": PREPARED}
+
+
+async def test_nothing_is_written_while_no_status_is_wanted(scene: Scene) -> None:
+    claim = scene.claim(1, "c0")
+    scene.refusals.keep(False)
+    async with scene.running():
+        await scene.changes()
+        assert not scene.server.requests
+        scene.refusals.keep(True)
+        await scene.changes()
+        assert scene.ready(claim) == {"c0": PREPARED}
+        scene.refusals.keep(False)
+        scene.ill("c0", "it is hot")
         await scene.changes()
         assert scene.ready(claim) == {"c0": PREPARED}
 
@@ -498,9 +510,3 @@ async def test_without_the_key_nothing_is_written(place: Path) -> None:
         configure(node)
         await node.node.reload()
         await node.node.until(lambda: shown(node, "mine"))
-        configure(node, status=False)
-        await node.node.reload()
-        node.cards("c0 ill", "c1")
-        node.node.look("cards")
-        await node.settled(2 * SETTLE)
-        assert [ready for ready, _, _ in shown(node, "mine").values()] == ["True"]
