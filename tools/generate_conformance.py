@@ -200,6 +200,14 @@ SECTIONS: Mapping[str, Mapping[int, str]] = {
         "upstream: `must allow multiple allocations and consume capacity`).",
         126: "Containers of such a claim are limited, or the claim is refused.",
     },
+    "Status of claims": {
+        127: "With `dra.status`, a claim shows whether each device is ready, and devhost can write nothing "
+        "else of it (KEP-4817; upstream: `must be possible for a node ServiceAccount to update the node "
+        "ResourceClaim.Status.Devices once allocated`, `must be impossible for a node ServiceAccount to "
+        "update the non-node ResourceClaim.Status.Devices once allocated`).",
+        128: "What other drivers and programs have written of a claim stays.",
+        129: "Writes are few, are retried, and delay no claim that is prepared.",
+    },
 }
 """The promises, in sections. Their numbers are names: tests and reports refer to them."""
 
@@ -257,6 +265,10 @@ UPSTREAM: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "test/e2e/dra/dra.go": {
+        "must be possible for a node ServiceAccount to update the node ResourceClaim.Status.Devices once "
+        "allocated": ("a_claim_shows_whether_its_device_is_ready_and_a_restart_writes_nothing"),
+        "must be impossible for a node ServiceAccount to update the non-node ResourceClaim.Status.Devices "
+        "once allocated": "the_api_server_admits_only_devices_of_the_driver_in_claims_of_the_node",
         "registers plugin": "a_claim_gets_the_device_that_its_expression_selects",
         "must unprepare resources for force-deleted pod": (
             "a_record_without_pod_and_claim_is_removed_after_the_grace"

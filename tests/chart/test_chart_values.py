@@ -309,7 +309,7 @@ def test_every_pod_pulls_its_image_from_the_registry_of_the_parent_chart_with_it
 
 
 def test_every_template_of_the_chart_is_in_what_these_tests_make(chart: Chart) -> None:
-    every = EVERYTHING | {"nodeCondition": {"enabled": True}}
+    every = EVERYTHING | {"nodeCondition": {"enabled": True}, "dra": {"enabled": True, "status": True}}
     texts = [chart.render({**every, monitor: {"enabled": True}}).text for monitor in MONITORS]
     made = set(re.findall("^# Source: devhost/(.*)$", "".join(texts), re.MULTILINE))
     assert made == {f"templates/{file.name}" for file in CHART.glob("templates/*.yaml")}

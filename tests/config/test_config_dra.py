@@ -52,6 +52,13 @@ def test_metadata_is_off_unless_the_file_asks_for_it(read: Read) -> None:
     assert difference(plain, wanted).dra and not difference(plain, plain).dra
 
 
+def test_the_status_of_claims_is_off_unless_the_file_asks_for_it(read: Read) -> None:
+    text = file("name: a.b/c, serve: dra")
+    plain, wanted = read(text), read(text.replace(DRIVER, f"{DRIVER}, status: true"))
+    assert (plain.dra_status, wanted.dra_status) == (False, True)
+    assert difference(plain, wanted).dra and not difference(plain, plain).dra
+
+
 def test_an_entry_has_an_effect_for_each_cause_that_it_names(read: Read) -> None:
     (entry,) = read(
         file("name: a.b/c, serve: dra, dra: {taints: {xid: NoExecute, reported: None}}")

@@ -13,9 +13,7 @@ from devhost_testing.dra import ApiServer
 from fake_clock import FakeClock
 
 from devhost.backend.errors import UsageError
-from devhost.dra.credentials import Access, Credentials
-from devhost.dra.kube import KubeApi
-from devhost.dra.node_condition import (
+from devhost.dra.conditions.node import (
     GAP,
     HEARTBEAT,
     LONGEST,
@@ -27,6 +25,8 @@ from devhost.dra.node_condition import (
     startup_taints,
     state_of,
 )
+from devhost.dra.credentials import Access, Credentials
+from devhost.dra.kube import KubeApi
 from devhost.telemetry.document import StatusDocument
 
 PATH = "/api/v1/nodes/n1"

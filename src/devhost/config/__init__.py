@@ -109,6 +109,7 @@ def loads(
         skipped,
         driver,
         dra is not None and dra.metadata,
+        dra is not None and dra.status,
     )
 
 

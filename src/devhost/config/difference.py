@@ -96,8 +96,12 @@ def difference(old: Settings, new: Settings) -> Difference:
         device_info=old.device_info_directory != new.device_info_directory,
         labels=(old.label_directory, old.write_labels) != (new.label_directory, new.write_labels),
         skipped=old.skipped != new.skipped,
-        dra=(old.dra_driver, old.dra_metadata) != (new.dra_driver, new.dra_metadata),
+        dra=_dra(old) != _dra(new),
     )
+
+
+def _dra(settings: Settings) -> tuple[object, ...]:
+    return settings.dra_driver, settings.dra_metadata, settings.dra_status
 
 
 def _keys(old: ResourceSettings, new: ResourceSettings) -> tuple[str, ...]:

@@ -401,6 +401,11 @@ class Dra:
         "Whether containers get files with the attributes of the devices of their claims, which KubeVirt "
         "reads; for claims that are prepared from then on.",
     )
+    status: bool = option(
+        False,
+        "Whether the status of claims has the health of their devices, and network interfaces; needs further "
+        "access to the API server.",
+    )
 
 
 @frozen

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
@@ -44,6 +44,9 @@ from .record import SliceRecord
 from .refresher import Refresher
 from .server import DraServer
 from .upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from .conditions.claims import ClaimStatus
 
 log = get(__name__)
 
@@ -153,6 +156,9 @@ class DraFrontEnd:
         )
         self._refresher = Refresher(self._preparer, self.inventory, files, timing=timing)
         self._refreshing = Reconciler(self._refresh, backoff=Backoff(1.0, 60.0))
+        self._status: ClaimStatus | None = None
+        self._reports = asyncio.Event()
+        """Set once the configuration has wanted the status of claims."""
         self._stuck: frozenset[Origin] = frozenset()
         self._metrics = metrics
         self._calls: Counter[str] = Counter()
@@ -170,6 +176,9 @@ class DraFrontEnd:
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         """Takes a new plan."""
         self._preparer.metadata = settings.dra_metadata
+        self._preparer.refusals.keep(settings.dra_status)
+        if settings.dra_status:
+            self._reports.set()
         self.inventory.follow(plan, settings, scanners)
         self._hold()
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
@@ -219,6 +228,11 @@ class DraFrontEnd:
         """Why the kubelet does not use the driver; empty if it does, or has not answered yet."""
         return self.failure or self._server.registration.error
 
+    @property
+    def status_failure(self) -> str:
+        """Why the status of a claim cannot be written; empty if it can, or is not wanted."""
+        return self._status.failure if self._status is not None else ""
+
     def missing(self) -> str:
         """Why pods cannot use the driver yet; empty if they can."""
         found = [] if self.registered else [self.refusal or "the kubelet has not registered it yet"]
@@ -250,6 +264,7 @@ class DraFrontEnd:
             "dra moves": self._mover.run,
             "dra claims": self._keep_files,
             "dra files": self._refreshing.run,
+            "dra status": self._report_status,
         }
         named = {f"{name} {tag}".rstrip(): run for name, run in work.items()}
         for name, run in named.items():
@@ -317,6 +332,17 @@ class DraFrontEnd:
             self._show_prepared()
             if self.upkeep.kept != was:
                 self._changed()
+
+    async def _report_status(self) -> None:
+        """Keeps the status of prepared claims at the API server, until cancelled."""
+        await self._reports.wait()
+        await self._taken.wait()
+        from .conditions.claims import ClaimStatus  # only where it is wanted
+
+        self._status = ClaimStatus(
+            self.driver, self._api, self.inventory, self.files, self._preparer.refusals, changed=self._changed
+        )
+        await self._status.run()
 
     async def _refresh(self) -> float:
         await self._taken.wait()

@@ -26,6 +26,7 @@ from urllib.parse import urlencode
 import h11
 
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.frozen import frozen
 
 from .answers import ADDRESS, ApiError, ApiFailure, Json, Malformed, Request, Unreachable, connection_failure
 from .credentials import Access, Credentials
@@ -65,12 +66,28 @@ KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCN
 METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 """``Accept`` for objects without ``spec`` and ``status`` (API concepts, "Metadata-only fetches")."""
 
+_JSON = "application/json"
+_MERGE = "application/strategic-merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
+"""Its bodies are YAML, which every JSON text is."""
+
 _READ = 1 << 16
 _HEAD = 1 << 16
 
 
 class _Closed(Exception):
     """The server closed a connection before it sent any part of an answer."""
+
+
+@frozen
+class _Message:
+    """A request; ``accept`` is the kind of its answer, and ``kind`` that of its body."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    accept: str = _JSON
+    kind: str = _JSON
 
 
 class _Stream:
@@ -267,7 +284,7 @@ class KubeApi:
         parameters = dict(query or {})
         if limit:
             parameters["limit"] = str(limit)
-        accept = METADATA.format("List") if metadata_only else ""
+        accept = METADATA.format("List") if metadata_only else _JSON
         while True:
             page = await self._call("GET", _with(path, parameters), accept=accept)
             following = _following(page)
@@ -306,10 +323,11 @@ class KubeApi:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH),
         }
-        accept = METADATA.format("") if metadata_only else ""
+        accept = METADATA.format("") if metadata_only else _JSON
+        message = _Message("GET", _with(path, parameters), accept=accept)
         with self._unanswered("GET"):
             async with self._deadline(self._timeout):
-                connection, response = await self._start("GET", _with(path, parameters), b"", accept)
+                connection, response = await self._start(message)
         request = Request("GET", path, watch=True)
         try:
             if response.status_code >= 300:
@@ -355,7 +373,20 @@ class KubeApi:
             ApiError: see the module; 409 if it has another version than ``body``.
             Unreachable: see the module.
         """
-        return await self._call("PATCH", path, body)
+        return await self._call("PATCH", path, body, kind=_MERGE)
+
+    async def apply(self, path: str, body: Object, manager: str, *, force: bool = False) -> Object:
+        """Makes the object at ``path`` have the fields of ``body`` (server-side apply); gives it as stored.
+
+        Fields that ``manager`` applied before, and that ``body`` lacks, are removed. What others have set
+        changes only with ``force``.
+
+        Raises:
+            ApiError: see the module; 409 if others have set a field to another value.
+            Unreachable: see the module.
+        """
+        query = {"fieldManager": manager, "force": str(force).lower()}
+        return await self._call("PATCH", _with(path, query), body, kind=_APPLY)
 
     async def delete(self, path: str, *, uid: str = "", resource_version: str = "") -> None:
         """Deletes the object at ``path``, if it still has this uid and version; it may be gone already.
@@ -387,13 +418,16 @@ class KubeApi:
             self._spare.close()
             self._spare = None
 
-    async def _call(self, method: str, path: str, body: Object | None = None, accept: str = "") -> Object:
+    async def _call(
+        self, method: str, path: str, body: Object | None = None, *, accept: str = _JSON, kind: str = _JSON
+    ) -> Object:
         data = json.dumps(body, separators=(",", ":")).encode() if body is not None else b""
+        message = _Message(method, path, data, accept, kind)
         with self._unanswered(method):
             async with self._deadline(self._timeout):
                 for attempt in range(1, TRIES + 1):
                     try:
-                        return await self._once(method, path, data, accept)
+                        return await self._once(message)
                     except ApiError as error:
                         wanted = error.retry_after if error.status == 429 else None
                         if wanted is None or wanted > PATIENCE or attempt == TRIES:
@@ -410,8 +444,8 @@ class KubeApi:
             self._answered(method, "none")
             raise
 
-    async def _once(self, method: str, path: str, data: bytes, accept: str) -> Object:
-        connection, response = await self._start(method, path, data, accept)
+    async def _once(self, message: _Message) -> Object:
+        connection, response = await self._start(message)
         try:
             answer = await self._body(connection)
         except BaseException:
@@ -423,16 +457,14 @@ class KubeApi:
         else:
             connection.close()
         if response.status_code >= 300:
-            raise self._refusal(Request(method, path), response, answer)
+            raise self._refusal(Request(message.method, message.path), response, answer)
         return _object(answer)
 
-    async def _start(
-        self, method: str, path: str, body: bytes, accept: str
-    ) -> tuple[_Connection, h11.Response]:
+    async def _start(self, message: _Message) -> tuple[_Connection, h11.Response]:
         """Sends a request and gives the head of its answer; again if the credentials have been replaced."""
         given = await self._current()
         try:
-            connection, response = await self._counted(given, method, path, body, accept)
+            connection, response = await self._counted(given, message)
         except OSError:  # also of TLS: either side may have another certificate by now
             newer = await self._current(fresh=True)
             if newer is given:
@@ -448,7 +480,7 @@ class KubeApi:
             if newer is given:
                 return connection, response
             connection.close()
-        return await self._counted(newer, method, path, body, accept)
+        return await self._counted(newer, message)
 
     async def _current(self, *, fresh: bool = False) -> Credentials:
         try:
@@ -458,25 +490,21 @@ class KubeApi:
         self._server = found.server
         return found
 
-    async def _counted(
-        self, given: Credentials, method: str, path: str, body: bytes, accept: str
-    ) -> tuple[_Connection, h11.Response]:
+    async def _counted(self, given: Credentials, message: _Message) -> tuple[_Connection, h11.Response]:
         """Sends a request, and reports the code of its answer."""
-        connection, response = await self._send(given, method, path, body, accept)
-        self._answered(method, str(response.status_code))
+        connection, response = await self._send(given, message)
+        self._answered(message.method, str(response.status_code))
         return connection, response
 
-    async def _send(
-        self, given: Credentials, method: str, path: str, body: bytes, accept: str
-    ) -> tuple[_Connection, h11.Response]:
-        head = _head(given, method, path, body, accept)
+    async def _send(self, given: Credentials, message: _Message) -> tuple[_Connection, h11.Response]:
+        head, body = _head(given, message), message.body
         connection, self._spare = self._spare, None
         if connection is not None:
             fits = connection.credentials is given and self._clock() - connection.spare_since < SPARE
             try:
                 if fits:
                     # a write is not sent again for being slow: it would be done twice
-                    async with asyncio.timeout(self._first_try if method == "GET" else None):
+                    async with asyncio.timeout(self._first_try if message.method == "GET" else None):
                         return connection, await connection.request(head, body)
             except (_Closed, TimeoutError):
                 pass
@@ -549,18 +577,17 @@ async def _connect(given: Credentials) -> _Connection:
     return _Connection(stream, given)
 
 
-def _head(given: Credentials, method: str, path: str, body: bytes, accept: str) -> h11.Request:
+def _head(given: Credentials, message: _Message) -> h11.Request:
     headers = [
         ("Host", given.authority),
-        ("Accept", accept or "application/json"),
+        ("Accept", message.accept),
         ("User-Agent", "devhost"),
     ]
     if given.token:
         headers.append(("Authorization", f"Bearer {given.token}"))
-    if body:
-        kind = "strategic-merge-patch+json" if method == "PATCH" else "json"
-        headers += [("Content-Type", f"application/{kind}"), ("Content-Length", str(len(body)))]
-    return h11.Request(method=method, target=given.path + path, headers=headers)
+    if message.body:
+        headers += [("Content-Type", message.kind), ("Content-Length", str(len(message.body)))]
+    return h11.Request(method=message.method, target=given.path + message.path, headers=headers)
 
 
 class _Deadline:

@@ -28,6 +28,7 @@ from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, Timing
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK
@@ -47,7 +48,7 @@ from .claim_devices import (
     render,
     rendering,
 )
-from .claim_objects import API, ClaimError, ClaimObject, read_claim
+from .claim_objects import API, ClaimError, ClaimObject, Result, read_claim
 from .inventory import DraInventory
 from .kube import ApiError, ApiFailure, KubeApi, Unreachable
 
@@ -69,6 +70,9 @@ WRITES = 4
 REMEMBERED = 600.0
 """Seconds for which a released claim is remembered: no list of pods names it for that long."""
 
+MOST_REFUSALS = 1000
+"""Claims that could not be prepared whose reasons are kept for their status."""
+
 _FAILED = "devhost failed; its log has the reason"
 
 
@@ -82,6 +86,46 @@ class Turn:
         """How often Unprepare was called."""
         self.changes = 0
         """How often the file of the claim may have been made or removed."""
+
+
+@frozen
+class Refusal:
+    """A claim that could not be prepared, the devices that are allocated to it, and why it could not."""
+
+    claim: ClaimHolder
+    results: tuple[Result, ...]
+    reason: str
+
+
+class Refusals:
+    """The claims that could not be prepared last, by uid; none until :meth:`keep`."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Refusal] = {}
+        self._kept = False
+
+    @property
+    def kept(self) -> bool:
+        """Whether they are kept."""
+        return self._kept
+
+    def keep(self, kept: bool) -> None:
+        """Whether they are kept from now on."""
+        self._kept = kept
+        if not kept:
+            self.found.clear()
+
+    def add(self, new: Refusal) -> None:
+        """A claim could not be prepared; of more than :data:`MOST_REFUSALS`, the oldest is forgotten."""
+        if self._kept and self.found.get(new.claim.uid) != new:
+            self.found.pop(new.claim.uid, None)
+            self.found[new.claim.uid] = new
+            if len(self.found) > MOST_REFUSALS:
+                del self.found[next(iter(self.found))]
+
+    def end(self, uid: str) -> None:
+        """It has been prepared, or released."""
+        self.found.pop(uid, None)
 
 
 class _Turns:
@@ -162,6 +206,7 @@ class Preparer:
         self._clock = clock
         self.bases: dict[str, Basis] = {}
         """What the files of claims were rendered from, by the claim's uid, as far as that is known."""
+        self.refusals = Refusals()
         self._turns: dict[str, Turn] = {}
         self._unprepared_at: dict[str, float] = {}
 
@@ -371,9 +416,10 @@ class Preparer:
         return [node for backend, some in devices.items() for node in owned(numbers, backend, some)]
 
     async def _prepare(self, ref: ClaimHolder) -> Sequence[ClaimedDevice] | str:
+        seen: list[ClaimObject] = []
         try:
             async with asyncio.timeout(self._deadline):
-                record = await self._prepared(ref)
+                record = await self._prepared(ref, seen)
         except TimeoutError:
             reason = f"{ref} could not be prepared within {self._deadline:g} s"
         except DevhostError as error:
@@ -382,11 +428,15 @@ class Preparer:
             log.exception("preparing a claim failed", claim=str(ref), uid=ref.uid)
             return _FAILED
         else:
+            self.refusals.end(ref.uid)
             return record.devices
+        if seen:
+            self.refusals.add(Refusal(ref, seen[0].results, reason))
         log.warning("a claim cannot be prepared", claim=str(ref), uid=ref.uid, reason=reason)
         return reason
 
-    async def _prepared(self, ref: ClaimHolder) -> ClaimRecord:
+    async def _prepared(self, ref: ClaimHolder, seen: list[ClaimObject]) -> ClaimRecord:
+        """Prepares a claim; its object is added to ``seen`` when it is to be prepared."""
         if not is_uid(ref.uid):
             raise ClaimError(f"{ref} has an impossible uid")
         with self.turn(ref.uid) as turn:
@@ -408,6 +458,7 @@ class Preparer:
                     await self.release(ref.uid)
                 if turn.unprepared != calls:
                     raise _released(ref)
+                seen.append(claim)
                 record = await self.commit(ref, claim, turn)
         devices = few([f"{one.pool}/{one.device}" for one in record.devices])
         log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
@@ -451,6 +502,7 @@ class Preparer:
     async def _unprepare(self, ref: ClaimHolder) -> str:
         with self.turn(ref.uid) as turn:
             turn.unprepared += 1
+            self.refusals.end(ref.uid)
             try:
                 async with asyncio.timeout(self._deadline), turn.lock:
                     self._note_unprepared(ref.uid)  # first, because a plan is made when devices are free

@@ -130,6 +130,8 @@ def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
     status = front_end.publisher.status
     if front_end.api_failure:
         yield front_end.driver, front_end.api_failure
+    if front_end.status_failure:
+        yield front_end.driver, front_end.status_failure
     for claim in front_end.upkeep.kept.values():
         yield str(claim), KEPT
     for resource, one in status.left_out:

@@ -64,7 +64,7 @@ from .timing import NODE, Timing
 
 if TYPE_CHECKING:
     from devhost.config.rollout import Rollout
-    from devhost.dra.node_condition import NodeCondition
+    from devhost.dra.conditions.node import NodeCondition
 
 log = get(__name__)
 

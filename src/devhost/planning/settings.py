@@ -362,7 +362,8 @@ class Settings:
     if no labels are wanted, because earlier ones are removed from it.
 
     ``dra_driver`` is the DRA driver of entries that name no other one; empty if the file has no ``dra``, and
-    nothing of Dynamic Resource Allocation runs then. ``dra_metadata`` is whether claims get metadata files.
+    nothing of Dynamic Resource Allocation runs then. ``dra_metadata`` is whether claims get metadata files,
+    ``dra_status`` whether their status has the health of their devices.
     """
 
     resources: tuple[ResourceSettings, ...] = ()
@@ -375,6 +376,7 @@ class Settings:
     skipped: tuple[Skipped, ...] = ()
     dra_driver: str = ""
     dra_metadata: bool = False
+    dra_status: bool = False
 
     def identified(self) -> list[tuple[Identity, ResourceSettings]]:
         """The entries, each with what an edit of the file does not change."""

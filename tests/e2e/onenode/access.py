@@ -14,6 +14,9 @@ from .shipped import REPOSITORY
 RIGHTS = REPOSITORY / "deploy" / "kustomize" / "components" / "dra" / "dra.yaml"
 """Service account, ClusterRole and admission policy; the chart renders the same."""
 
+STATUS_RIGHTS = RIGHTS.parent.parent / "dra-status" / "dra-status.yaml"
+"""The further rights for the status of devices in claims."""
+
 POD_NAME = "driver"
 POD = {
     "apiVersion": "v1",

@@ -95,6 +95,7 @@ profile: {{ $profile }}
 capabilities: {{ concat (default list .Values.capabilities) $needed | uniq | toJson }}
 root: {{ include "devhost.wanted" (list $host.root $toolkit) }}
 dra: {{ $dra }}
+draStatus: {{ include "devhost.wanted" (list (default dict .Values.dra).status (dig "dra" "status" false $config)) }}
 draDrivers: {{ include "devhost.draDrivers" (list . $config) }}
 gpu: {{ hasKey $used "gpu" }}
 rdma: {{ hasKey $used "rdma" }}

@@ -7,7 +7,7 @@ schema of the values cannot check text, nor options of a backend.
 {{- $at := printf "%sconfig" (include "devhost.where" (index . 0)) -}}
 {{- include "devhost.kinds" (list $at $config true (dict
   "version" "a number" "resources" "a list" "backends" "a map" "cdi" "a map" "deviceInfo" "a map" "dra" "a map" "labels" "a map")) -}}
-{{- include "devhost.kinds" (list (printf "%s.dra" $at) $config.dra (hasKey $config "dra") (dict "driver" "text")) -}}
+{{- include "devhost.kinds" (list (printf "%s.dra" $at) $config.dra (hasKey $config "dra") (dict "driver" "text" "status" "true or false")) -}}
 {{- range $key := list "version" "resources" -}}
   {{- if not (hasKey $config $key) -}}
     {{- fail (printf "%s: the key %s is missing: a configuration needs version: 1 and resources, which may be []" $at $key) -}}

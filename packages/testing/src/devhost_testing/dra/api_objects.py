@@ -110,6 +110,10 @@ def place(path: str) -> Place:
     raise Refused(404, "NotFound", "the server could not find the requested resource")
 
 
+_Leaf = tuple[str, ...]
+"""A field of a device in the status of a claim, after the device's identity."""
+
+
 class Objects:
     """The stored objects and their history."""
 
@@ -122,6 +126,8 @@ class Objects:
         self._stored: dict[tuple[str, str, str], Object] = {}
         self._history: list[Change] = []
         self._oldest = self.version
+        self._owners: dict[str, dict[_Leaf, set[str]]] = {}
+        """Who applied what of the status of a claim, by its uid; "" for what was not applied."""
         self._uids = itertools.count(1)
         self._pages: dict[str, tuple[int, list[Object]]] = {}
 
@@ -233,6 +239,45 @@ class Objects:
         if new == old:
             return old
         return self._store(where, "MODIFIED", new)
+
+    def apply(self, where: Place, body: Object, manager: str, *, force: bool) -> Object:
+        """Makes the status of a claim have these devices (server-side apply); no other field is known."""
+        old = self.get(where)
+        if where.kind.kind != "ResourceClaim" or where.part != "status" or not manager:
+            raise Refused(
+                400, "BadRequest", "only the status of a ResourceClaim can be applied, with a manager"
+            )
+        self._same_claim(where, body, old)
+        now, new = _leaves(old), _leaves(body)
+        owners = self._owners.setdefault(old["metadata"]["uid"], {})
+        others = {path for path in new if owners.get(path, {""}) - {manager}}
+        if conflicts := sorted(path for path in others if now.get(path, new[path]) != new[path]):
+            if not force:
+                fields = ", ".join(".".join(path[1:]) for path in conflicts)
+                raise Refused(409, "Conflict", f"Apply failed with {len(conflicts)} conflicts: {fields}")
+            for path in conflicts:
+                owners[path] = set()
+        for path in [path for path, names in owners.items() if manager in names and path not in new]:
+            owners[path].discard(manager)
+            if not owners[path]:
+                now.pop(path, None)
+        for path, value in new.items():
+            owners.setdefault(path, {""} if now.get(path) == value else set()).add(manager)
+            now[path] = value
+        devices: Any = _devices(now) if "devices" not in self.dropped else []
+        changed = {**copy.deepcopy(old), "status": {**old["status"], "devices": devices}}
+        return old if changed == old else self._store(where, "MODIFIED", changed)
+
+    def _same_claim(self, where: Place, body: Object, old: Object) -> None:
+        """Refuses the status of another claim, and of devices that are not allocated to this one."""
+        if body.get("metadata", {}).get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+            raise Refused(409, "Conflict", f'{where.kind.plural} "{where.name}": uid differs')
+        allocation = (old.get("status") or {}).get("allocation") or {}
+        allocated = {_identity(one) for one in allocation.get("devices", {}).get("results", ())}
+        for one in body["status"]["devices"]:
+            if _identity(one) not in allocated:
+                message = f"{one['device']}: must be an allocated device in the claim"
+                raise Refused(422, "Invalid", message)
 
     def delete(self, where: Place, preconditions: Mapping[str, str] | None = None) -> Object:
         """Removes an object, if it still is the one in the preconditions."""
@@ -381,6 +426,41 @@ def _merged(old: Any, changes: Any, name: str = "") -> Any:
             for new in changes
         ]
     return copy.deepcopy(changes)
+
+
+def _identity(device: Object) -> str:
+    """What distinguishes a device in a claim."""
+    return json.dumps([device.get(key, "") for key in ("driver", "pool", "device", "shareID")])
+
+
+def _leaves(claim: Object) -> dict[_Leaf, Any]:
+    """The fields of the devices in the status of a claim."""
+    found: dict[_Leaf, Any] = {}
+    for one in (claim.get("status") or {}).get("devices") or ():
+        device = _identity(one)
+        for condition in one.get("conditions") or ():
+            found |= {
+                (device, "conditions", condition["type"], key): value for key, value in condition.items()
+            }
+        found |= {(device, "networkData", key): value for key, value in one.get("networkData", {}).items()}
+    return found
+
+
+def _devices(leaves: Mapping[_Leaf, Any]) -> list[Object]:
+    """The devices that have these fields."""
+    found: dict[str, Object] = {}
+    for (device, field, *path), value in leaves.items():
+        names = zip(("driver", "pool", "device", "shareID"), json.loads(device), strict=True)
+        one = found.setdefault(device, {key: text for key, text in names if text})
+        if field == "networkData":
+            one.setdefault(field, {})[path[0]] = value
+            continue
+        conditions = one.setdefault("conditions", [])
+        known = next((each for each in conditions if each["type"] == path[0]), None)
+        if known is None:
+            conditions.append(known := {"type": path[0]})
+        known[path[1]] = value
+    return list(found.values())
 
 
 def _slice_problems(spec: Object) -> Iterator[str]:

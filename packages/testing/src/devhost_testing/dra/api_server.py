@@ -8,8 +8,8 @@ Limits: any valid token may do everything, and there is no admission. Objects ar
 schema: only the rules of a ResourceSlice in :mod:`.api_objects` are checked. It sets no defaults. Selectors
 know only ``key=value``. A list that is read in pages is a snapshot, but a watch does not notice that an
 object begins or stops to match its selector. Patches are strategic merge patches, in which conditions are
-the only list that is merged. There are no finalizers, no garbage collection, no protobuf and no HTTP/2.
-Bookmarks are sent when the test asks for them.
+the only list that is merged; server-side apply knows only ``status.devices`` of a claim. There are no
+finalizers, no garbage collection, no protobuf and no HTTP/2. Bookmarks are sent when the test asks for them.
 """
 
 from __future__ import annotations
@@ -383,6 +383,9 @@ class ApiServer:
             return self.objects.create(where, request.body)
         if request.method == "PUT" and where.name:
             return self.objects.update(where, request.body)
+        if request.headers.get("content-type") == "application/apply-patch+yaml":
+            manager, force = request.query.get("fieldManager", ""), request.query.get("force") == "true"
+            return self.objects.apply(where, request.body, manager, force=force)
         if request.method == "PATCH" and where.name:
             return self.objects.patch(where, request.body)
         if request.method == "DELETE" and where.name:

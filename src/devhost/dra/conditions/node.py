@@ -29,16 +29,15 @@ from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
+from devhost.dra.answers import Json
+from devhost.dra.credentials import from_files
+from devhost.dra.kube import ApiError, KubeApi, Object, Unreachable
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.unready import WAITING, unready
-
-from .answers import Json
-from .credentials import from_files
-from .kube import ApiError, KubeApi, Object, Unreachable
 
 log = get(__name__)
 
