@@ -295,6 +295,12 @@ class GpuOptions:
         if len(self.partitions) > MOST_LAYOUTS:
             raise OptionError(f"must have at most {MOST_LAYOUTS} members", key="partitions")
         for number, layout in enumerate(self.partitions):
+            if layout.mig is not None and getattr(self, "mig", "static") == "dynamic":
+                raise OptionError(
+                    "cannot be together with mig: dynamic, which creates the instances that claims need",
+                    key=f"partitions[{number}].mig",
+                    hint="remove one of them",
+                )
             for before, earlier in enumerate(self.partitions[:number]):
                 if earlier.vendor == layout.vendor and covers(earlier.where, layout.where):
                     raise OptionError(

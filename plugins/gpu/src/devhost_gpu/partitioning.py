@@ -120,8 +120,6 @@ class Partitioner:
             refusal.until = self._clock() + refusal.backoff.delay()
             self._refusals[name] = refusal
             raise
-        finally:
-            self._changes.changed(devices)
         self._refusals.pop(name, None)
         self._log.info("%s was changed from %s to %s", name, change.present, change.wanted)
 
