@@ -92,11 +92,26 @@ class NvidiaMachine:
         base = f"/proc/driver/nvidia/capabilities/gpu{self.nvml.gpus[parent]['minor']}/mig/gi{gi}"
         for place in (f"{base}/access", f"{base}/ci{ci}/access"):
             if not (self.root / place.lstrip("/")).exists():
-                number, self._capabilities = self._capabilities, self._capabilities + 1
-                self.tree.file(place, f"DeviceFileMinor: {number}\nDeviceFileMode: 292\nDeviceFileModify: 1")
-                self.tree.file(f"/dev/nvidia-caps/nvidia-cap{number}", f"c237:{number}")
+                self._capability(place)
         self.nvml.write()
         return uuid
+
+    def divisible(self, address: str, model: str = "H100-80") -> str:
+        """Adds a GPU with MIG mode on, and without instances, which can be divided like a model; its UUID.
+
+        The driver has the capability files of all possible instances, and a device node for each.
+        """
+        uuid = self.gpu(address, name=f"NVIDIA {model}GB", mig=1, model=model)
+        base = f"/proc/driver/nvidia/capabilities/gpu{self.nvml.gpus[uuid]['minor']}/mig"
+        for gi in range(1, 8):
+            for place in (f"{base}/gi{gi}/access", f"{base}/gi{gi}/ci0/access"):
+                self._capability(place)
+        return uuid
+
+    def _capability(self, place: str) -> None:
+        number, self._capabilities = self._capabilities, self._capabilities + 1
+        self.tree.file(place, f"DeviceFileMinor: {number}\nDeviceFileMode: 292\nDeviceFileModify: 1")
+        self.tree.file(f"/dev/nvidia-caps/nvidia-cap{number}", f"c237:{number}")
 
     def unbind(self, address: str) -> None:
         """Takes a GPU from its driver."""

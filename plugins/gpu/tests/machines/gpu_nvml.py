@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_mig import MODELS
+
 SOURCE = Path(__file__).parents[1] / "nvml_stub" / "stub.c"
 LIBRARY = "libnvidia-ml.so.1"
 XID = 8
@@ -103,13 +105,69 @@ class Nvml:
         }
         return uuid
 
+    @property
+    def made(self) -> Path:
+        """The file with the MIG instances that the driver has. A test that deletes it reboots the machine."""
+        return self.file.with_name(f"{self.file.name}.made")
+
+    def instances(self) -> list[dict[str, str]]:
+        """The GPU instances and MIG devices that the driver has: the lines ``gi`` and ``mig``."""
+        lines = self.made.read_text().splitlines() if self.made.exists() else []
+        return [
+            {"word": word, **dict(field.split("=", 1) for field in fields)}
+            for word, *fields in (line.split("\t") for line in lines)
+        ]
+
+    def partition(self, gpu: str, profile: str, start: int, gi: int = 0) -> str:
+        """Creates a GPU instance and a MIG device, as an administrator does; the MIG device's UUID."""
+        found = next(one for one in MODELS[str(self.gpus[gpu]["model"])] if one.name == profile)
+        taken = [one for one in self.instances() if one.get("gpu", one.get("parent")) == gpu]
+        gi = gi or 1 + max((int(one["id"]) for one in taken if one["word"] == "gi"), default=0)
+        uuid = f"MIG-{gpu[4:12]}-0000-5000-8000-{gi:06x}{0:06x}"
+        place = {"start": start, "size": found.size}
+        lines = [
+            _line("gi", {"key": f"{gpu}/{gi}", "gpu": gpu, "id": gi, "profile": found.id, **place}),
+            _line(
+                "mig",
+                {
+                    "uuid": uuid,
+                    "parent": gpu,
+                    "index": sum(one["word"] == "mig" for one in taken),
+                    "gi": gi,
+                    "ci": 0,
+                    "compute_profile": {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}[found.slices],
+                    "name": f"{self.gpus[gpu]['name']} MIG {profile}",
+                    "profile_id": found.id,
+                    **place,
+                    "memory": found.memory << 20,
+                    "memory_mib": found.memory,
+                    "multiprocessors": found.sm,
+                    "gi_slices": found.slices,
+                    "ci_slices": found.slices,
+                    "copy": found.copy,
+                    "decoder": found.decoder,
+                    "jpeg": found.jpeg,
+                    "ofa": found.ofa,
+                },
+            ),
+        ]
+        with self.made.open("a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        return uuid
+
     def link(self, a: str, b: str, count: int = 1) -> None:
         """Joins two GPUs, or one and ``"switch"``, by NVLinks."""
         self.links.append({"a": a, "b": b, "count": count})
 
-    def fault(self, call: str, gpu: str = "", error: int = 0, hang: float = 0.0) -> Fields:
-        """Makes a call (``"*"``: every one) fail, or hang for seconds or until the fault is removed again."""
+    def fault(self, call: str, gpu: str = "", error: int = 0, hang: float = 0.0, crash: str = "") -> Fields:
+        """Makes a call (``"*"``: every one) fail, or hang for seconds or until the fault is removed again.
+
+        With ``crash``, the process ends ``before`` or ``after`` the call; the latter if it creates or
+        destroys an instance.
+        """
         fault: Fields = {"call": call, "error": error, "hang_ms": int(hang * 1000)}
+        if crash:
+            fault["crash"] = {"before": 1, "after": 2}[crash]
         if gpu:
             fault["gpu"] = gpu
         self.faults.append(fault)
@@ -136,6 +194,10 @@ class Nvml:
         lines = [_line("system", self.system)] if self.loaded else []
         lines += [_line("gpu", {"uuid": uuid, **fields}) for uuid, fields in self.gpus.items()]
         lines += [_line("mig", {"uuid": uuid, **fields}) for uuid, fields in self.migs.items()]
+        models = sorted({str(gpu["model"]) for gpu in self.gpus.values() if "model" in gpu})
+        lines += [
+            _line("profile", {"model": model, **one.fields}) for model in models for one in MODELS[model]
+        ]
         for word, members in (("link", self.links), ("near", self.near), ("fault", self.faults)):
             lines += [_line(word, fields) for fields in members]
         for number, fields in enumerate(self.events, 1):

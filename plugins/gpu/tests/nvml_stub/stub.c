@@ -2,7 +2,8 @@
  *
  * NVML_STUB names the file. It is read again whenever it was replaced. Each line is a word and key=value fields,
  * separated by tabs; see machines/gpu_nvml.py, which writes it. Layouts and numbers are those of NVIDIA's public nvml.h.
- * While initialised it holds "<file>.open" open, as the real library holds /dev/nvidiactl.
+ * "<file>.made" has the MIG instances that were created, by this library or by a test, in the same form: they outlive
+ * the process, as they do in the driver. While initialised it holds "<file>.open" open, as the real library holds /dev/nvidiactl.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -10,14 +11,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, FUNCTION_NOT_FOUND = 13, LOST = 15, MEMORY = 20,
-    VERSION_MISMATCH = 25, UNKNOWN = 999
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, FUNCTION_NOT_FOUND = 13, LOST = 15, IN_USE = 19, MEMORY = 20,
+    NO_ROOM = 23, VERSION_MISMATCH = 25, UNKNOWN = 999
 };
 enum { MAX_LINES = 4096, MAX_FIELDS = 40, MAX_HANDLES = 1024, MAX_SETS = 64, MAX_LINKS = 18 };
 
@@ -60,6 +62,16 @@ typedef struct {
 typedef struct { int supported; unsigned count; Feature features[3]; } Features;
 typedef struct { Device device; unsigned id, profile, start, size; } GpuInstanceInfo;
 typedef struct { Device device; void *gpu_instance; unsigned id, profile, start, size; } ComputeInstanceInfo;
+typedef struct { unsigned start, size; } Placement;
+typedef struct {
+    unsigned version, id, p2p, slices, most, multiprocessors, copy, decoder, encoder, jpeg, ofa;
+    unsigned long long memory_mib;
+    char name[96];
+} GpuInstanceProfile;
+typedef struct {
+    unsigned version, id, slices, most, multiprocessors, copy, decoder, encoder, jpeg, ofa;
+    char name[96];
+} ComputeInstanceProfile;
 typedef struct { unsigned version; Set *set; } SetRequest;
 typedef struct { unsigned version; unsigned long long types; Set *set; } RegisterRequest;
 typedef struct { unsigned long long type; unsigned gpu; } SystemEvent;
@@ -74,26 +86,39 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Line lines[MAX_LINES];
 static int line_count;
 static char *text;
-static struct stat known;
+static struct stat known, known_made;
 static Handle handles[MAX_HANDLES];
 static Set sets[MAX_SETS];
 static int initialised, held = -1;
 
 static const char *path(void) { return getenv("NVML_STUB"); }
 
+static int same(const struct stat *a, const struct stat *b) {
+    return a->st_ino == b->st_ino && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_size == b->st_size;
+}
+
+static const char *made_path(void) {
+    static char name[4096];
+    snprintf(name, sizeof name, "%s.made", path());
+    return name;
+}
+
 static void load(void) {
-    struct stat now;
+    struct stat now, made;
     if (!path() || stat(path(), &now)) { line_count = 0; known.st_ino = 0; return; }
-    if (now.st_ino == known.st_ino && now.st_mtim.tv_nsec == known.st_mtim.tv_nsec &&
-        now.st_mtim.tv_sec == known.st_mtim.tv_sec && now.st_size == known.st_size)
-        return;
-    FILE *file = fopen(path(), "r");
-    if (!file) { line_count = 0; return; }
+    if (stat(made_path(), &made)) memset(&made, 0, sizeof made);
+    if (same(&now, &known) && same(&made, &known_made)) return;
+    FILE *file = fopen(path(), "r"), *more = fopen(made_path(), "r");
+    if (!file) { line_count = 0; if (more) fclose(more); return; }
     free(text);
-    text = calloc(1, now.st_size + 1);
-    if (fread(text, 1, now.st_size, file) == 0) text[0] = 0;
+    text = calloc(1, now.st_size + made.st_size + 2);
+    size_t length = fread(text, 1, now.st_size, file);
+    text[length++] = '\n';
+    if (more) { text[length + fread(text + length, 1, made.st_size, more)] = 0; fclose(more); }
     fclose(file);
     known = now;
+    known_made = made;
     line_count = 0;
     char *rest = text, *raw;
     while ((raw = strsep(&rest, "\n")) && line_count < MAX_LINES) {
@@ -106,6 +131,29 @@ static void load(void) {
             line->values[line->count++] = field ? field : "";
         }
     }
+}
+
+/* Changes the instances that exist: drops the lines that begin so, and adds a line. */
+static void rewrite(const char *drop, const char *add) {
+    char fresh[4200], raw[4096];
+    snprintf(fresh, sizeof fresh, "%s.new", made_path());
+    FILE *to = fopen(fresh, "w"), *from = fopen(made_path(), "r");
+    while (from && fgets(raw, sizeof raw, from))
+        if (!drop || strncmp(raw, drop, strlen(drop))) fputs(raw, to);
+    if (add) fprintf(to, "%s\n", add);
+    if (from) fclose(from);
+    fclose(to);
+    rename(fresh, made_path());
+    load();
+}
+
+/* Only one process changes the instances at a time. */
+static int changing(void) {
+    char name[4200];
+    snprintf(name, sizeof name, "%s.lock", made_path());
+    int file = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    flock(file, LOCK_EX);
+    return file;
 }
 
 static const char *get(const Line *line, const char *key) {
@@ -166,12 +214,21 @@ static int fault(const char *call, const char *uuid) {
                 found = line;
         }
         if (!found) return OK;
+        if (number(found, "crash", 0) == 1) _exit(9);
+        if (number(found, "crash", 0)) return OK; /* afterwards */
         if (waited * 1000 >= number(found, "hang_ms", 0)) return (int)number(found, "error", OK);
         pthread_mutex_unlock(&lock);
         nanosleep(&(struct timespec){0, 20000000}, NULL);
         waited += 0.02;
         pthread_mutex_lock(&lock);
     }
+}
+
+/* The crash after a call that a test wants. */
+static void crash_after(const char *call) {
+    Line *line;
+    for (int i = 0; (line = find("fault", i)); i++)
+        if (get(line, "call") && !strcmp(get(line, "call"), call) && number(line, "crash", 0) == 2) _exit(9);
 }
 
 #define ENTER(name) \
@@ -527,27 +584,274 @@ int nvmlDeviceGetAttributes_v2(Device device, Attributes *to) {
     to->memory_mib = number(line, "memory_mib", 9728);
     LEAVE
 }
+
+/* GPU instances are lines "gi", with the key "<GPU>/<id>"; each compute instance is a MIG device. */
+static Line *gi_of(void *instance) {
+    const char *key = uuid_of(instance);
+    return key && !strncmp(key, "gi ", 3) ? by("gi", "key", key + 3) : NULL;
+}
+static Device gi_handle(const char *key) {
+    char name[96];
+    snprintf(name, sizeof name, "gi %s", key);
+    return handle(name);
+}
+static Line *profile_of(const Line *gpu, const char *key, unsigned value) {
+    Line *line;
+    for (int i = 0; (line = find("profile", i)); i++)
+        if (get(gpu, "model") && !strcmp(get(line, "model"), get(gpu, "model")) &&
+            number(line, key, -1) == (long long)value)
+            return line;
+    return NULL;
+}
+static int is_of(const Line *line, const char *key, const Line *gpu) {
+    return get(line, key) && !strcmp(get(line, key), get(gpu, "uuid"));
+}
+/* The start number n of a profile; -1 if it has fewer. */
+static int start_of(const Line *profile, int n) {
+    const char *at = get(profile, "starts");
+    while (at && n-- > 0) { at = strchr(at, ','); at = at ? at + 1 : NULL; }
+    return at ? atoi(at) : -1;
+}
+
 int nvmlDeviceGetGpuInstanceById(Device device, unsigned id, void **to) {
     ON("nvmlDeviceGetGpuInstanceById", device, gpu_of)
-    Line *mig;
+    Line *one;
     result = NOT_FOUND;
-    for (int i = 0; (mig = find("mig", i)); i++)
-        if (!strcmp(get(mig, "parent"), get(line, "uuid")) && number(mig, "gi", -1) == (long long)id) {
-            *to = handle(get(mig, "uuid"));
-            result = OK;
-            break;
+    for (int i = 0; (one = find("gi", i)); i++)
+        if (is_of(one, "gpu", line) && number(one, "id", -1) == (long long)id) {
+            *to = gi_handle(get(one, "key"));
+            FAIL(OK);
+        }
+    for (int i = 0; (one = find("mig", i)); i++)
+        if (is_of(one, "parent", line) && number(one, "gi", -1) == (long long)id) {
+            *to = handle(get(one, "uuid"));
+            FAIL(OK);
         }
     LEAVE
 }
 int nvmlGpuInstanceGetInfo(void *instance, GpuInstanceInfo *to) {
-    ON("nvmlGpuInstanceGetInfo", instance, mig_of)
+    ENTER("nvmlGpuInstanceGetInfo")
+    Line *line = gi_of(instance), *mig = mig_of(instance);
+    if (!line && !mig) FAIL(NOT_FOUND);
+    memset(to, 0, sizeof *to);
+    to->device = handle(line ? get(line, "gpu") : get(mig, "parent"));
+    to->id = (unsigned)(line ? number(line, "id", 0) : number(mig, "gi", 0));
+    to->profile = (unsigned)(line ? number(line, "profile", 0) : number(mig, "profile_id", 0));
+    to->start = (unsigned)number(line ? line : mig, "start", 0);
+    to->size = (unsigned)number(line ? line : mig, "size", 1);
+    LEAVE
+}
+int nvmlDeviceGetGpuInstanceProfileInfoV(Device device, unsigned index, GpuInstanceProfile *to) {
+    ON("nvmlDeviceGetGpuInstanceProfileInfoV", device, gpu_of)
+    if (to->version != 0x02000098) FAIL(VERSION_MISMATCH);
+    if (index >= 18) FAIL(INVALID_ARGUMENT);
+    Line *profile = profile_of(line, "index", index);
+    if (!profile) FAIL(NOT_SUPPORTED);
+    to->id = (unsigned)number(profile, "id", 0);
+    to->p2p = 0;
+    to->slices = (unsigned)number(profile, "slices", 1);
+    to->most = (unsigned)number(profile, "most", 1);
+    to->multiprocessors = (unsigned)number(profile, "sm", 0);
+    to->copy = (unsigned)number(profile, "copy", 0);
+    to->decoder = (unsigned)number(profile, "decoder", 0);
+    to->encoder = 0;
+    to->jpeg = (unsigned)number(profile, "jpeg", 0);
+    to->ofa = (unsigned)number(profile, "ofa", 0);
+    to->memory_mib = number(profile, "memory", 0);
+    result = copy(to->name, sizeof to->name, get(profile, "name"));
+    LEAVE
+}
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(Device device, unsigned id, Placement *to, unsigned *count) {
+    ON("nvmlDeviceGetGpuInstancePossiblePlacements_v2", device, gpu_of)
+    Line *profile = profile_of(line, "id", id);
+    if (!profile) FAIL(NOT_SUPPORTED);
+    for (*count = 0; start_of(profile, (int)*count) >= 0; ++*count)
+        if (to) to[*count] = (Placement){(unsigned)start_of(profile, (int)*count), (unsigned)number(profile, "size", 1)};
+    LEAVE
+}
+/* Whether an instance of a profile fits at a place beside those that exist. */
+static int fits(const Line *gpu, const Line *profile, unsigned start, unsigned size) {
+    static const char *parts[] = {"sm", "copy", "decoder", "jpeg", "ofa"};
+    Line *one, *whole = profile_of(gpu, "slices", 7);
+    long long count = 0, used[5] = {0};
+    for (int i = 0; (one = find("gi", i)); i++) {
+        if (!is_of(one, "gpu", gpu)) continue;
+        unsigned from = (unsigned)number(one, "start", 0), length = (unsigned)number(one, "size", 1);
+        if (start < from + length && from < start + size) return 0;
+        count += number(one, "profile", -1) == number(profile, "id", -2);
+        for (int k = 0; k < 5; k++)
+            used[k] += number(profile_of(gpu, "id", (unsigned)number(one, "profile", 0)), parts[k], 0);
+    }
+    for (int k = 0; k < 5; k++)
+        if (used[k] + number(profile, parts[k], 0) > number(whole, parts[k], 0)) return 0;
+    return count < number(profile, "most", 1);
+}
+int nvmlDeviceCreateGpuInstanceWithPlacement(Device device, unsigned id, const Placement *at, void **to) {
+    int file = -1;
+    ON("nvmlDeviceCreateGpuInstanceWithPlacement", device, gpu_of)
+    file = changing();
+    load();
+    line = gpu_of(device);
+    Line *profile = line ? profile_of(line, "id", id) : NULL, *one;
+    if (!line || number(line, "mig", 0) != 1) FAIL(NOT_SUPPORTED);
+    int possible = 0;
+    for (int i = 0; profile && start_of(profile, i) >= 0; i++)
+        possible |= (unsigned)start_of(profile, i) == at->start && number(profile, "size", 1) == (long long)at->size;
+    if (!possible) FAIL(INVALID_ARGUMENT);
+    if (!fits(line, profile, at->start, at->size)) FAIL(NO_ROOM);
+    unsigned fresh_id = 1;
+    for (int i = 0; (one = find("gi", i)); i++)
+        if (is_of(one, "gpu", line) && number(one, "id", 0) == (long long)fresh_id) { fresh_id++; i = -1; }
+    char added[512], key[96];
+    snprintf(key, sizeof key, "%s/%u", get(line, "uuid"), fresh_id);
+    snprintf(added, sizeof added, "gi\tkey=%s\tgpu=%s\tid=%u\tprofile=%u\tstart=%u\tsize=%u", key,
+             get(line, "uuid"), fresh_id, id, at->start, at->size);
+    rewrite(NULL, added);
+    *to = gi_handle(key);
+    crash_after("nvmlDeviceCreateGpuInstanceWithPlacement");
+out:
+    if (file >= 0) close(file);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+int nvmlDeviceGetGpuInstances(Device device, unsigned id, void **to, unsigned *count) {
+    ON("nvmlDeviceGetGpuInstances", device, gpu_of)
+    if (number(line, "mig", 0) != 1) FAIL(NOT_SUPPORTED);
+    Line *one;
+    *count = 0;
+    for (int i = 0; (one = find("gi", i)); i++)
+        if (is_of(one, "gpu", line) && number(one, "profile", -1) == (long long)id)
+            to[(*count)++] = gi_handle(get(one, "key"));
+    LEAVE
+}
+static int is_in(const Line *mig, const Line *gi) {
+    return get(mig, "parent") && !strcmp(get(mig, "parent"), get(gi, "gpu")) &&
+           number(mig, "gi", -1) == number(gi, "id", -2);
+}
+/* A call on a GPU instance. */
+#define IN(name, instance) \
+    pthread_mutex_lock(&lock); \
+    load(); \
+    Line *gi = gi_of(instance); \
+    int result = fault(name, get(gi, "gpu")); \
+    if (result == OK && !initialised) result = UNINITIALIZED; \
+    if (result == OK && !(gi = gi_of(instance))) result = NOT_FOUND;
+int nvmlGpuInstanceDestroy(void *instance) {
+    IN("nvmlGpuInstanceDestroy", instance)
+    int file = changing();
+    load();
+    gi = gi_of(instance);
+    if (result == OK && !gi) result = NOT_FOUND;
+    Line *one;
+    for (int i = 0; result == OK && (one = find("mig", i)); i++)
+        if (is_in(one, gi)) result = IN_USE;
+    if (result == OK) {
+        char drop[512];
+        snprintf(drop, sizeof drop, "gi\tkey=%s\t", get(gi, "key"));
+        rewrite(drop, NULL);
+        crash_after("nvmlGpuInstanceDestroy");
+    }
+    pthread_mutex_unlock(&lock);
+    close(file);
+    return result;
+}
+/* The compute instance profiles with 1, 2, 3, 4 and 7 slices. */
+static unsigned compute_slices(unsigned index) { return index < 5 ? (unsigned[]){1, 2, 3, 4, 7}[index] : 0; }
+int nvmlGpuInstanceGetComputeInstanceProfileInfoV(void *instance, unsigned index, unsigned engines,
+                                                  ComputeInstanceProfile *to) {
+    IN("nvmlGpuInstanceGetComputeInstanceProfileInfoV", instance)
+    if (result == OK) {
+        Line *gpu = by("gpu", "uuid", get(gi, "gpu"));
+        Line *profile = profile_of(gpu, "id", (unsigned)number(gi, "profile", 0));
+        unsigned slices = compute_slices(index);
+        if (index >= 8 || engines) result = INVALID_ARGUMENT;
+        else if (!slices || (long long)slices > number(profile, "slices", 1)) result = NOT_SUPPORTED;
+        else {
+            to->id = index;
+            to->slices = slices;
+            to->most = (unsigned)number(profile, "slices", 1) / slices;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+int nvmlGpuInstanceGetComputeInstances(void *instance, unsigned id, void **to, unsigned *count) {
+    IN("nvmlGpuInstanceGetComputeInstances", instance)
+    Line *one;
+    *count = 0;
+    for (int i = 0; result == OK && (one = find("mig", i)); i++)
+        if (is_in(one, gi) && number(one, "compute_profile", 0) == (long long)id)
+            to[(*count)++] = handle(get(one, "uuid"));
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+int nvmlComputeInstanceGetInfo_v2(void *compute, ComputeInstanceInfo *to) {
+    ENTER("nvmlComputeInstanceGetInfo_v2")
+    Line *line = mig_of(compute);
+    if (!line) FAIL(NOT_FOUND);
     memset(to, 0, sizeof *to);
     to->device = handle(get(line, "parent"));
-    to->id = (unsigned)number(line, "gi", 0);
-    to->profile = (unsigned)number(line, "profile_id", 0);
-    to->start = (unsigned)number(line, "start", 0);
-    to->size = (unsigned)number(line, "size", 1);
+    to->id = (unsigned)number(line, "ci", 0);
+    to->profile = (unsigned)number(line, "compute_profile", 0);
     LEAVE
+}
+int nvmlGpuInstanceCreateComputeInstance(void *instance, unsigned id, void **to) {
+    IN("nvmlGpuInstanceCreateComputeInstance", instance)
+    int file = changing();
+    load();
+    gi = gi_of(instance);
+    if (result == OK && !gi) result = NOT_FOUND;
+    Line *one;
+    unsigned index = 0;
+    for (int i = 0; result == OK && (one = find("mig", i)); i++) {
+        if (is_in(one, gi)) result = NO_ROOM; /* this stub divides no GPU instance further */
+        if (!strcmp(get(one, "parent"), get(gi, "gpu")) && number(one, "index", 0) == (long long)index) {
+            index++;
+            i = -1;
+        }
+    }
+    if (result == OK) {
+        Line *gpu = by("gpu", "uuid", get(gi, "gpu"));
+        Line *profile = profile_of(gpu, "id", (unsigned)number(gi, "profile", 0));
+        char added[1024], uuid[96];
+        snprintf(uuid, sizeof uuid, "MIG-%.8s-0000-5000-8000-%06x%06x", get(gi, "gpu") + 4,
+                 (unsigned)number(gi, "id", 0), 0);
+        snprintf(added, sizeof added,
+                 "mig\tuuid=%s\tparent=%s\tindex=%u\tgi=%u\tci=0\tcompute_profile=%u\tname=%s %s\tprofile_id=%u"
+                 "\tstart=%u\tsize=%u\tmemory=%lld\tmemory_mib=%u\tmultiprocessors=%u\tgi_slices=%u\tci_slices=%u"
+                 "\tcopy=%u\tdecoder=%u\tjpeg=%u\tofa=%u",
+                 uuid, get(gi, "gpu"), index, (unsigned)number(gi, "id", 0), id, get(gpu, "name"),
+                 get(profile, "name"), (unsigned)number(gi, "profile", 0), (unsigned)number(gi, "start", 0),
+                 (unsigned)number(gi, "size", 1), number(profile, "memory", 0) << 20,
+                 (unsigned)number(profile, "memory", 0), (unsigned)number(profile, "sm", 0),
+                 (unsigned)number(profile, "slices", 1), compute_slices(id), (unsigned)number(profile, "copy", 0),
+                 (unsigned)number(profile, "decoder", 0), (unsigned)number(profile, "jpeg", 0),
+                 (unsigned)number(profile, "ofa", 0));
+        rewrite(NULL, added);
+        *to = handle(uuid);
+        crash_after("nvmlGpuInstanceCreateComputeInstance");
+    }
+    pthread_mutex_unlock(&lock);
+    close(file);
+    return result;
+}
+int nvmlComputeInstanceDestroy(void *compute) {
+    pthread_mutex_lock(&lock);
+    load();
+    Line *line = mig_of(compute);
+    int result = fault("nvmlComputeInstanceDestroy", get(line, "parent"));
+    int file = changing();
+    load();
+    if (result == OK && !(line = mig_of(compute))) result = NOT_FOUND;
+    if (result == OK) {
+        char drop[512];
+        snprintf(drop, sizeof drop, "mig\tuuid=%s\t", get(line, "uuid"));
+        rewrite(drop, NULL);
+        crash_after("nvmlComputeInstanceDestroy");
+    }
+    pthread_mutex_unlock(&lock);
+    close(file);
+    return result;
 }
 
 int nvmlDeviceGetTopologyCommonAncestor(Device a, Device b, unsigned *to) {

@@ -5,7 +5,8 @@ DIRECTORY has ``pynvml.py``, LIBRARY is a ``libnvidia-ml.so.1`` (empty: the one 
 DURATIONS is a JSON object with the durations of :class:`Child` and ``exit_grace``, the seconds that a call
 may take to end after the input has ended. Standard input and output have one JSON object per line. A request
 ``{"id": 1, "do": "inventory", "gpus": […]}`` is answered by ``{"id": 1, "ok": …}`` or ``{"id": 1, "error":
-…}``. Events are sent without a request: ``{"event": "xid", …}``. The program ends when its input ends.
+…}``. Requests about MIG instances have arguments, ``"with": {…}`` (see ``instances.py``). Events are sent
+without a request: ``{"event": "xid", …}``. The program ends when its input ends.
 
 Each GPU is asked on a separate thread, and one that does not answer is missing in the answer, so that it
 delays no other. ``{"waitingFor": "0000:3b:00.0"}`` is sent when the GPU that has been asked for longest
@@ -126,7 +127,7 @@ class Child:
         try:
             self._initialize()
             gpus, asks = request["gpus"], {"probe": self._check, "links": self._nvlinks, "usage": self._usage}
-            ask = asks.get(request["do"])
+            ask = asks.get(request["do"]) or ("with" in request and self._change(**request))
             reply = {"id": request["id"], "ok": self._each(gpus, ask) if ask else self.inventory(gpus)}
         except self._nvml.NVMLError as error:
             reply = {"id": request["id"], "error": _error(error)}
@@ -177,6 +178,20 @@ class Child:
             if trouble["code"] == DRAINED if trouble else now["partition"] != self._partitions[address]:
                 self.send({"event": "mig"})
                 return
+
+    def _change(self, do: str, **request: Any) -> Ask:
+        """A request about MIG instances: ``placements``, ``create`` or ``destroy``."""
+        instances = _beside("instances.py")
+        call = {name: getattr(instances, name) for name in ("placements", "create", "destroy")}[do]
+
+        def ask(handle: Any, address: str) -> dict[str, Any]:
+            try:
+                answer: dict[str, Any] = call(self._nvml, handle, request["with"])
+            except instances.RefusedError as error:
+                return {"error": {"code": error.code, "text": str(error)}}
+            return answer
+
+        return ask
 
     def _initialize(self) -> None:
         if not self._is_ready:
@@ -550,6 +565,15 @@ def _load(directory: str, library: str) -> Any:
     sys.modules["ctypes.util"] = unused
     sys.path.append(directory)
     return __import__("pynvml")
+
+
+def _beside(name: str) -> Any:
+    """Loads a file beside this one. The program has no packages, so that it starts fast."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)  # noqa: PTH100, PTH118, PTH120
+    module = type(sys)(name.removesuffix(".py"))
+    with open(path, "rb") as source:  # noqa: PTH123 - without pathlib
+        exec(compile(source.read(), path, "exec"), vars(module))
+    return module
 
 
 def main(arguments: list[str]) -> int:

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -197,6 +198,71 @@ class NvmlClient:
         ``None`` if that failed.
         """
         patience = self._timings.alone
+        try:
+            answer = self._run_alone("probe", address, patience)
+        except Unanswered:
+            return reports.NvmlError(-1, f"no answer within {patience:.0f} s")
+        except (Refused, Ended):
+            return None
+        return None if answer is None else reports.checks(answer)[address]
+
+    def placements(self, address: str, patience: float) -> reports.Partitions:
+        """The MIG profiles of a GPU, where their instances can be, and its GPU instances; blocks.
+
+        Raises:
+            BackendError: the reason, in one line.
+        """
+        return reports.partitions(self._change("placements", address, {}, patience))
+
+    def create(
+        self, address: str, placement: reports.Placement, patience: float, *, resume: bool = False
+    ) -> reports.Made:
+        """Creates the GPU instance at a placement, and a compute instance that fills it; blocks.
+
+        Args:
+            address: the PCI address of the GPU.
+            placement: where, and of which profile.
+            patience: seconds that it may take. It is undecided afterwards whether the instance exists.
+            resume: whether to complete an instance that is there, which is an error otherwise.
+
+        Raises:
+            BackendError: the reason, in one line.
+        """
+        wanted = {**asdict(placement), "resume": resume}
+        return reports.Made(**self._change("create", address, wanted, patience))
+
+    def destroy(self, address: str, placement: reports.Placement, patience: float) -> bool:
+        """Destroys the GPU instance at exactly a placement, and its compute instances; blocks.
+
+        Returns whether there was one.
+
+        Raises:
+            BackendError: the reason, in one line.
+        """
+        return bool(self._change("destroy", address, asdict(placement), patience)["destroyed"])
+
+    def _change(self, do: str, address: str, arguments: Message, patience: float) -> Message:
+        """The answer to a request about MIG instances, of a process for this request only.
+
+        So it delays no check of health, and what hangs is killed.
+        """
+        try:
+            answer = (self._run_alone(do, address, patience, arguments) or {}).get(address, {})
+        except Unanswered:
+            raise BackendError(f"NVML did not answer within {patience:.0f} s") from None
+        if not answer:
+            raise BackendError(self._problem or "NVML cannot be used now")
+        if error := answer.get("error"):
+            raise Refused(int(error["code"]), str(error["text"]), prefix="")
+        return dict(answer)
+
+    def _run_alone(
+        self, do: str, address: str, patience: float, arguments: Message | None = None
+    ) -> Message | None:
+        """The answer of a process for one request about one GPU.
+
+        ``None`` if it cannot be started, or one of before still runs.
+        """
         with self._lock:
             command, before = self._command(), self._alone.get(address)
             if command is None or (before is not None and not before.is_gone):
@@ -208,16 +274,13 @@ class NvmlClient:
             except NotStarted:
                 return None
         try:
-            found = reports.checks(process.ask("probe", [address], patience).content)[address]
+            return process.ask(do, [address], patience, arguments).content
         except Unanswered:
             process.kill()
-            return reports.NvmlError(-1, f"no answer within {patience:.0f} s")
-        except (Refused, Ended):
-            return None
+            raise
         finally:
             process.end()
             process.wait_gone(patience)
-        return found
 
     def pop_hung(self) -> list[str]:
         """The GPUs whose calls hung, so that the process was killed; each is returned once."""

@@ -43,8 +43,8 @@ class Unanswered(BackendError):
 class Refused(BackendError):
     """NVML answered with an error: its number (``NVML_ERROR_…``) and text."""
 
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"NVML: {text}")
+    def __init__(self, code: int, text: str, prefix: str = "NVML: ") -> None:
+        super().__init__(prefix + text)
         self.code = code
 
 
@@ -130,13 +130,14 @@ class NvmlProcess:
         """The GPU whose call hung, if the process was ended for that; else empty."""
         return self._hung_gpu
 
-    def ask(self, do: str, gpus: Sequence[str], patience: float) -> Reply:
+    def ask(self, do: str, gpus: Sequence[str], patience: float, arguments: Message | None = None) -> Reply:
         """Sends a request, or continues to wait for the answer to the same one if it is open.
 
         Args:
             do: a request of the program.
             gpus: the PCI addresses that it is about.
             patience: seconds to wait. If an earlier request had no answer in time, this does not wait.
+            arguments: of a request about MIG instances.
 
         Raises:
             Unanswered: not yet.
@@ -147,7 +148,7 @@ class NvmlProcess:
         with self._changed:
             request = self._open.get(key)
             if request is None or self._is_outdated(request):
-                request = self._open[key] = self._send(do, gpus)
+                request = self._open[key] = self._send(do, gpus, arguments)
             if not any(other.is_late for other in self._open.values()):
                 self._changed.wait_for(lambda: self.is_over or request.answer is not None, patience)
             if request.answer is not None:
@@ -224,10 +225,11 @@ class NvmlProcess:
     def _is_outdated(self, request: _Request) -> bool:
         return request.answer is not None and self._clock() - request.answered > self._timings.fresh
 
-    def _send(self, do: str, gpus: Sequence[str]) -> _Request:
+    def _send(self, do: str, gpus: Sequence[str], arguments: Message | None) -> _Request:
         self._count += 1
+        more = {} if arguments is None else {"with": arguments}
         with suppress(ProcessError):  # it has ended, which the caller finds out
-            self._lines.send(json.dumps({"id": self._count, "do": do, "gpus": list(gpus)}).encode())
+            self._lines.send(json.dumps({"id": self._count, "do": do, "gpus": list(gpus), **more}).encode())
         return _Request(self._count, self._clock())
 
     def _take_answer(self, message: Message) -> None:

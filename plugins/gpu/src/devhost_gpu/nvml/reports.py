@@ -97,6 +97,63 @@ class Gpu:
 
 
 @frozen
+class Placement:
+    """Where a GPU instance is: its profile's id, its first memory slice, and how many it takes."""
+
+    profile: int
+    start: int
+    size: int
+    name: str = ""
+
+    def overlaps(self, other: Placement) -> bool:
+        """Whether both take a memory slice."""
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+@frozen
+class Profile:
+    """What a GPU instance of a profile has; ``memory`` is in MiB. ``name`` is as in ``1g.10gb+me``."""
+
+    profile: int
+    name: str
+    slices: int
+    multiprocessors: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpeg_engines: int
+    ofa_engines: int
+    memory: int
+    placements: tuple[Placement, ...]
+
+
+@frozen
+class GpuInstance:
+    """A GPU instance: its id, where it is, and the ids of its compute instances."""
+
+    gi: int
+    placement: Placement
+    computes: tuple[int, ...]
+
+
+@frozen
+class Partitions:
+    """How a GPU can be divided, and how it is."""
+
+    profiles: tuple[Profile, ...]
+    instances: tuple[GpuInstance, ...]
+
+
+@frozen
+class Made:
+    """A GPU instance that was created, and the MIG device in it."""
+
+    gi: int
+    ci: int
+    uuid: str
+
+
+@frozen
 class Inventory:
     """The report of NVML; ``gpus`` by PCI address, including those with an error.
 
@@ -195,6 +252,39 @@ def inventory(answer: Mapping[str, Any]) -> Inventory:
         driver=answer["driver"] or "",
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         gpus={address: _error(gpu) or _gpu(gpu) for address, gpu in answer["gpus"].items()},
+    )
+
+
+def partitions(answer: Mapping[str, Any]) -> Partitions:
+    """Reads the answer to ``placements`` of one GPU."""
+    names = {one["profile"]: one["name"] for one in answer["profiles"]}
+    return Partitions(
+        tuple(
+            Profile(
+                one["profile"],
+                one["name"],
+                one["slices"],
+                one["multiprocessors"],
+                one["copyEngines"],
+                one["decoders"],
+                one["encoders"],
+                one["jpegEngines"],
+                one["ofaEngines"],
+                one["memory"],
+                tuple(
+                    Placement(one["profile"], start, size, one["name"]) for start, size in one["placements"]
+                ),
+            )
+            for one in answer["profiles"]
+        ),
+        tuple(
+            GpuInstance(
+                one["gi"],
+                Placement(one["profile"], one["start"], one["size"], names[one["profile"]]),
+                tuple(one["computes"]),
+            )
+            for one in answer["instances"]
+        ),
     )
 
 
