@@ -340,7 +340,9 @@ class Backend:
     A class variable ``former_keys: Mapping[str, str]``, of this or any other dataclass of options, maps keys
     of earlier versions to the error message for them. A property ``variables: Mapping[str, Collection[str]]``
     has those that ``allocate`` sets for devices made of several parts, as in :attr:`Backend.variables`, by
-    the value of the attribute that identifies such a device (:attr:`Attribute.reveals`).
+    the value of the attribute that identifies such a device (:attr:`Attribute.reveals`). A property
+    ``counted: Mapping[str, AttributeValue]`` has attributes of devices that exist only once a claim has them
+    (``Device.divided``): an entry that may select them needs ``dra.counters``. Empty if there are none.
     """
 
     ResourceOptions: ClassVar[type] = NoOptions

@@ -42,13 +42,14 @@ class NvidiaDesk:
         machine: NvidiaMachine,
         options: GpuOptions | None = None,
         environment: Environment = STANDARD,
+        held: Callable[[], frozenset[str] | None] = frozenset,
         **seconds: float,
     ) -> None:
         self.machine = machine
         self.clock = Clock()
         kind = gpu_with(replace(environment, timings=Timings(**seconds), clock=self.clock))
         self._looking = BackendFixture[Gpu](kind)
-        self.backend = self._looking(machine.root, options)
+        self.backend = self._looking(machine.root, options, held=held)
 
     def look(self) -> dict[str, Device]:
         """Every device there is now, by id."""
@@ -60,6 +61,10 @@ class NvidiaDesk:
             (name, device.withheld or device.health.reason or "") for name, device in self.look().items()
         )
         return {name: reason for name, reason in all_reasons if reason}
+
+    def settle(self) -> None:
+        """Does what :meth:`watched` does at intervals: destroys partitions that no claim holds."""
+        self.nvidia.settle()
 
     def probe(self) -> dict[str, str]:
         """The faults that a probe finds, by id."""
