@@ -118,6 +118,14 @@ def test_virtual_functions_are_made_in_a_writable_sys_and_noted_on_the_node(char
     assert rendered.pod["hostNetwork"] is True
 
 
+def test_mig_instances_on_demand_are_noted_on_the_node_and_need_privileges(chart: Chart) -> None:
+    rendered = chart.render(
+        configured({"name": "a.b/c", "backend": "gpu"}, backends={"gpu": {"mig": "dynamic"}})
+    )
+    assert "/host/run/devhost" in writable(rendered) and "/host/sys" not in writable(rendered)
+    assert rendered.container["securityContext"]["privileged"] is True
+
+
 @pytest.mark.parametrize(
     ("options", "directories"),
     [
@@ -223,6 +231,7 @@ def test_adapters_are_opened_at_their_own_place_where_that_is_allowed(chart: Cha
         ("nodeLabels", {str(LABEL_DIRECTORY)}),
         ("deviceInfo", {str(DEVICE_INFO_DIRECTORY)}),
         ("virtualFunctions", {"/host/run/devhost"}),
+        ("migInstances", {"/host/run/devhost"}),
         ("firmware", {"/host/lib/firmware"}),
         ("nvidiaDriver", {"/host/usr"}),
         ("verbs", {"/dev/infiniband"}),

@@ -56,10 +56,12 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- end -}}
 {{- if $sriov.virtualFunctions -}}{{- $_ := set $used "sriov" true -}}{{- end -}}
 {{- $toolkit := false -}}
+{{- $instances := false -}}
 {{- if hasKey $used "gpu" -}}
   {{- $strategies := $gpu.deviceListStrategy -}}
   {{- if not (kindIs "slice" $strategies) -}}{{- $strategies = list $strategies -}}{{- end -}}
   {{- if has "cdi" $strategies -}}{{- $toolkit = true -}}{{- end -}}
+  {{- if eq (toString $gpu.mig) "dynamic" -}}{{- $instances = true -}}{{- end -}}
   {{- with $gpu.driverDirectory -}}{{- $files = append $files . -}}{{- end -}}
 {{- end -}}
 {{- if hasKey $used "udev" -}}
@@ -73,7 +75,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- end -}}
 {{- $host := .Values.host -}}
 {{- $least := hasKey $used "gpu" | ternary "gpu" "unprivileged" -}}
-{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit | ternary "privileged" $least)) -}}
+{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit $instances | ternary "privileged" $least)) -}}
 {{- $needed := list -}}
 {{- if $eswitch -}}{{- $needed = append $needed "NET_ADMIN" -}}{{- end -}}
 {{- if eq (include "devhost.wanted" (list $host.deviceOwners $owners)) "true" -}}{{- $needed = append $needed "CHOWN" -}}{{- end -}}
@@ -82,6 +84,7 @@ cdi: {{ include "devhost.wanted" (list $host.cdi (or $inject $toolkit $dra)) }}
 nodeLabels: {{ include "devhost.wanted" (list $host.nodeLabels (dig "labels" "write" false $config)) }}
 deviceInfo: {{ include "devhost.wanted" (list $host.deviceInfo (and (hasKey $used "sriov") (dig "deviceInfo" "write" true $config))) }}
 virtualFunctions: {{ include "devhost.wanted" (list $host.virtualFunctions (not (empty $sriov.virtualFunctions))) }}
+migInstances: {{ include "devhost.wanted" (list $host.migInstances $instances) }}
 firmware: {{ include "devhost.wanted" (list $host.firmware $firmware) }}
 deviceOwners: {{ include "devhost.wanted" (list $host.deviceOwners $owners) }}
 nvidiaDriver: {{ include "devhost.wanted" (list $host.nvidiaDriver (hasKey $used "gpu")) }}

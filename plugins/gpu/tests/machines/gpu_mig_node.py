@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from devhost_gpu.nvidia.partitions import FILE
 from devhost_gpu.options import NO_OPTIONS, GpuOptions
 from gpu_nvidia import DGX, NvidiaMachine
+from gpu_nvidia_desk import NvidiaDesk
 
 from devhost.backend import AllocateRequest, AllocationError, Device, Edits
 
