@@ -86,7 +86,7 @@ def test_an_instance_that_overlaps_another_is_refused_with_the_reason(
         nvml.create(A, place(read(nvml), "1g.10gb", 2), PATIENCE)
     assert (
         refused.value.message
-        == "cannot create a GPU instance 1g.10gb at memory slice 2: there is no room for it"
+        == "cannot create a GPU instance 1g.10gb at memory slice 2: not enough of the GPU is free"
     )
 
 

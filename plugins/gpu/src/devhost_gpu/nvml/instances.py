@@ -30,7 +30,7 @@ REASONS = {
     NOT_SUPPORTED: "MIG mode is off, or the GPU does not support it",
     NO_PERMISSION: "permission denied (run devhost as root)",
     IN_USE: "it is in use by a process",
-    NO_ROOM: "there is no room for it",
+    NO_ROOM: "not enough of the GPU is free",
 }
 
 
