@@ -127,6 +127,14 @@ def test_gpus_are_partitioned_with_a_writable_sys_in_a_privileged_container(char
     assert writable(off) == WRITABLE and "privileged" not in off.container["securityContext"]
 
 
+def test_mig_instances_on_demand_are_noted_on_the_node_and_need_privileges(chart: Chart) -> None:
+    rendered = chart.render(
+        configured({"name": "a.b/c", "backend": "gpu"}, backends={"gpu": {"mig": "dynamic"}})
+    )
+    assert "/host/run/devhost" in writable(rendered) and "/host/sys" not in writable(rendered)
+    assert rendered.container["securityContext"]["privileged"] is True
+
+
 @pytest.mark.parametrize(
     ("options", "directories"),
     [
@@ -232,6 +240,7 @@ def test_adapters_are_opened_at_their_own_place_where_that_is_allowed(chart: Cha
         ("nodeLabels", {str(LABEL_DIRECTORY)}),
         ("deviceInfo", {str(DEVICE_INFO_DIRECTORY)}),
         ("virtualFunctions", {"/host/run/devhost"}),
+        ("migInstances", {"/host/run/devhost"}),
         ("firmware", {"/host/lib/firmware"}),
         ("nvidiaDriver", {"/host/usr"}),
         ("verbs", {"/dev/infiniband"}),

@@ -342,6 +342,9 @@ class Backend:
     has those that ``allocate`` sets for devices made of several parts, as in :attr:`Backend.variables`, by
     the value of the attribute that identifies such a device (:attr:`Attribute.reveals`). A property
     ``provisions: bool`` is whether such options need ``provision``; by default they do if the backend has it.
+    A property ``counted: Mapping[str, AttributeValue]`` has attributes of devices that exist only once a
+    claim has them (``Device.divided``): an entry that may select them needs ``dra.counters``. Empty if there
+    are none.
     """
 
     ResourceOptions: ClassVar[type] = NoOptions

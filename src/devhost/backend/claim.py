@@ -21,6 +21,7 @@ from .sysfs import BDF
 
 _KIND = re.compile(r"[a-z][a-z0-9-]*")
 _BLOCK = re.compile(r"[0-9]+:[0-9]+")
+_PART = re.compile(r"[^#]+#[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def pci(address: str) -> str:
@@ -86,6 +87,16 @@ def partition(name: str) -> str:
     return other("partition", name)
 
 
+def part(name: str) -> str:
+    """A part of a device that other devices use up: ``GPU-…#memory-slice-3``.
+
+    What follows ``#`` is a DNS label, which names the shared counter of the part.
+    """
+    if not _PART.fullmatch(name):
+        raise ValueError(f"{name!r} is not a part of a device such as GPU-…#memory-slice-3")
+    return other("part", name)
+
+
 def device(backend: str, name: str) -> str:
     """A device in what :meth:`devhost.backend.Context.held` returns, by backend and id. Not for claims."""
     return other("device", f"{backend}/{name}")
@@ -117,6 +128,7 @@ KINDS: dict[str, tuple[Callable[[str], str], str]] = {
     "ib": (infiniband, 'claim.infiniband("mlx5_0")'),
     "fpga": (fpga, 'claim.fpga("region0")'),
     "mig": (mig, 'claim.mig("MIG-…")'),
+    "part": (part, 'claim.part("GPU-…#memory-slice-3")'),
     "partition": (partition, 'claim.partition("amdgpu_xcp_3")'),
 }
 """The kinds that every backend may use: the constructor of each, and how it is written."""

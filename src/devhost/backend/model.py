@@ -276,14 +276,16 @@ class Device:
         Names of attributes that hardware has and that are not in ``attributes``, because the values are not
         one line of printable text. devhost adds those that it removes itself.
     ``divided``
-        Whether this device is ``withheld`` only because its parts are offered instead. An entry with
-        ``dra.counters`` offers it together with them.
+        Whether this device is ``withheld`` only because its parts are offered instead, or because it does not
+        exist until a claim gets it. An entry with ``dra.counters`` offers it.
     ``counters``
         What this device can give to its parts, in entries with ``dra.counters``: ``{"memory-slices": 8}``.
-        Names are DNS labels, amounts whole numbers above zero.
+        Names are DNS labels, amounts whole numbers above zero. If the whole is not offered, each part may
+        state them, in addition to what it ``consumes``.
     ``consumes``
         What this device takes of the ``counters`` of the device that it is part of. A scheduler gives at most
-        what there is. devhost itself compares ``claims``, so parts that exclude each other need a common one.
+        what there is. devhost itself compares ``claims``, so parts that exclude each other need a common one
+        (``claim.part``).
     """
 
     id: str

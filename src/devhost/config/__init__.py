@@ -29,6 +29,7 @@ from .resources import (
     read_options,
     read_resources,
     refuse_set_variables,
+    refuse_uncounted,
 )
 
 __all__ = ["DEFAULT", "CatalogFor", "backend_paths", "load", "loads", "read"]
@@ -93,6 +94,7 @@ def loads(
         if name not in options and name not in given and backend is not None:
             options[name] = _default_options(entry, backend)
     refuse_set_variables(entries, options, catalog)
+    refuse_uncounted(entries, options)
     if diagnostics.found:
         raise diagnostics.error()
     cdi = values.get("cdi", Cdi())

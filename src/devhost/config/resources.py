@@ -17,7 +17,7 @@ from devhost.backend import Backend, NoOptions, OptionError, templates
 from devhost.backend.base import declared
 from devhost.backend.errors import ConfigError
 from devhost.backend.model import Cause, FrozenDict
-from devhost.backend.where import Block, Flag, Term, Where, covers, gets_all
+from devhost.backend.where import Block, Flag, Term, Where, covers, gets_all, may_hold
 from devhost.discovery.catalog import Catalog
 from devhost.planning import naming
 from devhost.planning.give import NO_GIVE, Give
@@ -362,6 +362,18 @@ def refuse_set_variables(entries: Sequence[Placed], options: Mapping[str, Any], 
                     message = f"backends.{name} sets this variable for {shown(group)}"
                     place = entry.place.key("give").key("env").key(variable)
                     place.report(entry, message, "remove one of the two")
+
+
+def refuse_uncounted(entries: Sequence[Placed], options: Mapping[str, Any]) -> None:
+    """Complains about entries that may select devices which only ``dra.counters`` can offer."""
+    for mark, place, settings in entries:
+        made = getattr(options.get(settings.backend), "counted", {})
+        if not made or not isinstance(made, Mapping) or settings.counts or not may_hold(settings.where, made):
+            continue
+        kind = ", ".join(f"{name}: {value}" for name, value in made.items())
+        message = f"selects devices ({kind}) that backends.{settings.backend} makes for claims only"
+        hint = "add serve: dra and dra: {counters: true}, or exclude them in where"
+        place.diagnostics.add(mark, place.path, message, hint)
 
 
 def _reveals(backend: type[Backend], term: Term) -> bool:

@@ -127,23 +127,39 @@ def _groups(devices: Sequence[Device]) -> Iterable[Mapping[str, _Thing]]:
 
 def _set_of(devices: Sequence[Device], things: Mapping[str, _Thing]) -> CounterSet:
     """The counters of these things. The set has the name of the first device that claims one of them."""
-    most = {slug(text): thing.amount for text, thing in things.items()}
+    most = {_name(text): thing.amount for text, thing in things.items()}
     taken: dict[str, dict[str, int]] = {one.id: {} for one in devices}
-    owners = [one for one in devices if one.counters]
-    if len(owners) == 1 and len(most) + len(owners[0].counters) <= PER_SET:
-        most = {**owners[0].counters, **most}
-        taken = {one.id: dict(_stated(one, owners[0])) for one in devices}
+    owner = _owner(devices)
+    if owner is not None and len({*most, *owner.counters}) <= PER_SET:
+        most = {**owner.counters, **most}
+        taken = {one.id: dict(_stated(one, owner)) for one in devices}
     for text, thing in things.items():
         for one, amount in thing.amounts().items():
-            taken[one][slug(text)] = amount
+            taken[one][_name(text)] = amount
     wholes = {one for thing in things.values() for one in thing.wholes}
     return CounterSet(slug(next(one.id for one in devices if one.id in wholes)), most, taken)
 
 
+def _name(text: str) -> str:
+    """The name of the counter of a thing: a part's own name is enough, because a set is of one device."""
+    kind, _, name = text.partition(":")
+    return name.rpartition("#")[2] if kind == "part" else slug(text)
+
+
+def _owner(devices: Sequence[Device]) -> Device | None:
+    """The device whose counters a set has: the only one that states some, or parts that state the same."""
+    owners = [one for one in devices if one.counters]
+    if len(owners) == 1 or (
+        owners and all(one.consumes and one.counters == owners[0].counters for one in owners)
+    ):
+        return owners[0]
+    return None
+
+
 def _stated(device: Device, owner: Device) -> Amounts:
     """What a device takes of the counters that another one states, or this one."""
-    if device is owner:
-        return owner.counters
+    if device.counters:
+        return device.consumes or device.counters
     if owner.claims.isdisjoint(device.part_of):
         return {}
     return {name: amount for name, amount in device.consumes.items() if name in owner.counters}

@@ -59,7 +59,7 @@ sockets: a mounted file becomes stale when it is replaced.
 {{- if $needs.verbs -}}
 {{- $mounts = append $mounts (dict "name" "infiniband" "path" "/dev/infiniband" "at" "/dev/infiniband") -}}
 {{- end -}}
-{{- if $needs.virtualFunctions -}}
+{{- if or $needs.virtualFunctions $needs.migInstances -}}
 {{- $mounts = append $mounts (dict "name" "notes" "path" "/run/devhost" "at" "/host/run/devhost" "writable" true) -}}
 {{- end -}}
 {{- $written := list -}}

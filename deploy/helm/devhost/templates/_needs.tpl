@@ -59,10 +59,12 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- if $sriov.virtualFunctions -}}{{- $_ := set $used "sriov" true -}}{{- end -}}
 {{- if $gpu.partitions -}}{{- $_ := set $used "gpu" true -}}{{- end -}}
 {{- $toolkit := false -}}
+{{- $instances := false -}}
 {{- if hasKey $used "gpu" -}}
   {{- $strategies := $gpu.deviceListStrategy -}}
   {{- if not (kindIs "slice" $strategies) -}}{{- $strategies = list $strategies -}}{{- end -}}
   {{- if has "cdi" $strategies -}}{{- $toolkit = true -}}{{- end -}}
+  {{- if eq (toString $gpu.mig) "dynamic" -}}{{- $instances = true -}}{{- end -}}
   {{- with $gpu.driverDirectory -}}{{- $files = append $files . -}}{{- end -}}
 {{- end -}}
 {{- if hasKey $used "udev" -}}
@@ -76,7 +78,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- end -}}
 {{- $host := .Values.host -}}
 {{- $least := hasKey $used "gpu" | ternary "gpu" "unprivileged" -}}
-{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit $gpu.partitions | ternary "privileged" $least)) -}}
+{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit $gpu.partitions $instances | ternary "privileged" $least)) -}}
 {{- $needed := list -}}
 {{- if $eswitch -}}{{- $needed = append $needed "NET_ADMIN" -}}{{- end -}}
 {{- if $slices -}}{{- $needed = append $needed "SYS_ADMIN" -}}{{- end -}}
@@ -87,6 +89,7 @@ nodeLabels: {{ include "devhost.wanted" (list $host.nodeLabels (dig "labels" "wr
 deviceInfo: {{ include "devhost.wanted" (list $host.deviceInfo (and (hasKey $used "sriov") (dig "deviceInfo" "write" true $config))) }}
 virtualFunctions: {{ include "devhost.wanted" (list $host.virtualFunctions (not (empty $sriov.virtualFunctions))) }}
 partitions: {{ include "devhost.wanted" (list $host.partitions (not (empty $gpu.partitions))) }}
+migInstances: {{ include "devhost.wanted" (list $host.migInstances $instances) }}
 firmware: {{ include "devhost.wanted" (list $host.firmware $firmware) }}
 deviceOwners: {{ include "devhost.wanted" (list $host.deviceOwners $owners) }}
 nvidiaDriver: {{ include "devhost.wanted" (list $host.nvidiaDriver (hasKey $used "gpu")) }}

@@ -75,6 +75,8 @@ class Timings:
         With signs that the driver is being unloaded, it is not opened for so long.
     ``alone``
         What a GPU that is asked alone may take to answer.
+    ``instances``
+        What creating or destroying MIG instances may take for one claim: less than an Allocate.
     ``compare``
         Between comparisons of the MIG instances: not every driver reports their changes.
     ``event_wait``
@@ -126,6 +128,7 @@ class Timings:
     releases: float = 10.0
     unloading: float = 1800.0
     alone: float = 15.0
+    instances: float = 6.0
     compare: float = 5.0
     event_wait: float = 0.5
     exit_grace: float = 2.0

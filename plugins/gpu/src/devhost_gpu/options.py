@@ -170,6 +170,13 @@ class GpuOptions:
         "With `cdi`: the directories in which the container runtime looks for specifications; devhost writes "
         "to the last one.",
     )
+    mig: Literal["static", "dynamic"] = option(
+        "static",
+        "Whose MIG instances are offered: `static`, those that an administrator has created; `dynamic`, also "
+        "those that fit beside them, which devhost creates for a claim and then destroys.",
+        example="dynamic",
+    )
+
     bypath: Literal["single", "none", "all"] = option(
         "single",
         "Which names in `/dev/dri/by-path` a container with Intel GPUs gets: those of its GPUs, none, or the "
@@ -235,6 +242,11 @@ class GpuOptions:
             return frozenset(get_args(HealthCheck)) if self.health_checks == "all" else frozenset()
         return frozenset(self.health_checks)
 
+    @property
+    def counted(self) -> Mapping[str, str]:
+        """The attributes of the devices that exist only once a claim has them; empty if there are none."""
+        return {"vendor": "nvidia", "kind": "mig"} if self.mig == "dynamic" else {}
+
     def __post_init__(self) -> None:
         self._check_paths()
         self._check_strategies()
@@ -274,6 +286,13 @@ class GpuOptions:
                 raise OptionError(f"does nothing without {key} {' or '.join(sorted(one_of))}", key=name)
         if any(not 0 <= number < MOST_CHANNELS for number in self.imex_channel_IDs):
             raise OptionError(f"must be from 0 to {MOST_CHANNELS - 1}", key="imexChannelIDs")
+        if "cdi" in strategies and self.mig == "dynamic":
+            hint = "use envvar, volume-mounts or device-specs"
+            raise OptionError(
+                "dynamic cannot be together with cdi, whose specification names no instance before it exists",
+                key="mig",
+                hint=hint,
+            )
         if "cdi" in strategies and not self.cdi_directories:
             raise OptionError("must have a member", key="cdiDirectories", hint="for example /var/run/cdi")
 

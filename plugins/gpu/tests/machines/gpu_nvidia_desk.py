@@ -62,6 +62,10 @@ class NvidiaDesk:
         )
         return {name: reason for name, reason in all_reasons if reason}
 
+    def settle(self) -> None:
+        """Does what :meth:`watched` does at intervals: destroys partitions that no claim holds."""
+        self.nvidia.settle()
+
     def probe(self) -> dict[str, str]:
         """The faults that a probe finds, by id."""
         verdicts = self.backend.probe(list(self.look().values()))

@@ -155,6 +155,15 @@ class Nvml:
             file.write("\n".join(lines) + "\n")
         return uuid
 
+    def remove(self, uuid: str) -> None:
+        """Destroys a MIG device and its GPU instance, as an administrator does."""
+        mig = next(one for one in self.instances() if one.get("uuid") == uuid)
+        key = f"{mig['parent']}/{mig['gi']}"
+        kept = [one for one in self.instances() if uuid != one.get("uuid") and key != one.get("key")]
+        part = self.made.with_name(f"{self.made.name}.part")
+        part.write_text("".join(f"{_line(one['word'], one)}\n" for one in kept))
+        part.replace(self.made)
+
     def link(self, a: str, b: str, count: int = 1) -> None:
         """Joins two GPUs, or one and ``"switch"``, by NVLinks."""
         self.links.append({"a": a, "b": b, "count": count})

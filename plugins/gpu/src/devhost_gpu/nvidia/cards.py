@@ -13,7 +13,7 @@ from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.attributes import GPU, MIG, VF
 from devhost_gpu.discovery import NVIDIA, Adapter
-from devhost_gpu.nvml.reports import Gpu, Instance, Shape
+from devhost_gpu.nvml.reports import Gpu, Instance, Placement, Shape
 from devhost_gpu.vendor import Card, of_adapter, own_claims, parents
 
 CAPABILITIES = "/dev/nvidia-caps"
@@ -42,6 +42,8 @@ class NvidiaFacts:
         ``/dev/nvidia-caps/nvidia-cap<minor>``. Empty where the driver does not report them.
     ``shape``
         Of a MIG instance, where NVML reports it.
+    ``placement``
+        Of a partition that devhost creates on demand: where. It has no ``instance`` while it does not exist.
     ``cdi``
         Its qualified name in a CDI specification, ``nvidia.com/gpu=GPU-…``; empty where no specification
         names it, or CDI is not used.
@@ -57,13 +59,14 @@ class NvidiaFacts:
     instance: tuple[int, int] | None = None
     capabilities: tuple[int, ...] = ()
     shape: Shape | None = None
+    placement: Placement | None = None
     cdi: str = ""
     cdi_additional: tuple[str, ...] = ()
 
     @property
     def is_mig(self) -> bool:
-        """Whether it is a MIG instance."""
-        return self.instance is not None
+        """Whether it is a MIG instance, or a partition that can become one."""
+        return self.instance is not None or self.placement is not None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -222,15 +225,16 @@ class GpuState:
         return self.information.minor if self.gpu is None else self.gpu.minor
 
 
-def gpu_card(state: GpuState, root: str = "") -> Card:
+def gpu_card(state: GpuState, root: str = "", divided: str = "") -> Card:
     """The card of a GPU as a whole.
 
     Args:
         state: the GPU.
         root: the prefix of its nodes on the host.
+        divided: why it is not offered if MIG is on; if empty, by its instances.
     """
     adapter, gpu = state.adapter, state.gpu
-    withheld = _why_withheld(state)
+    withheld = _why_withheld(state, divided)
     facts = NvidiaFacts(
         uuid=state.uuid,
         gpu_uuid=state.uuid,
@@ -238,11 +242,11 @@ def gpu_card(state: GpuState, root: str = "") -> Card:
         index="" if gpu is None or gpu.index is None else str(gpu.index),
         minor=state.minor,
     )
-    shared = _shared(state)
+    shared = shared_attributes(state)
     is_display = shared["product"] in DISPLAY_MODELS
     device = Device(
         id=state.uuid or adapter.id,
-        attributes=_present(
+        attributes=present(
             {
                 **shared,
                 PURPOSE: DISPLAY if is_display else None,
@@ -297,9 +301,9 @@ def mig_card(
     common = _node_claims(facts.nodes, root) - own
     device = Device(
         id=instance.uuid,
-        attributes=_present(
+        attributes=present(
             {
-                **_shared(state),
+                **shared_attributes(state),
                 "kind": MIG,
                 "uuid": instance.uuid,
                 "index": instance.index,
@@ -323,7 +327,13 @@ def _node_claims(nodes: Sequence[str], root: str) -> set[str]:
     return {claim.node(posixpath.normpath(f"{place}{node}")) for place in places for node in nodes}
 
 
-def _shared(state: GpuState) -> dict[str, AttributeValue | None]:
+def common_claims(state: GpuState, root: str) -> frozenset[str]:
+    """What the instances of a GPU have in common."""
+    nodes = () if state.minor is None else (f"/dev/nvidia{state.minor}",)
+    return frozenset({claim.pci(state.adapter.address), *_node_claims(nodes, root)})
+
+
+def shared_attributes(state: GpuState) -> dict[str, AttributeValue | None]:
     """The attributes that a GPU and its instances have in common."""
     gpu, found = state.gpu, of_adapter(state.adapter)
     del found["renderNode"], found["cardNode"]  # these give access to the whole GPU
@@ -340,7 +350,7 @@ def _shared(state: GpuState) -> dict[str, AttributeValue | None]:
     }
 
 
-def _why_withheld(state: GpuState) -> str | None:
+def _why_withheld(state: GpuState, divided: str) -> str | None:
     adapter, gpu = state.adapter, state.gpu
     if adapter.num_vfs:
         plural = "s" * (adapter.num_vfs > 1)
@@ -355,6 +365,8 @@ def _why_withheld(state: GpuState) -> str | None:
         return state.health.reason or "its driver has not reported its UUID"
     if gpu is None:
         return None
+    if gpu.mig and divided:
+        return divided
     if gpu.mig:
         count = len(gpu.instances)
         if not count:
@@ -372,5 +384,6 @@ def _numa(adapter: Adapter) -> tuple[int, ...]:
     return () if adapter.numa_node is None else (adapter.numa_node,)
 
 
-def _present(attributes: dict[str, AttributeValue | None]) -> dict[str, AttributeValue]:
+def present(attributes: dict[str, AttributeValue | None]) -> dict[str, AttributeValue]:
+    """The attributes without those that are empty or unknown."""
     return {name: value for name, value in attributes.items() if value not in (None, "")}

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from devhost.backend import Context, Edits, Event, Health, NotYet, Usage, unhealthy
+from devhost.backend import AllocationError, Context, Edits, Event, Health, NotYet, Usage, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.process import kill_group
@@ -29,6 +30,7 @@ from .unloading import Unloading
 
 if TYPE_CHECKING:
     from .layout import MigLayouts
+    from .partitions import Partitions
 
 CHANGED = Event(subsystem="nvidia", action="change")
 """Something that NVML reports has changed."""
@@ -78,6 +80,12 @@ class Nvidia:
         self.health = HealthMonitor(
             self.client, rule, options.checks, self._request_scan_if_changed, timings, clock
         )
+        self._partitions: Partitions | None = None
+        if options.mig == "dynamic":
+            from .partitions import Partitions
+
+            self._partitions = Partitions(context, self.client, timings, clock, self._request_scan)
+        self._states: Mapping[str, GpuState] = {}
         self._unloading = Unloading(self._driver_files, options.driver_root, timings, clock)
         self._why_closed = ""
         self._reported: Mapping[str, _Reported] = {}
@@ -116,9 +124,17 @@ class Nvidia:
         cards: list[Card] = []
         problem = self._lasting_problem()
         root = dev_root(self._options, self._sysfs.exists)
-        for adapter in adapters:
-            state = self._state(adapter, problem)
-            cards.append(gpu_card(state, root))
+        states = [self._state(adapter, problem) for adapter in adapters]
+        divided = self._partitions
+        if divided is not None:
+            self._states = {state.adapter.address: state for state in states}
+            split = {at: one.gpu for at, one in self._states.items() if one.gpu and one.gpu.mig}
+            divided.scan({at: gpu.uuid for at, gpu in split.items() if at in self._bound})
+        for state in states:
+            adapter = state.adapter
+            cards.append(
+                gpu_card(state, root, divided.why_whole_is_withheld(adapter.address) if divided else "")
+            )
             if state.gpu and adapter.driver in (DRIVER, ""):
                 cards += self._mig_cards(state, problem, root)
         cards = [self._nameable(card) for card in cards]
@@ -129,7 +145,7 @@ class Nvidia:
     def _nameable(self, card: Card) -> Card:
         """The card, Unhealthy if the strategies cannot name it."""
         if card.device.withheld or not card.device.health or not isinstance(card.facts, NvidiaFacts):
-            return card
+            return card  # also a partition, which has a name once it exists
         why = unallocatable(card.facts, self._options)
         return replace(card, device=replace(card.device, health=unhealthy(why))) if why else card
 
@@ -201,13 +217,17 @@ class Nvidia:
         keys = {
             card.id: (card.facts.address, card.facts.uuid if card.facts.is_mig else "")
             for card in cards
-            if isinstance(card.facts, NvidiaFacts)
+            if isinstance(card.facts, NvidiaFacts) and card.facts.uuid
         }
         return {name: found[key] for name, key in keys.items() if key in found}
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        """What a container needs, by the strategies of the options."""
-        return edits(cards, request)
+        """What a container needs, by the strategies of the options. Creates partitions that do not exist.
+
+        Raises:
+            AllocationError: one cannot be created, or cannot be used now.
+        """
+        return edits([self._existing(card) for card in cards] if self._partitions else cards, request)
 
     async def watch(self) -> AsyncIterator[Event]:
         """Events of NVML, and those of the checks of unhealthy GPUs."""
@@ -228,6 +248,11 @@ class Nvidia:
         finally:
             self._loop = None
             self.close()
+
+    def settle(self) -> None:
+        """Begins to destroy the partitions that no claim holds; does not block."""
+        if self._partitions is not None and not self._why_closed:
+            self._partitions.settle()
 
     def release(self) -> None:
         """Releases the driver, and waits until that is done.
@@ -320,18 +345,35 @@ class Nvidia:
         )
 
     def _mig_cards(self, state: GpuState, problem: str, root: str) -> list[Card]:
-        def capabilities(gi: int, ci: int) -> tuple[int, ...]:
-            return self._driver_files.capabilities(state.minor, gi, ci)
+        address, divided = state.adapter.address, self._partitions
 
-        made = []
-        for instance in state.gpu.instances if state.gpu else ():
-            if state.adapter.address in self._bound:
-                place = state.adapter.address, (instance.gi, instance.ci)
-                health = self.health.verdict_at(*place) and health_of(problem)
-            else:
-                health = state.health
-            made.append(mig_card(state, instance, health, capabilities, root))
-        return made
+        def health(instance: tuple[int, int] | None) -> Health:
+            if address not in self._bound:
+                return state.health
+            return self.health.verdict_at(address, instance) and health_of(problem)
+
+        capabilities = partial(self._driver_files.capabilities, state.minor)
+        made = [
+            mig_card(state, one, health((one.gi, one.ci)), capabilities, root)
+            for one in (state.gpu.instances if state.gpu else ())
+            if divided is None or one.gi in divided.others(address)
+        ]
+        return made if divided is None else [*made, *divided.cards(state, health, capabilities, root)]
+
+    def _existing(self, card: Card) -> Card:
+        """The card of a partition with its instance, which is created if it does not exist.
+
+        Raises:
+            AllocationError: it cannot be created.
+        """
+        facts = card.facts
+        if self._partitions is None or not isinstance(facts, NvidiaFacts) or facts.placement is None:
+            return card
+        state = self._states.get(facts.address)
+        if state is None or self._why_closed:
+            raise AllocationError(f"{card.id}: {self._why_closed or 'its GPU is gone'}")
+        capabilities = partial(self._driver_files.capabilities, state.minor)
+        return replace(card, facts=self._partitions.ensure(facts, state, capabilities))
 
     def _lasting_problem(self) -> str:
         """Why no report of NVML can be believed any longer; empty while reports can."""
@@ -342,6 +384,7 @@ class Nvidia:
         """Ends what hangs, tries again what failed, and asks unhealthy GPUs how they are."""
         if await self._context.run_blocking(self._reason_to_close) != self._why_closed:
             self._request_scan()
+        self.settle()
         self.client.kill_if_hung()
         if self.client.is_due:
             self._request_scan()
@@ -403,7 +446,7 @@ class Nvidia:
         elif not self._bound:
             return  # hardware without its driver is a problem, which the core logs
         else:
-            parts = sum(isinstance(card.facts, NvidiaFacts) and card.facts.is_mig for card in cards)
+            parts = sum(isinstance(card.facts, NvidiaFacts) and bool(card.facts.instance) for card in cards)
             text = f"NVML reports {len(self._reported)} GPUs and {parts} MIG instances"
         if text != self._logged:
             self._logged = text

@@ -166,8 +166,8 @@ class NvmlClient:
                 return self._process is not None
             return False
 
-    def ask(self, do: str, patience: float) -> Reply:
-        """Asks about all GPUs of the scope.
+    def ask(self, do: str, patience: float, arguments: Message | None = None) -> Reply:
+        """Asks about all GPUs of the scope; a request about MIG instances has arguments.
 
         Raises:
             Unanswered: there is no answer yet.
@@ -178,7 +178,7 @@ class NvmlClient:
         if process is None:
             raise Ended(self._problem or "NVML is released")
         try:
-            answer = process.ask(do, scope.addresses, patience)
+            answer = process.ask(do, scope.addresses, patience, arguments)
         except (Refused, Ended) as error:
             failure: BackendError = error
             if isinstance(error, Refused) and error.code == LIBRARY_NOT_FOUND:

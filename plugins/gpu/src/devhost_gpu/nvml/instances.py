@@ -20,6 +20,9 @@ NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, IN_USE, NO_ROOM = 3, 4, 6, 19, 23
 """``NVML_ERROR_NOT_SUPPORTED``, ``…_NO_PERMISSION``, ``…_NOT_FOUND``, ``…_IN_USE``,
 ``…_INSUFFICIENT_RESOURCES``."""
 
+OCCUPIED = -3
+"""Not an error of NVML: where an instance is to be created, there is one."""
+
 INVALID_ARGUMENT = 2
 """``NVML_ERROR_INVALID_ARGUMENT``: there is no further profile."""
 
@@ -61,7 +64,7 @@ def create(nvml: Any, gpu: Any, wanted: dict[str, Any]) -> dict[str, Any]:
     try:
         instance = _at(nvml, gpu, wanted)
         if instance is not None and not wanted.get("resume"):
-            raise RefusedError(f"cannot create {name}: there is one already", IN_USE)
+            raise RefusedError(f"cannot create {name}: there is one already", OCCUPIED)
         if instance is None:
             place = nvml.c_nvmlGpuInstancePlacement_t(wanted["start"], wanted["size"])
             instance = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(
@@ -75,7 +78,7 @@ def create(nvml: Any, gpu: Any, wanted: dict[str, Any]) -> dict[str, Any]:
             nvml.nvmlGpuInstanceCreateComputeInstance(instance, _filling(nvml, instance))
             computes = _computes(nvml, instance)
         gi, ci = nvml.nvmlGpuInstanceGetInfo(instance).id, nvml.nvmlComputeInstanceGetInfo(computes[0]).id
-        return {"gi": gi, "ci": ci, "uuid": _uuid(nvml, gpu, gi, ci)}
+        return {"gi": gi, "ci": ci, **_device(nvml, gpu, gi, ci)}
     except nvml.NVMLError as error:
         raise _refused(f"cannot create a compute instance in {name}", error) from error
 
@@ -201,8 +204,8 @@ def _filling(nvml: Any, instance: Any) -> int:
     return int(max(_compute_profiles(nvml, instance), key=lambda one: one.sliceCount).id)
 
 
-def _uuid(nvml: Any, gpu: Any, gi: int, ci: int) -> str:
-    """The UUID of a MIG device."""
+def _device(nvml: Any, gpu: Any, gi: int, ci: int) -> dict[str, Any]:
+    """The UUID and the number of a MIG device."""
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
             mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
@@ -212,7 +215,7 @@ def _uuid(nvml: Any, gpu: Any, gi: int, ci: int) -> str:
                 raise
             continue
         if ids == (gi, ci):
-            return str(nvml.nvmlDeviceGetUUID(mig))
+            return {"uuid": nvml.nvmlDeviceGetUUID(mig), "index": number}
     raise nvml.NVMLError(NOT_FOUND)
 
 

@@ -12,6 +12,9 @@ from devhost.backend.frozen import frozen
 LOST, RESET_REQUIRED = 15, 16
 """``NVML_ERROR_GPU_IS_LOST`` and ``NVML_ERROR_RESET_REQUIRED``."""
 
+OCCUPIED = -3
+"""Not an error of NVML: :mod:`.instances` reports it where another instance is already."""
+
 DRAINED = -2
 """Not an error of NVML: :mod:`.child` reports it for a GPU that no process may open."""
 
@@ -146,11 +149,12 @@ class Partitions:
 
 @frozen
 class Made:
-    """A GPU instance that was created, and the MIG device in it."""
+    """A GPU instance that was created, and the MIG device in it, whose number is ``index``."""
 
     gi: int
     ci: int
     uuid: str
+    index: int
 
 
 @frozen

@@ -1,0 +1,476 @@
+"""MIG instances on demand (``mig: dynamic``): what GPUs can be divided into, and what devhost created.
+
+Each place where an instance of a profile fits is a device, whether the instance exists or not. It claims its
+memory slices, so devices that overlap exclude each other. An instance is created when a claim gets its
+device, and destroyed once no claim holds it.
+
+A file in ``/run`` records what devhost created, and is written before: a crash at any moment leaves no
+instance that devhost does not know as its own. An instance that is not in the record is never changed. A
+reboot removes the file and the instances; the file of another boot is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from devhost.backend import AllocationError, Context, Device, Health, claim, unhealthy
+from devhost.backend.backoff import Backoff
+from devhost.backend.errors import BackendError, EnvironmentFailure
+from devhost.backend.frozen import frozen
+from devhost.backend.sysfs import prefix_of, read_line
+from devhost.backend.threads import start
+from devhost_gpu.attributes import MIG
+from devhost_gpu.discovery import NVIDIA
+from devhost_gpu.environment import Timings
+from devhost_gpu.nvml import reports
+from devhost_gpu.nvml.client import NvmlClient
+from devhost_gpu.nvml.process import Refused
+from devhost_gpu.nvml.reports import GpuInstance, Made, Placement, Profile
+from devhost_gpu.vendor import Card
+
+from .cards import GpuState, NvidiaFacts, common_claims, present, shared_attributes
+
+FILE = "/run/devhost/mig-instances.json"
+BOOT = "/proc/sys/kernel/random/boot_id"
+VERSION = 1
+"""Of the file. A file of another version is ignored."""
+
+LIMIT = 1 << 20
+"""Bytes of the file that are read; 16 GPUs with seven instances each have less than 20 000."""
+
+ON_DEMAND = "it is created for a claim: entries with serve: dra and dra.counters offer it"
+
+Capabilities = Callable[[int, int], tuple[int, ...]]
+
+
+class Place(NamedTuple):
+    """A GPU, by its UUID, and the placement of a GPU instance in it."""
+
+    gpu: str
+    profile: int
+    start: int
+    size: int
+    name: str
+
+    @classmethod
+    def of(cls, gpu: str, at: Placement) -> Place:
+        """That of a placement."""
+        return cls(gpu, at.profile, at.start, at.size, at.name)
+
+    @property
+    def at(self) -> Placement:
+        """Where it is in the GPU."""
+        return Placement(self.profile, self.start, self.size, self.name)
+
+    @property
+    def device(self) -> str:
+        """The id of its device, a DNS label of 63 characters at most: ``gpu-…-1g10gb-me-0``."""
+        name = self.name.replace("-", "-no-").replace("+", "-").replace(".", "")
+        return f"{self.gpu.lower()}-{name}-{self.start}"
+
+    def overlaps(self, other: Place) -> bool:
+        """Whether both take a memory slice of one GPU."""
+        return self.gpu == other.gpu and self.at.overlaps(other.at)
+
+    def __str__(self) -> str:
+        return f"MIG instance {self.name} at memory slice {self.start} of {self.gpu}"
+
+
+class Record:
+    """The file with the places of instances that devhost created, or was about to create."""
+
+    def __init__(self, root: Path) -> None:
+        self._prefix = prefix_of(root)
+        self._path = Path(self._prefix + FILE)
+
+    def read(self) -> frozenset[Place]:
+        """The places; none if the file is missing, broken, of another version or of another boot."""
+        try:
+            with self._path.open("rb") as file:
+                document = json.loads(file.read(LIMIT))
+            if document["version"] != VERSION or document["boot"] != self._boot():
+                return frozenset()
+            return frozenset(
+                Place(str(gpu), int(profile), int(start), int(size), str(name))
+                for gpu, profile, start, size, name in document["made"]
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return frozenset()
+
+    def write(self, made: Iterable[Place]) -> None:
+        """Replaces the record; removes the file if it is empty.
+
+        Raises:
+            BackendError: the file cannot be written.
+        """
+        document = {"version": VERSION, "boot": self._boot(), "made": sorted(made)}
+        fresh = self._path.with_suffix(".new")
+        try:
+            if not document["made"]:
+                self._path.unlink(missing_ok=True)
+                return
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.write_text(json.dumps(document, indent=1) + "\n")
+            os.replace(fresh, self._path)  # noqa: PTH105 - at once: a reader sees the old or the new one
+        except OSError as error:
+            reason = f"cannot write {FILE}: {error.strerror} (devhost creates no MIG instance without it)"
+            raise BackendError(reason) from error
+
+    def _boot(self) -> str:
+        return read_line(f"{self._prefix}{BOOT}")
+
+
+@frozen
+class _Own:
+    """An instance that devhost created, if ``made``, or may have created before it was interrupted.
+
+    ``since`` is when that was, in seconds of the monotonic clock.
+    """
+
+    since: float
+    made: Made | None = None
+
+
+@frozen
+class _Listed:
+    """How a GPU can be divided and is, not before ``since``; ``foreign`` is what devhost did not create."""
+
+    gpu: str
+    since: float
+    found: reports.Partitions
+    foreign: Mapping[Place, GpuInstance]
+
+
+class _Stuck(NamedTuple):
+    """Why an instance that no claim holds could not be destroyed, and when to try again."""
+
+    reason: str
+    again: float
+    backoff: Backoff
+
+
+class Partitions:
+    """The instances of all GPUs with MIG on.
+
+    Args:
+        context: for the record, the log and what claims hold.
+        client: asks NVML.
+        changed: requests a scan; called on any thread.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        client: NvmlClient,
+        timings: Timings,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._timings = timings
+        self._clock = clock
+        self._changed = changed
+        self._record = Record(context.root)
+        self._changing = threading.Lock()
+        """Held while instances are created or destroyed."""
+        self._settling: threading.Thread | None = None
+        # Replaced whole, never changed: scans read them on another thread.
+        self._own: Mapping[Place, _Own] = dict.fromkeys(self._record.read(), _Own(-1.0))
+        self._stuck: Mapping[Place, _Stuck] = {}
+        self._listed: Mapping[str, _Listed] = {}
+        self._problems: Mapping[str, str] = {}
+
+    # What there is
+
+    def scan(self, gpus: Mapping[str, str]) -> None:
+        """Reads how GPUs are divided, given the UUIDs of those with MIG on by PCI address."""
+        if not gpus:
+            self._listed, self._problems = {}, {}
+            return
+        known = {at: one for at, one in self._listed.items() if gpus.get(at) == one.gpu}
+        problems = dict.fromkeys(gpus.keys() - known.keys(), "NVML has not answered yet")
+        before = self._own
+        try:
+            reply = self._client.ask("placements", self._timings.answer, {})
+        except BackendError as error:
+            self._listed, self._problems = known, dict.fromkeys(problems, error.message)
+            return
+        for address, answer in reply.content.items():
+            if address not in gpus:
+                continue
+            if failure := answer.get("error"):
+                problems[address] = str(failure["text"])
+                continue
+            gpu, since = gpus[address], reply.since - float(answer.get("age", 0.0))
+            found = reports.partitions(answer)
+            places = {Place.of(gpu, one.placement): one for one in found.instances}
+            own = before.keys() | self._own.keys()  # one may have been created or destroyed meanwhile
+            foreign = {place: one for place, one in places.items() if place not in own}
+            known[address] = _Listed(gpu, since, found, foreign)
+            problems.pop(address, None)
+        self._listed, self._problems = known, problems
+        self._forget()
+
+    def why_whole_is_withheld(self, address: str) -> str:
+        """Why a GPU with MIG on is not offered as a whole."""
+        if problem := self._problems.get(address):
+            return f"MIG is on, but its profiles cannot be read: {problem}"
+        return "MIG is on: its partitions are offered instead"
+
+    def others(self, address: str) -> frozenset[int]:
+        """The ids of the GPU instances that devhost did not create, which are offered as they are."""
+        listed = self._listed.get(address)
+        return frozenset(one.gi for one in listed.foreign.values()) if listed else frozenset()
+
+    def cards(
+        self, state: GpuState, health: Callable[..., Health], capabilities: Capabilities, root: str
+    ) -> Iterator[Card]:
+        """The card of every place in a GPU; the largest first, so that the whole GPU is the first.
+
+        Args:
+            state: the GPU.
+            health: returns the health of the GPU, or of the instance with these ids.
+            capabilities: returns the minors of the capability nodes of an instance.
+            root: the prefix of its nodes on the host.
+        """
+        listed = self._listed.get(state.adapter.address)
+        if listed is None or state.gpu is None:
+            return
+        profiles = {one.profile: one for one in listed.found.profiles}
+        free = _total(listed.found.profiles)
+        for one in listed.foreign:
+            for name, amount in _amounts(profiles[one.profile]).items():
+                free[name] -= amount
+        scarce = {name for name, amount in _total(listed.found.profiles).items() if amount == 1}
+        present_at = {Place.of(listed.gpu, one.placement): one.gi for one in listed.found.instances}
+        for profile in sorted(listed.found.profiles, key=lambda one: (-one.slices, -one.memory, one.name)):
+            amounts = _amounts(profile)
+            for at in profile.placements:
+                place = Place.of(listed.gpu, at)
+                taken = next((one for one in listed.foreign if one.overlaps(place)), None)
+                lacking = [name for name, amount in amounts.items() if amount > free[name]]
+                why = (
+                    _taken(taken)
+                    if taken
+                    else f"the rest of the GPU has no free {lacking[0]}"
+                    if lacking
+                    else ""
+                )
+                facts = self._facts(state, place, present_at, capabilities)
+                sound = health(facts.instance)
+                stuck = next((one.reason for of, one in self._stuck.items() if of.overlaps(place)), "")
+                parts = [f"memory-slice-{n}" for n in range(at.start, at.start + at.size)]
+                parts += sorted(scarce & amounts.keys())
+                device = Device(
+                    id=place.device,
+                    attributes=present(
+                        {
+                            **shared_attributes(state),
+                            "kind": MIG,
+                            "memory": profile.memory,
+                            "profile": profile.name,
+                            "parent": state.uuid,
+                        }
+                    ),
+                    claims=frozenset(claim.part(f"{listed.gpu}#{part}") for part in parts),
+                    part_of=common_claims(state, root),
+                    numa_nodes=() if state.adapter.numa_node is None else (state.adapter.numa_node,),
+                    pcie_path=state.adapter.pcie_path,
+                    health=unhealthy(stuck) if stuck and sound else sound,
+                    withheld=why or ON_DEMAND,
+                    divided=not why,
+                    counters={name: amount for name, amount in free.items() if amount > 0},
+                    consumes=amounts,
+                )
+                yield Card(device, NVIDIA, facts)
+
+    def _facts(
+        self, state: GpuState, place: Place, present_at: Mapping[Place, int], capabilities: Capabilities
+    ) -> NvidiaFacts:
+        facts = NvidiaFacts("", state.uuid, state.adapter.address, "", state.minor, placement=place.at)
+        gi = present_at.get(place) if place in self._own else None
+        for one in state.gpu.instances if state.gpu else ():
+            if one.gi == gi:
+                return _made(facts, state, Made(one.gi, one.ci, one.uuid, one.index), capabilities)
+        return facts
+
+    def _forget(self) -> None:
+        """Removes instances from the record that exist no longer: others have destroyed them."""
+        if not self._own or not self._changing.acquire(blocking=False):
+            return  # the next scan does it
+        try:
+            listed = {one.gpu: one for one in self._listed.values()}
+            gone = {
+                place
+                for place, own in self._own.items()
+                if (seen := listed.get(place.gpu)) is not None
+                and own.since < seen.since
+                and all(Place.of(place.gpu, one.placement) != place for one in seen.found.instances)
+            }
+            if gone:
+                self._keep({place: own for place, own in self._own.items() if place not in gone})
+        except BackendError as error:
+            self._context.log.warning("%s", error.message)
+        finally:
+            self._changing.release()
+
+    # What claims need
+
+    def ensure(self, facts: NvidiaFacts, state: GpuState, capabilities: Capabilities) -> NvidiaFacts:
+        """The facts of a place with its instance, which is created if it does not exist; blocks.
+
+        Claims that overlap exclude each other, so an own instance that overlaps it belongs to no claim.
+
+        Raises:
+            AllocationError: it cannot be created; the reason is one line.
+        """
+        assert facts.placement is not None
+        place = Place.of(facts.gpu_uuid, facts.placement)
+        known = self._own.get(place)
+        if known is not None and place not in self._stuck:
+            if facts.instance is not None:
+                return facts
+            if known.made is not None:
+                return _made(facts, state, known.made, capabilities)
+        until = self._clock() + self._timings.instances
+        if not self._changing.acquire(timeout=self._timings.instances):
+            raise AllocationError(f"{place.device}: another MIG instance is being created or destroyed")
+        try:
+            made = self._create(place, facts.address, until)
+        except AllocationError:
+            raise
+        except BackendError as error:
+            raise AllocationError(f"{place.device}: {error.message}") from None
+        finally:
+            self._changing.release()
+        self._context.log.info("created %s: %s", place, made.uuid)
+        self._changed()
+        return _made(facts, state, made, capabilities)
+
+    def _create(self, place: Place, address: str, until: float) -> Made:
+        for other in [one for one in self._own if one.overlaps(place)]:
+            if other != place or place in self._stuck:
+                self._destroy(other, address, until)
+        listed = self._listed.get(address)
+        for other in listed.foreign if listed else ():
+            if other.overlaps(place):
+                raise BackendError(_taken(other))
+        is_known = place in self._own
+        self._keep({**self._own, place: _Own(self._clock())})
+        try:
+            made = self._client.create(address, place.at, until - self._clock(), resume=is_known)
+        except Refused as error:
+            if error.code == reports.OCCUPIED:
+                self._keep({one: own for one, own in self._own.items() if one != place})
+            raise
+        self._own = {**self._own, place: _Own(self._clock(), made)}
+        return made
+
+    # What claims no longer need
+
+    def settle(self) -> None:
+        """Begins to destroy instances that no claim holds, if there are some; does not block."""
+        busy = self._settling is not None and self._settling.is_alive()
+        if busy or not self._own or not self._unheld():
+            return
+        try:
+            self._settling = start("mig-instances", self._destroy_unheld)
+        except EnvironmentFailure as error:
+            self._context.log.warning("MIG instances are not destroyed: %s", error.message)
+
+    def _unheld(self) -> list[Place]:
+        """Own instances that no claim holds, and that it is time to destroy."""
+        held = self._context.held()
+        if held is None:
+            return []
+        now = self._clock()
+        return [
+            place
+            for place in self._own
+            if claim.device("gpu", place.device) not in held
+            and (place not in self._stuck or self._stuck[place].again <= now)
+        ]
+
+    def _destroy_unheld(self) -> None:
+        for place in self._unheld():
+            with self._changing:  # between two of them, one may be created
+                address = next((at for at, one in self._listed.items() if one.gpu == place.gpu), "")
+                if not address or place not in self._unheld():
+                    continue
+                try:
+                    self._destroy(place, address, self._clock() + self._timings.instances)
+                except BackendError as error:
+                    before = self._stuck.get(place)
+                    if before is None or before.reason != error.message:
+                        self._context.log.warning("%s", error.message)
+                    backoff = (
+                        before.backoff
+                        if before
+                        else Backoff(self._timings.first_delay, self._timings.last_delay)
+                    )
+                    again = self._clock() + backoff.delay()
+                    self._stuck = {**self._stuck, place: _Stuck(error.message, again, backoff)}
+            self._changed()
+
+    def _destroy(self, place: Place, address: str, until: float) -> None:
+        """Destroys an own instance, if it exists.
+
+        Raises:
+            BackendError: it cannot be destroyed, or the record cannot be written.
+        """
+        destroyed = self._client.destroy(address, place.at, until - self._clock())
+        self._stuck = {one: stuck for one, stuck in self._stuck.items() if one != place}
+        self._keep({one: own for one, own in self._own.items() if one != place})
+        if destroyed:
+            self._context.log.info("destroyed %s", place)
+
+    def _keep(self, own: Mapping[Place, _Own]) -> None:
+        """Records which instances are devhost's, and then knows it."""
+        self._record.write(own)
+        self._own = own
+
+
+def _made(facts: NvidiaFacts, state: GpuState, made: Made, capabilities: Capabilities) -> NvidiaFacts:
+    number = state.gpu.index if state.gpu else None
+    return replace(
+        facts,
+        uuid=made.uuid,
+        index="" if number is None else f"{number}:{made.index}",
+        instance=(made.gi, made.ci),
+        capabilities=capabilities(made.gi, made.ci),
+    )
+
+
+def _taken(place: Place) -> str:
+    where = f"{place.name} at memory slice {place.start}"
+    return f"a MIG instance {where}, which devhost did not create, is in its place"
+
+
+def _amounts(profile: Profile) -> dict[str, int]:
+    """What an instance takes of its GPU, with the names of counters that NVIDIA's DRA driver has."""
+    found = {
+        "multiprocessors": profile.multiprocessors,
+        "copy-engines": profile.copy_engines,
+        "decoders": profile.decoders,
+        "encoders": profile.encoders,
+        "jpeg-engines": profile.jpeg_engines,
+        "ofa-engines": profile.ofa_engines,
+        "memory": profile.memory << 20,
+    }
+    return {name: amount for name, amount in found.items() if amount > 0}
+
+
+def _total(profiles: Sequence[Profile]) -> dict[str, int]:
+    """What a GPU has: the most that any profile has."""
+    total: dict[str, int] = {}
+    for profile in profiles:
+        for name, amount in _amounts(profile).items():
+            total[name] = max(amount, total.get(name, 0))
+    return total

@@ -1,0 +1,92 @@
+"""MIG instances on demand through a whole host: from the slices to the pod that ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from devhost_gpu.environment import Environment, Timings
+from gpu_nvidia import DGX, NvidiaMachine
+from gpu_setup import gpu_with
+
+sys.path.append(str(Path(__file__).parents[3] / "tests/dra"))
+
+from dra_node import QUICK, DraNode
+
+A = DGX[0]
+ENTRY = "{name: example.com/mig, backend: gpu, where: {kind: mig}, serve: dra, dra: {counters: true}}"
+
+
+class MigNode(DraNode):
+    """A node whose GPU is divided on demand."""
+
+    def __init__(self, place: Path, machine: NvidiaMachine) -> None:
+        super().__init__(place, QUICK, gpu_with(Environment(Timings(check=0.1, first_delay=0.1))))
+        self.machine = machine
+        self.node.configure(
+            f"dra: {{driver: devhost.example.com}}\nresources: [{ENTRY}]\nbackends: {{gpu: {{mig: dynamic}}}}"
+        )
+
+    def id(self, label: str) -> str:
+        return f"{self.machine.uuids[A].lower()}-{label}"
+
+    def made(self) -> list[tuple[int, int]]:
+        found = [one for one in self.machine.nvml.instances() if one["word"] == "gi"]
+        return sorted((int(one["start"]), int(one["size"])) for one in found)
+
+
+@pytest.fixture
+async def node(tmp_path: Path, nvidia: NvidiaMachine) -> AsyncIterator[MigNode]:
+    nvidia.divisible(A)
+    async with MigNode(tmp_path, nvidia) as made:
+        yield made
+
+
+async def test_a_claim_has_its_instance_from_prepare_to_unprepare(node: MigNode) -> None:
+    async with node.node.served():
+        await node.node.until(lambda: len(node.published().get("example.com/mig", ())) == 25)
+        await node.node.until(lambda: any(one.get("sharedCounters") for one in node.slices()))
+        claim = node.allocate("training", node.name_of(node.id("3g40gb-4")), pod="p")
+        answer = (await node.prepare(claim))[claim.uid]
+        env = [text for edits in node.edits(answer) for text in edits.get("env", ())]
+        (mig,) = [one for one in node.machine.nvml.instances() if one["word"] == "mig"]
+        assert f"NVIDIA_VISIBLE_DEVICES={mig['uuid']}" in env
+        assert node.made() == [(4, 4)]
+        other = node.allocate("other", node.name_of(node.id("1g10gb-5")), pod="q")
+        refused = (await node.prepare(other))[other.uid].error
+        assert "#memory-slice-5" in refused and node.id("3g40gb-4") in refused
+        assert node.made() == [(4, 4)]
+        await node.unprepare(claim)
+        await node.node.until(lambda: not node.made())
+        assert not (await node.prepare(other))[other.uid].error
+        assert node.made() == [(5, 1)]
+
+
+async def test_an_instance_outlives_a_restart_as_long_as_its_claim(node: MigNode) -> None:
+    async with node.node.served():
+        await node.node.until(lambda: node.published().get("example.com/mig"))
+        kept = node.allocate("kept", node.name_of(node.id("2g20gb-0")), pod="p")
+        gone = node.allocate("gone", node.name_of(node.id("2g20gb-2")), pod="q")
+        await node.prepare(kept, gone)
+        assert node.made() == [(0, 2), (2, 2)]
+    async with node.node.served():
+        await node.unprepare(gone)
+        await node.node.until(lambda: node.made() == [(0, 2)])
+        assert not (await node.prepare(kept))[kept.uid].error
+        await node.settled()
+        assert node.made() == [(0, 2)]
+
+
+async def test_an_error_of_the_driver_is_what_the_kubelet_shows(node: MigNode) -> None:
+    node.machine.nvml.fault("nvmlGpuInstanceCreateComputeInstance", error=4)
+    async with node.node.served():
+        await node.node.until(lambda: node.published().get("example.com/mig"))
+        claim = node.allocate("training", node.name_of(node.id("1g10gb-0")), pod="p")
+        error = (await node.prepare(claim))[claim.uid].error
+        assert error.endswith(
+            "cannot create a compute instance in a GPU instance 1g.10gb at memory slice 0: permission denied "
+            "(run devhost as root)"
+        )
+        await node.node.until(lambda: not node.made())  # no half of it stays
