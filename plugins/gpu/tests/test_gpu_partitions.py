@@ -552,6 +552,7 @@ def complaints(partitions: str) -> list[str]:
             "[{compute: CPX}, {where: {product: x}, memory: NPS1}]",
             "[1]: has no effect: partitions[0] selects",
         ),
+        ("[{mig: []}], mig: dynamic", "[0].mig: cannot be together with mig: dynamic, which creates"),
         (f"[{', '.join(['{where: {uuid: a}, compute: CPX}'] * 101)}]", ": must have at most 100 members"),
     ],
 )

@@ -176,7 +176,6 @@ class GpuOptions:
         "those that fit beside them, which devhost creates for a claim and then destroys.",
         example="dynamic",
     )
-
     bypath: Literal["single", "none", "all"] = option(
         "single",
         "Which names in `/dev/dri/by-path` a container with Intel GPUs gets: those of its GPUs, none, or the "
