@@ -100,6 +100,13 @@ class GpuOptions:
         "whole directory.",
     )
 
+    occupied: Literal["ignore", "refuse"] = option(
+        "ignore",
+        "With `refuse`, an NVIDIA or AMD GPU is Unhealthy while a process uses it that has no pod, or whose "
+        "pod does not hold it. devhost needs the process ids of the node (`hostPID`).",
+        example="refuse",
+    )
+
     temperature_limit: int = option(
         0,
         "The temperature in degrees Celsius, of any sensor, from which an AMD, Intel or other DRM card is "
@@ -148,6 +155,13 @@ class GpuOptions:
         if isinstance(self.health_checks, str):
             return frozenset(get_args(HealthCheck)) if self.health_checks == "all" else frozenset()
         return frozenset(self.health_checks)
+
+    @property
+    def notes(self) -> Collection[str]:
+        """What `devhost check` should mention."""
+        if self.occupied == "ignore":
+            return ()
+        return ("occupied: refuse needs the process ids of the node: hostPID: true in a pod",)
 
     def __post_init__(self) -> None:
         self._check_paths()

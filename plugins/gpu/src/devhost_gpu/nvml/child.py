@@ -53,6 +53,9 @@ NO_THREAD = "the process cannot start another thread (raise its limit of memory 
 UNSCOPED = 0xFFFFFFFF
 """The instance in an event that concerns the whole GPU."""
 
+MOST_PROCESSES = 128
+"""Processes of one GPU that are reported at most."""
+
 TIMEOUT, LOST, RESET_REQUIRED = 10, 15, 16
 """``NVML_ERROR_TIMEOUT``, ``…_GPU_IS_LOST`` and ``…_RESET_REQUIRED``."""
 
@@ -126,6 +129,7 @@ class Child:
         try:
             self._initialize()
             gpus, asks = request["gpus"], {"probe": self._check, "links": self._nvlinks, "usage": self._usage}
+            asks["processes"] = self._processes
             ask = asks.get(request["do"])
             reply = {"id": request["id"], "ok": self._each(gpus, ask) if ask else self.inventory(gpus)}
         except self._nvml.NVMLError as error:
@@ -411,6 +415,23 @@ class Child:
             "memory": self._memory(handle),
             "instances": {nvml.nvmlDeviceGetUUID(one): self._memory(one) for _, one in migs},
         }
+
+    def _processes(self, handle: Any, address: str) -> dict[str, Any]:
+        """The processes with a context on a GPU: id, and the ids of the MIG instance or ``None``."""
+        nvml, found = self._nvml, set()
+        for kind in ("Compute", "Graphics"):
+            name = f"nvmlDeviceGet{kind}RunningProcesses"
+            try:
+                processes = getattr(nvml, f"{name}_v3", getattr(nvml, name))(handle)
+            except nvml.NVMLError as error:
+                if error.value not in CANNOT_TELL:
+                    raise
+                older = getattr(nvml, f"{name}_v2", None) if error.value == FUNCTION_NOT_FOUND else None
+                processes = (older and self._optional(older, handle)) or ()
+            for one in processes:
+                instance = getattr(one, "gpuInstanceId", None), getattr(one, "computeInstanceId", None)
+                found.add((one.pid, *(None if number == UNSCOPED else number for number in instance)))
+        return {"processes": sorted(found, key=str)[:MOST_PROCESSES]}
 
     def _memory(self, handle: Any) -> list[int] | None:
         """The bytes that are in use, and all. Newer drivers do not count what they reserve."""

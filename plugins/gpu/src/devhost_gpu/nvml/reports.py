@@ -219,6 +219,15 @@ def usage(answer: Mapping[str, Any]) -> dict[tuple[str, str], Usage]:
     return found
 
 
+def processes(answer: Mapping[str, Any]) -> dict[str, list[tuple[int, int | None, int | None]]]:
+    """Reads the answer to ``processes``, by PCI address: ids of a process, a GPU and a compute instance."""
+    return {
+        address: [(pid, gi, ci) for pid, gi, ci in gpu["processes"]]
+        for address, gpu in answer.items()
+        if "error" not in gpu
+    }
+
+
 def _usage(memory: Sequence[int] | None, busy: float | None = None) -> Usage:
     return Usage(busy, *(memory or (None, None)))
 
