@@ -41,6 +41,8 @@ class NvidiaFacts:
         ``/dev/nvidia-caps/nvidia-cap<minor>``. Empty where the driver does not report them.
     ``shape``
         Of a MIG instance, where NVML reports it.
+    ``clique``
+        Of a GPU: see :class:`.Gpu`.
     ``cdi``
         Its qualified name in a CDI specification, ``nvidia.com/gpu=GPU-…``; empty where no specification
         names it, or CDI is not used.
@@ -56,6 +58,7 @@ class NvidiaFacts:
     instance: tuple[int, int] | None = None
     capabilities: tuple[int, ...] = ()
     shape: Shape | None = None
+    clique: str = ""
     cdi: str = ""
     cdi_additional: tuple[str, ...] = ()
 
@@ -236,6 +239,7 @@ def gpu_card(state: GpuState, root: str = "") -> Card:
         address=adapter.address,
         index="" if gpu is None or gpu.index is None else str(gpu.index),
         minor=state.minor,
+        clique=gpu.clique if gpu else "",
     )
     shared = _shared(state)
     is_display = shared["product"] in DISPLAY_MODELS

@@ -62,6 +62,9 @@ TIMEOUT, LOST, RESET_REQUIRED = 10, 15, 16
 DRAINED = -2
 """Not an error of NVML: the GPU is drained for removal, and no process may open it (``nvidia-smi drain``)."""
 
+REGISTERED = 3
+"""``NVML_GPU_FABRIC_STATE_COMPLETED``."""
+
 VGPU_GUEST = 2
 """``NVML_GPU_VIRTUALIZATION_MODE_VGPU``."""
 
@@ -295,6 +298,7 @@ class Child:
             "serial": optional(nvml.nvmlDeviceGetSerial, handle),
             "vbios": optional(nvml.nvmlDeviceGetVbiosVersion, handle),
             "mig": mig,
+            "clique": optional(self._clique, handle),
             "instances": instances,
         }
 
@@ -356,6 +360,18 @@ class Child:
 
     def _fabric(self, handle: Any) -> list[int]:
         """A GPU's registration with the fabric manager: state, status, and mask of its health."""
+        info = self._fabric_info(handle)
+        return [info.state, info.status, getattr(info, "healthMask", 0)]
+
+    def _clique(self, handle: Any) -> list[Any]:
+        """A registered GPU's cluster, as 32 hexadecimal digits, and the number of its clique there."""
+        info = self._fabric_info(handle)
+        if info.state != REGISTERED or info.status:
+            raise self._nvml.NVMLError(CANNOT_TELL[0])
+        cluster = ctypes.string_at(ctypes.addressof(info) + type(info).clusterUuid.offset, 16)
+        return [cluster.hex(), info.cliqueId]
+
+    def _fabric_info(self, handle: Any) -> Any:
         nvml = self._nvml
         info = nvml.c_nvmlGpuFabricInfo_v2_t()
         try:
@@ -365,8 +381,8 @@ class Child:
                 raise
             old = nvml.c_nvmlGpuFabricInfo_t()  # before 535
             nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(old))
-            return [old.state, old.status, 0]
-        return [info.state, info.status, info.healthMask]
+            return old
+        return info
 
     def _linked(self, handle: Any) -> bool:
         """Whether any NVLink of a GPU is active. Raises an error if it has none, or they are off."""

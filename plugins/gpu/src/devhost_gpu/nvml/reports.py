@@ -79,7 +79,8 @@ class Instance:
 class Gpu:
     """A GPU. ``memory`` is in MiB; unsupported values are ``None`` or empty.
 
-    ``mig`` is whether MIG is on, ``mig_next`` whether it will be after the next reset.
+    ``mig`` is whether MIG is on, ``mig_next`` whether it will be after the next reset. ``clique`` is where it
+    is in a fabric that several nodes share, ``<UUID of the cluster>.<number>``.
     """
 
     uuid: str
@@ -94,6 +95,7 @@ class Gpu:
     mig: bool
     mig_next: bool
     instances: tuple[Instance, ...]
+    clique: str = ""
 
 
 @frozen
@@ -256,7 +258,14 @@ def _gpu(answer: Mapping[str, Any]) -> Gpu:
         mig=bool(mig[0]),
         mig_next=bool(mig[1]),
         instances=tuple(_instance(one) for one in answer["instances"] if _is_name(one["uuid"])),
+        clique=_clique(*clique) if (clique := answer.get("clique")) else "",
     )
+
+
+def _clique(cluster: str, number: int) -> str:
+    """Empty for a fabric within a node, whose cluster has no id."""
+    parts = (cluster[:8], cluster[8:12], cluster[12:16], cluster[16:20], cluster[20:])
+    return f"{'-'.join(parts)}.{number}" if cluster.strip("0") else ""
 
 
 def _is_name(uuid: str) -> bool:
