@@ -95,6 +95,8 @@ def test_an_entry_without_give_gives_nothing() -> None:
             "nodes[0].containerPath",
             "there is no attribute 'y' to put here",
         ),
+        ("{nodes: [/dev/x]}", "nodes[0]", 'must be a mapping, not the text "/dev/x" (write {path: /dev/x})'),
+        ("{env: {A: {when: partial}}}", "env.A", "the key value is required (for example value: {sysattr"),
         ("{env: {A: '{id'}}", "env.A", "'{id' has a brace without its counterpart (write {id})"),
         ("{annotations: {a: 'id}'}}", "annotations.a", "'id}' has a brace without its counterpart"),
         ("{env: {CARDS: a}}", "env.CARDS", "backend card sets this variable (remove it)"),
