@@ -66,12 +66,13 @@ class Occupied:
         Raises:
             BackendError: no driver answers.
         """
-        found, held, now = self._ask(), self._context.held(), self._clock()
+        asked, held, now = self._ask(), self._context.held(), self._clock()
         cards, pods = self._cards(), _Pods(self._sysfs)
-        if (
-            not self._sees_node()
-        ):  # NVML's ids are those of this process's namespace, the kernel's are the node's
-            found = {name: pids for name, pids in found.items() if cards[name].vendor != NVIDIA}
+        # NVML's process ids are those of this process's namespace, the kernel's are those of the node
+        unknown = () if self._sees_node() else (NVIDIA,)
+        found = {
+            name: pids for name, pids in asked.items() if name in cards and cards[name].vendor not in unknown
+        }
         since: dict[tuple[str, int], float] = {}
         reasons = {
             name: why for name, why in (self.reasons or {}).items() if name in cards.keys() - found.keys()
