@@ -347,7 +347,7 @@ def test_the_server_of_mps_does_not_occupy_the_gpu_that_it_shares(nvidia: Nvidia
     assert dual.reasons() == {}
 
 
-def test_without_the_ids_of_the_node_nothing_is_guessed_and_a_problem_says_so(
+def test_without_the_ids_of_the_node_nothing_is_guessed_and_that_is_a_problem(
     nvidia: NvidiaMachine, dual: Scene
 ) -> None:
     nvidia.nvml.gpus[nvidia.uuids[A]]["compute"] = "4711"
@@ -371,6 +371,18 @@ def test_the_kernel_names_amd_processes_by_the_ids_of_the_node(nodes: Scene) -> 
     nodes.process(66)
     assert nodes.reasons() == {AMD: "process 66 (python) uses it"}
     assert list(nodes.backend.missing_drivers()) == []
+
+
+def test_amd_gpus_whose_processes_the_kernel_hides_are_a_problem(nodes: Scene) -> None:
+    for file in (nodes.root / "sys/devices/virtual/kfd/kfd/topology/nodes").glob("*/properties"):
+        file.write_text("")
+        file.with_name("gpu_id").write_text("")
+    amd(nodes.root, 66, vram=1)
+    nodes.process(66)
+    assert nodes.reasons() == {}
+    (problem,) = nodes.backend.missing_drivers()
+    assert problem.subject == "AMD GPUs"
+    assert "the kernel hides which processes use them" in problem.reason
 
 
 def test_without_the_key_no_process_is_looked_at(nvidia: NvidiaMachine, on: Open) -> None:

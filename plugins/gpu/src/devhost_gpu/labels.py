@@ -336,7 +336,7 @@ _FIRMWARE = {
     "SMC": "smc",
     "SDMA0": "sdma",
 }
-"""The firmware in the labels of AMD's labeler, and in ``fw_version`` of a card (amdgpu_ucode.c)."""
+"""The firmware in the labels, and the file for it in ``fw_version`` of a card (amdgpu_ucode.c)."""
 
 
 def _firmware(devices: Iterable[Device], sysfs: Sysfs) -> Labels:

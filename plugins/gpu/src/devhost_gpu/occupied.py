@@ -16,7 +16,7 @@ from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, printable
 from devhost.backend.sysfs import OWN_MOUNTS, Sysfs, read_bytes, read_lines
 
-from .discovery import NVIDIA
+from .discovery import AMD, NVIDIA
 from .environment import Environment
 from .vendor import Card
 
@@ -122,6 +122,13 @@ class Occupied:
                 "(set hostPID: true in its pod, ProtectProc=default in its unit)"
             )
             yield MissingDriver("NVIDIA GPUs", reason, makes_device=False)
+        facts = [card.facts for card in cards.values() if card.vendor == AMD]
+        if any(getattr(one, "computes", False) and getattr(one, "node", None) is None for one in facts):
+            reason = (
+                "backends.gpu.occupied has no effect: the kernel hides which processes use them (the "
+                "container of devhost needs access to their device nodes, as a privileged one has)"
+            )
+            yield MissingDriver("AMD GPUs", reason, makes_device=False)
 
     def _sees_node(self) -> bool:
         """Whether process ids of this process are those of the node."""
