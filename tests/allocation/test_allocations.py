@@ -275,6 +275,18 @@ def test_claims_include_devices_that_no_backend_has_found() -> None:
     assert rig.ledger.claims_in_use() == {"device:card/a", "device:card/b", "device:net/b"}
 
 
+def test_what_is_in_use_names_the_pods_as_soon_as_the_kubelet_does() -> None:
+    rig = Rig()
+    rig.plug("a")
+    rig.plan(entry(0, OLD))
+    rig.hear()
+    rig.ledger.of(OLD).allocated("card", {"a": [rig.found["card"]["a"]]})
+    assert "holder::card/a" in (rig.ledger.claims_in_use() or ())
+    rig.hear(old="a")
+    found = rig.ledger.claims_in_use() or frozenset()
+    assert {one for one in found if one.startswith("holder:")} == {f"holder:{POD.namespace}/{POD.pod}:card/a"}
+
+
 def test_a_resource_that_shares_is_known_to_share_also_when_it_has_left_the_configuration() -> None:
     rig = Rig()
     rig.plug("a")

@@ -248,7 +248,11 @@ def test_lists_are_wanted_while_a_pod_has_a_device_of_another_driver() -> None:
 def test_what_other_drivers_gave_is_in_use_and_no_resource() -> None:
     node = Node()
     node.hear(use())
-    assert node.allocations.claims_in_use() == {"device:toy/card0", f"pci:{ADDRESS}"}
+    assert node.allocations.claims_in_use() == {
+        "device:toy/card0",
+        "holder::toy/card0",
+        f"pci:{ADDRESS}",
+    }
     assert node.allocations.resources() == frozenset()
     assert list(node.allocations.in_use()) == []
 

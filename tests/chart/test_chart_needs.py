@@ -102,6 +102,18 @@ def test_backends_with_rtnetlink_use_the_node_network_and_receive_udevd_events(
     assert rendered.mounts["/run/udev"]["readOnly"] is True
 
 
+def test_only_a_gpu_that_must_not_be_occupied_needs_the_nodes_processes(chart: Chart) -> None:
+    gpu = {"name": "nvidia.com/gpu", "backend": "gpu", "where": {"vendor": "nvidia"}}
+    assert "hostPID" not in chart.render(configured(gpu)).pod
+    values = configured(gpu, backends={"gpu": {"occupied": "refuse"}})
+    rendered = chart.render(values)
+    assert rendered.pod["hostPID"] is True
+    assert rendered.mounts["/host/var/log/pods"]["readOnly"] is True
+    assert "hostPID" not in chart.render({**values, "hostPID": False}).pod
+    assert chart.render({**configured(FUSE), "hostPID": True}).pod["hostPID"] is True
+    assert "hostPID" not in chart.render(configured(FUSE, backends={"gpu": {"occupied": "refuse"}})).pod
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_nodes_network_can_be_chosen(chart: Chart, wanted: bool) -> None:
     for resource in (FUSE, SRIOV):

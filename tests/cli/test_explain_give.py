@@ -27,6 +27,8 @@ def test_explain_shows_what_a_container_with_the_device_would_get(toys) -> None:
         "a.b/c=x100",
     ]
     (document,) = json.loads(toys.devhost("explain", "one", "--output", "json").stdout)
+    reason = document["verdicts"][0]["reason"]
+    assert reason.endswith("is Unhealthy there: /dev/ctl does not exist on the node: give needs it")
     gives = document["verdicts"][0]["gives"]
     assert gives["refused"] == ""
     assert gives["nodes"][1] == {

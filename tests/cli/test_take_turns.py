@@ -171,6 +171,47 @@ async def test_during_an_upgrade_every_pod_starts_and_allocatable_never_changes(
         assert (over.endpoint, second.endpoint != over.endpoint) == (first.endpoint, True)
 
 
+HOOK = """
+from pathlib import Path
+from devhost.backend import Edits, hookimpl
+
+for_backends = ("toy",)
+DONE = Path(__file__).with_name("done")
+
+@hookimpl
+def devhost_before_container(request):
+    return Edits(env={"GROUP": "7"})
+
+@hookimpl
+def devhost_after_release(devices):
+    with DONE.open("a") as done:
+        done.write(" ".join(sorted(device.id for device in devices)) + "\\n")
+"""
+
+
+async def test_hooks_run_once_for_each_release_across_an_upgrade(
+    machine: Machine, until: Until, toys: Any
+) -> None:
+    (toys.config.parent / "backends" / "hook.py").write_text(HOOK)
+    done = toys.config.parent / "backends" / "done"
+
+    def released() -> list[str]:
+        return done.read_text().splitlines() if done.exists() else []
+
+    async with machine.devhost() as old:
+        await machine.registered(1)
+        admitted = await machine.kubelet.admit("one", "main", TOY, 2)
+        assert admitted.response.envs["GROUP"] == "7"
+        async with machine.devhost() as new:
+            await waits(until, new)
+            await old.stops()
+            await machine.registered(2)
+            assert released() == [], "the pod has its devices throughout"
+            machine.kubelet.release("one")
+            await machine.kubelet.admit("two", "main", TOY, 2)
+            assert released() == ["one two"]
+
+
 async def test_the_next_one_takes_over_when_the_one_that_acts_is_killed(
     machine: Machine, until: Until
 ) -> None:

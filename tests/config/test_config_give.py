@@ -95,6 +95,10 @@ def test_an_entry_without_give_gives_nothing() -> None:
             "nodes[0].containerPath",
             "there is no attribute 'y' to put here",
         ),
+        ("{nodes: [/dev/x]}", "nodes[0]", 'must be a mapping, not the text "/dev/x" (write {path: /dev/x})'),
+        ("{env: {A: {when: partial}}}", "env.A", "the key value is required (for example value: {sysattr"),
+        ("{env: {A: '{id'}}", "env.A", "'{id' has a brace without its counterpart (write {id})"),
+        ("{annotations: {a: 'id}'}}", "annotations.a", "'id}' has a brace without its counterpart"),
         ("{env: {CARDS: a}}", "env.CARDS", "backend card sets this variable (remove it)"),
         ("{env: {'CARD_{RESOURCE}': a}}", "", "backend card sets this variable (remove it)"),
         ("{env: {1A: a}}", "env.1A", "'1A' is not a variable's name"),
@@ -121,7 +125,7 @@ def test_an_entry_without_give_gives_nothing() -> None:
         (
             "{nodes: [{path: /dev/x, permissions: m}]}",
             "nodes[0].permissions",
-            "'m' is not made of r, w and m",
+            "must be r, w or rw, with or without m, not 'm'",
         ),
         (
             "{nodes: [{path: /dev/x}], mounts: [{path: /y, containerPath: /dev/x}]}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,7 +27,8 @@ def devhost_before_container(request):
 
 @hookimpl
 def devhost_after_release(devices):
-    while not (PLACE / "go").exists():
+    end = time.monotonic() + 60
+    while not (PLACE / "go").exists() and time.monotonic() < end:
         time.sleep(0.01)
     (PLACE / "done").write_text(json.dumps([device.id for device in devices]))
 """
@@ -64,8 +66,9 @@ async def test_a_claim_gets_what_the_hook_adds_and_its_devices_are_prepared_afte
         async def is_prepared() -> bool:
             return not (await node.prepare(later))[later.uid].error
 
-        while not await is_prepared():
-            pass
+        async with asyncio.timeout(60):
+            while not await is_prepared():  # each waits for the hook for some time
+                pass
 
 
 async def test_an_error_of_the_hook_refuses_the_claim_with_its_text(node: DraNode, place: Path) -> None:

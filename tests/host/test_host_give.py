@@ -85,16 +85,52 @@ async def refusal(node: Node, count: int = 1) -> str:
     return str(refused.value)
 
 
-async def test_a_pod_is_refused_while_a_path_is_missing_and_its_device_is_unhealthy(node: Node) -> None:
+async def test_a_pod_is_refused_if_a_path_has_just_gone_and_devices_are_unhealthy_until_it_is_back(
+    node: Node,
+) -> None:
+    kfd = node.root / "dev" / "kfd"
+    kfd.touch()
     configure(node, card("{nodes: [{path: /dev/kfd}]}"))
     async with node.served():
         await node.offers({CARD: 2})
-        assert f"{CARD}: /dev/kfd does not exist on the node" in await refusal(node)
-        await node.offers({CARD: 1})
-        (node.root / "dev" / "kfd").touch()
+        kfd.unlink()
+        assert "/dev/kfd does not exist on the node" in await refusal(node)
+        node.look()
+        await node.offers({CARD: 0})
+        kfd.touch()
         node.look()
         await node.offers({CARD: 2})
         assert "/dev/kfd" in {one.host_path for one in (await node.container({CARD: 2})).devices}
+
+
+async def test_devices_whose_pods_would_be_refused_are_unhealthy_in_that_resource_only(node: Node) -> None:
+    configure(
+        node,
+        card("{nodes: [{path: /dev/kfd}, {path: /dev/more, optional: true}], mounts: [{path: /opt/lib}]}"),
+        f"name: {CTL}, backend: control",
+    )
+    async with node.served():
+        await node.offers({CTL: 1})
+        await node.until(lambda: len(node.kubelet.devices(CARD)) == 2)
+        assert not node.kubelet.healthy(CARD)
+        (device, _) = status(node.host)["resources"][0]["devices"]
+        assert device["reason"] == "/dev/kfd, /opt/lib does not exist on the node: give needs it"
+        (node.root / "dev" / "kfd").touch()
+        (node.root / "opt" / "lib").mkdir(parents=True)
+        node.look()
+        await node.offers({CARD: 2, CTL: 1})
+
+
+async def test_an_edit_that_gives_more_is_checked_before_the_next_pod(node: Node) -> None:
+    configure(node, card("{env: {A: b}}"))
+    async with node.served():
+        await node.offers({CARD: 2})
+        configure(node, card("{env: {A: b}, nodes: [{path: /dev/kfd}]}"))
+        node.host.reload()
+        await node.offers({CARD: 0})
+        configure(node, card("{env: {A: b}, nodes: [{path: /dev/kfd, optional: true}]}"))
+        node.host.reload()
+        await node.offers({CARD: 2})
 
 
 async def test_with_cdi_devices_are_unhealthy_until_a_path_exists(node: Node) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
+from cdi_scene import TOY_LINE
 from devhost_testing.kubelet import UnexpectedAdmissionError
 from scraped_series import value
 
@@ -236,3 +237,22 @@ async def test_without_hooks_nothing_of_them_is_imported(rig, kubelet):
     finally:
         if loaded is not None:
             sys.modules["devhost.discovery.handover"] = loaded
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_container_gets_what_the_hook_adds_through_cdi(rig, kubelet, hooks, specs, count):
+    rig.scripts["toy"].devices = [Device("d0"), Device("d1")][:count]
+    hooks.go.set()
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: count})
+        for number in range(2):  # the second container of the device gets what is added for it
+            hooks.additions = Edits(nodes=(DeviceNode("/dev/zero"),), env={"GROUP": str(number)})
+            answer = (await kubelet.admit(f"pod-{number}", "main", TOY, count)).response
+            found = specs.resolve(answer)
+            assert found["env", "GROUP"] == str(number)
+            assert ("node", "/dev/zero") in found
+            await rig.until(lambda: any(one.holder for one in rig.host.allocations.held()))
+            kubelet.release(f"pod-{number}")
+            await rig.until(lambda number=number: len(hooks.released) > number)
+            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: count})

@@ -231,6 +231,21 @@ def test_amd_cards_of_one_kind_have_values_and_others_have_counts(
     assert found["amd.com/gpu.cu-count"] == "104"
 
 
+def test_firmware_of_amd_cards_is_counted_by_version(tmp_path: Path, looking: BackendFixture) -> None:
+    tree = gpu_amd.mi210(tmp_path)
+    for address, version in (("0000:63:00.0", "0x00000058"), ("0000:43:00.0", "0x00000059")):
+        tree.file(f"/sys/bus/pci/devices/{address}/fw_version/rlc_fw_version", version)
+        tree.file(f"/sys/bus/pci/devices/{address}/fw_version/sdma_fw_version", "0x00000008")
+    tree.file("/sys/bus/pci/devices/0000:43:00.0/fw_version/smc_fw_version", "garbage")
+    backend = looking(tree)
+    found = checked(backend.labels(list(by_id(backend).values()), {}))
+    assert under(found, "beta.amd.com/gpu.firmware.") == {
+        "RLC.fw.88": "1",
+        "RLC.fw.89": "1",
+        "SDMA0.fw.8": "2",
+    }
+
+
 def test_labels_show_the_mode_of_amd_partitions(tmp_path: Path, looking: BackendFixture) -> None:
     tree = gpu_amd.mi300x(tmp_path, "CPX", "NPS4", 2)
     backend = looking(tree)

@@ -33,6 +33,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
+from devhost.backend.claim import holder as held_by_pod
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID, AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import (
@@ -288,6 +289,15 @@ class ResourceAllocations:
             if self.everything.admissions.is_recent(lease.number):
                 for key in self._devices_of.get(token, ()):
                     yield key, lease.number
+
+    def pods(self) -> Iterator[tuple[str, Key]]:
+        """The pod that holds each device, empty if it is not named yet. May be called from any thread."""
+        for token, keys in tuple(self._devices_of.items()):
+            lease = self.leases.held.get(token)
+            pod = f"{lease.holder.namespace}/{lease.holder.pod}" if lease and lease.holder else ""
+            yield from ((pod, key) for key in keys)
+        for several in tuple(self._reserved.values()):
+            yield from (("", key) for keys in tuple(several) for key in keys)
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that is held; one may come more than once. May be called from any thread."""
@@ -705,7 +715,8 @@ class Allocations:
         """What containers use up: all claims of held devices, whole or in part, and the devices themselves.
 
         A device appears as ``device:<backend>/<id>``, also one that the kubelet names and no backend has
-        found yet. ``None`` while it is not :attr:`known` who holds what. May be called from any thread.
+        found yet, and with each pod that holds it. ``None`` while it is not :attr:`known` who holds what. May
+        be called from any thread.
         """
         if not self.known or not self._observed or self._listing is None:
             return None
@@ -717,6 +728,10 @@ class Allocations:
         for resource, tokens in self._listing.holders.items():
             backends = {entry.backend for entry in self.entries(resource)} or self._found.keys()
             claims.update(f"device:{backend}/{unit_of(token)}" for token in tokens for backend in backends)
+        for allocations in tuple(self._resources.values()):
+            claims.update(held_by_pod(pod, *key) for pod, key in allocations.pods())
+        claims.update(held_by_pod("", *key) for key in self.claims.held_devices())
+        claims.update(held_by_pod("", *key) for key in self._drivers.held_devices())
         return frozenset(claims)
 
     def subscribe(self, released: Released) -> Callable[[], None]:

@@ -257,9 +257,9 @@ class Context(Protocol):
     def held(self) -> frozenset[str] | None:
         """What containers use now: every claim and ``part_of`` of the devices they hold, of all backends.
 
-        The devices themselves are in it as ``device:<backend>/<id>``. ``None`` while it is unknown which
-        container holds what: nothing that a container might use may be changed then. May be called from any
-        thread.
+        The devices themselves are in it as :func:`.claim.device`, and their pods as :func:`.claim.holder`.
+        ``None`` while it is unknown which container holds what: nothing that a container might use may be
+        changed then. May be called from any thread.
         """
 
     @property

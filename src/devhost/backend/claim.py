@@ -102,6 +102,14 @@ def device(backend: str, name: str) -> str:
     return other("device", f"{backend}/{name}")
 
 
+def holder(pod: str, backend: str, name: str) -> str:
+    """The pod (``namespace/name``) that holds a device, likewise.
+
+    ``pod`` is empty if a container holds it that the kubelet has not named yet, or a ResourceClaim.
+    """
+    return f"holder:{pod}:{backend}/{name}"
+
+
 def other(kind: str, name: str) -> str:
     """A thing of another kind, which :attr:`.Backend.claim_kinds` declares.
 
@@ -162,7 +170,7 @@ def flaw(text: object, kinds: Collection[str] = ()) -> str:
             return "" if other(kind, name) == text else f"claim {text!r} is malformed"
         except ValueError as error:
             return f"claim {text!r} is malformed: {error}"
-    if kind == "device" and colon:
+    if kind in ("device", "holder") and colon:
         return f"claim {text!r} is of a kind that only Context.held() has"
     return f"claim {text!r} {_kindless(text, kind if colon else '')}"
 

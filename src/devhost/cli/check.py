@@ -43,7 +43,7 @@ class _Catalogs:
     Prints one line for each valid file, and every error of the others with its line and column. For the file
     of another device plugin, it names the import that converts it. A plugin
     that cannot be loaded causes a warning, or an error if a resource needs it. A note names optional entries
-    whose backend is not installed.
+    whose backend is not installed, and what an option needs of the node.
     """
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
@@ -109,6 +109,8 @@ class _Checked:
             count = sum(entry.backend == backend for entry in settings.skipped)
             entries = "1 optional entry is" if count == 1 else f"{count} optional entries are"
             yield f"{entries} not served: backend {backend} is not installed ({hint})"
+        for name, options in settings.backends.items():
+            yield from (f"backends.{name}.{note}" for note in getattr(options, "notes", ()))
 
 
 def _content(file: str) -> bytes:

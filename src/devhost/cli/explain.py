@@ -221,7 +221,7 @@ def _print(seen: View, backend: str, device: Device) -> None:
         click.echo("No resource is configured.")
     for verdict in verdicts:
         mark = "yes" if verdict.taken else "no"
-        click.echo(f"{verdict.resource} ({place(verdict.entry)}): {mark}, {_shown(verdict, device)}")
+        click.echo(f"{verdict.resource} ({place(verdict.entry)}): {mark}, {_shown(found, verdict, device)}")
         for key, value in given(verdict.entry.options).items():
             click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
         if verdict.taken:
@@ -370,14 +370,15 @@ def _own(found: ScanResult, resource: str, backend: str, device: Device) -> Heal
     return found.health_in(planned.entry, device) if planned else found.health(backend, device)
 
 
-def _shown(verdict: Verdict, device: Device) -> str:
-    return with_holders(_why(verdict, device), verdict.held_by)
+def _shown(found: ScanResult, verdict: Verdict, device: Device) -> str:
+    return with_holders(_why(found, verdict, device), verdict.held_by)
 
 
-def _why(verdict: Verdict, device: Device) -> str:
+def _why(found: ScanResult, verdict: Verdict, device: Device) -> str:
     """The reason of a verdict, and why the device is Unhealthy only in that resource."""
     entry = verdict.entry
-    health = worst(in_resource(device, HEALTHY, entry.uses), entry.condition(device))
+    own = in_resource(device, HEALTHY, entry.uses)
+    health = worst(own, entry.condition(device), entry.given(found.scanners[entry.backend].health.absent))
     if not verdict.taken or health.healthy:
         return verdict.reason
     return f"{verdict.reason}, and is Unhealthy there: {health.reason}"
@@ -411,7 +412,7 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
                 "entry": f"resources[{verdict.entry.index}]",
                 "resource": verdict.resource,
                 "taken": verdict.taken,
-                "reason": _why(verdict, device),
+                "reason": _why(found, verdict, device),
                 **held_by(verdict.held_by),
                 "options": plain(verdict.entry.options) or {},
                 "preference": _preference(found, verdict.resource) if verdict.taken else "",

@@ -73,7 +73,8 @@ class ScanResult:
     def health_in(self, entry: ResourceSettings, device: Device) -> Health:
         """The health that a device has in the resources of an entry."""
         health = in_resource(device, self.health(entry.backend, device), entry.uses)
-        return worst(health, entry.condition(device))
+        absent = self.scanners[entry.backend].health.absent
+        return worst(health, entry.condition(device), entry.given(absent))
 
 
 async def scan_once(
@@ -98,6 +99,7 @@ async def scan_once(
             entries = settings.resource_options(name)
             source = BackendRunner(backend, settings.backends.get(name), root, wanted, entries=entries)
             scanners[name] = Scanner(source, Metrics(), lambda caused_at: None)
+            scanners[name].required = settings.required(name)
     await asyncio.gather(*(_ask(scanner, links=links) for scanner in scanners.values()))
     found = {name: scanner.devices for name, scanner in scanners.items()}
     for scanner in scanners.values():

@@ -596,6 +596,7 @@ def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
             return value
         # a diagnostic about something inside the node shows that its kind was right
         inside = any(mark != node.mark or path != place.path for mark, path, _, _ in trial.found)
+        inside |= isinstance(node, Fields) and noun(member) == "a mapping"
         hint = hint or trial.found[0][3]
         if inside and (nearest is None or len(trial.found) < len(nearest.found)):
             nearest = trial
@@ -612,7 +613,7 @@ def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
     Every key that is unknown, missing or wrong has been complained about.
     """
     if not isinstance(node, Fields):
-        refuse(node, dict, place, _empty_mapping(node))
+        refuse(node, dict, place, _empty_mapping(node) or _with_key(node, cls))
         return {}
     known = keys(cls)
     values: dict[str, Any] = {}
@@ -631,6 +632,14 @@ def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
             hint = "" if example is None else f"for example {key}: {example}"
             place.report(node, f"the key {key} is required", hint)
     return values
+
+
+def _with_key(node: Node, cls: type) -> str:
+    """How to write a text as a mapping that needs one key."""
+    needed = [key for key, (field, _) in keys(cls).items() if required(field)]
+    if len(needed) != 1 or not isinstance(node, Scalar) or node.kind == "null":
+        return ""
+    return f"write {{{needed[0]}: {shown(node.text)[1:-1]}}}"
 
 
 def read_dataclass(node: Node, cls: type, place: Place) -> Any:

@@ -173,6 +173,8 @@ class HealthTracker:
         """Why earlier answers of the backend no longer count; empty while it answers."""
         self.released = ""
         """Why no device can be used while the backend has released its driver; empty while it has not."""
+        self.absent: frozenset[str] = frozenset()
+        """The host paths of ``give`` that do not exist."""
         self.cordons: Mapping[str, Health] = {}
         """The devices that are out of service, by id, or :data:`ALL`. It takes effect and ends at once."""
         self.reported: Mapping[str, Health] = {}
@@ -197,11 +199,12 @@ class HealthTracker:
     def conditions(self) -> tuple[object, ...]:
         """What verdicts depend on beside the devices and the time: equal if they do not differ."""
         missing = tuple(self.missing_paths.items())
-        return self.stale, self.released, self._probed, missing, self.cordons, self.reported, self.prepared
+        found = self.stale, self.released, self._probed, missing, self.cordons, self.reported, self.prepared
+        return *found, self.absent
 
     def general(self) -> tuple[object, ...]:
         """What counts for every device: equal if it does not differ."""
-        return self.stale, self.released, self.cordons.get(ALL), self.reported.get(ALL)
+        return self.stale, self.released, self.cordons.get(ALL), self.reported.get(ALL), self.absent
 
     def is_cordoned(self, device: str) -> bool:
         """Whether a device, by its id, is taken out of service."""

@@ -73,13 +73,14 @@ class BackendManager:
         for name in needed:
             backend, options = catalog.get(name), settings.backends.get(name)
             wanted, entries = settings.wanted(name), settings.resource_options(name)
+            required = settings.required(name)
             running = self.scanners.get(name)
             if backend is None:
                 continue  # config.load refuses a file that needs a missing backend
             if running and running.runner.kind is backend and running.runner.options == options:
                 context = running.runner.context
-                if (context.wanted, context.entries) != (wanted, entries):
-                    context.wanted, context.entries = wanted, entries
+                if (context.wanted, context.entries, running.required) != (wanted, entries, required):
+                    context.wanted, context.entries, running.required = wanted, entries, required
                     running.request_scan()
                 continue
             before = running.runner if running else None
@@ -92,6 +93,7 @@ class BackendManager:
                 self._timing,
                 scanned=partial(self._scanned, name),
             )
+            scanner.required = required
             if running:
                 self._stop(name)
             self._metrics.begin("backend", name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -323,6 +323,10 @@ class BackendRunner:
     def restored(self, denied: Mapping[str, Sequence[str]]) -> list[str]:
         """The devices whose host paths all exist again."""
         return [device for device, paths in denied.items() if all(map(self.exists, paths))]
+
+    def absent(self, paths: Iterable[str]) -> frozenset[str]:
+        """Those of these host paths that do not exist."""
+        return frozenset(path for path in paths if not self.exists(path))
 
     def exists(self, path: str) -> bool:
         """Whether the host has this path. A dead file system may block."""

@@ -114,6 +114,8 @@ class Scanner:
         self.devices: Mapping[str, Device] = {}
         self.requested: frozenset[str] = frozenset()
         """Names of the attributes that were requested when the backend found :attr:`devices`."""
+        self.required: frozenset[str] = frozenset()
+        """The host paths that ``give`` of the entries needs."""
         self.health = HealthTracker()
         self.handover: Hooks | None = None
         """The hooks for devices that are given and released, if there are any."""
@@ -218,7 +220,9 @@ class Scanner:
         if self._resynced_at is None:
             return self._clock.time()
         return self._resynced_at + (
-            self._timing.missing_resync if self.health.missing_paths else self._timing.resync
+            self._timing.missing_resync
+            if self.health.missing_paths or self.health.absent
+            else self._timing.resync
         )
 
     async def watch(self) -> None:
@@ -271,6 +275,8 @@ class Scanner:
             seen = self._validated(await runner.call("discover", None, runner.discover, events))
             missing = self.health.missing_paths
             restored = await runner.call("discover", None, runner.restored, missing) if missing else []
+            needed = self.required
+            absent = await runner.call("discover", None, runner.absent, needed) if needed else frozenset()
         except BackendError as error:
             # The next scan must be a full one, since the events of this one were not handled.
             self._events, self._full = [ANYTHING], True
@@ -298,7 +304,9 @@ class Scanner:
         self._failing = NOT_FAILING
         self._scanned.set()
         # publish what has changed
-        changed = bool(restored) or runner.missing_drivers != self.condition.missing_drivers
+        changed = bool(restored) or absent != self.health.absent
+        self.health.absent = absent
+        changed |= runner.missing_drivers != self.condition.missing_drivers
         self.condition = replace(self.condition, missing_drivers=runner.missing_drivers)
         self._publish(event_at, changed=changed)
         self._after_scan()

@@ -34,10 +34,11 @@ class Verdicts:
         """The verdicts at this moment, for each device of the scanner."""
         known, now = self._scanner.health, time.monotonic()
         entry, recovery = self._entry, self._recovery
-        uses = entry.uses
+        uses, given = entry.uses, entry.given(known.absent)
 
         def usable(device: Device) -> Health:
-            return in_resource(device, known.verdict(device, now), uses)
+            own = in_resource(device, known.verdict(device, now), uses)
+            return own if given.healthy else worst(own, given)
 
         if not self._conditional():
             return usable

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -334,6 +334,19 @@ class ResourceSettings:
         reason = shortfall(self.healthy_while, device.attributes, "healthyWhile")
         return sound_health(unhealthy(reason, Cause.CONDITION)) if reason else HEALTHY
 
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The host paths without which ``give`` would refuse every pod."""
+        nodes = [one.path for one in self.give.nodes if not one.optional]
+        return (*nodes, *(one.path for one in self.give.mounts if not one.optional))
+
+    def given(self, absent: Collection[str]) -> Health:
+        """The health of all devices by ``give`` alone, if these host paths do not exist."""
+        missing = [path for path in self.required if path in absent]
+        if not missing:
+            return HEALTHY
+        return unhealthy(f"{', '.join(missing)} does not exist on the node: give needs it", Cause.MISSING)
+
 
 @frozen
 class Skipped:
@@ -404,6 +417,10 @@ class Settings:
         """Every attribute name that a resource of ``backend`` uses."""
         entries = (r.wanted() for r in self.resources if r.backend == backend)
         return frozenset().union(*entries)
+
+    def required(self, backend: str) -> frozenset[str]:
+        """The host paths that ``give`` of its entries needs."""
+        return frozenset(path for one in self.resources if one.backend == backend for path in one.required)
 
     def resource_options(self, backend: str) -> tuple[object, ...]:
         """The ``ResourceOptions`` in the entries of ``backend``, in file order."""

@@ -60,12 +60,14 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- if $gpu.partitions -}}{{- $_ := set $used "gpu" true -}}{{- end -}}
 {{- $toolkit := false -}}
 {{- $instances := false -}}
+{{- $occupied := false -}}
 {{- if hasKey $used "gpu" -}}
   {{- $strategies := $gpu.deviceListStrategy -}}
   {{- if not (kindIs "slice" $strategies) -}}{{- $strategies = list $strategies -}}{{- end -}}
   {{- if has "cdi" $strategies -}}{{- $toolkit = true -}}{{- end -}}
   {{- if eq (toString $gpu.mig) "dynamic" -}}{{- $instances = true -}}{{- end -}}
   {{- with $gpu.driverDirectory -}}{{- $files = append $files . -}}{{- end -}}
+  {{- $occupied = eq (toString $gpu.occupied) "refuse" -}}
 {{- end -}}
 {{- if hasKey $used "udev" -}}
   {{- range $group := $udev.groups -}}
@@ -77,6 +79,8 @@ docs/device-info.md explain why; tests/chart has a case for each.
   {{- end -}}
 {{- end -}}
 {{- $host := .Values.host -}}
+{{- $processes := include "devhost.wanted" (list .Values.hostPID $occupied) -}}
+{{- if eq $processes "true" -}}{{- $files = append $files "/var/log/pods" -}}{{- end -}}
 {{- $least := hasKey $used "gpu" | ternary "gpu" "unprivileged" -}}
 {{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit $gpu.partitions $instances | ternary "privileged" $least)) -}}
 {{- $needed := list -}}
@@ -84,6 +88,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- if $slices -}}{{- $needed = append $needed "SYS_ADMIN" -}}{{- end -}}
 {{- if eq (include "devhost.wanted" (list $host.deviceOwners $owners)) "true" -}}{{- $needed = append $needed "CHOWN" -}}{{- end -}}
 network: {{ include "devhost.wanted" (list .Values.hostNetwork (or (hasKey $used "sriov") (hasKey $used "rdma"))) }}
+processes: {{ $processes }}
 cdi: {{ include "devhost.wanted" (list $host.cdi (or $inject $toolkit $dra)) }}
 nodeLabels: {{ include "devhost.wanted" (list $host.nodeLabels (dig "labels" "write" false $config)) }}
 deviceInfo: {{ include "devhost.wanted" (list $host.deviceInfo (and (hasKey $used "sriov") (dig "deviceInfo" "write" true $config))) }}

@@ -32,7 +32,7 @@ schema of the values cannot check text, nor options of a backend.
     "root" "a path or empty" "pipeDirectory" "a path or empty" "shmDirectory" "a path or empty")) -}}
 {{- end -}}
 {{- $options := dict
-  "gpu" (dict "driverRoot" "a path" "devRoot" "a path or empty" "driverDirectory" "a path or empty" "cdiDirectories" "a list" "partitions" "a list" "mig" "text")
+  "gpu" (dict "driverRoot" "a path" "devRoot" "a path or empty" "driverDirectory" "a path or empty" "cdiDirectories" "a list" "partitions" "a list" "mig" "text" "occupied" "text")
   "sriov" (dict "virtualFunctions" "a list")
   "udev" (dict "groups" "a list") -}}
 {{- range $key, $one := default dict $config.backends -}}

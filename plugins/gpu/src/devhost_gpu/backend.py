@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from devhost.backend import (
     AllocateRequest,
@@ -35,6 +35,7 @@ from .options import FIRMWARE, HAMI_USE, TIME_SLICE, GpuOptions, GpuResourceOpti
 from .vendor import (
     CanLink,
     CanMeasure,
+    CanNameProcesses,
     CanRelease,
     Card,
     ContainerRequest,
@@ -44,7 +45,10 @@ from .vendor import (
 
 if TYPE_CHECKING:
     from .nvidia.sharing import Limiters
+    from .occupied import Occupied
     from .partitioning import Partitioner
+
+T = TypeVar("T")
 
 
 class Gpu(Backend):
@@ -80,6 +84,8 @@ class Gpu(Backend):
         self._missing: Sequence[MissingDriver] = ()
         self._events = MergedEvents(environment.timings)
         self._limiters: Limiters | None = None
+        self.occupied: Occupied | None = None
+        """The look at processes; ``None`` before the first scan, and without ``occupied: refuse``."""
         self._wedged = WedgedCards(context.root, environment)
         self._last_attributes = LastAttributes()
         self._partitioner: Partitioner | None = None
@@ -127,7 +133,9 @@ class Gpu(Backend):
             raise failures[0]
         adapters = [one for name, own in groups.items() if name != NVIDIA for one in own]
         self._cards = self._with_wedged(self._last_attributes.complete(found, adapters), adapters)
+        occupied = self._look_at_processes()
         self._missing = [
+            *(occupied.problems(self._cards) if occupied else ()),
             *missing_drivers(self._sysfs, groups),
             *self._missing_modules(groups),
             *limits_without_effect(self.options, self._sysfs, groups, self._cards.values()),
@@ -137,6 +145,23 @@ class Gpu(Backend):
         uses = {use: missing.get(use, "") for use in needed}
         devices = [unusable(card, uses, failed) for card in self._cards.values()]
         return self._partitioner.withhold(devices) if self._partitioner else devices
+
+    def _look_at_processes(self) -> Occupied | None:
+        """Makes the occupied cards Unhealthy; ``None`` if the configuration does not ask for that."""
+        if self.options.occupied == "ignore":
+            return None
+        if self.occupied is None:
+            from .occupied import Occupied
+
+            self.occupied = Occupied(self.context, self._environment, lambda: self._cards, self._processes)
+            self._update_events()
+        if self.occupied.reasons is None:  # no pod may get a card before the first look
+            with suppress(Exception):  # the watch looks again
+                self.occupied.check()
+        for name, reason in (self.occupied.reasons or {}).items():
+            if (card := self._cards.get(name)) and card.device.health:
+                self._cards = {**self._cards, name: _with_health(card, reason)}
+        return self.occupied
 
     def _missing_modules(self, groups: Mapping[str, Sequence[Adapter]]) -> Sequence[MissingDriver]:
         if not groups.get(NVIDIA):
@@ -208,12 +233,27 @@ class Gpu(Backend):
         """
         cards = self._cards
         wanted = [cards[device.id] for device in devices if device.id in cards]
-        found: dict[str, Usage] = {}
+        return self._reported(wanted, lambda vendor: vendor.usage if isinstance(vendor, CanMeasure) else None)
+
+    def _processes(self) -> Mapping[str, Collection[int]]:
+        """The processes that use each card, likewise."""
+        return self._reported(
+            [*self._cards.values()],
+            lambda vendor: vendor.processes if isinstance(vendor, CanNameProcesses) else None,
+        )
+
+    def _reported(
+        self,
+        cards: Sequence[Card],
+        report: Callable[[VendorBackend], Callable[[Sequence[Card]], Mapping[str, T]] | None],
+    ) -> Mapping[str, T]:
+        """What the vendors that can report it report about their cards, by id."""
+        found: dict[str, T] = {}
         failure: Exception | None = None
         for name, vendor in self._vendors.items():
-            if isinstance(vendor, CanMeasure):
+            if (call := report(vendor)) is not None:
                 try:
-                    found.update(vendor.usage([card for card in wanted if card.vendor == name]))
+                    found.update(call([card for card in cards if card.vendor == name]))
                 except Exception as error:  # noqa: BLE001 - as in discover(); probe() logs what fails for long
                     failure = error
         if failure and not found:
@@ -275,9 +315,12 @@ class Gpu(Backend):
             self._vendors = {**self._vendors, name: vendor}
             if name == NVIDIA:
                 self._limiters = self._nvidia_limiters()
-            limiters = {"limiters": self._limiters} if self._limiters else {}
-            self._events.update({**self._vendors, **limiters})
+            self._update_events()
         return vendor.scan(adapters)
+
+    def _update_events(self) -> None:
+        others = {"limiters": self._limiters, "occupied": self.occupied}
+        self._events.update({**self._vendors, **{name: one for name, one in others.items() if one}})
 
     def _nvidia_limiters(self) -> Limiters:
         from .nvidia.sharing import Limiters

@@ -25,6 +25,10 @@ class Timings:
         Until the events of a vendor whose first card has just appeared are listened to.
     ``driver_answers``
         Deadline for the drivers of all DRM cards together to answer a probe.
+    ``occupied_check``, ``occupied_retry``
+        Between two looks at the processes that use cards, and the longest time after one that failed.
+    ``occupied_pod``
+        How long a process of a pod may use a card that the pod does not hold: pods start and end.
     ``wedged_answers``
         The same for cards that may be wedged: a scan waits for them.
 
@@ -108,6 +112,9 @@ class Timings:
     new_vendor: float = 5.0
     driver_answers: float = 4.0
     wedged_answers: float = 1.0
+    occupied_check: float = 5.0
+    occupied_retry: float = 60.0
+    occupied_pod: float = 10.0
     topology_check: float = 5.0
     exporter_answers: float = 5.0
     check: float = 2.0

@@ -296,11 +296,59 @@ def labels(
     if of[NVIDIA]:
         classes = _classes(of[NVIDIA], sysfs)
         found |= nvidia(of[NVIDIA], offered, _shapes(cards), sysfs.text(MACHINE), classes, mps)
+        found |= _clique(of[NVIDIA], cards) | _vgpu(classes, sysfs)
     if of[AMD]:
         found |= amd(of[AMD], sysfs.text("/sys/module/amdgpu/srcversion"), _nodes(cards))
+        found |= _firmware(of[AMD], sysfs)
     if of[INTEL]:
         found |= intel(of[INTEL], _classes(of[INTEL], sysfs))
     return found
+
+
+def _clique(devices: Iterable[Device], cards: Mapping[str, Card]) -> Labels:
+    """Where the node is in a fabric that several nodes share; none if its GPUs differ."""
+    facts = (cards[device.id].facts for device in devices if device.id in cards)
+    cliques = {clique for one in facts if (clique := getattr(one, "clique", ""))}
+    return {f"{NVIDIA_GPU}.clique": cliques.pop()} if len(cliques) == 1 else {}
+
+
+def _vgpu(addresses: Iterable[str], sysfs: Sysfs) -> Labels:
+    """Whether any GPU is a vGPU, and the driver of its hypervisor; none if that cannot be known."""
+    from .nvidia import vgpu
+
+    found = [vgpu.read(sysfs, address) for address in addresses]
+    first = next((one for one in found if one and one.present), None)
+    if first is None:
+        return {} if None in found else {f"{NVIDIA_DOMAIN}/vgpu.present": "false"}
+    host = {"version": first.version, "branch": first.branch}
+    texts = {f"{NVIDIA_DOMAIN}/vgpu.host-driver-{name}": text for name, text in host.items() if text}
+    return {f"{NVIDIA_DOMAIN}/vgpu.present": "true", **texts}
+
+
+_FIRMWARE = {
+    "VCE": "vce",
+    "UVD": "uvd",
+    "MC": "mc",
+    "ME": "me",
+    "PFP": "pfp",
+    "CE": "ce",
+    "RLC": "rlc",
+    "MEC": "mec",
+    "SMC": "smc",
+    "SDMA0": "sdma",
+}
+"""The firmware in the labels, and the file for it in ``fw_version`` of a card (amdgpu_ucode.c)."""
+
+
+def _firmware(devices: Iterable[Device], sysfs: Sysfs) -> Labels:
+    """The versions of firmware: the number of cards by each."""
+    counts: Counter[str] = Counter()
+    for address in {str(device.attributes.get("pciBusID", "")) for device in devices} - {""}:
+        place = f"/sys/bus/pci/devices/{address}/fw_version"
+        for name, file in _FIRMWARE.items():
+            if (version := sysfs.integer(f"{place}/{file}_fw_version")) is not None:
+                counts[f"beta.amd.com/gpu.firmware.{name}.fw.{version}"] += 1
+    return dict(counts)
 
 
 def amd(devices: Iterable[Device], source_version: str, nodes: Mapping[str, Node]) -> Labels:

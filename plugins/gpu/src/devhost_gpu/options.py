@@ -182,6 +182,13 @@ class GpuOptions:
         "whole directory.",
     )
 
+    occupied: Literal["ignore", "refuse"] = option(
+        "ignore",
+        "With `refuse`, an NVIDIA or AMD GPU is Unhealthy while a process uses it that has no pod, or whose "
+        "pod does not hold it. devhost needs the process ids of the node (`hostPID`).",
+        example="refuse",
+    )
+
     temperature_limit: int = option(
         0,
         "The temperature in degrees Celsius, of any sensor, from which an AMD, Intel or other DRM card is "
@@ -245,6 +252,13 @@ class GpuOptions:
     def counted(self) -> Mapping[str, str]:
         """The attributes of the devices that exist only once a claim has them; empty if there are none."""
         return {"vendor": "nvidia", "kind": "mig"} if self.mig == "dynamic" else {}
+
+    @property
+    def notes(self) -> Collection[str]:
+        """What `devhost check` should mention."""
+        if self.occupied == "ignore":
+            return ()
+        return ("occupied: refuse needs the process ids of the node: hostPID: true in a pod",)
 
     def __post_init__(self) -> None:
         self._check_paths()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -134,6 +134,14 @@ class CanPartition(Protocol):
             NotYet: it has to wait for something.
             BackendError: it cannot become that, and why.
         """
+
+
+@runtime_checkable
+class CanNameProcesses(Protocol):
+    """A vendor whose driver reports the processes that use a card."""
+
+    def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
+        """The ids of the processes that use each card, by its id; called on a separate thread."""
 
 
 @runtime_checkable

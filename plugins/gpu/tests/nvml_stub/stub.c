@@ -36,6 +36,7 @@ typedef struct {
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
 typedef struct { unsigned gpu, memory; } Rates;
+typedef struct { unsigned pid; unsigned long long memory; unsigned gi, ci; } Process;
 typedef struct { Device device; unsigned long long type, data; unsigned gi, ci; } Event;
 typedef struct {
     unsigned multiprocessors, copy, decoder, encoder, jpeg, ofa, gi_slices, ci_slices;
@@ -457,6 +458,26 @@ int nvmlDeviceGetUtilizationRates(Device device, Rates *to) {
     to->memory = 0;
     LEAVE
 }
+/* "compute" and "graphics" of a GPU's line: pid, or pid/gi/ci, separated by commas. */
+static int running(Device device, const char *call, const char *key, unsigned *count, Process *to) {
+    ON(call, device, gpu_of)
+    unsigned room = *count;
+    *count = 0;
+    for (const char *rest = get(line, key); rest && *rest; rest = strchr(rest, ',') ? strchr(rest, ',') + 1 : NULL) {
+        Process one = {0, 0, ~0u, ~0u};
+        if (sscanf(rest, "%u/%u/%u", &one.pid, &one.gi, &one.ci) < 1) FAIL(UNKNOWN);
+        if (*count < room) to[*count] = one;
+        ++*count;
+    }
+    if (*count > room) FAIL(INSUFFICIENT_SIZE);
+    LEAVE
+}
+#define RUNNING(name, key) \
+    int name(Device device, unsigned *count, Process *to) { return running(device, #name, key, count, to); }
+RUNNING(nvmlDeviceGetComputeRunningProcesses_v3, "compute")
+RUNNING(nvmlDeviceGetComputeRunningProcesses_v2, "compute")
+RUNNING(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics")
+RUNNING(nvmlDeviceGetGraphicsRunningProcesses_v2, "graphics")
 int nvmlDeviceGetTemperature(Device device, unsigned sensor, unsigned *to) {
     (void)sensor;
     ON("nvmlDeviceGetTemperature", device, gpu_of)

@@ -76,7 +76,8 @@ class NeuronOptions:
 
     def __post_init__(self) -> None:
         if self.core_size not in (1, 2):
-            raise OptionError(f"{self.core_size} is not 1 or 2", key="coreSize")
+            message = f"must be 1 or 2, not {self.core_size}"
+            raise OptionError(message, key="coreSize", hint="1 physical core for each logical one, or 2")
 
 
 class Neuron(Backend):

@@ -32,7 +32,8 @@ def check_variable(name: str, key: str) -> None:
         OptionError: with ``key``.
     """
     if not _VARIABLE.fullmatch(name):
-        raise OptionError(f"{name!r} is not a variable's name", key=key)
+        hint = "use letters, digits and _, with no digit first"
+        raise OptionError(f"{name!r} is not a variable's name", key=key, hint=hint)
 
 
 def check_path(path: str, key: str, *, host: bool) -> None:

@@ -54,7 +54,7 @@ class GiveNode:
     def __post_init__(self) -> None:
         _check_paths(self.path, self.container_path)
         if not re.fullmatch(PERMISSIONS, self.permissions):
-            message = f"{self.permissions!r} is not made of r, w and m"
+            message = f"must be r, w or rw, with or without m, not {self.permissions!r}"
             raise OptionError(message, key="permissions", hint="usually rw")
 
 
@@ -143,6 +143,8 @@ class Give:
                 raise OptionError(f"must have at most {LONGEST} characters, not {len(text)}", key=key)
             if not text.translate(_LINES).isprintable():
                 raise OptionError("must not have a character that does not print", key=key)
+            if "{" in (rest := templates.as_glob(text)) or "}" in rest:
+                raise OptionError(f"{text!r} has a brace without its counterpart", key=key, hint="write {id}")
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.mounts or self.env or self.annotations or self.cdi_devices)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -144,6 +144,12 @@ class Amd:
             for card in cards
             if isinstance(card.facts, AmdFacts) and card.device.attributes["kind"] != PARTITION
         }
+
+    def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
+        """The processes that compute on each card."""
+        found = kfd.processes(self._sysfs)
+        nodes = {card.id: card.facts.node for card in cards if isinstance(card.facts, AmdFacts)}
+        return {name: found.get(node.number, ()) for name, node in nodes.items() if node}
 
     def _usage(self, path: str) -> Usage:
         """See the kernel's Documentation/gpu/amdgpu/driver-misc.rst and thermal.rst."""

@@ -88,6 +88,30 @@ def generation(sysfs: Sysfs) -> str:
     return sysfs.text(f"{TOPOLOGY}/generation_id")
 
 
+PROCESSES = "/sys/class/kfd/kfd/proc"
+"""A directory for each process with ``/dev/kfd`` open (drivers/gpu/drm/amd/amdkfd/kfd_process.c)."""
+
+MOST_PROCESSES = 1024
+"""Processes that are read at most."""
+
+
+def processes(sysfs: Sysfs) -> dict[int, set[int]]:
+    """The processes that use each node: those with a queue or memory on it. By the node's number."""
+    numbers = {
+        sysfs.text(f"{TOPOLOGY}/nodes/{name}/gpu_id"): int(name)
+        for name in sysfs.names(f"{TOPOLOGY}/nodes")
+        if _NUMBER.fullmatch(name)
+    }
+    found: dict[int, set[int]] = {}
+    for pid in [name for name in sysfs.names(PROCESSES) if _NUMBER.fullmatch(name)][:MOST_PROCESSES]:
+        place = f"{PROCESSES}/{pid}"
+        queues = {sysfs.text(f"{place}/queues/{queue}/gpuid") for queue in sysfs.names(f"{place}/queues")}
+        for gpu, number in numbers.items():
+            if gpu in queues or sysfs.integer(f"{place}/vram_{gpu}"):
+                found.setdefault(number, set()).add(int(pid))
+    return found
+
+
 def xgmi_links(sysfs: Sysfs, number: int) -> dict[int, XgmiLink]:
     """The XGMI links of a node to others, by the numbers of those."""
     found: dict[int, XgmiLink] = {}

@@ -44,6 +44,8 @@ class NvidiaFacts:
         Of a MIG instance, where NVML reports it.
     ``placement``
         Of a partition that devhost creates on demand: where. It has no ``instance`` while it does not exist.
+    ``clique``
+        Of a GPU: see :class:`.Gpu`.
     ``cdi``
         Its qualified name in a CDI specification, ``nvidia.com/gpu=GPU-…``; empty where no specification
         names it, or CDI is not used.
@@ -60,6 +62,7 @@ class NvidiaFacts:
     capabilities: tuple[int, ...] = ()
     shape: Shape | None = None
     placement: Placement | None = None
+    clique: str = ""
     cdi: str = ""
     cdi_additional: tuple[str, ...] = ()
 
@@ -241,6 +244,7 @@ def gpu_card(state: GpuState, root: str = "", divided: str = "") -> Card:
         address=adapter.address,
         index="" if gpu is None or gpu.index is None else str(gpu.index),
         minor=state.minor,
+        clique=gpu.clique if gpu else "",
     )
     shared = shared_attributes(state)
     is_display = shared["product"] in DISPLAY_MODELS

@@ -20,7 +20,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
-from devhost.backend import Context, Edits, Event, Health, unhealthy
+from devhost.backend import Context, Edits, Event, Health, Usage, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
@@ -29,6 +29,8 @@ from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.options import GpuOptions, Layout
 from devhost_gpu.vendor import (
     CanLink,
+    CanMeasure,
+    CanNameProcesses,
     CanPartition,
     CanRelease,
     Card,
@@ -472,6 +474,14 @@ class NamedByCdi:
     def links(self, a: Card, b: Card) -> int:
         """How closely two cards are connected."""
         return self.vendor.links(a, b) if isinstance(self.vendor, CanLink) else 0
+
+    def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
+        """How much of each card is in use."""
+        return self.vendor.usage(cards) if isinstance(self.vendor, CanMeasure) else {}
+
+    def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
+        """The processes that use each card."""
+        return self.vendor.processes(cards) if isinstance(self.vendor, CanNameProcesses) else {}
 
     async def watch(self) -> AsyncIterator[Event]:
         """Yields the events of the vendor's code, and those of changed names."""

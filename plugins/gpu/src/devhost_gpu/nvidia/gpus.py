@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -220,6 +220,25 @@ class Nvidia:
             if isinstance(card.facts, NvidiaFacts) and card.facts.uuid
         }
         return {name: found[key] for name, key in keys.items() if key in found}
+
+    def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
+        """The processes with a context on each GPU or MIG instance.
+
+        Raises:
+            BackendError: NVML does not answer.
+        """
+        if not cards or self._why_closed:
+            return {}
+        found = reports.processes(self.client.ask("processes", self._timings.answer).content)
+        return {
+            card.id: {
+                pid
+                for pid, gi, ci in found[card.facts.address]
+                if card.facts.instance in (None, (gi, ci)) or gi is None
+            }
+            for card in cards
+            if isinstance(card.facts, NvidiaFacts) and card.facts.address in found
+        }
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """What a container needs, by the strategies of the options. Creates partitions that do not exist.

@@ -54,11 +54,17 @@ NO_THREAD = "the process cannot start another thread (raise its limit of memory 
 UNSCOPED = 0xFFFFFFFF
 """The instance in an event that concerns the whole GPU."""
 
+MOST_PROCESSES = 128
+"""Processes of one GPU that are reported at most."""
+
 TIMEOUT, LOST, RESET_REQUIRED = 10, 15, 16
 """``NVML_ERROR_TIMEOUT``, ``…_GPU_IS_LOST`` and ``…_RESET_REQUIRED``."""
 
 DRAINED = -2
 """Not an error of NVML: the GPU is drained for removal, and no process may open it (``nvidia-smi drain``)."""
+
+REGISTERED = 3
+"""``NVML_GPU_FABRIC_STATE_COMPLETED``."""
 
 VGPU_GUEST = 2
 """``NVML_GPU_VIRTUALIZATION_MODE_VGPU``."""
@@ -127,6 +133,7 @@ class Child:
         try:
             self._initialize()
             gpus, asks = request["gpus"], {"probe": self._check, "links": self._nvlinks, "usage": self._usage}
+            asks["processes"] = self._processes
             ask = asks.get(request["do"]) or ("with" in request and self._change(**request))
             reply = {"id": request["id"], "ok": self._each(gpus, ask) if ask else self.inventory(gpus)}
         except self._nvml.NVMLError as error:
@@ -306,6 +313,7 @@ class Child:
             "serial": optional(nvml.nvmlDeviceGetSerial, handle),
             "vbios": optional(nvml.nvmlDeviceGetVbiosVersion, handle),
             "mig": mig,
+            "clique": optional(self._clique, handle),
             "instances": instances,
         }
 
@@ -367,6 +375,18 @@ class Child:
 
     def _fabric(self, handle: Any) -> list[int]:
         """A GPU's registration with the fabric manager: state, status, and mask of its health."""
+        info = self._fabric_info(handle)
+        return [info.state, info.status, getattr(info, "healthMask", 0)]
+
+    def _clique(self, handle: Any) -> list[Any]:
+        """A registered GPU's cluster, as 32 hexadecimal digits, and the number of its clique there."""
+        info = self._fabric_info(handle)
+        if info.state != REGISTERED or info.status:
+            raise self._nvml.NVMLError(CANNOT_TELL[0])
+        cluster = ctypes.string_at(ctypes.addressof(info) + type(info).clusterUuid.offset, 16)
+        return [cluster.hex(), info.cliqueId]
+
+    def _fabric_info(self, handle: Any) -> Any:
         nvml = self._nvml
         info = nvml.c_nvmlGpuFabricInfo_v2_t()
         try:
@@ -376,8 +396,8 @@ class Child:
                 raise
             old = nvml.c_nvmlGpuFabricInfo_t()  # before 535
             nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(old))
-            return [old.state, old.status, 0]
-        return [info.state, info.status, info.healthMask]
+            return old
+        return info
 
     def _linked(self, handle: Any) -> bool:
         """Whether any NVLink of a GPU is active. Raises an error if it has none, or they are off."""
@@ -426,6 +446,23 @@ class Child:
             "memory": self._memory(handle),
             "instances": {nvml.nvmlDeviceGetUUID(one): self._memory(one) for _, one in migs},
         }
+
+    def _processes(self, handle: Any, address: str) -> dict[str, Any]:
+        """The processes with a context on a GPU: id, and the ids of the MIG instance or ``None``."""
+        nvml, found = self._nvml, set()
+        for kind in ("Compute", "Graphics"):
+            name = f"nvmlDeviceGet{kind}RunningProcesses"
+            try:
+                processes = getattr(nvml, f"{name}_v3", getattr(nvml, name))(handle)
+            except nvml.NVMLError as error:
+                if error.value not in CANNOT_TELL:
+                    raise
+                older = getattr(nvml, f"{name}_v2", None) if error.value == FUNCTION_NOT_FOUND else None
+                processes = (older and self._optional(older, handle)) or ()
+            for one in processes:
+                instance = getattr(one, "gpuInstanceId", None), getattr(one, "computeInstanceId", None)
+                found.add((one.pid, *(None if number == UNSCOPED else number for number in instance)))
+        return {"processes": sorted(found, key=str)[:MOST_PROCESSES]}
 
     def _memory(self, handle: Any) -> list[int] | None:
         """The bytes that are in use, and all. Newer drivers do not count what they reserve."""

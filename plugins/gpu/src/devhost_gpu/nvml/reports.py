@@ -82,7 +82,8 @@ class Instance:
 class Gpu:
     """A GPU. ``memory`` is in MiB; unsupported values are ``None`` or empty.
 
-    ``mig`` is whether MIG is on, ``mig_next`` whether it will be after the next reset.
+    ``mig`` is whether MIG is on, ``mig_next`` whether it will be after the next reset. ``clique`` is where it
+    is in a fabric that several nodes share, ``<UUID of the cluster>.<number>``.
     """
 
     uuid: str
@@ -97,6 +98,7 @@ class Gpu:
     mig: bool
     mig_next: bool
     instances: tuple[Instance, ...]
+    clique: str = ""
 
 
 @frozen
@@ -313,6 +315,15 @@ def usage(answer: Mapping[str, Any]) -> dict[tuple[str, str], Usage]:
     return found
 
 
+def processes(answer: Mapping[str, Any]) -> dict[str, list[tuple[int, int | None, int | None]]]:
+    """Reads the answer to ``processes``, by PCI address: ids of a process, a GPU and a compute instance."""
+    return {
+        address: [(pid, gi, ci) for pid, gi, ci in gpu["processes"]]
+        for address, gpu in answer.items()
+        if "error" not in gpu
+    }
+
+
 def _usage(memory: Sequence[int] | None, busy: float | None = None) -> Usage:
     return Usage(busy, *(memory or (None, None)))
 
@@ -341,7 +352,14 @@ def _gpu(answer: Mapping[str, Any]) -> Gpu:
         mig=bool(mig[0]),
         mig_next=bool(mig[1]),
         instances=tuple(_instance(one) for one in answer["instances"] if _is_name(one["uuid"])),
+        clique=_clique(*clique) if (clique := answer.get("clique")) else "",
     )
+
+
+def _clique(cluster: str, number: int) -> str:
+    """Empty for a fabric within a node, whose cluster has no id."""
+    parts = (cluster[:8], cluster[8:12], cluster[12:16], cluster[16:20], cluster[20:])
+    return f"{'-'.join(parts)}.{number}" if cluster.strip("0") else ""
 
 
 def _is_name(uuid: str) -> bool:
