@@ -11,7 +11,7 @@ PYTHON ?=# the Python to make the environment with; empty: the newest that works
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
-# $(call chosen,DIRECTORY): what TESTS says; options alone, such as -k, choose among the tests of DIRECTORY.
+# $(call chosen,DIRECTORY): the value of TESTS, after DIRECTORY if it has options only, such as -k.
 chosen = $(if $(filter tests/%,$(TESTS)),,$(1)) $(TESTS)
 
 SHAPE := $(addprefix tests/test_,docs.py imports.py references.py repository.py tests.py ways.py wording.py)
