@@ -365,6 +365,16 @@ def test_without_the_ids_of_the_node_nothing_is_guessed_and_that_is_a_problem(
     assert list(dual.backend.missing_drivers()) == []
 
 
+@pytest.mark.parametrize("use", [{"vram": 1}, {"queue": True}])
+def test_a_further_context_of_a_process_counts(nodes: Scene, use: dict[str, int]) -> None:
+    amd(nodes.root, 66)
+    place = nodes.root / "sys/devices/virtual/kfd/kfd/proc"
+    amd(nodes.root, 67, **use)
+    (place / "67").rename(place / "66/context_1")  # kfd_create_process_sysfs in kfd_process.c
+    nodes.process(66)
+    assert nodes.reasons() == {AMD: "process 66 (python) uses it"}
+
+
 def test_the_kernel_names_amd_processes_by_the_ids_of_the_node(nodes: Scene) -> None:
     nodes.sees_node(pid=99)
     amd(nodes.root, 66, vram=1)

@@ -89,10 +89,16 @@ def generation(sysfs: Sysfs) -> str:
 
 
 PROCESSES = "/sys/class/kfd/kfd/proc"
-"""A directory for each process with ``/dev/kfd`` open (drivers/gpu/drm/amd/amdkfd/kfd_process.c)."""
+"""A directory for each process with ``/dev/kfd`` open (drivers/gpu/drm/amd/amdkfd/kfd_process.c).
+
+In it, later kernels have a directory ``context_<n>`` with the same files for each further context.
+"""
 
 MOST_PROCESSES = 1024
 """Processes that are read at most."""
+
+MOST_CONTEXTS = 64
+"""Further contexts of a process that are read at most."""
 
 
 def processes(sysfs: Sysfs) -> dict[int, set[int]]:
@@ -104,11 +110,13 @@ def processes(sysfs: Sysfs) -> dict[int, set[int]]:
     }
     found: dict[int, set[int]] = {}
     for pid in [name for name in sysfs.names(PROCESSES) if _NUMBER.fullmatch(name)][:MOST_PROCESSES]:
-        place = f"{PROCESSES}/{pid}"
-        queues = {sysfs.text(f"{place}/queues/{queue}/gpuid") for queue in sysfs.names(f"{place}/queues")}
-        for gpu, number in numbers.items():
-            if gpu in queues or sysfs.integer(f"{place}/vram_{gpu}"):
-                found.setdefault(number, set()).add(int(pid))
+        own = f"{PROCESSES}/{pid}"
+        contexts = [name for name in sysfs.names(own) if name.startswith("context_")][:MOST_CONTEXTS]
+        for place in (own, *(f"{own}/{name}" for name in contexts)):
+            queues = {sysfs.text(f"{place}/queues/{queue}/gpuid") for queue in sysfs.names(f"{place}/queues")}
+            for gpu, number in numbers.items():
+                if gpu in queues or sysfs.integer(f"{place}/vram_{gpu}"):
+                    found.setdefault(number, set()).add(int(pid))
     return found
 
 
