@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -97,8 +99,10 @@ def test_a_claim_gets_an_instance_that_is_created_for_it(node: Node) -> None:
 def test_device_nodes_are_those_of_the_instance(nvidia: NvidiaMachine, at: Open) -> None:
     nvidia.divisible(A)
     options = GpuOptions(mig="dynamic", device_list_strategy="device-specs")
-    desk = at(nvidia, options, held=frozenset)
+    held: set[str] = set()
+    desk = at(nvidia, options, held=lambda: frozenset(held))
     device = next(one for one in desk.look().values() if one.divided)
+    held.add(f"device:gpu/{device.id}")
     nodes = {one.path for one in desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS)).nodes}
     assert {"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4"} <= nodes
 
@@ -172,14 +176,48 @@ def test_an_error_of_the_driver_is_the_reason_of_the_claim(node: Node) -> None:
 
 def test_a_driver_that_hangs_is_given_up_at_the_deadline(nvidia: NvidiaMachine, at: Open) -> None:
     nvidia.divisible(A)
-    desk = at(nvidia, DYNAMIC, held=frozenset, instances=1.0)
+    held: set[str] = set()
+    desk = at(nvidia, DYNAMIC, held=lambda: frozenset(held), instances=1.0)
     device = next(one for one in desk.look().values() if one.divided)
+    held.add(f"device:gpu/{device.id}")
     hang = nvidia.nvml.fault("nvmlDeviceCreateGpuInstanceWithPlacement", hang=600)
     with pytest.raises(AllocationError, match="NVML did not answer within 1 s"):
         desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
     nvidia.nvml.fix(hang)
     desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
     assert len(nvidia.nvml.instances()) == 2
+
+
+def test_without_a_claim_that_holds_it_nothing_is_created_or_destroyed(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    for name, start in (("7g.80gb", 0), ("1g.10gb", 1)):  # what admin access asks for
+        device = node.device(name, start)
+        with pytest.raises(AllocationError, match="admin access does not create it"):
+            node.desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
+    assert node.instances() == [(0, 1)]
+
+
+def test_an_instance_of_a_claim_is_not_destroyed_for_another_one(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    with pytest.raises(AllocationError, match="a claim may still use the MIG instance"):
+        node.prepare("3g.40gb", 0)
+    assert node.instances() == [(0, 1)]
+
+
+def test_a_claim_gets_no_instance_that_is_being_destroyed(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    node.desk.look()
+    node.unprepare("1g.10gb", 0)
+    hang = node.machine.nvml.fault("nvmlComputeInstanceDestroy", hang=600)
+    node.desk.settle()
+    node.desk.until(lambda: node.desk.nvidia.client.processes[1:])  # of this destruction
+    ends = threading.Timer(0.5, lambda: node.machine.nvml.fix(hang))
+    ends.start()
+    edits = node.prepare("1g.10gb", 0)
+    ends.join()
+    node.settle()
+    (made,) = [one for one in node.machine.nvml.instances() if one["word"] == "mig"]
+    assert edits.env["NVIDIA_VISIBLE_DEVICES"] == made["uuid"]
 
 
 # Crashes, restarts and others
@@ -268,8 +306,10 @@ def test_without_its_record_devhost_destroys_nothing(node: Node, damage: str) ->
 def test_an_instance_of_others_in_the_place_is_neither_used_nor_destroyed(node: Node) -> None:
     device = node.device("3g.40gb", 0)
     node.machine.nvml.partition(node.machine.uuids[A], "3g.40gb", 0)  # after the scan
+    node.held = {f"device:gpu/{device.id}"}
     with pytest.raises(AllocationError, match="there is one already"):
         node.desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
+    node.held = set()
     node.crash()
     node.start()
     node.settle()
@@ -297,6 +337,52 @@ def test_a_reboot_leaves_nothing_to_destroy(node: Node) -> None:
     node.desk.settle()
     assert node.instances() == [(0, 1)]
     assert node.desk.look()[theirs].withheld is None
+
+
+def test_instances_that_were_lost_when_mig_was_switched_off_are_forgotten(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    gpu = node.machine.nvml.gpus[node.machine.uuids[A]]
+    gpu["mig"] = 0
+    node.machine.nvml.made.unlink()
+    node.machine.nvml.write()
+    node.desk.until(lambda: node.desk.look() and not node.recorded())
+    gpu["mig"] = 1
+    node.machine.nvml.write()
+    theirs = node.machine.nvml.partition(node.machine.uuids[A], "1g.10gb", 0)
+    node.held = set()
+    node.settle()
+    assert node.instances() == [(0, 1)]
+    assert node.desk.look()[theirs].withheld is None
+
+
+@pytest.mark.parametrize(
+    "hostile", ["nested", "infinite", "large", "a pipe", "a directory", "of a writable file"]
+)
+def test_a_record_that_devhost_did_not_write_is_ignored(node: Node, hostile: str) -> None:
+    node.prepare("1g.10gb", 0)
+    node.crash()
+    file = node.machine.root / FILE.lstrip("/")
+    document = json.loads(file.read_bytes())
+    text = json.dumps(document)
+    if hostile == "of a writable file":
+        file.chmod(0o666)
+    else:
+        file.unlink()
+    if hostile == "nested":
+        file.write_text("[" * 500_000)
+    elif hostile == "infinite":
+        document["made"][0][2] = float("inf")
+        file.write_text(json.dumps(document))
+    elif hostile == "large":
+        file.write_text(" " * (2 << 20) + text)
+    elif hostile == "a pipe":
+        os.mkfifo(file)
+    elif hostile == "a directory":
+        file.mkdir()
+    node.held = set()
+    node.start()
+    node.desk.settle()
+    assert node.instances() == [(0, 1)]
 
 
 def test_a_driver_that_is_being_unloaded_is_not_opened_to_create_an_instance(node: Node) -> None:

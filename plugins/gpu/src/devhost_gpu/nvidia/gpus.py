@@ -129,7 +129,8 @@ class Nvidia:
         if divided is not None:
             self._states = {state.adapter.address: state for state in states}
             split = {at: one.gpu for at, one in self._states.items() if one.gpu and one.gpu.mig}
-            divided.scan({at: gpu.uuid for at, gpu in split.items() if at in self._bound})
+            off = [one.gpu.uuid for one in states if one.gpu and not one.gpu.mig]
+            divided.scan({at: gpu.uuid for at, gpu in split.items() if at in self._bound}, off)
         for state in states:
             adapter = state.adapter
             cards.append(

@@ -12,9 +12,8 @@ reboot removes the file and the instances; the file of another boot is ignored.
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +21,11 @@ from typing import NamedTuple
 from devhost.backend import AllocationError, Context, Device, Health, claim, unhealthy
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, EnvironmentFailure
+from devhost.backend.files import replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import prefix_of, read_line
 from devhost.backend.threads import start
+from devhost.backend.trusted import content
 from devhost_gpu.attributes import MIG
 from devhost_gpu.discovery import NVIDIA
 from devhost_gpu.environment import Timings
@@ -90,17 +91,24 @@ class Record:
         self._path = Path(self._prefix + FILE)
 
     def read(self) -> frozenset[Place]:
-        """The places; none if the file is missing, broken, of another version or of another boot."""
+        """The places; none if the file is broken, of another version or boot, or others can write it."""
         try:
-            with self._path.open("rb") as file:
-                document = json.loads(file.read(LIMIT))
+            document = json.loads(content(self._path, LIMIT))
             if document["version"] != VERSION or document["boot"] != self._boot():
                 return frozenset()
             return frozenset(
                 Place(str(gpu), int(profile), int(start), int(size), str(name))
                 for gpu, profile, start, size, name in document["made"]
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (
+            OSError,
+            EnvironmentFailure,
+            ArithmeticError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
             return frozenset()
 
     def write(self, made: Iterable[Place]) -> None:
@@ -110,14 +118,13 @@ class Record:
             BackendError: the file cannot be written.
         """
         document = {"version": VERSION, "boot": self._boot(), "made": sorted(made)}
-        fresh = self._path.with_suffix(".new")
         try:
             if not document["made"]:
                 self._path.unlink(missing_ok=True)
                 return
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(document, indent=1) + "\n")
-            os.replace(fresh, self._path)  # noqa: PTH105 - at once: a reader sees the old or the new one
+            data = json.dumps(document, indent=1).encode() + b"\n"
+            replace_file(self._path, data, f".{self._path.stem}-", 0o600)
         except OSError as error:
             reason = f"cannot write {FILE}: {error.strerror} (devhost creates no MIG instance without it)"
             raise BackendError(reason) from error
@@ -181,6 +188,8 @@ class Partitions:
         self._changing = threading.Lock()
         """Held while instances are created or destroyed."""
         self._settling: threading.Thread | None = None
+        self._leaving: Place | None = None
+        """The one that is being destroyed because no claim holds it."""
         # Replaced whole, never changed: scans read them on another thread.
         self._own: Mapping[Place, _Own] = dict.fromkeys(self._record.read(), _Own(-1.0))
         self._stuck: Mapping[Place, _Stuck] = {}
@@ -189,8 +198,13 @@ class Partitions:
 
     # What there is
 
-    def scan(self, gpus: Mapping[str, str]) -> None:
-        """Reads how GPUs are divided, given the UUIDs of those with MIG on by PCI address."""
+    def scan(self, gpus: Mapping[str, str], off: Collection[str] = ()) -> None:
+        """Reads how GPUs are divided, given the UUIDs of those with MIG on by PCI address.
+
+        Those whose MIG is ``off`` have lost their instances: what is there later was created by others.
+        """
+        if any(one.gpu in off for one in self._own):
+            self._forget(off)
         if not gpus:
             self._listed, self._problems = {}, {}
             return
@@ -301,7 +315,7 @@ class Partitions:
                 return _made(facts, state, Made(one.gi, one.ci, one.uuid, one.index), capabilities)
         return facts
 
-    def _forget(self) -> None:
+    def _forget(self, off: Collection[str] = ()) -> None:
         """Removes instances from the record that exist no longer: others have destroyed them."""
         if not self._own or not self._changing.acquire(blocking=False):
             return  # the next scan does it
@@ -310,9 +324,12 @@ class Partitions:
             gone = {
                 place
                 for place, own in self._own.items()
-                if (seen := listed.get(place.gpu)) is not None
-                and own.since < seen.since
-                and all(Place.of(place.gpu, one.placement) != place for one in seen.found.instances)
+                if place.gpu in off
+                or (
+                    (seen := listed.get(place.gpu)) is not None
+                    and own.since < seen.since
+                    and all(Place.of(place.gpu, one.placement) != place for one in seen.found.instances)
+                )
             }
             if gone:
                 self._keep({place: own for place, own in self._own.items() if place not in gone})
@@ -326,19 +343,23 @@ class Partitions:
     def ensure(self, facts: NvidiaFacts, state: GpuState, capabilities: Capabilities) -> NvidiaFacts:
         """The facts of a place with its instance, which is created if it does not exist; blocks.
 
-        Claims that overlap exclude each other, so an own instance that overlaps it belongs to no claim.
+        An own instance in its place that no claim holds any longer is destroyed before.
 
         Raises:
             AllocationError: it cannot be created; the reason is one line.
         """
         assert facts.placement is not None
         place = Place.of(facts.gpu_uuid, facts.placement)
+        is_leaving = place == self._leaving  # read first, see _destroy_unheld()
         known = self._own.get(place)
-        if known is not None and place not in self._stuck:
-            if facts.instance is not None:
-                return facts
+        if known is not None and not is_leaving and place not in self._stuck:
             if known.made is not None:
                 return _made(facts, state, known.made, capabilities)
+            if facts.instance is not None:
+                return facts
+        held = self._context.held()
+        if held is not None and claim.device("gpu", place.device) not in held:
+            raise AllocationError(f"{place.device}: it does not exist (admin access does not create it)")
         until = self._clock() + self._timings.instances
         if not self._changing.acquire(timeout=self._timings.instances):
             raise AllocationError(f"{place.device}: another MIG instance is being created or destroyed")
@@ -356,6 +377,10 @@ class Partitions:
 
     def _create(self, place: Place, address: str, until: float) -> Made:
         for other in [one for one in self._own if one.overlaps(place)]:
+            if other != place:
+                held = self._context.held()
+                if held is None or claim.device("gpu", other.device) in held:
+                    raise BackendError(f"a claim may still use the {other}")
             if other != place or place in self._stuck:
                 self._destroy(other, address, until)
         listed = self._listed.get(address)
@@ -401,10 +426,12 @@ class Partitions:
     def _destroy_unheld(self) -> None:
         for place in self._unheld():
             with self._changing:  # between two of them, one may be created
-                address = next((at for at, one in self._listed.items() if one.gpu == place.gpu), "")
-                if not address or place not in self._unheld():
-                    continue
+                # before it is looked up what claims hold: one that gets it now either sees this, or is seen
+                self._leaving = place
                 try:
+                    address = next((at for at, one in self._listed.items() if one.gpu == place.gpu), "")
+                    if not address or place not in self._unheld():
+                        continue
                     self._destroy(place, address, self._clock() + self._timings.instances)
                 except BackendError as error:
                     before = self._stuck.get(place)
@@ -417,6 +444,8 @@ class Partitions:
                     )
                     again = self._clock() + backoff.delay()
                     self._stuck = {**self._stuck, place: _Stuck(error.message, again, backoff)}
+                finally:
+                    self._leaving = None
             self._changed()
 
     def _destroy(self, place: Place, address: str, until: float) -> None:
