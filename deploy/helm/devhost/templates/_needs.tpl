@@ -74,7 +74,7 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- end -}}
 {{- $host := .Values.host -}}
 {{- $least := hasKey $used "gpu" | ternary "gpu" "unprivileged" -}}
-{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit $gpu.partitions | ternary "privileged" $least)) -}}
+{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit (not (empty $gpu.partitions)) | ternary "privileged" $least)) -}}
 {{- $needed := list -}}
 {{- if $eswitch -}}{{- $needed = append $needed "NET_ADMIN" -}}{{- end -}}
 {{- if eq (include "devhost.wanted" (list $host.deviceOwners $owners)) "true" -}}{{- $needed = append $needed "CHOWN" -}}{{- end -}}
