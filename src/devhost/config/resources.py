@@ -314,7 +314,7 @@ def _entry(
     terms = values.pop("dra", ResourceDra())
     _check_claim_options(terms.claim_options, backend, node, place)
     dra = node.entries["dra"].value if "dra" in node.entries else None
-    attributes, capacity = read_published(terms, backend, dra, place.key("dra"))
+    attributes, capacity = read_published(terms, backend, dra, terms.driver or driver, place.key("dra"))
     return ResourceSettings(
         index=index,
         name=name or "",
@@ -329,7 +329,7 @@ def _entry(
             tuple(terms.claim_options),
             attributes,
             capacity,
-            only=terms.profile is not None,
+            profile=terms.profile,
             lists=terms.lists,
             taints=FrozenDict(
                 (cause, effect) for cause in Cause if (effect := getattr(terms.taints, cause.value))
