@@ -327,7 +327,7 @@ class GpuOptions:
         if len(self.partitions) > MOST_LAYOUTS:
             raise OptionError(f"must have at most {MOST_LAYOUTS} members", key="partitions")
         for number, layout in enumerate(self.partitions):
-            if layout.mig is not None and getattr(self, "mig", "static") == "dynamic":
+            if layout.mig is not None and self.mig == "dynamic":
                 raise OptionError(
                     "cannot be together with mig: dynamic, which creates the instances that claims need",
                     key=f"partitions[{number}].mig",
