@@ -10,6 +10,7 @@ from typing import ClassVar
 import pytest
 from cdi_scene import TOY_LINE
 from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.kubelet.faults import Point, fail
 from scraped_series import value
 
 from devhost.backend import ContainerRequest, Device, DeviceNode, Edits, hookimpl
@@ -136,9 +137,10 @@ async def test_an_error_of_the_hook_refuses_the_pod_with_its_text(rig, kubelet, 
 async def test_a_container_that_follows_at_once_waits_for_the_hook(rig, kubelet, hooks):
     rig.write(LINE)
     rig.hurry_discovery(handover_wait=0.1, handover_pod=0.0)
-    rig.hurry_allocation(list_held=60.0)  # the release is not known before the next pod comes
     async with rig.running():
         await used(rig, kubelet)
+        # the release is not known before the third pod has the device
+        kubelet.faults.inject(Point.POD_RESOURCES, fail("it is busy"), times=None)
         with pytest.raises(
             UnexpectedAdmissionError, match="d0 is unhealthy: being prepared for the next container"
         ):
@@ -229,14 +231,18 @@ async def test_a_hook_added_by_a_reload_is_called_for_what_containers_have_alrea
 
 async def test_without_hooks_nothing_of_them_is_imported(rig, kubelet):
     rig.write(LINE)
-    loaded = sys.modules.pop("devhost.discovery.handover", None)
+    package = "devhost.discovery.handover"
+
+    def loaded():
+        return [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
+
+    before = {name: sys.modules.pop(name) for name in loaded()}
     try:
         async with rig.running():
             await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        assert "devhost.discovery.handover" not in sys.modules
+        assert loaded() == []
     finally:
-        if loaded is not None:
-            sys.modules["devhost.discovery.handover"] = loaded
+        sys.modules.update(before)
 
 
 @pytest.mark.parametrize("count", [1, 2])
