@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -187,6 +188,33 @@ async def test_a_device_released_while_devhost_is_stopped_is_prepared_later(rig,
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         await kubelet.admit("two", "main", TOY, 1)
         assert hooks.released == [["d0"]]
+
+
+DAMAGED = [
+    "[" * 100_000,
+    '{"given": null}',
+    *('"tokens": [["d0"]]', '"resource": ["a"]', '"devices": "d0"', '"used": 5', '"env": [1]'),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGED, ids=range(len(DAMAGED)))
+async def test_hooks_are_called_although_the_record_is_damaged(rig, kubelet, hooks, tmp_path, caplog, damage):
+    rig.write(LINE)
+    hooks.go.set()
+    async with rig.running(state_dir=tmp_path / "state"):
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await kubelet.admit("one", "main", TOY, 1)
+    (record,) = (tmp_path / "state").rglob("used*")
+    if not damage.startswith(("[", "{")):
+        row = json.dumps(json.loads(record.read_text())["given"][0])
+        damage = f'{{"given": [{row[:-1]}, {damage}}}]}}'
+    record.write_text(damage)
+    async with rig.running(state_dir=tmp_path / "state") as host:
+        await rig.until(lambda: "the record of used devices is not read" in caplog.text)
+        await rig.until(lambda: any(one.holder for one in host.allocations.held()))
+        kubelet.release("one")
+        await rig.until(lambda: hooks.released == [["d0"]])
+        assert not host.tasks.failing
 
 
 async def test_a_running_container_keeps_its_additions_over_a_restart(rig, kubelet, hooks, tmp_path):
