@@ -29,7 +29,7 @@ _PATH = re.compile(
     r"(?:/namespaces/[^/?]+)?/(?P<resource>[^/?]+)(?:/(?P<name>[^/?]+))?"
 )
 _DENIED = re.compile("denied (the )?request")
-"""What policies (validating/dispatcher.go) and webhooks (webhook/errors/statuserror.go) say."""
+"""The texts of policies (validating/dispatcher.go) and webhooks (webhook/errors/statuserror.go)."""
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "UNKNOWN_CA")
