@@ -228,6 +228,27 @@ def test_the_default_configuration_is_valid_with_any_set_of_packages() -> None:
     assert len(done.stderr.splitlines()) == 5
 
 
+@pytest.mark.parametrize(
+    ("dra", "of_entry", "note"),
+    [
+        ("a.example.com", "", "looks for the driver gpu.nvidia.com, not a.example.com"),
+        ("gpu.nvidia.com", ", driver: b.example.com", "looks for the driver gpu.nvidia.com, not b.example.com"),
+        ("gpu.nvidia.com", "", ""),
+        ("a.example.com", ", driver: gpu.nvidia.com", ""),
+    ],
+)
+def test_a_profile_with_another_driver_than_its_readers_look_for_is_a_note(
+    tmp_path: Path, dra: str, of_entry: str, note: str
+) -> None:
+    file = tmp_path / "devhost.yaml"
+    terms = f"{{profile: nvidia{of_entry}}}"
+    entry = f"{{name: nvidia.com/gpu, backend: gpu, where: {{vendor: nvidia}}, serve: dra, dra: {terms}}}"
+    file.write_text(f"version: 1\ndra: {{driver: {dra}}}\nresources: [{entry}]\n")
+    done = check(str(file))
+    start = "note: resources[0].dra.profile: what reads these names, such as dcgm-exporter, "
+    assert (done.exit_code, done.stderr) == (0, f"{start}{note}\n" if note else "")
+
+
 @pytest.mark.usefixtures("directory")
 def test_json_has_every_file_with_its_errors_and_the_same_exit_code() -> None:
     done = check("-o", "json", "good.yaml", "bad.yaml")

@@ -13,6 +13,7 @@ from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.planning.settings import Alias, DraTerms, ResourceSettings
 
+DRIVER = "d.example.com"
 Complain = Callable[[str], tuple[Diagnostic, ...]]
 
 
@@ -103,6 +104,21 @@ def test_another_name_is_refused_with_the_rule(name: str) -> None:
 def test_a_name_that_devhost_publishes_is_refused(name: str) -> None:
     (found,) = complaints(f"{{attributes: {{{name}: kind}}}}")
     assert f'"{name}" is published by devhost itself' in found
+
+
+@pytest.mark.parametrize(
+    ("terms", "name"),
+    [
+        ("{attributes: {type: kind, %s/type: kind}}", "type"),
+        ("{attributes: {%s/resource: kind}}", "resource"),
+        ("{capacity: {size: memory, %s/size: memory}}", "size"),
+    ],
+)
+def test_a_name_that_is_there_with_and_without_the_driver_is_refused(terms: str, name: str) -> None:
+    """The API server refuses such a slice."""
+    (found,) = complaints(terms % DRIVER)
+    assert f"is also published as {name}, which is the same name: {DRIVER} is the driver" in found
+    assert entry(terms % "example.com")
 
 
 @pytest.mark.parametrize("name", ["resource.kubernetes.io/numaNode", "kubernetes.io/x"])

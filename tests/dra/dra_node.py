@@ -148,11 +148,13 @@ class Cluster:
         pod: str = "",
         drivers: Sequence[str] = (),
         consumed: Mapping[str, str] | None = None,
+        config: Sequence[Mapping[str, Any]] = (),
     ) -> v1.Claim:
         """Makes a claim to which a scheduler has allocated devices, each as pool and name.
 
         ``drivers`` are those of the devices, if they are of several. With ``share``, the share id, it has one
-        slot of each, or what is ``consumed``. It is reserved for ``pod``, if one is named.
+        slot of each, or what is ``consumed``. It is reserved for ``pod``, if one is named. ``config`` has opaque
+        configurations.
         """
         reserved = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}] if pod else []
         used = consumed or {f"{DRIVER}/slots": "1"}
@@ -161,6 +163,7 @@ class Cluster:
             {"request": "req", "driver": driver, "pool": pool, "device": device, **sharing}
             for (pool, device), driver in zip(devices, drivers or [DRIVER] * len(devices), strict=True)
         ]
+        allocated = {"results": results, **({"config": [*config]} if config else {})}
         made = self.server.put(
             claims_of("default"),
             {
@@ -168,7 +171,7 @@ class Cluster:
                 "kind": "ResourceClaim",
                 "metadata": {"name": name, "namespace": "default"},
                 "spec": {"devices": {"requests": [{"name": "req"}]}},
-                "status": {"allocation": {"devices": {"results": results}}, "reservedFor": reserved},
+                "status": {"allocation": {"devices": allocated}, "reservedFor": reserved},
             },
         )
         return v1.Claim(namespace="default", name=name, uid=made["metadata"]["uid"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -325,6 +326,42 @@ async def test_a_claim_that_is_gone_replaced_or_allocated_again_is_not_written(s
         scene.prepare(elsewhere, "c3")
         await scene.changes()
         assert scene.ready(elsewhere) == {"c3": PREPARED}
+
+
+async def test_a_claim_that_is_deleted_or_replaced_later_is_no_failure(scene: Scene) -> None:
+    gone, replaced, elsewhere, other = (scene.claim(number, f"c{number}") for number in (1, 2, 3, 4))
+    async with scene.running():
+        await scene.changes()
+        scene.server.remove(f"{CLAIMS}/{gone.name}")
+        scene.server.remove(f"{CLAIMS}/{replaced.name}")
+        scene.allocate(2, "c2", made=uid(77))
+        scene.allocate(3, "another")
+        for number in (1, 2, 3, 4):
+            scene.ill(f"c{number}", "it burns")
+        await scene.changes()
+        assert scene.ready(other)["c4"][0] == "False"
+        assert scene.ready(replaced) == scene.ready(elsewhere) == {}
+        assert scene.status.failure == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "is forbidden: ValidatingAdmissionPolicy 'nodes' with binding 'nodes' denied request: not here",
+        'admission webhook "nodes.example.com" denied the request: not here',
+    ],
+)
+async def test_a_claim_that_a_policy_refuses_does_not_delay_others(scene: Scene, text: str) -> None:
+    refused, other = scene.claim(1, "c0"), scene.claim(2, "c1")
+    body = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": text}
+    scene.server.answer_write(403, json.dumps(body).encode())
+    async with scene.running():
+        await scene.changes()
+        assert scene.ready(other) == {"c1": PREPARED}
+        assert scene.status.failure == f"{refused}: permission denied to patch resourceclaims: {text}"
+        await scene.passes(RETRY)
+        assert scene.ready(refused) == {"c0": PREPARED}
+        assert scene.status.failure == ""
 
 
 async def test_a_claim_that_is_prepared_again_is_written_again(scene: Scene) -> None:

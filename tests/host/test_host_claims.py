@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from devhost_testing.kubelet import events as ev
 
+from devhost.backend import claim
 from devhost.backend.model import Device, Holder
 from devhost.host.shown.status import status
 from devhost.planning.claims import UNNAMED
@@ -135,7 +136,8 @@ async def test_backends_learn_which_claims_are_in_use_once_that_is_known(rig, ku
     async with rig.running() as host:
         await held(rig, kubelet)
         held_now = host.scanners["toy"].runner.context.held
-        await rig.until(lambda: held_now() == {"fpga:x", "fpga:y", "device:toy/d0"})
+        holder = claim.holder("default/pod", "toy", "d0")
+        await rig.until(lambda: held_now() == {"fpga:x", "fpga:y", "device:toy/d0", holder})
         kubelet.release("pod")
         await rig.until(lambda: held_now() == frozenset())
 

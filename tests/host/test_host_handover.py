@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import ClassVar
 import pytest
 from cdi_scene import TOY_LINE
 from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.kubelet.faults import Point, fail
 from scraped_series import value
 
 from devhost.backend import ContainerRequest, Device, DeviceNode, Edits, hookimpl
@@ -136,9 +138,10 @@ async def test_an_error_of_the_hook_refuses_the_pod_with_its_text(rig, kubelet, 
 async def test_a_container_that_follows_at_once_waits_for_the_hook(rig, kubelet, hooks):
     rig.write(LINE)
     rig.hurry_discovery(handover_wait=0.1, handover_pod=0.0)
-    rig.hurry_allocation(list_held=60.0)  # the release is not known before the next pod comes
     async with rig.running():
         await used(rig, kubelet)
+        # the release is not known before the third pod has the device
+        kubelet.faults.inject(Point.POD_RESOURCES, fail("it is busy"), times=None)
         with pytest.raises(
             UnexpectedAdmissionError, match="d0 is unhealthy: being prepared for the next container"
         ):
@@ -187,6 +190,33 @@ async def test_a_device_released_while_devhost_is_stopped_is_prepared_later(rig,
         assert hooks.released == [["d0"]]
 
 
+DAMAGED = [
+    "[" * 100_000,
+    '{"given": null}',
+    *('"tokens": [["d0"]]', '"resource": ["a"]', '"devices": "d0"', '"used": 5', '"env": [1]'),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGED, ids=range(len(DAMAGED)))
+async def test_hooks_are_called_although_the_record_is_damaged(rig, kubelet, hooks, tmp_path, caplog, damage):
+    rig.write(LINE)
+    hooks.go.set()
+    async with rig.running(state_dir=tmp_path / "state"):
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await kubelet.admit("one", "main", TOY, 1)
+    (record,) = (tmp_path / "state").rglob("used*")
+    if not damage.startswith(("[", "{")):
+        row = json.dumps(json.loads(record.read_text())["given"][0])
+        damage = f'{{"given": [{row[:-1]}, {damage}}}]}}'
+    record.write_text(damage)
+    async with rig.running(state_dir=tmp_path / "state") as host:
+        await rig.until(lambda: "the record of used devices is not read" in caplog.text)
+        await rig.until(lambda: any(one.holder for one in host.allocations.held()))
+        kubelet.release("one")
+        await rig.until(lambda: hooks.released == [["d0"]])
+        assert not host.tasks.failing
+
+
 async def test_a_running_container_keeps_its_additions_over_a_restart(rig, kubelet, hooks, tmp_path):
     hooks.additions = Edits(env={"GROUP": "7"})
     rig.write(LINE)
@@ -229,14 +259,18 @@ async def test_a_hook_added_by_a_reload_is_called_for_what_containers_have_alrea
 
 async def test_without_hooks_nothing_of_them_is_imported(rig, kubelet):
     rig.write(LINE)
-    loaded = sys.modules.pop("devhost.discovery.handover", None)
+    package = "devhost.discovery.handover"
+
+    def loaded():
+        return [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
+
+    before = {name: sys.modules.pop(name) for name in loaded()}
     try:
         async with rig.running():
             await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        assert "devhost.discovery.handover" not in sys.modules
+        assert loaded() == []
     finally:
-        if loaded is not None:
-            sys.modules["devhost.discovery.handover"] = loaded
+        sys.modules.update(before)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -135,12 +135,13 @@ def test_the_state_directory_of_the_unit_is_that_of_devhost():
     assert not any("--state-dir" in value for _, value in settings(UNIT))
 
 
-def test_only_three_examples_add_a_capability_and_each_only_one():
+def test_few_examples_add_a_capability_and_each_only_one():
     giving = {file.name: value for file in EXAMPLES for key, value in settings(file) if "Capab" in key}
     assert giving == {
         "eswitch.conf": "CAP_NET_ADMIN",
         "kubevirt.conf": "CAP_CHOWN",
         "timeslice.conf": "CAP_SYS_ADMIN",
+        "partitions.conf": "CAP_SYS_ADMIN",
     }
 
 

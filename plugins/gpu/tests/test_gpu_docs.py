@@ -10,8 +10,8 @@ import gpu_intel
 import gpu_others
 import pytest
 import yaml
+from devhost_gpu.attributes import KINDS
 from devhost_gpu.discovery import VENDORS
-from devhost_gpu.vendor import KINDS
 from devhost_testing.fixtures import BackendFixture
 from gpu_tree import GpuTree
 

@@ -13,7 +13,8 @@ import gpu_amd
 import pytest
 from devhost_gpu import Gpu
 from devhost_gpu.environment import STANDARD, Timings
-from devhost_gpu.options import GpuOptions
+from devhost_gpu.occupied import sees_node
+from devhost_gpu.options import GpuOptions, Strategy
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE, Clock
@@ -21,6 +22,7 @@ from gpu_setup import gpu_with
 
 from devhost.backend import claim
 from devhost.backend.errors import BackendError
+from devhost.backend.sysfs import Sysfs
 
 A, B = DGX[:2]
 REFUSE = GpuOptions(occupied="refuse")
@@ -373,6 +375,38 @@ def test_a_further_context_of_a_process_counts(nodes: Scene, use: dict[str, int]
     (place / "67").rename(place / "66/context_1")  # kfd_create_process_sysfs in kfd_process.c
     nodes.process(66)
     assert nodes.reasons() == {AMD: "process 66 (python) uses it"}
+
+
+@pytest.mark.parametrize(
+    ("options", "is_seen"),
+    [
+        ("rw", True),
+        ("rw,hidepid=invisible", False),  # ProtectProc=invisible, since Linux 5.8
+        ("rw,gid=4,hidepid=2", False),
+    ],
+)
+def test_a_node_whose_processes_are_hidden_from_devhost_is_not_seen(
+    tmp_path: Path, dual: Scene, options: str, is_seen: bool
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    proc = f"{dual.root}/proc"
+    mounts.write_text(
+        f"22 1 0:21 / {proc} rw,nosuid - proc proc {options}\n"
+        f"23 1 0:22 / {proc}/other rw - proc proc rw,hidepid=2\n"
+    )
+    assert sees_node(Sysfs(dual.root), str(mounts)) is is_seen
+
+
+@pytest.mark.parametrize("strategy", ["envvar", "cdi"])
+def test_a_process_is_found_with_every_strategy(nvidia: NvidiaMachine, on: Open, strategy: Strategy) -> None:
+    nvidia.gpu(A, compute="4711")
+    uuid = nvidia.uuids[A]
+    nvidia.tree.file(
+        "/etc/cdi/nvidia.yaml", f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{{name: {uuid}}}]\n"
+    )
+    scene = on(nvidia.root, replace(REFUSE, device_list_strategy=strategy))
+    scene.process(4711)
+    assert scene.reasons() == {uuid: "process 4711 (python) uses it"}
 
 
 def test_the_kernel_names_amd_processes_by_the_ids_of_the_node(nodes: Scene) -> None:

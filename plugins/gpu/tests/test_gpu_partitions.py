@@ -24,7 +24,7 @@ from gpu_nvidia_desk import NvidiaDesk
 from gpu_setup import gpu_with
 from hypothesis import given, strategies
 
-from devhost.backend import Device, NotYet, OptionError
+from devhost.backend import Device, NotYet
 from devhost.backend.errors import BackendError, ConfigError
 from devhost.backend.where import Block, Term, Text
 from devhost.config import loads
@@ -559,13 +559,6 @@ def complaints(partitions: str) -> list[str]:
 def test_an_impossible_layout_is_refused_with_its_place(partitions: str, complaint: str) -> None:
     (found,) = complaints(partitions)
     assert found.startswith(f"backends.gpu.partitions{complaint}")
-
-
-@pytest.mark.skipif(not hasattr(GpuOptions(), "mig"), reason="there is no key mig")
-def test_a_layout_of_instances_and_those_on_demand_exclude_each_other() -> None:
-    with pytest.raises(OptionError, match="cannot be together with mig: dynamic") as caught:
-        GpuOptions(partitions=(CPX, Layout(mig=())), **{"mig": "dynamic"})  # type: ignore[arg-type]
-    assert caught.value.key == "partitions[1].mig"
 
 
 def test_possible_layouts_are_accepted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -18,6 +19,13 @@ from devhost.backend import AllocateRequest, AllocationError, Device
 from devhost.backend.errors import ConfigError
 from devhost.config import load
 from devhost.discovery import catalog
+
+sys.path.append(str(Path(__file__).parents[3] / "tests/dra"))
+
+from claim_scene import config, uid
+from dra_node import DRIVER, QUICK, DraNode
+
+from devhost.dra.api import dra_v1_pb2 as v1
 
 GPU = "nvidia.com/gpu"
 LONG = GpuResourceOptions(time_slice="long")
@@ -198,12 +206,15 @@ async def test_instances_are_unhealthy_in_an_entry_with_a_time_slice(
 ) -> None:
     Smi(station.root)
     async with SlicedNode(tmp_path, station.root) as node:
-        node.share("{vendor: nvidia, kind: mig}", wanted="long")
+        node.share("{vendor: nvidia}", wanted="long")
         async with node.served():
             await node.until(
-                lambda: "timeSlice is for whole NVIDIA GPUs, which this is not" in node.reasons()
+                lambda: node.reasons() == {"timeSlice is for whole NVIDIA GPUs, which this is not", ""}
             )
-            assert not any(node.kubelet.allocatable().values())
+            offered = [one for one in node.devices("gpu").values() if not one.withheld]
+            whole = [one for one in offered if one.attributes["kind"] == "gpu"]
+            assert len(whole) < len(offered)
+            await node.offers({GPU: 2 * len(whole)})
 
 
 @pytest.mark.parametrize(
@@ -214,6 +225,16 @@ async def test_instances_are_unhealthy_in_an_entry_with_a_time_slice(
             "timeSlice: long, mps: {root: /run/mps}",
             "timeSlice: has no effect with mps, whose server runs all programs together",
             "remove one of them",
+        ),
+        (
+            "timeSlice: long, where: {vendor: amd}",
+            "timeSlice: is only for devices with vendor: nvidia, kind: gpu, and where selects none",
+            "remove it, or change where",
+        ),
+        (
+            "timeSlice: default, where: [{kind: mig}, {vendor: intel}]",
+            "timeSlice: is only for devices with vendor: nvidia, kind: gpu, and where selects none",
+            "remove it, or change where",
         ),
         (
             "share: {replicas: 2, timeSlice: long}",
@@ -229,3 +250,69 @@ def test_a_wrong_time_slice_is_refused(tmp_path: Path, keys: str, message: str, 
         load(file, catalog.load)
     text = str(caught.value)
     assert message in text and hint in text, text
+
+
+@pytest.mark.parametrize("where", ['{product: "*H100*"}', "[{vendor: amd}, {kind: gpu}]"])
+def test_a_time_slice_is_accepted_if_its_entry_could_get_a_whole_nvidia_gpu(
+    tmp_path: Path, where: str
+) -> None:
+    file = tmp_path / "devhost.yaml"
+    entry = f"{{name: {GPU}, backend: gpu, timeSlice: long, where: {where}}}"
+    file.write_text(f"version: 1\nresources: [{entry}]\n")
+    (resource,) = load(file, catalog.load).resources
+    assert resource.options.time_slice == "long"
+
+
+class ClaimedNode(DraNode):
+    """A machine with a GPU that claims get."""
+
+    def __init__(self, place: Path, more: str) -> None:
+        super().__init__(place, QUICK, gpu_with(Environment(Timings(mps_check=0.1))))
+        entry = f"{{name: {GPU}, backend: gpu, serve: dra, share: {{replicas: 2}}{more}}}"
+        self.node.configure(f"dra: {{driver: {DRIVER}}}\nresources: [{entry}]\n")
+
+    def claim(self, gpu: str, name: str, **configs: str) -> v1.Claim:
+        """A claim for a slot, whose time slices come from a class or the claim."""
+        found = [config({"timeSlice": wanted}, source) for source, wanted in configs.items()]
+        return self.allocate(name, self.name_of(gpu), share=uid(len(name)), pod=name, config=found)
+
+
+CLAIMS = ", dra: {claimOptions: [timeSlice]}"
+
+
+@pytest.mark.parametrize(
+    ("more", "configs", "number"),
+    [
+        (", timeSlice: short", {}, 1),
+        ("", {"FromClass": "medium"}, 2),
+        (CLAIMS, {"FromClass": "medium", "FromClaim": "long"}, 3),
+        (f", timeSlice: short{CLAIMS}", {"FromClaim": "default"}, 0),
+    ],
+)
+async def test_a_claim_sets_the_time_slice_of_its_entry_its_class_or_itself(
+    tmp_path: Path, nvidia: NvidiaMachine, more: str, configs: dict[str, str], number: int
+) -> None:
+    nvidia.gpu(DGX[0])
+    smi = Smi(nvidia.root)
+    async with ClaimedNode(tmp_path, more) as node, node.node.served():
+        gpu = nvidia.uuids[DGX[0]]
+        await node.node.until(lambda: node.published().get(GPU))
+        claim = node.claim(gpu, "a", **configs)
+        answer = (await node.prepare(claim))[claim.uid]
+        assert node.edits(answer)
+        assert smi.calls == [f"compute-policy -i {gpu} --set-timeslice={number}"]
+        await node.prepare(claim)
+        assert len(smi.calls) == 1, "a claim sets it once"
+
+
+async def test_a_claim_must_not_set_a_time_slice_that_its_entry_does_not_allow(
+    tmp_path: Path, nvidia: NvidiaMachine
+) -> None:
+    nvidia.gpu(DGX[0])
+    smi = Smi(nvidia.root)
+    async with ClaimedNode(tmp_path, "") as node, node.node.served():
+        await node.node.until(lambda: node.published().get(GPU))
+        claim = node.claim(nvidia.uuids[DGX[0]], "a", FromClaim="long")
+        error = (await node.prepare(claim))[claim.uid].error
+        assert "options.timeSlice: a claim must not set this option" in error
+        assert not smi.calls

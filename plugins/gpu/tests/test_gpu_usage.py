@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gpu_amd
 import pytest
+from devhost_gpu.options import GpuOptions
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import DGX, NvidiaMachine, dgx
 from gpu_nvidia_desk import NvidiaDesk
@@ -17,11 +18,14 @@ from devhost.backend.errors import BackendError
 GIB = 1 << 30
 
 
-@pytest.fixture
-def desk(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvidiaDesk]:
+@pytest.fixture(params=["envvar", "cdi"])
+def desk(
+    nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[NvidiaDesk]:
+    """A machine, with each way in which containers get GPUs."""
     machine: NvidiaMachine = dgx(tmp_path / "dgx", nvml_library)
     monkeypatch.setenv("NVML_STUB", str(machine.nvml.file))
-    found = NvidiaDesk(machine)
+    found = NvidiaDesk(machine, GpuOptions(device_list_strategy=request.param))
     yield found
     found.close()
 

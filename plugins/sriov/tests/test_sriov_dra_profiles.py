@@ -46,7 +46,7 @@ def published(looking, tmp_path):
             if not device.withheld
         ]
         (one,), left_out = Pool("d", "node", "a.b/c", "sriov").slices(offers)
-        assert not (resource.dra.only and left_out)
+        assert not (resource.dra.profile and left_out)
         return {
             device["attributes"]["id"]["string"]: {
                 key: value for key, value in device["attributes"].items() if key not in OWN

@@ -366,6 +366,9 @@ class Backend:
     ``limits: Mapping[str, Collection[str]]``
         By what ``allocate`` can limit containers to :attr:`AllocateRequest.consumed`: the value of
         ``share.limit`` in the file, with the names of the capacities. Empty by default.
+    ``only_for: Mapping[str, Mapping[str, AttributeValue]]``
+        For keys that are set: attributes of the only devices that they are for. An entry is refused if its
+        ``where`` cannot select such a device. Empty by default.
     ``def named(self, resource: str) -> ResourceOptions``
         The value for an entry with this name (a template if it has braces), for options that depend on the
         name. Called once, when the file is read. May raise :class:`OptionError`.

@@ -17,7 +17,7 @@ from devhost.config import loads, read
 from devhost.config.diagnostics import Diagnostics
 from devhost.config.document import Fields, Items, parse_all, read_standard_input
 from devhost.discovery import catalog
-from devhost.planning.settings import Serve, Settings
+from devhost.planning.settings import Profile, Serve, Settings
 from devhost.runtime.text import counted
 
 from . import options as shared
@@ -111,6 +111,16 @@ class _Checked:
             yield f"{entries} not served: backend {backend} is not installed ({hint})"
         for name, options in settings.backends.items():
             yield from (f"backends.{name}.{note}" for note in getattr(options, "notes", ()))
+        for entry in settings.resources:
+            if entry.driver and (profile := entry.dra.profile):
+                from devhost.planning.profiles import PROFILES  # only where it is used
+
+                if (usual := PROFILES[profile].driver) not in ("", entry.driver):
+                    reader = "dcgm-exporter" if profile is Profile.NVIDIA else "a DeviceClass"
+                    yield (
+                        f"resources[{entry.index}].dra.profile: what reads these names, such as {reader}, "
+                        f"looks for the driver {usual}, not {entry.driver}"
+                    )
 
 
 def _content(file: str) -> bytes:

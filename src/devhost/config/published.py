@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from devhost.backend import Backend
 from devhost.backend.base import declared
@@ -26,11 +26,11 @@ _STANDARD = "kubernetes.io"
 
 
 def read_published(
-    terms: ResourceDra, backend: type[Backend], node: Node | None, place: Place
+    terms: ResourceDra, backend: type[Backend], node: Node | None, driver: str, place: Place
 ) -> tuple[tuple[Alias, ...], tuple[Alias, ...]]:
     """The attributes and the capacities by the terms of an entry; what is wrong with them is reported.
 
-    ``node`` is the value of its key ``dra``. A name of the file has precedence over that of a profile.
+    ``node`` is the value of its key ``dra``, ``driver`` the DRA driver. A name of the file has precedence over that of a profile.
     """
     if not (terms.profile or terms.attributes or terms.capacity) or not isinstance(node, Fields):
         return (), ()
@@ -49,6 +49,8 @@ def read_published(
             place.key("profile").report(node.entries["profile"].value, message, hint)
         attributes = {one.name: one for one in published.attributes} | attributes
         capacity = {one.name: one for one in published.capacity} | capacity
+    _refuse_second(terms.attributes, "attributes", {*attributes, *RESERVED}, driver, node, place)
+    _refuse_second(terms.capacity, "capacity", capacity.keys(), driver, node, place)
     if len(attributes) + len(capacity) > MOST:
         message = f"has {len(attributes)} attributes and {len(capacity)} capacities, and may have {MOST}"
         place.report(node, message, "a device in a slice has at most 32, with those that devhost needs")
@@ -76,6 +78,19 @@ def _check(wanted: Mapping[str, Alias], key: str, backend: type[Backend], node: 
         elif not _is_source(one.source, backend):
             message = f"backend {backend.name} has no attribute {shown(one.source)}"
             where.report(entry.value, message, suggest(one.source, backend.attributes, "attributes"))
+
+
+def _refuse_second(
+    wanted: Collection[str], key: str, others: Collection[str], driver: str, node: Fields, place: Place
+) -> None:
+    """Complains about names with the driver's domain that are there without it: to Kubernetes they are one."""
+    for name in wanted:
+        domain, _, bare = name.rpartition("/")
+        if driver and domain == driver and bare in others:
+            values = node.entries[key].value
+            assert isinstance(values, Fields)  # it has been read as a mapping
+            message = f"is also published as {bare}, which is the same name: {driver} is the driver"
+            place.key(key).key(name).report(values.entries[name], message, f"write {bare}, or remove it")
 
 
 def _name_problem(name: str) -> str:

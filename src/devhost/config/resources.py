@@ -127,6 +127,7 @@ def read_resource_options(
         return WRONG
     guarded(lambda: bool(getattr(options, "prepares", True)), node, what, place)
     guarded(lambda: _check_uses(options), node, what, place)
+    guarded(lambda: _check_only_for(options, where, node, place), node, what, place)
     reason = guarded(lambda: _why_alone(options), node, what, place)
     if reason is not WRONG and reason:
         _check_alone(one_line(reason, 300), share, exclusive, node, place)
@@ -168,6 +169,15 @@ def _check_uses(options: object) -> None:
         raise TypeError(f"uses is {type(uses).__name__}, not a collection of texts")
     if odd := [use for use in uses if not isinstance(use, str)]:
         raise TypeError(f"uses has {odd[0]!r} in it, which is not text")
+
+
+def _check_only_for(options: object, where: Where, node: Fields, place: Place) -> None:
+    """Complains about keys that are for other devices than the entry can get."""
+    for key, known in getattr(options, "only_for", {}).items():
+        if not may_hold(where, known):
+            kind = ", ".join(f"{name}: {value}" for name, value in known.items())
+            message = f"is only for devices with {kind}, and where selects none"
+            place.key(key).report(node.entries[key].value, message, "remove it, or change where")
 
 
 def read_third_party(node: Node, cls: type, what: str, place: Place) -> Any:
@@ -304,7 +314,7 @@ def _entry(
     terms = values.pop("dra", ResourceDra())
     _check_claim_options(terms.claim_options, backend, node, place)
     dra = node.entries["dra"].value if "dra" in node.entries else None
-    attributes, capacity = read_published(terms, backend, dra, place.key("dra"))
+    attributes, capacity = read_published(terms, backend, dra, terms.driver or driver, place.key("dra"))
     return ResourceSettings(
         index=index,
         name=name or "",
@@ -319,7 +329,7 @@ def _entry(
             tuple(terms.claim_options),
             attributes,
             capacity,
-            only=terms.profile is not None,
+            profile=terms.profile,
             lists=terms.lists,
             taints=FrozenDict(
                 (cause, effect) for cause in Cause if (effect := getattr(terms.taints, cause.value))

@@ -72,7 +72,7 @@ def aliased(terms: DraTerms, resource: str, device: Device, others: Mapping[str,
             capacity.append((one.name, quantity(value, one.unit)))
         else:
             left_out.append((one.name, f"{value} is no capacity"))
-    return Aliased(tuple(attributes), tuple(capacity), terms.only, tuple(left_out))
+    return Aliased(tuple(attributes), tuple(capacity), terms.profile is not None, tuple(left_out))
 
 
 def _values(

@@ -28,6 +28,9 @@ _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/?]+))/(?P<version>[^/?]+)"
     r"(?:/namespaces/[^/?]+)?/(?P<resource>[^/?]+)(?:/(?P<name>[^/?]+))?"
 )
+_DENIED = re.compile("denied (the )?request")
+"""The texts of policies (validating/dispatcher.go) and webhooks (webhook/errors/statuserror.go)."""
+
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "UNKNOWN_CA")
 
@@ -65,6 +68,11 @@ class ApiError(ApiFailure):
         super().__init__(*self._words(request or Request("GET", "an object"), source))
 
     @property
+    def denied(self) -> bool:
+        """Whether a policy or a webhook refuses this object; devhost may have the right to others."""
+        return self.status == 403 and _DENIED.search(self.text) is not None
+
+    @property
     def absent(self) -> bool:
         """Whether the API server has no such object."""
         return self.status == 404 and not self.no_api
@@ -81,7 +89,7 @@ class ApiError(ApiFailure):
             reason = "the API server does not accept devhost's credentials (HTTP 401)"
             return reason, f"renew the token or the client certificate{f' in {source}' if source else ''}"
         if self.status == 403:
-            hint = "" if "ValidatingAdmissionPolicy" in text else "devhost's ClusterRole must allow it"
+            hint = "" if self.denied else "devhost's ClusterRole must allow it"
             return f"permission denied to {request}: {text or 'HTTP 403'}", hint
         if self.status == 410:
             return f"the API server cannot {request} from this version on (HTTP 410): {text}", ""

@@ -21,11 +21,15 @@ _LAST_NUMBER = re.compile(r"\d+$")
 
 @frozen
 class Published:
-    """What a driver publishes of a device that a backend has found."""
+    """What a driver publishes of a device that a backend has found.
+
+    ``driver`` is its name; empty if all names have a domain, so that readers find them with any driver.
+    """
 
     backend: str
     attributes: tuple[Alias, ...]
     capacity: tuple[Alias, ...] = ()
+    driver: str = ""
 
 
 def version(value: AttributeValue) -> Version | None:
@@ -108,6 +112,7 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("cudaDriverVersion", "cudaVersion", version),
         ),
         (_MEMORY,),
+        "gpu.nvidia.com",
     ),
     Profile.AMD: Published(
         "gpu",
@@ -124,6 +129,7 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("partitionProfile", "profile"),
         ),
         (_MEMORY,),
+        "gpu.amd.com",
     ),
     Profile.INTEL: Published(
         "gpu",
@@ -135,6 +141,7 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("pciRoot", "pcieRoot", bus),
         ),
         (_MEMORY, Alias("millicores", "id", always(1000))),
+        "gpu.intel.com",
     ),
     Profile.DRANET: Published(
         "sriov",

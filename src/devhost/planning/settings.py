@@ -169,7 +169,7 @@ class DraTerms:
     resource name. With ``extended_name`` pods may request the class by the resource name.
     ``claim_options`` are the keys of the entry's backend options that the configuration of a claim may set;
     that of a class may set all of them. ``attributes`` and ``capacity`` are published besides the backend's
-    attributes; ``only`` they, if the entry has a profile. Without ``lists``, no attribute is a list.
+    attributes; with a ``profile`` in place of these. Without ``lists``, no attribute is a list.
     ``taints`` has the effect of each cause with a separate taint. ``driver`` is the DRA driver that the entry
     names; empty if it names none. With ``counters``, devices that exclude each other are offered together,
     and schedulers decide.
@@ -180,7 +180,7 @@ class DraTerms:
     claim_options: tuple[str, ...] = ()
     attributes: tuple[Alias, ...] = ()
     capacity: tuple[Alias, ...] = ()
-    only: bool = False
+    profile: Profile | None = None
     lists: bool = False
     taints: Mapping[Cause, Effect] = OF_ANY
     driver: str = ""

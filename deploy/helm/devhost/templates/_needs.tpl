@@ -82,7 +82,8 @@ docs/device-info.md explain why; tests/chart has a case for each.
 {{- $processes := include "devhost.wanted" (list .Values.hostPID $occupied) -}}
 {{- if eq $processes "true" -}}{{- $files = append $files "/var/log/pods" -}}{{- end -}}
 {{- $least := hasKey $used "gpu" | ternary "gpu" "unprivileged" -}}
-{{- $profile := include "devhost.wanted" (list .Values.securityProfile (or $programs $toolkit $gpu.partitions $instances | ternary "privileged" $least)) -}}
+{{- $privileged := or $programs $toolkit $instances (not (empty $gpu.partitions)) -}}
+{{- $profile := include "devhost.wanted" (list .Values.securityProfile (ternary "privileged" $least $privileged)) -}}
 {{- $needed := list -}}
 {{- if $eswitch -}}{{- $needed = append $needed "NET_ADMIN" -}}{{- end -}}
 {{- if $slices -}}{{- $needed = append $needed "SYS_ADMIN" -}}{{- end -}}

@@ -50,10 +50,14 @@ KFD = "/dev/kfd"
 
 @frozen
 class DriverState:
-    """Whether an adapter can be used: its health, and why it is withheld, if it is."""
+    """Whether an adapter can be used: its health, and why it is withheld, if it is.
+
+    ``divided`` is whether it is withheld only because its virtual functions are offered instead.
+    """
 
     health: Health = HEALTHY
     withheld: str | None = None
+    divided: bool = False
 
 
 def driver_state(
@@ -74,7 +78,8 @@ def driver_state(
         are = "is" if adapter.num_vfs == 1 else "are"
         plural = "s" * (adapter.num_vfs > 1)
         text = f"it has {adapter.num_vfs} virtual function{plural}, which {are} offered instead"
-        return DriverState(_health(sysfs, adapter, adapter.nodes), text)
+        is_gpu = not drivers or adapter.driver in drivers
+        return DriverState(_health(sysfs, adapter, adapter.nodes), text, divided=is_gpu)
     if adapter.driver and drivers and adapter.driver not in drivers:
         text = f"it is bound to {adapter.driver}, which makes no GPU of it for containers"
         return DriverState(unhealthy(f"it is bound to {adapter.driver}"), text)
@@ -375,7 +380,13 @@ class DrmVendor:
         claims = own_claims(adapter) | {claim.node(node) for node in facts.extra_nodes}
         reserved = SHOWS_CONSOLE if attributes[PURPOSE] else None
         made = device(
-            adapter, attributes, state.health, withheld=state.withheld, reserved=reserved, claims=claims
+            adapter,
+            attributes,
+            state.health,
+            withheld=state.withheld,
+            reserved=reserved,
+            claims=claims,
+            divided=state.divided,
         )
         return Card(made, self.vendor, facts)
 

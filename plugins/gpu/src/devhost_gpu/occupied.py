@@ -69,7 +69,7 @@ class Occupied:
         asked, held, now = self._ask(), self._context.held(), self._clock()
         cards, pods = self._cards(), _Pods(self._sysfs)
         # NVML's process ids are those of this process's namespace, the kernel's are those of the node
-        unknown = () if self._sees_node() else (NVIDIA,)
+        unknown = () if sees_node(self._sysfs) else (NVIDIA,)
         found = {
             name: pids for name, pids in asked.items() if name in cards and cards[name].vendor not in unknown
         }
@@ -116,7 +116,7 @@ class Occupied:
 
     def problems(self, cards: Mapping[str, Card]) -> Iterator[MissingDriver]:
         """Why the processes of a card cannot be checked."""
-        if not self._sees_node() and any(card.vendor == NVIDIA for card in cards.values()):
+        if not sees_node(self._sysfs) and any(card.vendor == NVIDIA for card in cards.values()):
             reason = (
                 "backends.gpu.occupied has no effect: devhost does not share the process ids of the node "
                 "(set hostPID: true in its pod, ProtectProc=default in its unit)"
@@ -130,16 +130,6 @@ class Occupied:
             )
             yield MissingDriver("AMD GPUs", reason, makes_device=False)
 
-    def _sees_node(self) -> bool:
-        """Whether process ids of this process are those of the node."""
-        proc = f"{self._sysfs.prefix}/proc"
-        try:
-            own = os.readlink(f"{proc}/self")  # noqa: PTH115 - a plain string path
-        except OSError:
-            return False
-        hides = any(f" {proc} " in line and "hidepid=" in line for line in read_lines(OWN_MOUNTS))
-        return own == str(os.getpid()) and not hides
-
     def _comm(self, pid: int) -> str:
         data = read_bytes(f"{self._sysfs.prefix}/proc/{pid}/comm", 64) or b""
         return printable(data.removesuffix(b"\n").decode(errors="surrogateescape"))
@@ -147,6 +137,17 @@ class Occupied:
     def _cgroup(self, pid: int) -> bytes | None:
         """The control groups of a process; ``None`` if it has ended."""
         return read_bytes(f"{self._sysfs.prefix}/proc/{pid}/cgroup", _CGROUP_LIMIT)
+
+
+def sees_node(sysfs: Sysfs, mounts: str = OWN_MOUNTS) -> bool:
+    """Whether process ids of this process are those of the node, by the file with its mounts."""
+    proc = f"{sysfs.prefix}/proc"
+    try:
+        own = os.readlink(f"{proc}/self")  # noqa: PTH115 - a plain string path
+    except OSError:
+        return False
+    hides = any(f" {proc} " in line and "hidepid=" in line for line in read_lines(mounts))
+    return own == str(os.getpid()) and not hides
 
 
 class _Pods:

@@ -13,7 +13,7 @@ from devhost.backend import Conditions, OptionError, option
 from devhost.backend.frozen import frozen
 from devhost.backend.where import Where, covers, may_hold
 
-from .attributes import OF_WHOLE
+from .attributes import GPU, OF_WHOLE
 from .discovery import AMD, NVIDIA
 
 Strategy = Literal["envvar", "volume-mounts", "device-specs", "cdi"]
@@ -327,7 +327,7 @@ class GpuOptions:
         if len(self.partitions) > MOST_LAYOUTS:
             raise OptionError(f"must have at most {MOST_LAYOUTS} members", key="partitions")
         for number, layout in enumerate(self.partitions):
-            if layout.mig is not None and getattr(self, "mig", "static") == "dynamic":
+            if layout.mig is not None and self.mig == "dynamic":
                 raise OptionError(
                     "cannot be together with mig: dynamic, which creates the instances that claims need",
                     key=f"partitions[{number}].mig",
@@ -473,6 +473,11 @@ class GpuResourceOptions:
         firmware = [FIRMWARE] if self.firmware else []
         time_slice = [TIME_SLICE] if self.time_slice else []
         return [*firmware, *time_slice, *self.limiters]
+
+    @property
+    def only_for(self) -> Mapping[str, Mapping[str, str]]:
+        """The devices that keys are for."""
+        return {"timeSlice": {"vendor": NVIDIA, "kind": GPU}} if self.time_slice else {}
 
     @property
     def prepares(self) -> bool:

@@ -161,6 +161,7 @@ def device(
     reserved: str | None = None,
     claims: frozenset[str] = frozenset(),
     part_of: frozenset[str] = frozenset(),
+    divided: bool = False,
 ) -> Device:
     """The device of an adapter, without attributes that are empty or ``None``."""
     return Device(
@@ -173,6 +174,7 @@ def device(
         health=health,
         withheld=withheld,
         reserved=reserved,
+        divided=divided,
     )
 
 

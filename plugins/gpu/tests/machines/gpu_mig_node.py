@@ -74,7 +74,10 @@ class Node:
     def recorded(self) -> list[dict[str, str]]:
         """What the record has."""
         file = self.machine.root / FILE.lstrip("/")
-        rows = json.loads(file.read_bytes())["made"] if file.exists() else []
+        try:
+            rows = json.loads(file.read_bytes())["made"]
+        except FileNotFoundError:  # it has no empty record
+            rows = []
         names = {gpu: address for address, gpu in self.machine.uuids.items()}
         return [{"device": self.id(name, start, names[gpu])} for gpu, _, start, _, name in rows]
 

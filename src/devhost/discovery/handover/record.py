@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,12 @@ class HandoverRecord:
             return await self._worker.call(FILE_DEADLINE, _read, self._file)
         except FileNotFoundError:
             return ()
-        except (BackendTimeout, EnvironmentFailure, OSError, ValueError, TypeError, LookupError) as error:
-            log.error("the record of used devices is not read", file=str(self._file), reason=one_line(error))
-            return ()
+        except (BackendTimeout, EnvironmentFailure, OSError) as error:
+            reason = one_line(error)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            reason = "it is damaged"
+        log.error("the record of used devices is not read", file=str(self._file), reason=reason)
+        return ()
 
     async def write(self, rows: Sequence[Row]) -> None:
         """Replaces the record; each failure is logged once."""
@@ -87,7 +90,7 @@ class HandoverRecord:
 
 def _read(file: Path) -> list[Row]:
     rows = json.loads(trusted.content(file, MAX_BYTES))["given"]
-    return [Row(_given(row), row["used"], row["released"]) for row in rows]
+    return [Row(_given(row), _texts(row["used"]), bool(row["released"])) for row in rows]
 
 
 def _write(file: Path, rows: Sequence[Row]) -> None:
@@ -115,8 +118,21 @@ def _given(row: Mapping[str, Any]) -> Given:
     additions = Edits(
         nodes=tuple(DeviceNode(**one) for one in row["nodes"]),
         mounts=tuple(Mount(**one) for one in row["mounts"]),
-        env=row["env"],
-        annotations=row["annotations"],
-        cdi_devices=tuple(row["cdiDevices"]),
+        env=_pairs(row["env"]),
+        annotations=_pairs(row["annotations"]),
+        cdi_devices=_texts(row["cdiDevices"]),
     )
-    return Given(row["backend"], frozenset(row["devices"]), row["resource"], tuple(row["tokens"]), additions)
+    backend, resource = _texts((row["backend"], row["resource"]))
+    return Given(backend, frozenset(_texts(row["devices"])), resource, _texts(row["tokens"]), additions)
+
+
+def _pairs(values: Mapping[Any, Any]) -> dict[str, str]:
+    return dict(zip(_texts(values), _texts(values.values()), strict=True))
+
+
+def _texts(values: Iterable[Any]) -> tuple[str, ...]:
+    """These texts. Raises ``TypeError`` if one is something else."""
+    found = tuple(values)
+    if isinstance(values, str) or not all(isinstance(one, str) for one in found):
+        raise TypeError("not texts")
+    return found

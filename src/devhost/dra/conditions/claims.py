@@ -256,8 +256,9 @@ class ClaimStatus:
         """
         claim = one.claim
         path = f"{API}/namespaces/{quote(claim.namespace, '')}/resourceclaims/{quote(claim.name, '')}"
+        fresh = known is None or known.source is not one.source
         try:
-            if known is None or known.source is not one.source:
+            if known is None or fresh:
                 known = self._read(await self._api.get(path), one)
                 if known is None or known.devices == one.devices:
                     return known or _Known(one.source, one.devices, {})
@@ -269,9 +270,11 @@ class ClaimStatus:
             }
             stored = await self._apply(f"{path}/status", one, since)
         except ApiError as error:
-            if not error.absent:
+            if error.absent:
+                return _Known(one.source, one.devices, {})  # the claim is gone
+            if fresh or not _concerns_one(error):
                 raise
-            return _Known(one.source, one.devices, {})  # the claim is gone
+            return await self._write(one, None)  # it may have been replaced, or allocated again
         if not one.devices.keys() <= self._devices_of(stored).keys():
             raise EnvironmentFailure(_DROPPED, "it needs the feature gate DRAResourceClaimDeviceStatus")
         self._not_before[claim.uid] = self._clock.time() + GAP
@@ -373,7 +376,7 @@ def _cut(message: str) -> str:
 
 def _concerns_one(error: ApiError | Malformed) -> bool:
     """Whether the API server may accept the status of other claims."""
-    return isinstance(error, Malformed) or error.status in (400, 409, 413, 422)
+    return isinstance(error, Malformed) or error.denied or error.status in (400, 409, 413, 422)
 
 
 def _iso(seconds: float) -> str:

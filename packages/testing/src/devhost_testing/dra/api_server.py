@@ -201,7 +201,7 @@ class ApiServer:
         self._raw.append(raw)
 
     def answer_write(self, status: int, body: bytes) -> None:
-        """Answers the next create or update with an error that has this body."""
+        """Answers the next create, update or patch with an error that has this body."""
         self._refusals.append((status, body))
 
     def hang_up_writes(self, n: int) -> None:
@@ -335,7 +335,7 @@ class ApiServer:
 
     def _answer(self, request: Request) -> tuple[int, dict[str, str], bytes | _Watch]:
         headers: dict[str, str] = {}
-        if self._refusals and request.method in ("POST", "PUT"):
+        if self._refusals and request.method in ("POST", "PUT", "PATCH"):
             status, refusal = self._refusals.pop(0)
             return status, headers, refusal
         if self._absent and request.path.startswith(self._absent):
