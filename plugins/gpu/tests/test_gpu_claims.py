@@ -71,9 +71,7 @@ def test_every_partition_has_separate_claims(looking: BackendFixture, tmp_path: 
     assert not wholes & set(claims)
 
 
-COUNTED = (
-    "{name: example.com/gpu, backend: gpu, where: {vendor: intel}, serve: dra, dra: {counters: true}}"
-)
+COUNTED = "{name: example.com/gpu, backend: gpu, where: {vendor: intel}, serve: dra, dra: {counters: true}}"
 
 
 def test_a_gpu_and_its_virtual_functions_are_published_with_shared_counters(
@@ -81,7 +79,10 @@ def test_a_gpu_and_its_virtual_functions_are_published_with_shared_counters(
 ) -> None:
     """A scheduler can give the GPU, or some of its functions, and never both."""
     plan = planned(looking, tmp_path, COUNTED, before="dra: {driver: devhost.example.com}")
-    offers = [Offered(one.device, one.device.health, counters=True) for one in plan.resources["example.com/gpu"].offers]
+    offers = [
+        Offered(one.device, one.device.health, counters=True)
+        for one in plan.resources["example.com/gpu"].offers
+    ]
     pool = Pool("devhost.example.com", "node", "example.com/gpu", "gpu")
     slices, left_out = pool.slices(offers)
     assert not left_out
