@@ -232,7 +232,11 @@ def test_the_default_configuration_is_valid_with_any_set_of_packages() -> None:
     ("dra", "of_entry", "note"),
     [
         ("a.example.com", "", "looks for the driver gpu.nvidia.com, not a.example.com"),
-        ("gpu.nvidia.com", ", driver: b.example.com", "looks for the driver gpu.nvidia.com, not b.example.com"),
+        (
+            "gpu.nvidia.com",
+            ", driver: b.example.com",
+            "looks for the driver gpu.nvidia.com, not b.example.com",
+        ),
         ("gpu.nvidia.com", "", ""),
         ("a.example.com", ", driver: gpu.nvidia.com", ""),
     ],

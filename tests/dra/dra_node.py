@@ -153,8 +153,8 @@ class Cluster:
         """Makes a claim to which a scheduler has allocated devices, each as pool and name.
 
         ``drivers`` are those of the devices, if they are of several. With ``share``, the share id, it has one
-        slot of each, or what is ``consumed``. It is reserved for ``pod``, if one is named. ``config`` has opaque
-        configurations.
+        slot of each, or what is ``consumed``. It is reserved for ``pod``, if one is named. ``config`` has
+        opaque configurations.
         """
         reserved = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}] if pod else []
         used = consumed or {f"{DRIVER}/slots": "1"}

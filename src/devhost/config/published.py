@@ -30,7 +30,8 @@ def read_published(
 ) -> tuple[tuple[Alias, ...], tuple[Alias, ...]]:
     """The attributes and the capacities by the terms of an entry; what is wrong with them is reported.
 
-    ``node`` is the value of its key ``dra``, ``driver`` the DRA driver. A name of the file has precedence over that of a profile.
+    ``node`` is the value of its key ``dra``, ``driver`` the DRA driver. A name of the file comes before that
+    of a profile.
     """
     if not (terms.profile or terms.attributes or terms.capacity) or not isinstance(node, Fields):
         return (), ()
@@ -83,7 +84,7 @@ def _check(wanted: Mapping[str, Alias], key: str, backend: type[Backend], node: 
 def _refuse_second(
     wanted: Collection[str], key: str, others: Collection[str], driver: str, node: Fields, place: Place
 ) -> None:
-    """Complains about names with the driver's domain that are there without it: to Kubernetes they are one."""
+    """Complains about names that are there with the domain of the driver and without: Kubernetes sees one."""
     for name in wanted:
         domain, _, bare = name.rpartition("/")
         if driver and domain == driver and bare in others:
