@@ -71,23 +71,28 @@ def complete_sets(every: Sequence[At], chosen: tuple[At, ...] = ()) -> Iterator[
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_counters_allow_exactly_the_sets_that_a_gpu_can_have(
+def test_counters_and_claims_allow_exactly_the_sets_that_a_gpu_can_have(
     nvidia: NvidiaMachine, at: Open, model: str
 ) -> None:
     nvidia.divisible(A, model)
-    slices = slices_of(at(nvidia, GpuOptions(mig="dynamic")).look())
+    devices = at(nvidia, GpuOptions(mig="dynamic")).look()
+    slices = slices_of(devices)
     ((counters,),) = [one.counters for one in slices if one.counters]
     most = amounts(counters["counters"])
     taken: dict[At, dict[str, int]] = {}
+    claims: dict[At, frozenset[str]] = {}  # with which devhost itself decides
     named = {one["attributes"]["id"]["string"]: one for some in slices for one in some.devices}
     for profile, start in placements(model):
         label = profile.name.replace("+", "-").replace(".", "")
-        (consumed,) = named[f"{nvidia.uuids[A].lower()}-{label}-{start}"]["consumesCounters"]
+        name = f"{nvidia.uuids[A].lower()}-{label}-{start}"
+        claims[profile, start] = devices[name].claims
+        (consumed,) = named[name]["consumesCounters"]
         assert consumed["counterSet"] == counters["name"]
         taken[profile, start] = amounts(consumed["counters"])
     assert len(taken) == len(named)
     for one, other in combinations(taken, 2):
         assert fits([taken[one], taken[other]], most) == compatible(one, other), (one, other)
+        assert claims[one].isdisjoint(claims[other]) == compatible(one, other), (one, other)
     number = 0
     for some in complete_sets([*taken]):
         number += 1
