@@ -346,7 +346,8 @@ class ResourceSettings:
         missing = [path for path in self.required if path in absent]
         if not missing:
             return HEALTHY
-        return unhealthy(f"{absent_paths(missing)}: give needs {'them' if missing[1:] else 'it'}", Cause.MISSING)
+        needs = f"give needs {'them' if missing[1:] else 'it'}"
+        return unhealthy(f"{absent_paths(missing)}: {needs}", Cause.MISSING)
 
 
 @frozen
