@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -81,6 +81,9 @@ class FakeSource:
 
     async def restored(self, denied: Mapping[str, Sequence[str]]) -> list[str]:
         return [device for device, paths in denied.items() if not self.missing & set(paths)]
+
+    async def absent(self, paths: Iterable[str]) -> frozenset[str]:
+        return frozenset(self.missing & set(paths))
 
     def watch(self) -> AsyncIterator[Event] | None:
         self.watches.append(now())

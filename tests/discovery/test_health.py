@@ -133,7 +133,7 @@ def test_a_denied_device_is_unhealthy_until_all_missing_paths_are_back() -> None
     ward = HealthTracker()
     ward.report_missing("d0", ["/dev/a", "/dev/b"])
     assert ward.missing_paths == {"d0": ("/dev/a", "/dev/b")}
-    assert ward.verdict(GOOD, 1.0) == unhealthy("/dev/a, /dev/b does not exist on the node: a pod needed it")
+    assert ward.verdict(GOOD, 1.0) == unhealthy("/dev/a, /dev/b do not exist on the node: a pod needed them")
     assert ward.verdict(Device("d1"), 1.0) == HEALTHY
     ward.paths_restored("d0")
     ward.paths_restored("never denied")

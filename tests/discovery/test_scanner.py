@@ -229,6 +229,29 @@ def test_a_denied_device_is_reported_at_once_and_checked_more_often_until_it_is_
     virtual(main())
 
 
+def test_a_path_that_give_needs_is_looked_for_ever_less_often_until_it_is_back(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        scene.discovery.required = frozenset({"/dev/ctl"})
+        scene.source.missing = {"/dev/ctl"}
+        async with scene.running():
+            await asyncio.sleep(200)
+            assert scene.source.times == pytest.approx([0, 5, 15, 35, 75, 135, 195], abs=0.1)
+            scene.source.missing = set()
+            scene.discovery.request_scan(event(1))
+            await asyncio.sleep(1)
+            assert not scene.discovery.health.absent, "an event is enough"
+            looks = len(scene.source.looks)
+            scene.source.missing = {"/dev/ctl"}
+            scene.discovery.request_scan(event(2))
+            await asyncio.sleep(1)
+            assert scene.discovery.health.absent
+            await asyncio.sleep(NODE.missing_resync)
+            assert len(scene.source.looks) == looks + 2, "it begins again"
+
+    virtual(main())
+
+
 def test_only_changes_are_reported_and_an_unchanged_device_stays_the_same_object(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene()

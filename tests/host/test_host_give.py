@@ -114,7 +114,7 @@ async def test_devices_whose_pods_would_be_refused_are_unhealthy_in_that_resourc
         await node.until(lambda: len(node.kubelet.devices(CARD)) == 2)
         assert not node.kubelet.healthy(CARD)
         (device, _) = status(node.host)["resources"][0]["devices"]
-        assert device["reason"] == "/dev/kfd, /opt/lib does not exist on the node: give needs it"
+        assert device["reason"] == "/dev/kfd, /opt/lib do not exist on the node: give needs them"
         (node.root / "dev" / "kfd").touch()
         (node.root / "opt" / "lib").mkdir(parents=True)
         node.look()

@@ -220,6 +220,27 @@ def test_a_claim_gets_no_instance_that_is_being_destroyed(node: Node) -> None:
     assert edits.env["NVIDIA_VISIBLE_DEVICES"] == made["uuid"]
 
 
+@pytest.mark.parametrize("end", ["release", "close"])
+def test_no_further_instance_is_destroyed_after_the_driver_is_released(node: Node, end: str) -> None:
+    node.prepare("1g.10gb", 0)
+    node.prepare("1g.10gb", 1)
+    node.desk.look()
+    node.unprepare("1g.10gb", 0)
+    node.unprepare("1g.10gb", 1)
+    hang = node.machine.nvml.fault("nvmlComputeInstanceDestroy", hang=600)
+    node.desk.settle()
+    node.desk.until(lambda: node.desk.nvidia.client.processes[1:])  # of the first destruction
+    node.desk.nvidia.release() if end == "release" else node.desk.nvidia.close()
+    node.machine.nvml.fix(hang)
+    node.desk.until(lambda: all(one.name != "mig-instances" for one in threading.enumerate()))
+    assert len(node.instances()) == (2 if end == "release" else 1)
+    assert len(node.recorded()) == 2, "what comes after it finds out what was destroyed"
+    node.crash()
+    node.start()
+    node.settle()
+    assert not node.instances()
+
+
 # Crashes, restarts and others
 
 

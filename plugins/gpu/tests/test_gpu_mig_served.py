@@ -25,8 +25,11 @@ class MigNode(DraNode):
     def __init__(self, place: Path, machine: NvidiaMachine) -> None:
         super().__init__(place, QUICK, gpu_with(Environment(Timings(check=0.1, first_delay=0.1))))
         self.machine = machine
+        self.configure("dynamic")
+
+    def configure(self, mig: str) -> None:  # type: ignore[override]
         self.node.configure(
-            f"dra: {{driver: devhost.example.com}}\nresources: [{ENTRY}]\nbackends: {{gpu: {{mig: dynamic}}}}"
+            f"dra: {{driver: devhost.example.com}}\nresources: [{ENTRY}]\nbackends: {{gpu: {{mig: {mig}}}}}"
         )
 
     def id(self, label: str) -> str:
@@ -77,6 +80,24 @@ async def test_an_instance_outlives_a_restart_as_long_as_its_claim(node: MigNode
         assert not (await node.prepare(kept))[kept.uid].error
         await node.settled()
         assert node.made() == [(0, 2)]
+
+
+async def test_without_the_key_an_instance_is_not_offered_while_its_claim_holds_it(node: MigNode) -> None:
+    async with node.node.served():
+        await node.node.until(lambda: node.published().get("example.com/mig"))
+        claim = node.allocate("training", node.name_of(node.id("2g20gb-0")), pod="p")
+        await node.prepare(claim)
+        (mig,) = [one["uuid"] for one in node.machine.nvml.instances() if one["word"] == "mig"]
+        theirs = node.machine.nvml.partition(node.machine.uuids[A], "1g.10gb", 4)
+        node.configure("static")
+        await node.node.reload()
+        await node.node.until(lambda: node.published().get("example.com/mig") == {theirs})
+        await node.settled()
+        assert node.published()["example.com/mig"] == {theirs}
+        await node.unprepare(claim)
+        node.node.look()
+        await node.node.until(lambda: node.published()["example.com/mig"] == {theirs, mig})
+        assert node.made() == [(0, 2), (4, 1)]
 
 
 async def test_an_error_of_the_driver_is_what_the_kubelet_shows(node: MigNode) -> None:

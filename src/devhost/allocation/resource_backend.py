@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from devhost.backend import AllocateRequest, Consumed, NoOptions, templates
-from devhost.backend.errors import AllocationError, BackendError, one_line, words
+from devhost.backend.errors import AllocationError, BackendError, absent_paths, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
 from devhost.backend.sysfs import node_number
@@ -162,7 +162,7 @@ class ResourceBackend:
     def lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
         """The error for paths that devices lack, by the devices' ids."""
         paths = sorted({path for paths in missing.values() for path in paths})
-        return MissingPath(f"{self.resource}: {', '.join(paths)} does not exist on the node")
+        return MissingPath(f"{self.resource}: {absent_paths(paths)}")
 
     def documents(self, devices: Sequence[Device], terms: Terms) -> dict[str, Document]:
         """The device-info of these devices, by id. Runs on the backend's thread."""

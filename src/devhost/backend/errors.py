@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .frozen import frozen
 
@@ -136,6 +136,11 @@ def typed(error: BaseException) -> str:
     """The same after the exception's type, for its author: ``ValueError: not a number``."""
     text = words(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def absent_paths(paths: Sequence[str]) -> str:
+    """That host paths do not exist."""
+    return f"{', '.join(paths)} {'do' if paths[1:] else 'does'} not exist on the node"
 
 
 def one_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from devhost.backend.errors import absent_paths
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, NO_REASON, Cause, Device, Health, sound_health, unhealthy
 
@@ -247,7 +248,7 @@ class HealthTracker:
         if not device.health.healthy:
             return device.health
         if missing := self.missing_paths.get(device.id):
-            reason = f"{', '.join(missing)} does not exist on the node: a pod needed it"
+            reason = f"{absent_paths(missing)}: a pod needed {'them' if missing[1:] else 'it'}"
             return unhealthy(reason, Cause.MISSING)
         probed = self._probed.get(device.id, HEALTHY)
         return worst(_found(self.reported, device.id), probed) if self.reported else probed

@@ -130,6 +130,8 @@ class Scanner:
         self._event_at: float | None = None
         self._full = False
         self._resynced_at: float | None = None
+        self._pause = timing.resync
+        self._pauses = Backoff(timing.missing_resync, timing.resync, jitter=0.0)
         self._failing = NOT_FAILING
         self._degraded = Incident()
         self._event_failures = FailureLog(
@@ -219,11 +221,7 @@ class Scanner:
     def _resync_at(self) -> float:
         if self._resynced_at is None:
             return self._clock.time()
-        return self._resynced_at + (
-            self._timing.missing_resync
-            if self.health.missing_paths or self.health.absent
-            else self._timing.resync
-        )
+        return self._resynced_at + (self._timing.missing_resync if self.health.missing_paths else self._pause)
 
     async def watch(self) -> None:
         """Follows the backend's own event source, if it has one, and restarts it when it fails."""
@@ -304,7 +302,12 @@ class Scanner:
         self._failing = NOT_FAILING
         self._scanned.set()
         # publish what has changed
-        changed = bool(restored) or absent != self.health.absent
+        changed = bool(restored)
+        if absent != self.health.absent:
+            changed = True
+            self._pauses.reset()
+        if changed or full:
+            self._pause = self._pauses.delay() if absent else self._timing.resync
         self.health.absent = absent
         changed |= runner.missing_drivers != self.condition.missing_drivers
         self.condition = replace(self.condition, missing_drivers=runner.missing_drivers)

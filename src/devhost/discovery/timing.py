@@ -13,7 +13,9 @@ class Timing:
     """Between full scans, and between probes: a safeguard against lost events."""
 
     missing_resync: float = 5.0
-    """Between full scans while a device waits for a host path that was missing when a pod needed it."""
+    """Between full scans while a device waits for a host path that was missing when a pod needed it.
+
+    While one is missing that ``give`` needs, the pause doubles from here up to ``resync``."""
 
     scan_budget: float = 0.1
     """Total duration of scans without a pause; sustained scans get a fifth of the time.

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from devhost.backend.errors import absent_paths
 from devhost.backend.frozen import frozen
 from devhost.backend.model import (
     HEALTHY,
@@ -345,7 +346,8 @@ class ResourceSettings:
         missing = [path for path in self.required if path in absent]
         if not missing:
             return HEALTHY
-        return unhealthy(f"{', '.join(missing)} does not exist on the node: give needs it", Cause.MISSING)
+        needs = f"give needs {'them' if missing[1:] else 'it'}"
+        return unhealthy(f"{absent_paths(missing)}: {needs}", Cause.MISSING)
 
 
 @frozen

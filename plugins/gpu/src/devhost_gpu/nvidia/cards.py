@@ -200,6 +200,9 @@ DRIVES_DISPLAY = "it only drives the display of this machine"
 """The reason for the purpose of these models."""
 
 DRIVER = "nvidia"
+
+MIG_RECORD = "/run/devhost/mig-instances.json"
+"""Which MIG instances devhost created for claims."""
 """The name of the NVIDIA kernel driver on the PCI bus."""
 
 

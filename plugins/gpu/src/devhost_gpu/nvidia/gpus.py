@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from devhost.backend import AllocationError, Context, Edits, Event, Health, NotYet, Usage, unhealthy
+from devhost.backend import AllocationError, Context, Edits, Event, Health, NotYet, Usage, claim, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.process import kill_group
@@ -24,7 +24,17 @@ from devhost_gpu.options import GpuOptions, Layout
 from devhost_gpu.vendor import Card, Change, ContainerRequest
 
 from .allocation import dev_root, edits, unallocatable
-from .cards import DRIVER, DriverFiles, GpuState, NvidiaFacts, gpu_card, health_of, mig_card, profile
+from .cards import (
+    DRIVER,
+    MIG_RECORD,
+    DriverFiles,
+    GpuState,
+    NvidiaFacts,
+    gpu_card,
+    health_of,
+    mig_card,
+    profile,
+)
 from .health import HealthMonitor, XidRule
 from .unloading import Unloading
 
@@ -138,6 +148,8 @@ class Nvidia:
             )
             if state.gpu and adapter.driver in (DRIVER, ""):
                 cards += self._mig_cards(state, problem, root)
+        if divided is None and self._sysfs.exists(MIG_RECORD):
+            cards = self._without_claimed(cards)
         cards = [self._nameable(card) for card in cards]
         self._shown = self._visible_state()
         self._log_state(adapters, cards)
@@ -149,6 +161,28 @@ class Nvidia:
             return card  # also a partition, which has a name once it exists
         why = unallocatable(card.facts, self._options)
         return replace(card, device=replace(card.device, health=unhealthy(why))) if why else card
+
+    def _without_claimed(self, cards: Sequence[Card]) -> list[Card]:
+        """Withholds the instances that claims have got with ``mig: dynamic``, which is not set any longer.
+
+        The record has no UUIDs, so that one of an equal profile on the same GPU may be withheld as well.
+        """
+        from .partitions import Record
+
+        held = self._context.held()
+        kept = {
+            (one.gpu, one.name.partition("+")[0]): one.device
+            for one in Record(self._context.root).read()
+            if held is None or claim.device("gpu", one.device) in held
+        }
+        found = []
+        for card in cards:
+            name = str(card.device.attributes.get("profile", "")).partition("+")[0]
+            if device := kept.get((str(card.device.attributes.get("parent", "")), name)):
+                why = f"it may be the instance of a claim, which got {device} before mig: dynamic was removed"
+                card = replace(card, device=replace(card.device, withheld=why))
+            found.append(card)
+        return found
 
     def notice(self, event: Event) -> None:
         """Releases the driver if a GPU is being taken away from it."""

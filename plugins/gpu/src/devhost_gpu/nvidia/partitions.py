@@ -35,9 +35,9 @@ from devhost_gpu.nvml.process import Refused
 from devhost_gpu.nvml.reports import GpuInstance, Made, Placement, Profile
 from devhost_gpu.vendor import Card
 
-from .cards import GpuState, NvidiaFacts, common_claims, present, shared_attributes
+from .cards import MIG_RECORD, GpuState, NvidiaFacts, common_claims, present, shared_attributes
 
-FILE = "/run/devhost/mig-instances.json"
+FILE = MIG_RECORD
 BOOT = "/proc/sys/kernel/random/boot_id"
 VERSION = 1
 """Of the file. A file of another version is ignored."""

@@ -250,6 +250,8 @@ class NvmlClient:
             answer = (self._run_alone(do, address, patience, arguments) or {}).get(address, {})
         except Unanswered:
             raise BackendError(f"NVML did not answer within {patience:.0f} s") from None
+        if self._is_closed:  # the backend's next object may have read the record, and finds out what was done
+            raise BackendError("NVML is released")
         if not answer:
             raise BackendError(self._problem or "NVML cannot be used now")
         if error := answer.get("error"):
@@ -264,6 +266,8 @@ class NvmlClient:
         ``None`` if it cannot be started, or one of before still runs.
         """
         with self._lock:
+            if arguments is not None and (self._is_closed or not self._scope.gpus):
+                raise BackendError("NVML is released")  # the driver may be about to be unloaded
             command, before = self._command(), self._alone.get(address)
             if command is None or (before is not None and not before.is_gone):
                 return None
