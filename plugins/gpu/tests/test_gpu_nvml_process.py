@@ -154,6 +154,34 @@ def test_changed_instances_are_reported_without_an_event_of_the_driver(
     desk.await_event("mig")
 
 
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetGpuInstanceId"])
+def test_an_instance_that_is_destroyed_while_it_is_asked_is_no_error_of_its_gpu(
+    nvidia: NvidiaMachine, start: Callable[..., Desk], call: str
+) -> None:
+    nvidia.gpu(A)
+    kept, gone = nvidia.mig(A, 1, 0), nvidia.mig(A, 2, 0)
+    desk = start(nvidia)
+    assert len(gpu(desk, A).instances) == 2
+    hang = nvidia.nvml.fault(call, gone, hang=60)
+    with pytest.raises(Unanswered):
+        desk.process.ask("inventory", [A], 0.05)
+    del nvidia.nvml.migs[gone]
+    nvidia.nvml.fix(hang)
+    desk.await_event("late")
+    assert [one.uuid for one in gpu(desk, A).instances] == [kept]
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetGpuInstanceId"])
+def test_an_instance_that_fails_while_it_exists_is_an_error(
+    nvidia: NvidiaMachine, start: Callable[..., Desk], call: str
+) -> None:
+    nvidia.gpu(A)
+    failing = nvidia.mig(A, 1, 0)
+    desk = start(nvidia)
+    nvidia.nvml.fault(call, failing, error=15)
+    assert isinstance(desk.gpus(A)[A], NvmlError)
+
+
 def test_unbinding_is_reported(nvidia: NvidiaMachine, start: Callable[..., Desk]) -> None:
     nvidia.gpu(A)
     desk = start(nvidia)

@@ -298,8 +298,7 @@ class Child:
         uuid = nvml.nvmlDeviceGetUUID(handle)
         memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle)  # not of GPUs that share the system's
         mig = optional(nvml.nvmlDeviceGetMigMode, handle)
-        migs = self._migs(handle) if mig and mig[0] else []
-        instances = [self._instance(number, one) for number, one in migs]
+        instances = self._of_migs(handle, self._instance) if mig and mig[0] else []
         self._partitions[address] = [mig, [instance["uuid"] for instance in instances]]
         self._register_events(handle, address)
         return {
@@ -323,6 +322,17 @@ class Child:
             mig = self._optional(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, number)
             if mig is not None:  # numbers may have gaps
                 found.append((number, mig))
+        return found
+
+    def _of_migs(self, gpu: Any, ask: Callable[[int, Any], Any]) -> list[Any]:
+        """The answer of each MIG instance, without those that are destroyed meanwhile."""
+        found = []
+        for number, mig in self._migs(gpu):
+            try:
+                found.append(ask(number, mig))
+            except self._nvml.NVMLError:
+                if any(number == other for other, _ in self._migs(gpu)):
+                    raise
         return found
 
     def _instance(self, number: int, mig: Any) -> dict[str, Any]:
@@ -440,11 +450,14 @@ class Child:
         nvml, optional = self._nvml, self._optional
         rates = optional(nvml.nvmlDeviceGetUtilizationRates, handle)  # not of GPUs in MIG mode
         mig = optional(nvml.nvmlDeviceGetMigMode, handle)
-        migs = self._migs(handle) if mig and mig[0] else []
+
+        def used(number: int, one: Any) -> tuple[str, list[int] | None]:
+            return nvml.nvmlDeviceGetUUID(one), self._memory(one)
+
         return {
             "busy": rates.gpu if rates else None,
             "memory": self._memory(handle),
-            "instances": {nvml.nvmlDeviceGetUUID(one): self._memory(one) for _, one in migs},
+            "instances": dict(self._of_migs(handle, used) if mig and mig[0] else ()),
         }
 
     def _processes(self, handle: Any, address: str) -> dict[str, Any]:
@@ -574,8 +587,10 @@ class Child:
     def _partition(self, gpu: Any, address: str) -> dict[str, Any]:
         """The partitioning of a GPU: its current and next MIG mode, and the UUIDs of its instances."""
         mode = self._optional(self._nvml.nvmlDeviceGetMigMode, gpu)
-        migs = self._migs(gpu) if mode and mode[0] else []
-        return {"partition": [mode, [self._nvml.nvmlDeviceGetUUID(mig) for _, mig in migs]]}
+        uuids = (
+            self._of_migs(gpu, lambda _, mig: self._nvml.nvmlDeviceGetUUID(mig)) if mode and mode[0] else []
+        )
+        return {"partition": [mode, uuids]}
 
 
 def _error(error: Any) -> dict[str, Any]:
