@@ -112,7 +112,7 @@ class NvmlClient:
         self._not_before = 0.0
         self._problem = ""
         self._hung: list[str] = []
-        self._is_closed = False
+        self._is_closed = self._is_released = False
 
     @property
     def problem(self) -> str:
@@ -147,6 +147,7 @@ class NvmlClient:
         """Makes sure that a process for this scope runs, if possible; whether it is a new one."""
         with self._lock:
             self._ending = [process for process in self._ending if not process.is_gone]
+            self._is_released = not scope.gpus
             if not scope.gpus:
                 self._end()
                 self._succeeded()
@@ -266,7 +267,7 @@ class NvmlClient:
         ``None`` if it cannot be started, or one of before still runs.
         """
         with self._lock:
-            if arguments is not None and (self._is_closed or not self._scope.gpus):
+            if arguments is not None and (self._is_closed or self._is_released):
                 raise BackendError("NVML is released")  # the driver may be about to be unloaded
             command, before = self._command(), self._alone.get(address)
             if command is None or (before is not None and not before.is_gone):
