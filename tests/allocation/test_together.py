@@ -297,7 +297,7 @@ async def test_a_pod_is_refused_when_no_device_can_be_given(rig: Rig) -> None:
     for name in "abc":
         (rig.root / "dev" / name).unlink()
     rig.show("abc")
-    with pytest.raises(MissingPath, match="/dev/a, /dev/b, /dev/c does not exist"):
+    with pytest.raises(MissingPath, match="/dev/a, /dev/b, /dev/c do not exist"):
         await rig.allocate("all::0")
     assert rig.scanner.denied.keys() == {"a", "b", "c"}
     assert "all::0" not in rig.inventory.allocations
