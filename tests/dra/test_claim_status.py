@@ -113,7 +113,7 @@ class Scene:
         self.prepare(claim, *devices)
         return claim
 
-    def ill(self, device: str, reason: str | None) -> None:
+    def health(self, device: str, reason: str | None) -> None:
         self.devices.health[device] = DeviceHealth(POOL, device, reason is None, reason or "")
 
     @asynccontextmanager
@@ -205,16 +205,16 @@ async def test_a_condition_follows_the_health_and_keeps_its_time_as_long_as_it_i
     async with scene.running():
         await scene.changes()
         first = scene.since(claim, "c0")
-        scene.ill("c0", "it is hot")
+        scene.health("c0", "it is hot")
         await scene.changes()
         assert scene.ready(claim) == {"c0": ("False", "Unhealthy", "it is hot"), "c1": PREPARED}
         second = scene.since(claim, "c0")
         assert (scene.since(claim, "c1"), first < second) == (first, True)
-        scene.ill("c0", "it is very hot\x1b[2J")
+        scene.health("c0", "it is very hot\x1b[2J")
         await scene.changes()
         assert "\x1b" not in str(scene.ready(claim))
         assert scene.since(claim, "c0") == second
-        scene.ill("c0", None)
+        scene.health("c0", None)
         await scene.changes()
         assert scene.ready(claim)["c0"] == PREPARED
         for _ in range(10):
@@ -225,14 +225,14 @@ async def test_a_condition_follows_the_health_and_keeps_its_time_as_long_as_it_i
 @pytest.mark.conformance(129)
 async def test_a_restart_writes_nothing_and_the_times_last(scene: Scene) -> None:
     claim = scene.claim(1, "c0", "c1")
-    scene.ill("c1", "it is hot")
+    scene.health("c1", "it is hot")
     async with scene.running():
         await scene.changes()
     before = scene.shown(claim)
     async with scene.running():
         await scene.changes()
         assert len(scene.server.writes) == 1
-        scene.ill("c1", "it is very hot")
+        scene.health("c1", "it is very hot")
         await scene.changes()
     assert scene.since(claim, "c1") == before["c1"]["conditions"][0]["lastTransitionTime"]
 
@@ -277,7 +277,7 @@ async def test_two_drivers_keep_the_status_of_one_claim(server: ApiServer) -> No
     async with one.running(), two.running():
         for scene in (one, two, one):
             await scene.changes()
-        one.ill("c0", "it is hot")
+        one.health("c0", "it is hot")
         await one.changes()
         await two.changes()
     assert one.ready(claim) == {"c0": ("False", "Unhealthy", "it is hot")}
@@ -305,7 +305,7 @@ async def test_the_interface_of_a_device_that_is_gone_is_still_shown(scene: Scen
     async with scene.running():
         await scene.changes()
         del scene.devices.attributes["c0"]
-        scene.ill("c0", "the device is gone")
+        scene.health("c0", "the device is gone")
         await scene.changes()
     assert scene.ready(claim)["c0"][0] == "False"
     assert scene.shown(claim)["c0"]["networkData"] == {"interfaceName": "eth7"}
@@ -337,7 +337,7 @@ async def test_a_claim_that_is_deleted_or_replaced_later_is_no_failure(scene: Sc
         scene.allocate(2, "c2", made=uid(77))
         scene.allocate(3, "another")
         for number in (1, 2, 3, 4):
-            scene.ill(f"c{number}", "it burns")
+            scene.health(f"c{number}", "it burns")
         await scene.changes()
         assert scene.ready(other)["c4"][0] == "False"
         assert scene.ready(replaced) == scene.ready(elsewhere) == {}
@@ -386,7 +386,7 @@ async def test_nothing_is_written_while_no_status_is_wanted(scene: Scene) -> Non
         await scene.changes()
         assert scene.ready(claim) == {"c0": PREPARED}
         scene.refusals.keep(False)
-        scene.ill("c0", "it is hot")
+        scene.health("c0", "it is hot")
         await scene.changes()
         assert scene.ready(claim) == {"c0": PREPARED}
 
@@ -416,7 +416,7 @@ async def test_a_device_that_flaps_causes_few_writes(scene: Scene) -> None:
     claim = scene.claim(1, "c0")
     async with scene.running():
         for number in range(120):
-            scene.ill("c0", f"{number} errors")
+            scene.health("c0", f"{number} errors")
             await scene.changes(0.5)
     assert scene.ready(claim)["c0"][0] == "False"
     assert 60 / GAP - 2 <= len(scene.server.writes) <= 60 / GAP + 1
@@ -461,7 +461,7 @@ async def test_an_api_server_that_drops_the_status_is_reported(scene: Scene) -> 
 
 async def test_messages_are_cut_and_the_number_of_refused_claims_is_bounded(scene: Scene) -> None:
     claim = scene.claim(1, "c0")
-    scene.ill("c0", "ü" * MESSAGE)
+    scene.health("c0", "ü" * MESSAGE)
     async with scene.running():
         await scene.changes()
     assert len(scene.ready(claim)["c0"][2].encode()) == MESSAGE
