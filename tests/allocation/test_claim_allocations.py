@@ -296,6 +296,8 @@ def test_what_a_claim_was_given_is_that_of_the_drivers_that_still_hold_it() -> N
     assert {one.path for one in claims.given.claims[ONE.uid].nodes} == {"/dev/card1", "/dev/new"}
     claims.released(ONE.uid, "d.e")
     assert [one.path for one in claims.given.claims[ONE.uid].nodes] == ["/dev/card1"]
+    claims.released(ONE.uid, OTHER)
+    assert not claims.given.claims, "it is not compared with devices again, also while no kubelet answers"
 
 
 def test_what_a_unit_gave_stays_when_another_driver_gives_its_part_of_the_claim() -> None:

@@ -82,6 +82,17 @@ async def test_a_silent_kubelet_is_logged_once_for_each_reason_and_its_end_once(
     assert [reason for reason in reasons if reason] == ["reason 1", "reason 2", "reason 0"]
 
 
+@pytest.mark.parametrize(("gap", "asked"), [(3600.0, 1), (0.0, 3)])
+async def test_a_kubelet_without_a_first_list_is_not_asked_for_each_claim(gap: float, asked: int) -> None:
+    source = Scripted(["no reason"] * 2)
+    holders = PodResourcesPoller(
+        source, Allocations(lambda: 0.0), lambda: None, timing=replace(FAST, question_gap=gap)
+    )
+    for _ in range(9):
+        await holders.first_list(60.0)
+    assert (source.asked, holders.listing is not None) == (asked, not gap)
+
+
 async def test_a_kubelet_that_fails_every_other_time_is_not_logged(caplog) -> None:
     caplog.set_level(logging.INFO, "devhost")
     source = Scripted(["", *["now and then", ""] * 8])

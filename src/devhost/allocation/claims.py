@@ -240,6 +240,7 @@ class ClaimAllocations:
             else:
                 del self._prepared[uid]
                 self._pods.pop(before[0], None)
+                self.given.forget_claim(uid)
             self._remove(*before, driver)
             self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
             self._report()

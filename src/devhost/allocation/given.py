@@ -163,6 +163,10 @@ class Given:
         self.claims[uid] = Gift(tuple(nodes), frozenset({uid}))
         self.changed()
 
+    def forget_claim(self, uid: str) -> None:
+        """No container has a claim any more; the record follows at the next look."""
+        self.claims.pop(uid, None)
+
     def keep(self, tokens: Callable[[Token], bool], claims: Collection[str]) -> None:
         """Forgets the gifts of what no container holds.
 

@@ -108,10 +108,16 @@ class PodResourcesPoller:
                 await self._tried.wait()
 
     async def first_list(self, within: float) -> None:
-        """Asks for the first list, and waits for it, at most ``within`` seconds; without effect after it."""
+        """Asks for the first list, and waits for it, at most ``within`` seconds; without effect after it.
+
+        A kubelet without an answer is not asked again at once: claims are prepared meanwhile.
+        """
+        if self.listing is not None:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(within), self._asking:
-                if self.listing is None:
+                again = self._schedule.last + self._timing.question_gap
+                if self.listing is None and time.monotonic() >= again:
                     await self._ask_once()
 
     def follow(self, resource: str) -> None:
