@@ -391,6 +391,7 @@ class ClaimAllocations:
             found = first(
                 index.objection(key, device, one.resource, one.exclusive, Serve.DRA, one.keys, driver=driver)
                 for index in (near, ledger.through_tokens, ledger.from_other_drivers)
+                if index
             )
             if found is not None:
                 raise _held(one.resource, device, found.reason)

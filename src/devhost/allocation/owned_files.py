@@ -65,7 +65,8 @@ class OwnedDirectory:
             return False
         self._written.pop(name, None)
         make_directory(self.directory)
-        changed = path.is_symlink() or not holds(path, data)  # the target of a link may change at any time
+        # the target of a link may change at any time
+        changed = signature is None or path.is_symlink() or not holds(path, data)
         if changed:
             # hidden, so that no program reads the unfinished file
             replace_file(path, data, f".{self.prefix}")

@@ -13,13 +13,13 @@ The kubelet repeats calls, gives up on them while they run, and calls for a clai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
+from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid, nodes_of
 from devhost.allocation.cdi.claim_metadata import place_of
 from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
@@ -51,6 +51,8 @@ from .claim_devices import (
 from .claim_objects import API, ClaimError, ClaimObject, Result, read_claim
 from .inventory import DraInventory
 from .kube import ApiError, ApiFailure, KubeApi, Unreachable
+
+T = TypeVar("T")
 
 log = get(__name__)
 
@@ -213,15 +215,18 @@ class Preparer:
     async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
         """By uid: the devices of the claim, or why it cannot be prepared."""
         wanted = {claim.uid: claim for claim in claims}
+        new: dict[ClaimHolder, ClaimRecord] = {}
         with together():
-            answers = await asyncio.gather(*map(self._prepare, wanted.values()))
+            answers = await _all([self._prepare(claim, new) for claim in wanted.values()])
+        if new:  # the answer is sent before, as that to Allocate
+            asyncio.get_running_loop().call_soon(_log_prepared, new)
         return dict(zip(wanted, answers, strict=True))
 
     async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
         """By uid: empty if the claim is released, or was not prepared; else why not."""
         wanted = {claim.uid: claim for claim in claims}
         with together():
-            answers = await asyncio.gather(*map(self._unprepare, wanted.values()))
+            answers = await _all([self._unprepare(claim) for claim in wanted.values()])
         return dict(zip(wanted, answers, strict=True))
 
     @contextmanager
@@ -318,14 +323,14 @@ class Preparer:
         pods = [(ref.namespace, pod) for pod in claim.pods]
         with nullcontext() if running else self._claims.reserved(ref, devices, pods, self.driver):
             place = place_of(ref.name, claim.pod_claim) if self.metadata else ""
-            record = await self._write(ref, chosen, place, running=running)
+            record, numbers = await self._write(ref, chosen, place, running=running)
             if turn.unprepared != calls:
                 await self._files.remove(ref.uid)
                 self.bases.pop(ref.uid, None)
                 raise _released(ref)
             self._unprepared_at.pop(ref.uid, None)
             self._claims.prepared(ref, devices, self.driver)
-            self._claims.gave(ref.uid, self._nodes(ref.uid, chosen), self.driver)
+            self._claims.gave(ref.uid, _owned(numbers, chosen), self.driver)
         return record
 
     async def release(self, uid: str) -> bool:
@@ -343,7 +348,8 @@ class Preparer:
 
     async def _write(
         self, holder: ClaimHolder, chosen: Sequence[Chosen], metadata: str, *, running: bool
-    ) -> ClaimRecord:
+    ) -> tuple[ClaimRecord, Mapping[str, str]]:
+        """Writes the file of a claim; returns the record and, by path, the numbers of the nodes in it."""
         requests = groups(chosen)
         check_limits(requests)
         for group in requests if not running else ():
@@ -371,7 +377,7 @@ class Preparer:
             await self._files.write(record, edits, texts)
         seen = tuple(seen for _, one in renderings for seen in one.seen)
         self.bases[holder.uid] = Basis(tuple(chosen), tuple(one.found for one in chosen), seen)
-        return record
+        return record, dict(nodes_of(edits.values()))
 
     async def _render(self, holder: ClaimHolder, group: Group) -> Rendering:
         """What the containers of a group get.
@@ -407,15 +413,10 @@ class Preparer:
     def _turns_of(self, group: Group) -> _Turns:
         return self._calls.setdefault(group.backend.runner.name, _Turns(1, BackendTimeout))
 
-    def _nodes(self, uid: str, chosen: Sequence[Chosen]) -> list[Node]:
-        """The nodes that the containers of a claim are given, each with the device that claims it."""
-        numbers = dict(self._files.nodes(uid))
-        devices: dict[str, list[Device]] = {}
-        for one in chosen:
-            devices.setdefault(one.found.key[0], []).extend(one.found.devices)
-        return [node for backend, some in devices.items() for node in owned(numbers, backend, some)]
-
-    async def _prepare(self, ref: ClaimHolder) -> Sequence[ClaimedDevice] | str:
+    async def _prepare(
+        self, ref: ClaimHolder, new: dict[ClaimHolder, ClaimRecord]
+    ) -> Sequence[ClaimedDevice] | str:
+        """The devices of a claim, or why it cannot be prepared; adds what is prepared now to ``new``."""
         seen: list[ClaimObject] = []
         try:
             async with asyncio.timeout(self._deadline):
@@ -429,6 +430,8 @@ class Preparer:
             return _FAILED
         else:
             self.refusals.end(ref.uid)
+            if seen:
+                new[ref] = record
             return record.devices
         if seen:
             self.refusals.add(Refusal(ref, seen[0].results, reason))
@@ -441,9 +444,8 @@ class Preparer:
             raise ClaimError(f"{ref} has an impossible uid")
         with self.turn(ref.uid) as turn:
             calls, changes = turn.unprepared, turn.changes
-            claim, record, _ = await asyncio.gather(
-                self._if_reachable(ref), self._files.read(ref.uid), self._ready()
-            )
+            await self._ready()
+            claim, record = await asyncio.gather(self._if_reachable(ref), self._files.read(ref.uid))
             async with turn.lock:
                 if record is not None or ref.uid in self._files.records or turn.changes != changes:
                     await self._files.restore([ref.uid])
@@ -459,10 +461,7 @@ class Preparer:
                 if turn.unprepared != calls:
                     raise _released(ref)
                 seen.append(claim)
-                record = await self.commit(ref, claim, turn)
-        devices = few([f"{one.pool}/{one.device}" for one in record.devices])
-        log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
-        return record
+                return await self.commit(ref, claim, turn)
 
     async def _if_reachable(self, ref: ClaimHolder) -> ClaimObject | ApiFailure:
         try:
@@ -518,6 +517,25 @@ class Preparer:
                 return _FAILED
         log.warning("a claim cannot be released", claim=str(ref), uid=ref.uid, reason=reason)
         return reason
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
+    """The results of calls at the same time; a single one, as a kubelet makes, needs no task of its own."""
+    return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+
+
+def _log_prepared(new: Mapping[ClaimHolder, ClaimRecord]) -> None:
+    for ref, record in new.items():
+        devices = few([f"{one.pool}/{one.device}" for one in record.devices])
+        log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
+
+
+def _owned(numbers: Mapping[str, str], chosen: Sequence[Chosen]) -> list[Node]:
+    """The nodes that the containers of a claim are given, each with the device that claims it."""
+    devices: dict[str, list[Device]] = {}
+    for one in chosen:
+        devices.setdefault(one.found.key[0], []).extend(one.found.devices)
+    return [node for backend, some in devices.items() for node in owned(numbers, backend, some)]
 
 
 def _released(ref: ClaimHolder) -> ClaimError:

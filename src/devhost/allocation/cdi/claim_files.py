@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -404,7 +404,9 @@ class ClaimFiles:
     def nodes(self, uid: str) -> Sequence[tuple[str, str]]:
         """The nodes in a claim's files: their paths on the host, and their numbers (``c188:0``) if known."""
         among = (self._drivers.values() if not self._driver else ()) or (self,)
-        return [node for one in among if uid in one._known for node in _nodes(one._known[uid].data)]
+        data = [one._known[uid].data for one in among if uid in one._known]
+        devices = (device for one in data for device in json.loads(one)["devices"])
+        return nodes_of(device["containerEdits"] for device in devices)
 
     async def read_all(self) -> list[ClaimRecord]:
         """The claims that are prepared now. Removes the files of earlier boots, and unfinished ones.
@@ -647,10 +649,12 @@ def _boot(path: Path) -> str:
     return quote(path.read_text().strip(), "")
 
 
-def _nodes(data: bytes) -> Iterator[tuple[str, str]]:
-    for device in json.loads(data)["devices"]:
-        edits = device["containerEdits"]
-        for node in () if spec.is_withheld(edits) else edits.get("deviceNodes", ()):
+def nodes_of(edits: Iterable[ContainerEdits]) -> list[tuple[str, str]]:
+    """The nodes in edits; see :meth:`ClaimFiles.nodes`."""
+    found = []
+    for one in edits:
+        for node in () if spec.is_withheld(one) else one.get("deviceNodes", ()):
             numbers = [node[key] for key in ("type", "major", "minor") if key in node]
             number = "{}{}:{}".format(*numbers) if len(numbers) == 3 else ""
-            yield str(node.get("hostPath", node["path"])), number
+            found.append((str(node.get("hostPath", node["path"])), number))
+    return found

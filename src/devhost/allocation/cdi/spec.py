@@ -32,6 +32,7 @@ _MAX_LINKS = 40
 """Symbolic links Linux follows in one path."""
 
 _BEYOND_ASCII = re.compile("[\x7f-\uffff]")
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def digest(text: str, digits: int = 8) -> str:
@@ -262,5 +263,4 @@ def _json(value: object) -> str:
     YAML escapes a character beyond 16 bits in one go, where JSON needs two halves that YAML refuses; and
     some of the others YAML does not allow as they are.
     """
-    text = json.dumps(value, ensure_ascii=False)
-    return _BEYOND_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _BEYOND_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", _ENCODER.encode(value))
