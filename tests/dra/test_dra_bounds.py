@@ -73,7 +73,7 @@ class Shape:
 SHAPES = (
     Shape("large", MOST, (6 * MOST, 12 * MOST)),
     Shape("small", 1, (60, 120)),
-    Shape("shared", 1, (60, 120), shared=True),
+    Shape("shared", 1, (120, 240), shared=True),
     Shape("bound", 1, (60, 120), bound=True),
     Shape("unclaimed", 1, (60, 120), WithNodes),
 )
