@@ -23,7 +23,7 @@ from devhost.discovery.observers import (
     Observers,
     State,
 )
-from devhost.discovery.timing import NODE, Timing
+from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
@@ -95,7 +95,7 @@ class Rig:
     def __init__(self, *ears: Ear, deadline: float = NODE.observer, queue: int = LIMIT) -> None:
         self.tasks = Tasks()
         self.metrics = Counts()
-        timing = Timing(observer=deadline, observer_pauses=(0.01, 0.05))
+        timing = DiscoveryTiming(observer=deadline, observer_pauses=(0.01, 0.05))
         self.observers = Observers(self.tasks, self.metrics, lambda: None, timing=timing, queue=queue)
         self.ears = ears
 

@@ -15,7 +15,7 @@ from devhost.backend.errors import BackendError, NotYet
 from devhost.discovery.provisioning import Provisioning, State
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.timing import NODE, Timing
+from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.runtime.worker import WorkerThread
 
 Virtual = Callable[[Coroutine[Any, Any, None]], None]
@@ -55,7 +55,7 @@ class Toy:
 
 
 def provisioned(
-    toy: Toy, changed: Callable[[str], None] = lambda name: None, timing: Timing = NODE
+    toy: Toy, changed: Callable[[str], None] = lambda name: None, timing: DiscoveryTiming = NODE
 ) -> Provisioning:
     return Provisioning(cast("Scanner", toy), changed, timing)
 
@@ -188,7 +188,7 @@ async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(
 ) -> None:
     old, new = Toy(), Toy()
     old.hang = hang
-    work = provisioned(old, timing=Timing(provision=1.0))  # the call has certainly begun by then
+    work = provisioned(old, timing=DiscoveryTiming(provision=1.0))  # the call has certainly begun by then
     task = asyncio.ensure_future(work.run())
     await until(lambda: state_of(work) is State.FAILED)
     assert "longer than" in work.condition.reason and work.hung

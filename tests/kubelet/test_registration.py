@@ -23,11 +23,11 @@ from devhost.kubelet.kubelet_socket import Identity, KubeletSocket, identity
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration, State
 from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.timing import Timing
+from devhost.kubelet.timing import KubeletTiming
 from devhost.telemetry.metrics import Metrics
 
 TOY = ToyResource.name
-TIMING = Timing(settle=0.0, refused=(0.05, 1.0), ask=0.4)
+TIMING = KubeletTiming(settle=0.0, refused=(0.05, 1.0), ask=0.4)
 
 
 class Times(Metrics):

@@ -62,7 +62,7 @@ from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
 from .other_drivers import OtherDrivers
 from .reports import Report
-from .timing import NODE, Timing
+from .timing import NODE, AllocationTiming
 from .unclaimed import UnclaimedNodes
 
 Released = Callable[[str, tuple[str, ...]], None]
@@ -519,7 +519,7 @@ class Allocations:
         self,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
     ) -> None:
         self.clock = clock
         self.timing = timing

@@ -25,7 +25,7 @@ from .inventory import Entry, Given, Inventory, Member
 from .lasting import Answered, LastingAnswers
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
-from .timing import NODE, Timing
+from .timing import NODE, AllocationTiming
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -107,7 +107,7 @@ class Allocator:
         device_info: DeviceInfoFiles | None = None,
         preferred: PreferredAllocation | None = None,
         holders: HolderCheck | None = None,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
         starts: StartCheck | None = None,
     ) -> None:
         self.name = backend.resource

@@ -23,7 +23,7 @@ from .releases import LONGEST, Releases
 from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
 from .scanner import Scanner
 from .scanner import State as ScannerState
-from .timing import NODE, Timing
+from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -44,7 +44,7 @@ class BackendManager:
         found: Callable[[float | None], None],
         changed: Callable[[], None],
         held: HeldClaims,
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
         released: Path | None = None,
         scanned: Callable[[str], None] = lambda backend: None,
     ) -> None:

@@ -27,7 +27,7 @@ from devhost.runtime.worker import NotCalled, WorkerThread
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 from .catalog import Catalog, InstalledObserver, Refusal
-from .timing import NODE, Timing
+from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -100,7 +100,7 @@ class Observer:
         plugin: InstalledObserver,
         metrics: Metrics,
         changed: Callable[[], None],
-        timing: Timing,
+        timing: DiscoveryTiming,
         queue: int,
     ) -> None:
         self.plugin = plugin
@@ -261,7 +261,7 @@ class Observers:
         tasks: Tasks,
         metrics: Metrics,
         changed: Callable[[], None],
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
         queue: int = LIMIT,
     ) -> None:
         self._timing = timing

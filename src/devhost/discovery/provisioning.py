@@ -24,7 +24,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler, Retry
 from devhost.runtime.worker import WorkerThread
 
 from .scanner import Scanner
-from .timing import NODE, Timing
+from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -64,7 +64,7 @@ class Provisioning:
         self,
         scanner: Scanner,
         changed: Callable[[str], None],
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.name = scanner.runner.name

@@ -4,8 +4,8 @@ A scan finds which devices exist, a probe (:mod:`.probing`) which of them are he
 other, with one exception: the first list waits for the first probe, so that a device that is known to be
 unhealthy is not offered for a moment after each start.
 
-The last list of a failing backend stays. Once it has failed for :attr:`.Timing.stale_after`, its devices are
-Unhealthy, with its error as the reason, until it answers again.
+The last list of a failing backend stays. Once it has failed for :attr:`.DiscoveryTiming.stale_after`, its
+devices are Unhealthy, with its error as the reason, until it answers again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from devhost.telemetry.metrics import BackendFailure, Metrics
 from .health import HealthTracker
 from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
-from .timing import NODE, Timing
+from .timing import NODE, DiscoveryTiming
 from .validation import RefusedDevice, valid_devices
 
 log = get(__name__)
@@ -101,7 +101,7 @@ class Scanner:
         metrics: Metrics,
         found: Callable[[float | None], None],
         predecessor: Scanner | None = None,
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
         clock: Clock = LOOP_CLOCK,
         scanned: Callable[[], None] = lambda: None,
     ) -> None:

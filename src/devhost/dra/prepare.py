@@ -25,7 +25,7 @@ from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.given import Node, owned
 from devhost.allocation.reports import together
-from devhost.allocation.timing import NODE, Timing
+from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.frozen import frozen
@@ -182,7 +182,7 @@ class Preparer:
         claims: ClaimAllocations,
         files: ClaimFiles,
         *,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
         api_deadline: float = API_DEADLINE,
         deadline: float = DEADLINE,
         ready: Callable[[], Awaitable[None]] = _at_once,

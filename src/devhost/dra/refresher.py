@@ -15,7 +15,7 @@ from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.cdi.rendering import Rendered, Seen, claims_of, is_own, outdated, recorded
 from devhost.allocation.cdi.spec import claim_kind, gone, withheld
 from devhost.allocation.claims import ClaimedDevice
-from devhost.allocation.timing import NODE, Timing
+from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.errors import BackendError, DevhostError
 from devhost.backend.incident import Incident
 from devhost.discovery.scanner import Scanner
@@ -37,7 +37,7 @@ class Refresher:
     """Renders prepared claims again when their devices, or the nodes of these, have changed."""
 
     def __init__(
-        self, preparer: Preparer, devices: DraInventory, files: ClaimFiles, *, timing: Timing = NODE
+        self, preparer: Preparer, devices: DraInventory, files: ClaimFiles, *, timing: AllocationTiming = NODE
     ) -> None:
         self._preparer = preparer
         self._devices = devices

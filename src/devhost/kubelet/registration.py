@@ -43,13 +43,13 @@ from .instances import Instances
 from .kubelet_socket import Identity, KubeletSocket
 from .rivals import Answers, Rivals
 from .server import PluginServer, register_request
-from .timing import NODE, Timing
+from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
 AT_ONCE = 3
 """How often a registration that was lost because another instance exited is made again without back-off,
-until one has held for :attr:`Timing.steady`: two instances that keep restarting must slow down."""
+until one has held for :attr:`KubeletTiming.steady`: two instances that keep restarting must slow down."""
 
 
 _NO_CONNECTION = "failed to connect"
@@ -155,7 +155,7 @@ class Registration:
         changed: Callable[[], None],
         *,
         take_over: bool = False,
-        timing: Timing = NODE,
+        timing: KubeletTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.condition = Condition()

@@ -19,7 +19,7 @@ from operator import attrgetter, is_
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
 from devhost.allocation.leases import State
-from devhost.allocation.timing import NODE, Timing
+from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.model import Device, Holder
 from devhost.backend.threads import elsewhere
 from devhost.planning.affinity import Choice, Request, prefer
@@ -67,7 +67,7 @@ class PreferredAllocation:
         inventories: Inventories = dict,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
     ) -> None:
         self._inventories = inventories
         self._metrics = metrics or Metrics()

@@ -21,7 +21,7 @@ from devhost.backend.errors import AllocationError
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Edits, Health, Holder, unhealthy
 from devhost.discovery.catalog import Catalog
-from devhost.discovery.timing import NODE, Timing
+from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.planning.claims import Held, Key
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
@@ -72,7 +72,7 @@ class Handover:
         replan: Callable[[], None],
         file: Path | None,
         alone: Callable[[], Awaitable[None]] | None = None,
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
     ) -> None:
         self._tasks = tasks
         self._hooks = HookCalls(metrics, timing)
