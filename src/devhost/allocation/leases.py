@@ -54,7 +54,7 @@ from .listing import Kubelet, Listing
 from .timing import NODE, AllocationTiming
 
 
-class State(Enum):
+class LeaseState(Enum):
     """What the lists have shown of a token since its Allocate."""
 
     ALLOCATED = "allocated"
@@ -96,12 +96,12 @@ class Lease:
     absence: Absence | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> LeaseState:
         if self.absence is not None and self.absence.ends:
-            return State.LACKING
+            return LeaseState.LACKING
         if self.forgotten_by is not None:
-            return State.FORGOTTEN
-        return State.ALLOCATED if self.named_by is None else State.NAMED
+            return LeaseState.FORGOTTEN
+        return LeaseState.ALLOCATED if self.named_by is None else LeaseState.NAMED
 
     def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
         """Takes a list that names the token."""
@@ -114,7 +114,7 @@ class Lease:
         # a kubelet that lists the container without devices, though an earlier one named the token, has
         # forgotten it; unless it has read its checkpoint, or the container is another one
         has_devices = None if self.holder is None else listing.containers.get(self.holder)
-        is_new = self.forgotten_by is not None and self.state is State.LACKING
+        is_new = self.forgotten_by is not None and self.state is LeaseState.LACKING
         if has_devices is False and self.named_by != kubelet and not (recalls or is_new):
             self.forgotten_by, self.absence = kubelet, None
             return False
@@ -173,7 +173,7 @@ class Leases:
         lease = self.held.get(token)
         return lease.holder if lease else None
 
-    def state(self, token: str) -> State | None:
+    def state(self, token: str) -> LeaseState | None:
         """The state of a token; ``None`` if no container holds it."""
         lease = self.held.get(token)
         return lease.state if lease else None

@@ -20,7 +20,7 @@ from devhost.backend.where import show
 from devhost.config.loader import load_or_everything
 from devhost.config.root_directory import check_root
 from devhost.discovery.health import worst
-from devhost.host.shown.entries import State, wanted
+from devhost.host.shown.entries import EntryState, wanted
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
 from devhost.telemetry.document import held_by
@@ -155,7 +155,7 @@ def _print_empty(found: ScanResult, resource: str | None) -> None:
     for outcome in outcomes.all():
         if resource is not None and resource not in (outcome.entry.name, *outcome.resources):
             continue
-        absent = " (optional: not on this node)" if outcome.state is State.ABSENT else ""
+        absent = " (optional: not on this node)" if outcome.state is EntryState.ABSENT else ""
         why = with_holders(outcome.reason, outcome.held_by) or outcomes.remarks().get(outcome.entry.index, "")
         if why:
             click.echo(f"{outcome.entry.name}: {why}{absent}")

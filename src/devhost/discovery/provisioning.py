@@ -35,7 +35,7 @@ POLL = 0.1
 """Seconds between checks whether the backend has started, or a hanging call has returned."""
 
 
-class State(StrEnum):
+class ProvisioningState(StrEnum):
     """The state of provisioning."""
 
     WAITING = "waiting"
@@ -51,7 +51,7 @@ class Condition:
     ``held`` are the claims of the containers to which the reason refers.
     """
 
-    state: State
+    state: ProvisioningState
     reason: str
     since: float
     held: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ class Provisioning:
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.name = scanner.runner.name
-        self.condition = Condition(State.WAITING, "the backend has not answered yet", time.time())
+        self.condition = Condition(ProvisioningState.WAITING, "the backend has not answered yet", time.time())
         self._scanner = scanner
         self._changed = changed
         self._timing = timing
@@ -118,20 +118,20 @@ class Provisioning:
         try:
             await scanner.runner.call(self._worker, self._timing.provision, scanner.runner.provision)
         except NotYet as error:
-            self._show(State.WAITING, error.message, error.held)
+            self._show(ProvisioningState.WAITING, error.message, error.held)
             return error
         except BackendTimeout as error:
-            self._show(State.FAILED, f"it takes longer than {self._timing.provision:g} s")
+            self._show(ProvisioningState.FAILED, f"it takes longer than {self._timing.provision:g} s")
             return error
         except BackendError as error:
-            self._show(State.FAILED, error.message, error.held)
+            self._show(ProvisioningState.FAILED, error.message, error.held)
             return error
         finally:
             scanner.request_scan()  # a device that is to change may have to leave the list first
-        self._show(State.OK, "")
+        self._show(ProvisioningState.OK, "")
         return None
 
-    def _show(self, state: State, reason: str, held: frozenset[str] = frozenset()) -> None:
+    def _show(self, state: ProvisioningState, reason: str, held: frozenset[str] = frozenset()) -> None:
         before = self.condition
         if (state, reason) == (before.state, before.reason):
             if held != before.held:
@@ -139,14 +139,14 @@ class Provisioning:
                 self._changed(self.name)
             return
         self.condition = Condition(state, reason, time.time(), held)
-        if state is State.FAILED:
+        if state is ProvisioningState.FAILED:
             if self._failure.news(reason):
                 log.error("provisioning failed", backend=self.name, reason=reason)
-        elif state is State.WAITING:
+        elif state is ProvisioningState.WAITING:
             log.info("provisioning waits", backend=self.name, reason=reason)
         elif self._has_complained:  # otherwise there was usually nothing to do
             log.info("provisioned", backend=self.name)
-        if state is not State.FAILED:
+        if state is not ProvisioningState.FAILED:
             self._failure.over()
-        self._has_complained = state is not State.OK
+        self._has_complained = state is not ProvisioningState.OK
         self._changed(self.name)

@@ -47,7 +47,7 @@ ANYTHING = Event()
 """The event that anything may have changed."""
 
 
-class State(StrEnum):
+class BackendState(StrEnum):
     """The state of a backend."""
 
     STARTING = "starting"
@@ -59,7 +59,7 @@ class State(StrEnum):
 class Condition:
     """The state of a backend with its details; ``since`` and ``last_scan`` are in wall-clock seconds."""
 
-    state: State = State.STARTING
+    state: BackendState = BackendState.STARTING
     reason: str = ""
     since: float = 0.0
     last_scan: float | None = None
@@ -70,7 +70,7 @@ class Condition:
 
     def inherited(self) -> Condition:
         """The condition with which a successor begins, until it has scanned."""
-        if self.state is State.DEGRADED:
+        if self.state is BackendState.DEGRADED:
             # a new object does not mean that the backend works again: only an answer does
             return replace(self, last_scan=None)
         return Condition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
@@ -355,7 +355,7 @@ class Scanner:
         streaks = [self._failing] + ([self.probing.failing] if self.probing else [])
         streaks = [streak for streak in streaks if streak.reason]
         before = self.condition, self.health.stale
-        state = State.DEGRADED if streaks else State.OK
+        state = BackendState.DEGRADED if streaks else BackendState.OK
         reason = streaks[0].reason if streaks else ""
         # once that has lasted, its devices are unhealthy; until then, a timer judges again
         stale = (streak.reason for streak in streaks if now - streak.since >= self._timing.stale_after)
@@ -366,11 +366,11 @@ class Scanner:
         )
         since = self.condition.since
         if state is not self.condition.state:
-            if state is State.OK and self._degraded.over():
+            if state is BackendState.OK and self._degraded.over():
                 log.info("backend is back", backend=self.runner.name, devices=len(self.devices))
             since = time.time()
         self.condition = replace(self.condition, state=state, reason=reason, since=since)
-        if state is State.DEGRADED:
+        if state is BackendState.DEGRADED:
             another = bool(self._degraded)
             if self._degraded.news(reason):
                 fields = {"backend": self.runner.name, "reason": reason}
@@ -378,7 +378,7 @@ class Scanner:
                     log.error("backend is degraded for another reason", **fields)
                 else:
                     log.error("backend is degraded", **fields)
-        self._metrics.set("backend_degraded", self.runner.name, to=state is State.DEGRADED)
+        self._metrics.set("backend_degraded", self.runner.name, to=state is BackendState.DEGRADED)
         return before != (self.condition, self.health.stale)
 
     def _judge_in(self, wait: float | None) -> None:

@@ -15,7 +15,7 @@ from devhost.backend.model import Cause, Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
 from devhost.discovery.health import in_resource, joint, worst
-from devhost.discovery.scanner import Scanner, State
+from devhost.discovery.scanner import BackendState, Scanner
 from devhost.discovery.verdicts import Verdict, Verdicts
 from devhost.planning import naming
 from devhost.planning.claims import Key, Reason
@@ -392,7 +392,7 @@ class DraInventory:
                     continue
                 found = self._devices.get((one.pool, one.device))
                 scanner = self._scanners.get(one.key[0])
-                stale = scanner is not None and scanner.condition.state is State.DEGRADED
+                stale = scanner is not None and scanner.condition.state is BackendState.DEGRADED
                 if found is not None and found.keys == one.keys:
                     yield _health(one, found.health, stale=stale)
                     continue

@@ -18,7 +18,7 @@ from operator import attrgetter, is_
 
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
-from devhost.allocation.leases import State
+from devhost.allocation.leases import LeaseState
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.model import Device, Holder
 from devhost.backend.threads import elsewhere
@@ -488,7 +488,7 @@ def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request
     released, which are free if its newest list shows that.
     """
     offered = frozenset(allocations.tokens()).intersection(request.available).difference(request.must_include)
-    held = {token for token in offered if allocations.leases.state(token) is not State.LACKING}
+    held = {token for token in offered if allocations.leases.state(token) is not LeaseState.LACKING}
     if not held:
         return request
     others = [token for token in request.available if token not in held]

@@ -17,8 +17,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
-from devhost.discovery.scanner import Scanner
-from devhost.discovery.scanner import State as BackendState
+from devhost.discovery.scanner import BackendState, Scanner
 from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
@@ -40,7 +39,7 @@ UNKNOWN = "no device matches (`devhost explain DEVICE` shows why)"
 """The reason if comparing every device would take too long."""
 
 
-class State(StrEnum):
+class EntryState(StrEnum):
     """The state of an entry."""
 
     SERVED = "served"
@@ -66,7 +65,7 @@ class EntryOutcome:
     entry: ResourceSettings
     devices: int
     resources: tuple[str, ...]
-    state: State
+    state: EntryState
     reason: str = ""
     held_by: tuple[AnyHolder, ...] = ()
     cordoned: str = ""
@@ -145,30 +144,30 @@ class EntryOutcomes:
             reason = self._unexpected(entry, count, refused)
             cordoned = "" if reason.text else self._cordoned(entry, count)
             return EntryOutcome(
-                entry, count, tuple(sorted(names)), State.SERVED, reason.text, reason.held_by, cordoned
+                entry, count, tuple(sorted(names)), EntryState.SERVED, reason.text, reason.held_by, cordoned
             )
         state, reason = self._why(entry, refused)
         return EntryOutcome(entry, 0, (), state, f"0 devices; {reason.text}", reason.held_by)
 
-    def _why(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> tuple[State, Reason]:
+    def _why(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> tuple[EntryState, Reason]:
         scanner = self._scanners.get(entry.backend)
         degraded = scanner is not None and scanner.condition.state is BackendState.DEGRADED
         waits = self.waits(entry)
         if scanner is None or (waits and not degraded):
-            return State.WAITING, Reason("the backend has not answered yet")
+            return EntryState.WAITING, Reason("the backend has not answered yet")
         if degraded:
-            state = State.WAITING if waits else State.NONE
+            state = EntryState.WAITING if waits else EntryState.NONE
             return state, Reason(f"the backend is degraded: {scanner.condition.reason}")
         lacking = self._lacking(scanner, entry)
         # hardware without its driver may also be a withheld device: this reason includes the fix
         if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
             more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
-            return State.NONE, Reason(f"{lacking[0].subject}: {lacking[0].reason}{more}")
+            return EntryState.NONE, Reason(f"{lacking[0].subject}: {lacking[0].reason}{more}")
         if self._moves(entry, 0, refused):
-            return State.MOVING, _refused([one for one in refused if one.passes], self._settings)
+            return EntryState.MOVING, _refused([one for one in refused if one.passes], self._settings)
         if refused:
-            return State.NONE, _refused(refused, self._settings)
-        state = State.ABSENT if entry.may_be_empty else State.NONE
+            return EntryState.NONE, _refused(refused, self._settings)
+        state = EntryState.ABSENT if entry.may_be_empty else EntryState.NONE
         return state, Reason(self._nearest(entry, scanner.devices))
 
     def _lacking(self, scanner: Scanner, entry: ResourceSettings) -> list[MissingDriver]:

@@ -13,7 +13,7 @@ from devhost.allocation.inventory import Changes, Given, Member
 from devhost.backend import observe
 from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.observers import Batch, Observers
-from devhost.discovery.scanner import Condition, State
+from devhost.discovery.scanner import BackendState, Condition
 from devhost.planning.claims import Held
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class EventPublisher:
     def backends(self, conditions: Iterable[tuple[str, Condition]]) -> None:
         """The conditions of the backends may have changed."""
         states = dict(conditions)
-        degraded = {name: c.reason for name, c in states.items() if c.state is State.DEGRADED}
+        degraded = {name: c.reason for name, c in states.items() if c.state is BackendState.DEGRADED}
         known, self._degraded = self._degraded, degraded
         changed: list[tuple[str, str | None]] = [
             (name, reason) for name, reason in degraded.items() if name not in known
