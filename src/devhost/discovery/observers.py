@@ -49,7 +49,7 @@ class ObserverState(StrEnum):
 
 
 @frozen
-class Condition:
+class ObserverCondition:
     """What is known about an observer; ``since`` is wall-clock seconds."""
 
     state: ObserverState = ObserverState.OK
@@ -104,7 +104,7 @@ class Observer:
         queue: int,
     ) -> None:
         self.plugin = plugin
-        self.condition = Condition()
+        self.condition = ObserverCondition()
         self._timing = timing
         self._limit = queue
         self._metrics = metrics

@@ -45,7 +45,7 @@ class ProvisioningState(StrEnum):
 
 
 @frozen
-class Condition:
+class ProvisioningCondition:
     """The current state; ``reason`` is empty while it is ok, ``since`` is in wall-clock seconds.
 
     ``held`` are the claims of the containers to which the reason refers.
@@ -68,7 +68,9 @@ class Provisioning:
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.name = scanner.runner.name
-        self.condition = Condition(ProvisioningState.WAITING, "the backend has not answered yet", time.time())
+        self.condition = ProvisioningCondition(
+            ProvisioningState.WAITING, "the backend has not answered yet", time.time()
+        )
         self._scanner = scanner
         self._changed = changed
         self._timing = timing
@@ -138,7 +140,7 @@ class Provisioning:
                 self.condition = replace(before, held=held)
                 self._changed(self.name)
             return
-        self.condition = Condition(state, reason, time.time(), held)
+        self.condition = ProvisioningCondition(state, reason, time.time(), held)
         if state is ProvisioningState.FAILED:
             if self._failure.news(reason):
                 log.error("provisioning failed", backend=self.name, reason=reason)

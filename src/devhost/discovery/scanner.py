@@ -56,7 +56,7 @@ class BackendState(StrEnum):
 
 
 @frozen
-class Condition:
+class BackendCondition:
     """The state of a backend with its details; ``since`` and ``last_scan`` are in wall-clock seconds."""
 
     state: BackendState = BackendState.STARTING
@@ -68,12 +68,12 @@ class Condition:
     refused: tuple[RefusedDevice, ...] = ()
     missing_drivers: tuple[MissingDriver, ...] = ()
 
-    def inherited(self) -> Condition:
+    def inherited(self) -> BackendCondition:
         """The condition with which a successor begins, until it has scanned."""
         if self.state is BackendState.DEGRADED:
             # a new object does not mean that the backend works again: only an answer does
             return replace(self, last_scan=None)
-        return Condition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
+        return BackendCondition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
 
 
 class Hooks(Protocol):
@@ -119,7 +119,7 @@ class Scanner:
         self.health = HealthTracker()
         self.handover: Hooks | None = None
         """The hooks for devices that are given and released, if there are any."""
-        self.condition = Condition(since=time.time())
+        self.condition = BackendCondition(since=time.time())
         self.event_source_error = ""
         """Why the backend's own event source does not work; empty while it does."""
         self.answered = asyncio.Event()

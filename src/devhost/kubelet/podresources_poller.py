@@ -34,7 +34,7 @@ LULL = 0.1
 
 
 @frozen
-class Condition:
+class KubeletCondition:
     """Whether the kubelet answers; ``last`` and ``since`` are wall-clock seconds.
 
     ``last`` is the time of its last answer. ``reason`` is empty exactly while the kubelet answers. ``silent``
@@ -63,7 +63,7 @@ class PodResourcesPoller:
         timing: KubeletTiming = NODE,
     ) -> None:
         self.source = source
-        self.condition = Condition()
+        self.condition = KubeletCondition()
         self.listing: Listing | None = None
         """The newest list; ``None`` before the first one."""
         self._allocations = allocations

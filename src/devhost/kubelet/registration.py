@@ -72,7 +72,7 @@ class RegistrationState(StrEnum):
 
 
 @frozen
-class Condition:
+class RegistrationCondition:
     """The state of one resource's registration; ``last`` and ``since`` are wall-clock seconds.
 
     ``error`` is why it has not been registered since ``since``; empty if there was no error.
@@ -158,7 +158,7 @@ class Registration:
         timing: KubeletTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        self.condition = Condition()
+        self.condition = RegistrationCondition()
         self.server: PluginServer | None = None
         self._resource = resource
         self._kubelet = kubelet

@@ -13,7 +13,7 @@ from devhost.allocation.inventory import Changes, Given, Member
 from devhost.backend import observe
 from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.observers import Batch, Observers
-from devhost.discovery.scanner import BackendState, Condition
+from devhost.discovery.scanner import BackendCondition, BackendState
 from devhost.planning.claims import Held
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class EventPublisher:
         self._released(gone)
         self._observers.publish(self._named(named))
 
-    def backends(self, conditions: Iterable[tuple[str, Condition]]) -> None:
+    def backends(self, conditions: Iterable[tuple[str, BackendCondition]]) -> None:
         """The conditions of the backends may have changed."""
         states = dict(conditions)
         degraded = {name: c.reason for name, c in states.items() if c.state is BackendState.DEGRADED}
