@@ -20,7 +20,19 @@ from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, of_pci, prese
 from .dfl_cards import Card, Cards, Engine, Layout, Port
 from .dfl_health import Finding
 from .manager_state import BUSY_REASON, MAX_BUSY, REBIND, Identity, Known, Manager, Memory, identity
-from .model import LOST, ONES, FpgaSysfs, Interface, Kind, Place, Slot, Unit, af_name, normal, region_name
+from .model import (
+    LOST,
+    ONES,
+    FpgaSysfs,
+    Interface,
+    Kind,
+    ParentDevice,
+    Slot,
+    Unit,
+    af_name,
+    normal,
+    region_name,
+)
 
 AFU, INTERFACE = "afu", "interface"
 """Keys of the ids in :class:`Known`."""
@@ -248,7 +260,7 @@ class EngineFamily:
         return port.afu.flaw("its AFU id")
 
     def _attributes(
-        self, card: Card, engine: _Part | None, place: Place, state: str
+        self, card: Card, engine: _Part | None, place: ParentDevice, state: str
     ) -> dict[str, AttributeValue | None]:
         return {
             "driver": self._sysfs.target(f"{place.path}/driver"),
@@ -282,7 +294,7 @@ class EngineFamily:
     def _device(
         self,
         name: str,
-        place: Place,
+        place: ParentDevice,
         attributes: Mapping[str, AttributeValue | None],
         claims: frozenset[str],
         fault: str,

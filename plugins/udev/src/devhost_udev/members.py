@@ -35,7 +35,7 @@ _PLUGGED = frozenset({"i2c", "mdev", "mmc", "spi"})
 
 
 @frozen
-class Place:
+class TreePosition:
     """The place of a node in the device tree.
 
     ``unit`` is the directory of its unit in sysfs. ``chip`` is the nearest PCI function or USB device, which
@@ -85,7 +85,7 @@ class Hardware:
         """Clears the cache."""
         self._tree.forget()
 
-    def place(self, sys_path: str) -> Place | None:
+    def place(self, sys_path: str) -> TreePosition | None:
         """The place of the device at ``sys_path``; ``None`` if it is on no hardware.
 
         That is the case for devices of a class below ``/sys/devices/virtual``, and nodes that are not in
@@ -103,15 +103,15 @@ class Hardware:
         numa = next((int(text) for text in texts if text.isdecimal()), None)
         return Function(path, vendor, device, numa)
 
-    def _placed(self, chain: Sequence[Kobject]) -> Place | None:
+    def _placed(self, chain: Sequence[Kobject]) -> TreePosition | None:
         unit = _unit(chain)
         if unit is None:
             return None
         chip = next((k.path for k in chain if _is_chip(k)), "")
-        return Place(unit.path, chip, frozenset(k.path for k in chain))
+        return TreePosition(unit.path, chip, frozenset(k.path for k in chain))
 
 
-def closeness(one: Place | None, other: Place | None) -> int:
+def closeness(one: TreePosition | None, other: TreePosition | None) -> int:
     """How many ancestors two nodes on the same hardware have in common; 0 for nodes on different hardware.
 
     One unit may be part of the other, such as an I2C bus of a graphics card. Other units are different
@@ -408,7 +408,7 @@ class Pairing:
             return None
         return self._hardware.function(templates.fill(member.at, record.device.attributes, 0))
 
-    def _place(self, member: Member | UsbMember, target: Target) -> Place | None:
+    def _place(self, member: Member | UsbMember, target: Target) -> TreePosition | None:
         node = target.nodes[0][0]
         if function := self.function(member, node):
             return self._hardware.place(function.path)
@@ -558,7 +558,7 @@ def _limit(column: _Column) -> str:
     return f" (limit: {column.limit or 1})"
 
 
-def _lacks(column: _Column, leader: Target, place: Place | None, nowhere: str, *, taken: bool) -> str:
+def _lacks(column: _Column, leader: Target, place: TreePosition | None, nowhere: str, *, taken: bool) -> str:
     """Why a row has no node of a member on its hardware; ``nowhere`` is a node that is on no hardware."""
     wanted, first = column.member.title, leader.path
     if place is None:

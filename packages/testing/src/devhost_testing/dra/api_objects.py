@@ -69,7 +69,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ApiPath:
     """Where a path leads: a collection, an object of it, or its status."""
 
     kind: Kind
@@ -87,7 +87,7 @@ class Change(NamedTuple):
     value: Object
 
 
-def place(path: str) -> Place:
+def place(path: str) -> ApiPath:
     """The place of a path.
 
     Raises:
@@ -106,7 +106,7 @@ def place(path: str) -> Place:
         name, part = ([*parts[1:], "", ""])[:2]
         if name and kind.namespaced and not namespace:
             continue
-        return Place(kind, namespace, name, part)
+        return ApiPath(kind, namespace, name, part)
     raise Refused(404, "NotFound", "the server could not find the requested resource")
 
 
@@ -133,7 +133,7 @@ class Objects:
 
     # Reading
 
-    def get(self, where: Place) -> Object:
+    def get(self, where: ApiPath) -> Object:
         """One object."""
         try:
             return self._stored[where.kind.plural, where.namespace, where.name]
@@ -141,11 +141,11 @@ class Objects:
             message = f'{where.kind.plural} "{where.name}" not found'
             raise Refused(404, "NotFound", message) from None
 
-    def all(self, where: Place, query: Mapping[str, str]) -> list[Object]:
+    def all(self, where: ApiPath, query: Mapping[str, str]) -> list[Object]:
         """The objects of a collection that the selectors of a query match, by namespace and name."""
         return [value for value in self._of(where) if selected(where.kind, value, query)]
 
-    def page(self, where: Place, query: Mapping[str, str]) -> tuple[int, list[Object], str, int]:
+    def page(self, where: ApiPath, query: Mapping[str, str]) -> tuple[int, list[Object], str, int]:
         """One page of a list: its version, objects, the token of the next page, how many objects remain."""
         if token := query.get("continue", ""):
             if token not in self._pages:
@@ -160,7 +160,7 @@ class Objects:
         self._pages[token] = version, found[limit:]
         return version, found[:limit], token, len(found) - limit
 
-    def changes(self, where: Place, version: int) -> list[Change]:
+    def changes(self, where: ApiPath, version: int) -> list[Change]:
         """What happened to a collection after a version.
 
         Raises:
@@ -179,7 +179,7 @@ class Objects:
 
     # Writing
 
-    def create(self, where: Place, body: Object) -> Object:
+    def create(self, where: ApiPath, body: Object) -> Object:
         """Stores a new object."""
         new = self._received(where.kind, body)
         metadata = new["metadata"]
@@ -198,7 +198,7 @@ class Objects:
         self._check(where.kind, new)
         return self._store(replace(where, name=name), "ADDED", new)
 
-    def update(self, where: Place, body: Object) -> Object:
+    def update(self, where: ApiPath, body: Object) -> Object:
         """Replaces an object, or its status."""
         old = self.get(where)
         new = self._received(where.kind, body)
@@ -227,7 +227,7 @@ class Objects:
         self._check(where.kind, new)
         return self._store(where, "MODIFIED", new)
 
-    def patch(self, where: Place, changes: Object) -> Object:
+    def patch(self, where: ApiPath, changes: Object) -> Object:
         """Changes an object, or its status, by a strategic merge patch."""
         old = self.get(where)
         version = changes.get("metadata", {}).get("resourceVersion", "")
@@ -240,7 +240,7 @@ class Objects:
             return old
         return self._store(where, "MODIFIED", new)
 
-    def apply(self, where: Place, body: Object, manager: str, *, force: bool) -> Object:
+    def apply(self, where: ApiPath, body: Object, manager: str, *, force: bool) -> Object:
         """Makes the status of a claim have these devices (server-side apply); no other field is known."""
         old = self.get(where)
         if where.kind.kind != "ResourceClaim" or where.part != "status" or not manager:
@@ -268,7 +268,7 @@ class Objects:
         changed = {**copy.deepcopy(old), "status": {**old["status"], "devices": devices}}
         return old if changed == old else self._store(where, "MODIFIED", changed)
 
-    def _same_claim(self, where: Place, body: Object, old: Object) -> None:
+    def _same_claim(self, where: ApiPath, body: Object, old: Object) -> None:
         """Refuses the status of another claim, and of devices that are not allocated to this one."""
         if body.get("metadata", {}).get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
             raise Refused(409, "Conflict", f'{where.kind.plural} "{where.name}": uid differs')
@@ -279,7 +279,7 @@ class Objects:
                 message = f"{one['device']}: must be an allocated device in the claim"
                 raise Refused(422, "Invalid", message)
 
-    def delete(self, where: Place, preconditions: Mapping[str, str] | None = None) -> Object:
+    def delete(self, where: ApiPath, preconditions: Mapping[str, str] | None = None) -> Object:
         """Removes an object, if it still is the one in the preconditions."""
         old = self.get(where)
         for key, wanted in (preconditions or {}).items():
@@ -317,7 +317,7 @@ class Objects:
         self._pages.clear()
         self._tell()
 
-    def _of(self, where: Place) -> Iterator[Object]:
+    def _of(self, where: ApiPath) -> Iterator[Object]:
         for (plural, namespace, _), value in sorted(self._stored.items()):
             if plural == where.kind.plural and where.namespace in ("", namespace):
                 yield value
@@ -343,7 +343,7 @@ class Objects:
             message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {", ".join(problems)}'
             raise Refused(422, "Invalid", message)
 
-    def _store(self, where: Place, change: str, value: Object) -> Object:
+    def _store(self, where: ApiPath, change: str, value: Object) -> Object:
         self._stored[where.kind.plural, where.namespace, where.name] = value
         return self._record(change, where.kind, value)
 

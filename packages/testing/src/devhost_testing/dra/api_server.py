@@ -29,10 +29,10 @@ import h11
 
 from .api_objects import (
     NODES,
+    ApiPath,
     Change,
     Object,
     Objects,
-    Place,
     Refused,
     encoded,
     metadata_of,
@@ -363,7 +363,7 @@ class ApiServer:
         if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
             raise Refused(401, "Unauthorized", "Unauthorized")
 
-    def _carry_out(self, request: Request, where: Place) -> Object | _Watch:
+    def _carry_out(self, request: Request, where: ApiPath) -> Object | _Watch:
         partial = "as=PartialObjectMetadata" in request.headers.get("accept", "")
         if request.method == "GET" and where.name:
             found = self.objects.get(where)
@@ -378,7 +378,7 @@ class ApiServer:
         self.writes.append(Write(request.method.lower(), request.path, request.body, self._clock()))
         return found
 
-    def _write(self, request: Request, where: Place) -> Object:
+    def _write(self, request: Request, where: ApiPath) -> Object:
         if request.method == "POST" and not where.name:
             return self.objects.create(where, request.body)
         if request.method == "PUT" and where.name:
@@ -396,7 +396,7 @@ class ApiServer:
             return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the resource")
 
-    def _list(self, where: Place, query: Mapping[str, str], *, partial: bool) -> Object:
+    def _list(self, where: ApiPath, query: Mapping[str, str], *, partial: bool) -> Object:
         version, found, following, remaining = self.objects.page(where, query)
         metadata: Object = {"resourceVersion": str(version)}
         if following:
@@ -421,7 +421,7 @@ class ApiServer:
 class _Watch:
     """One open watch."""
 
-    def __init__(self, objects: Objects, where: Place, query: Mapping[str, str], *, partial: bool) -> None:
+    def __init__(self, objects: Objects, where: ApiPath, query: Mapping[str, str], *, partial: bool) -> None:
         self.wake = asyncio.Event()
         self.sent = 0
         self.busy = True
@@ -548,7 +548,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-def _named(where: Place, value: Object) -> Place:
+def _named(where: ApiPath, value: Object) -> ApiPath:
     metadata = value["metadata"]
     return replace(where, name=metadata["name"], namespace=metadata.get("namespace", ""))
 
