@@ -51,7 +51,7 @@ from devhost.planning.claims import (
 )
 from devhost.planning.plan import Found, Plan, RefusalKind, in_units
 from devhost.planning.settings import ResourceSettings, Serve, Settings
-from devhost.planning.tokens import ALL, Known, alike, represents_all, unit_of
+from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
 
 from .admissions import Admissions
 from .claims import ClaimAllocations, DeviceHeld
@@ -554,8 +554,8 @@ class Allocations:
 
         A list without any pod does not count at first: a kubelet that knows no pods yet answers so."""
         self._found: Found = {}
-        self._known_of: dict[str, Known] = {}
-        self._in_units: dict[int, tuple[object, Known, Mapping[str, Sequence[Device]]]] = {}
+        self._known_of: dict[str, DeviceIds] = {}
+        self._in_units: dict[int, tuple[object, DeviceIds, Mapping[str, Sequence[Device]]]] = {}
         """The units by an attribute of entries, by index, as long as the devices of the backend are these."""
         self._settings = Settings()
         self._observed = False
@@ -990,10 +990,10 @@ class Allocations:
     def _members(self, token: str, entry: ResourceSettings) -> Iterator[tuple[Key, Device]]:
         """The devices of the unit by an attribute from which a token may be made."""
         devices = self._found.get(entry.backend, {})
-        before, known, units = self._in_units.get(entry.index, (None, Known({}), {}))
+        before, known, units = self._in_units.get(entry.index, (None, DeviceIds({}), {}))
         if before is not devices:
             units = in_units(entry, devices.values())
-            known = Known({name: Device(name) for name in units})
+            known = DeviceIds({name: Device(name) for name in units})
             self._in_units[entry.index] = devices, known, units
         for unit in known.named(token):
             yield from (((entry.backend, device.id), device) for device in units[unit.id])
@@ -1004,7 +1004,7 @@ class Allocations:
             devices = self._found.get(backend, {})
             known = self._known_of.get(backend)
             if known is None or known.devices is not devices:
-                known = self._known_of[backend] = Known(devices)
+                known = self._known_of[backend] = DeviceIds(devices)
             named.update({(backend, device.id): device for device in known.named(token)})
         return named
 

@@ -79,7 +79,7 @@ def manager(sysfs: Sysfs, path: str) -> Manager:
 
 
 @frozen
-class Known:
+class LastValues:
     """The last values of a port or an engine that could be read.
 
     ``since`` is when it was first found busy, on the caller's clock; ``None`` while it is not busy.
@@ -98,13 +98,13 @@ class Memory:
     """What is known about hardware while it stays present. Used by one thread."""
 
     def __init__(self) -> None:
-        self._known: Mapping[Identity, Known] = {}
+        self._known: Mapping[Identity, LastValues] = {}
 
-    def of(self, identity: Identity) -> Known:
+    def of(self, identity: Identity) -> LastValues:
         """What is known about one device; empty if it was never read."""
-        return self._known.get(identity, Known())
+        return self._known.get(identity, LastValues())
 
-    def replace(self, known: Mapping[Identity, Known]) -> None:
+    def replace(self, known: Mapping[Identity, LastValues]) -> None:
         """Replaces everything that is known."""
         self._known = dict(known)
 
