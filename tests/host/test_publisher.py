@@ -11,7 +11,7 @@ from devhost.allocation.claims import Claimed
 from devhost.allocation.inventory import Member
 from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder
 from devhost.backend.observe import VerdictChanged
-from devhost.discovery.maintenance.files import Kind, Verdict
+from devhost.discovery.maintenance.files import Verdict, VerdictKind
 from devhost.discovery.observers import Batch
 from devhost.discovery.scanner import BackendCondition, BackendState
 from devhost.host.shown.publisher import EventPublisher
@@ -23,7 +23,7 @@ ONE, TWO = Holder("default", "one", "main"), Holder("default", "two", "main")
 
 
 def verdict(reason: str, by: str = "alice") -> Verdict:
-    return Verdict(f"{reason}.json", Kind.CORDON, ("toy/a",), reason, by, 5.0)
+    return Verdict(f"{reason}.json", VerdictKind.CORDON, ("toy/a",), reason, by, 5.0)
 
 
 class Books:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_fpga.model import Kind, Unit
+from devhost_fpga.model import DeviceKind, Unit
 from devhost_fpga.options import Program
 from devhost_fpga.programming.loader import Unkillable, Verdict
 from devhost_fpga.programming.programmer import PATIENCE
@@ -156,9 +156,11 @@ def test_check_names_a_missing_file(card: Machine) -> None:
         card.programmer.check(card.region(), Program(Path("/srv/none.gbs")))
 
 
-@pytest.mark.parametrize(("kind", "words"), [(Kind.CARD, "XRT programs"), (Kind.REGION, "has no interface")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [(DeviceKind.CARD, "XRT programs"), (DeviceKind.REGION, "has no interface")]
+)
 def test_a_device_that_cannot_be_programmed_is_refused_with_the_reason(
-    card: Machine, kind: Kind, words: str
+    card: Machine, kind: DeviceKind, words: str
 ) -> None:
     unit = Unit(Device("0000:65:00.1", {"kind": kind.value}))
     with pytest.raises(AllocationError, match=words):

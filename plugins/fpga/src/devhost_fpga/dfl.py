@@ -23,9 +23,9 @@ from .manager_state import BUSY_REASON, MAX_BUSY, REBIND, Identity, LastValues, 
 from .model import (
     LOST,
     ONES,
+    DeviceKind,
     FpgaSysfs,
     Interface,
-    Kind,
     ParentDevice,
     Slot,
     Unit,
@@ -204,7 +204,7 @@ class EngineFamily:
             part.fault or (engine.fault if engine else "") or self._afu_fault(port, afu, is_busy) or failure
         )
         attributes = self._attributes(card, engine, port.place, _state(card, is_busy, failure)) | {
-            "kind": Kind.AF.value,
+            "kind": DeviceKind.AF.value,
             "interfaceId": interface,
             "afuId": afu,
             "intelName": af_name(interface, afu),
@@ -231,7 +231,7 @@ class EngineFamily:
         if not fault and not parts:
             fault = "it has no visible port: virtual functions have them, or their module is not loaded"
         attributes = self._attributes(card, own, engine.place, _state(card, is_busy, failure)) | {
-            "kind": Kind.REGION.value,
+            "kind": DeviceKind.REGION.value,
             "interfaceId": interface,
             "intelName": region_name(interface),
             "ports": len(parts),

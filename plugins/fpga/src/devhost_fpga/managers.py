@@ -28,7 +28,7 @@ from devhost.backend.sysfs import read_bytes
 
 from . import attributes, manager_state, model
 from .allocation import node_claims
-from .model import FpgaSysfs, Interface, Kind, Slot, Unit
+from .model import DeviceKind, FpgaSysfs, Interface, Slot, Unit
 
 MANAGERS, REGIONS, BRIDGES = "fpga_manager", "fpga_region", "fpga_bridge"
 """The three classes."""
@@ -242,7 +242,9 @@ class _Scan:
                 yield self._region(region, names)
         for manager in self._tree.managers:
             if not self._is_taken(manager) and not self._tree.regions_of(manager):
-                yield self._unit(Kind.CARD, manager, manager, _id(manager.parent.rpartition("/")[2], ""))
+                yield self._unit(
+                    DeviceKind.CARD, manager, manager, _id(manager.parent.rpartition("/")[2], "")
+                )
 
     def _names(self) -> dict[Member, str]:
         """Ids of all regions, from the names of their parents: kernel numbers change from boot to boot.
@@ -264,11 +266,11 @@ class _Scan:
 
     def _region(self, region: Member, names: Mapping[Member, str]) -> Unit:
         outer = frozenset(claim.fpga(names[one]) for one in self._tree.around(region))
-        return self._unit(Kind.REGION, region, self._tree.manager(region), names[region], outer)
+        return self._unit(DeviceKind.REGION, region, self._tree.manager(region), names[region], outer)
 
     def _unit(
         self,
-        kind: Kind,
+        kind: DeviceKind,
         member: Member,
         manager: Member | None,
         name: str,

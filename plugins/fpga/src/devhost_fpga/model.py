@@ -173,7 +173,7 @@ def _is_plugged(sysfs: Sysfs, above: str, path: str) -> bool:
     return False
 
 
-class Kind(StrEnum):
+class DeviceKind(StrEnum):
     """The kinds of devices."""
 
     AF = "af"

@@ -27,7 +27,7 @@ from devhost.backend.sysfs import BDF, Sysfs, pcie_path
 
 from . import attributes, model, pci_ids, xrt_cards, xrt_health
 from .allocation import node_claims
-from .model import Kind, Unit
+from .model import DeviceKind, Unit
 from .pci_ids import AMA
 from .xrt_cards import Function, Identity, Role
 from .xrt_health import Condition
@@ -188,7 +188,7 @@ def _device(
     claims: frozenset[str],
     withheld: str | None,
 ) -> Device:
-    common = {"vendor": attributes.XILINX, "kind": str(Kind.CARD)}
+    common = {"vendor": attributes.XILINX, "kind": str(DeviceKind.CARD)}
     whole = model.physical_function(one.pci)
     return Device(
         id=one.pci.address,
@@ -376,7 +376,7 @@ class Ama:
                 else f"{address} has two misc devices"
             )
             claims = frozenset((claim.node(f"/dev/{name}"),))
-            facts = attributes.present({"vendor": attributes.XILINX, "kind": str(Kind.CARD)})
+            facts = attributes.present({"vendor": attributes.XILINX, "kind": str(DeviceKind.CARD)})
             return Unit(Device(id=name, attributes=facts, claims=claims, health=unhealthy(reason)), (path,))
         seen.add(address)
         health = unhealthy(model.LOST) if self._sysfs.is_dead(where) else HEALTHY
@@ -398,7 +398,12 @@ class Ama:
 
     def _device(self, where: str, serial: str, claims: frozenset[str], health: Health) -> Device:
         place = model.place(self._sysfs, where)
-        facts = {"vendor": attributes.XILINX, "kind": str(Kind.CARD), "serial": serial, "xilinxName": MA35}
+        facts = {
+            "vendor": attributes.XILINX,
+            "kind": str(DeviceKind.CARD),
+            "serial": serial,
+            "xilinxName": MA35,
+        }
         return Device(
             id=place.name,
             attributes=attributes.present(attributes.of_pci(place.function) | facts),

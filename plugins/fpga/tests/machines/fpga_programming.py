@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devhost_fpga.model import FpgaSysfs, Interface, Kind, Reading, Slot, Unit
+from devhost_fpga.model import DeviceKind, FpgaSysfs, Interface, Reading, Slot, Unit
 from devhost_fpga.options import Program
 from devhost_fpga.programming.loader import Engines, Verdict
 from devhost_fpga.programming.programmer import PATIENCE, Clock, Programmer
@@ -146,19 +146,19 @@ class Machine:
             Slot(Interface.DFL, ENGINE, port, f"{CARD}/dfl-port.{port}", interface) for port in range(ports)
         )
         claims = {"fpga:0000:3b:00.0", *(f"fpga:0000:3b:00.0/port{port}" for port in range(ports))}
-        return Unit(Device(name, {"kind": Kind.REGION.value}, frozenset(claims)), slots=slots)
+        return Unit(Device(name, {"kind": DeviceKind.REGION.value}, frozenset(claims)), slots=slots)
 
     def af(self, port: int) -> Unit:
         """One port of the card as a device."""
         slot = self.region(port + 1).slots[port]
         claims = frozenset({f"fpga:0000:3b:00.0/port{port}"})
-        return Unit(Device(f"0000:3b:00.0-port{port}", {"kind": Kind.AF.value}, claims), slots=(slot,))
+        return Unit(Device(f"0000:3b:00.0-port{port}", {"kind": DeviceKind.AF.value}, claims), slots=(slot,))
 
     def chip(self, interface: str = "", name: str = "fpga-full") -> Unit:
         """A chip behind an fpga_manager with the ``firmware`` file, or a region of it."""
         slot = Slot(Interface.FIRMWARE, MANAGER, interface_id=interface)
         claims = frozenset({f"fpga:{name}"})
-        return Unit(Device(name, {"kind": Kind.REGION.value}, claims), slots=(slot,))
+        return Unit(Device(name, {"kind": DeviceKind.REGION.value}, claims), slots=(slot,))
 
     def put(self, content: bytes, path: str = BITSTREAM) -> Program:
         """Puts a file onto the node; returns the options that program it."""

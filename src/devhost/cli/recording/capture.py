@@ -17,7 +17,7 @@ from devhost.backend.sysfs import node_number, prefix_of
 
 from . import area
 from .trace import Access, of_python
-from .writer import Full, Kind, Writer
+from .writer import FileType, Full, Writer
 
 _LINKS = 40
 """The maximum number of links in a path, the same as in the kernel (path_resolution(7))."""
@@ -220,7 +220,7 @@ class Capture:
         return node_number(self._prefix + path)
 
     def _content(self, path: str, place: _PhysicalFile) -> None:
-        if self._writer.has(path, Kind.FILE, Kind.WITHHELD):
+        if self._writer.has(path, FileType.FILE, FileType.WITHHELD):
             return
         if not area.holds_content(path):
             self._omit(path, "its content is not about hardware")

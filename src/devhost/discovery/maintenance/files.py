@@ -56,7 +56,7 @@ _OWN_NAME = re.compile(rf"{_OWN}(?:node|[0-9a-f]{{12}})\.json")
 _KEYS = ("devices", "kind", "reason", "by", "until")
 
 
-class Kind(StrEnum):
+class VerdictKind(StrEnum):
     """The kind of a verdict."""
 
     CORDON = "cordon"
@@ -70,7 +70,7 @@ class Verdict:
     """The content of a file, written at ``since`` and in force ``until``, in wall-clock seconds."""
 
     file: str
-    kind: Kind
+    kind: VerdictKind
     names: tuple[str, ...]
     reason: str
     by: str
@@ -80,7 +80,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """Why a device is unhealthy."""
-        if self.kind is Kind.CORDON:
+        if self.kind is VerdictKind.CORDON:
             return f"cordoned by {self.by}: {self.reason}"
         return f"{self.reason} ({self.by})"
 
@@ -262,11 +262,11 @@ def parsed(file: str, data: bytes, since: float) -> Verdict:
     )
 
 
-def _kind(value: Any) -> Kind:
+def _kind(value: Any) -> VerdictKind:
     try:
-        return Kind(value)
+        return VerdictKind(value)
     except ValueError:
-        raise Flawed(f"its kind is {value!r}"[:120], f"use {' or '.join(Kind)}") from None
+        raise Flawed(f"its kind is {value!r}"[:120], f"use {' or '.join(VerdictKind)}") from None
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -317,7 +317,7 @@ def is_own(verdict: Verdict) -> bool:
 
 def write(directory: Path, name: str, by: str, reason: str, until: float | None) -> Verdict:
     """Cordons a device. Raises ``Flawed`` or ``OSError``."""
-    content: dict[str, object] = {"devices": [name], "kind": Kind.CORDON, "reason": reason, "by": by}
+    content: dict[str, object] = {"devices": [name], "kind": VerdictKind.CORDON, "reason": reason, "by": by}
     if until is not None:
         content["until"] = f"{datetime.fromtimestamp(until, UTC):%Y-%m-%dT%H:%M:%SZ}"
     data = json.dumps(content).encode() + b"\n"
