@@ -174,7 +174,7 @@ class HeldDevices:
 
 
 @frozen
-class Group:
+class TokenGroup:
     """Tokens of one resource with the same devices and the same holder, in no order."""
 
     tokens: tuple[str, ...]
@@ -203,7 +203,7 @@ class ResourceAllocations:
         self._inferred: set[str] = set()
         self._unshared: dict[str, bool] = {}
         self._vanished: Collection[str] = ()
-        self._groups: Sequence[Group] | None = None
+        self._groups: Sequence[TokenGroup] | None = None
 
     def __contains__(self, token: object) -> bool:
         return token in self.leases
@@ -249,7 +249,7 @@ class ResourceAllocations:
         known = self._unshared.get(token)
         return unit_of(token) in (token, ALL) if known is None else known
 
-    def groups(self) -> Sequence[Group]:
+    def groups(self) -> Sequence[TokenGroup]:
         """The tokens that are held: those with the same devices and the same holder together.
 
         A pod may have many thousand tokens of the same devices, so most work is done once for all of them.
@@ -266,12 +266,14 @@ class ResourceAllocations:
                         joined[same] = tuple(dict.fromkeys(chain.from_iterable(parts)))
                     keys = joined[same]
                 found.setdefault((id(keys), self.leases.holder(token)), ([], keys))[0].append(token)
-            groups = [Group(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items()]
+            groups = [
+                TokenGroup(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items()
+            ]
             self._groups = sorted(groups, key=lambda group: min(group.tokens))
         return self._groups
 
     def held(self) -> Iterator[Held]:
-        """Each device that is held, once for all tokens of a :class:`Group`."""
+        """Each device that is held, once for all tokens of a :class:`TokenGroup`."""
         for group in self.groups():
             for key in sorted(set(group.keys)):
                 device = self._devices[key]

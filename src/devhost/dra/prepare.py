@@ -37,8 +37,8 @@ from devhost.runtime.text import few
 from .claim_devices import (
     Basis,
     Chosen,
-    Group,
     Rendering,
+    RequestedDevices,
     check_limits,
     check_variables,
     choose,
@@ -373,7 +373,7 @@ class Preparer:
         self.bases[holder.uid] = Basis(tuple(chosen), tuple(one.found for one in chosen), seen)
         return record
 
-    async def _render(self, holder: ClaimHolder, group: Group) -> Rendering:
+    async def _render(self, holder: ClaimHolder, group: RequestedDevices) -> Rendering:
         """What the containers of a group get.
 
         Admin access, of a monitor that has every device, is to what is there: a broken device gives nothing.
@@ -394,7 +394,7 @@ class Preparer:
         for one in group.members:
             try:
                 async with self._turns_of(group).turn():
-                    await rendering(Group((one,)), self._timing.allocate)
+                    await rendering(RequestedDevices((one,)), self._timing.allocate)
             except BackendTimeout:
                 raise
             except BackendError as error:
@@ -402,9 +402,13 @@ class Preparer:
             else:
                 usable.append(one)
         async with self._turns_of(group).turn():
-            return await rendering(Group(tuple(usable)), self._timing.allocate) if usable else Rendering({})
+            return (
+                await rendering(RequestedDevices(tuple(usable)), self._timing.allocate)
+                if usable
+                else Rendering({})
+            )
 
-    def _turns_of(self, group: Group) -> _Turns:
+    def _turns_of(self, group: RequestedDevices) -> _Turns:
         return self._calls.setdefault(group.backend.runner.name, _Turns(1, BackendTimeout))
 
     def _nodes(self, uid: str, chosen: Sequence[Chosen]) -> list[Node]:

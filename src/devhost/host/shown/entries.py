@@ -318,7 +318,7 @@ def _refused(refused: Sequence[Refusal], settings: Settings) -> Reason:
 
 
 @dataclass(slots=True)
-class _Group:
+class _UnmetDevices:
     """Devices that fail the same conditions of one block."""
 
     block: int
@@ -336,7 +336,7 @@ def nearest(where: Where, devices: Collection[Device]) -> str:
         return "the backend sees no devices"
     most = max((len(block.terms) + len(block.refuse) for block in where), default=0)
     best: tuple[bool, int, int, int] | None = None
-    groups: dict[tuple[int, ...], _Group] = {}
+    groups: dict[tuple[int, ...], _UnmetDevices] = {}
     for device in devices:
         own: tuple[tuple[bool, int, int, int], int, Sequence[Term | Block]] | None = None
         for number, block in enumerate(where):
@@ -354,7 +354,7 @@ def nearest(where: Where, devices: Collection[Device]) -> str:
         if rank != best:
             best, groups = rank, {}
             most = most if rank[0] else rank[1]
-        group = groups.setdefault((number, *map(id, lacks)), _Group(number, lacks, []))
+        group = groups.setdefault((number, *map(id, lacks)), _UnmetDevices(number, lacks, []))
         group.devices.append(device)
     if best is None:
         return UNKNOWN
@@ -401,7 +401,7 @@ def near_misses(where: Where, devices: Iterable[Device]) -> str:
     return "; ".join(found)
 
 
-def _described_group(group: _Group, where: Where) -> str:
+def _described_group(group: _UnmetDevices, where: Where) -> str:
     count = len(group.devices)
     of = f"all of block {group.block + 1} but" if len(where) > 1 else "all but"
     lacks = [_lack(one, group, where[group.block]) for one in group.unmet]
@@ -412,7 +412,7 @@ def _match(count: int) -> str:
     return "1 matches" if count == 1 else f"{count} match"
 
 
-def _lack(one: Term | Block, group: _Group, block: Block) -> str:
+def _lack(one: Term | Block, group: _UnmetDevices, block: Block) -> str:
     if isinstance(one, Block):
         return f"not: {{{one}}}"
     if block.without and any(one.holds(device.attributes) for device in group.devices):
@@ -427,7 +427,7 @@ def _lack(one: Term | Block, group: _Group, block: Block) -> str:
     return f"{one.attribute} ({_joined(has)}, not {_wanted(one)})"
 
 
-def _nothing(where: Where, groups: Iterable[_Group], count: int) -> str:
+def _nothing(where: Where, groups: Iterable[_UnmetDevices], count: int) -> str:
     """The reason if no device meets any condition of any block."""
     terms = {id(one): (one, group) for group in groups for one in group.unmet}
     if len(where) != 1 or len(terms) != 1:
