@@ -15,7 +15,7 @@ from devhost.backend import Consumed
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device, sound_reason
-from devhost.planning.amounts import NONE, Part, flaw
+from devhost.planning.amounts import NONE, CapacityUse, flaw
 from devhost.planning.claims import Key
 from devhost.planning.quantities import thousandths
 from devhost.planning.settings import Effect, uses_of
@@ -158,7 +158,7 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
     return Chosen(claimed, found, options)
 
 
-def _parts(result: Result, found: DraDevice) -> tuple[Part, ...]:
+def _parts(result: Result, found: DraDevice) -> tuple[CapacityUse, ...]:
     """What it uses of a device that claims share by amount: all that the result does not limit.
 
     Raises:
@@ -175,7 +175,7 @@ def _parts(result: Result, found: DraDevice) -> tuple[Part, ...]:
         amount = thousandths(consumed[one.name]) if one.name in consumed else size * 1000
         if amount is None:
             raise ClaimError(f"{consumed[one.name]} is no quantity of {one.name} that devhost knows")
-        parts.append(Part(one.name, max(1, -(-amount // 1000)), size))
+        parts.append(CapacityUse(one.name, max(1, -(-amount // 1000)), size))
     return tuple(parts)
 
 

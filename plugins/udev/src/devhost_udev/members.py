@@ -258,7 +258,7 @@ def outside_dev(path: str) -> bool:
 
 
 @frozen
-class Part:
+class Contribution:
     """What one member contributes to one of the group's devices."""
 
     member: Member | UsbMember
@@ -289,7 +289,7 @@ class Part:
 class Row:
     """One device of a group. ``leader`` is the target that distinguishes it from others, if any."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Contribution, ...]
     leader: Target | None
 
 
@@ -572,7 +572,7 @@ def _lacks(column: _Column, leader: Target, place: TreePosition | None, nowhere:
 def _row(columns: Iterable[_Column], found: Mapping[int, Sequence[Target]], leader: _Column | None) -> Row:
     parts = [(column, target) for column in columns for target in found.get(id(column), ())]
     first = next((t for c, t in parts if (c is leader if leader else c.varies)), None)
-    return Row(tuple(Part(column.member, target) for column, target in parts), first)
+    return Row(tuple(Contribution(column.member, target) for column, target in parts), first)
 
 
 def _height(columns: Sequence[_Column]) -> int:

@@ -31,7 +31,7 @@ from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
-from devhost.planning.amounts import Part
+from devhost.planning.amounts import CapacityUse
 from devhost.runtime.log import get
 from devhost.runtime.worker import FILE_DEADLINE
 
@@ -236,10 +236,10 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
     )
 
 
-def _part(text: str) -> Part:
+def _part(text: str) -> CapacityUse:
     name, _, amounts = text.partition(":")
     amount, _, total = amounts.partition("/")
-    return Part(name, int(amount), int(total))
+    return CapacityUse(name, int(amount), int(total))
 
 
 class ClaimDirectory(OwnedDirectory):
