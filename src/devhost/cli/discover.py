@@ -27,7 +27,7 @@ from devhost.telemetry.document import held_by
 from devhost.telemetry.tables import with_holders
 
 from . import options as shared
-from .running_host import Verdict, View, view
+from .running_host import ReportedHealth, View, view
 from .scan_once import ScanResult
 from .table import VALUE, cut, table
 
@@ -213,14 +213,14 @@ def _health(seen: View, resource: PlannedResource, offer: Offer) -> Health:
     return worst(own, unhealthy(offer.of.flaw)) if offer.of and offer.of.flaw else own
 
 
-def _verdict(seen: View, resource: PlannedResource, offer: Offer) -> Verdict:
+def _verdict(seen: View, resource: PlannedResource, offer: Offer) -> ReportedHealth:
     """The health of a device in a resource, as reported to the kubelet if that is known."""
     own, device = _health(seen, resource, offer), offer.device
     running = seen.verdict(resource.name, resource.entry.backend, device) if seen.same_config else None
     if running is None:
-        return Verdict(own)
+        return ReportedHealth(own)
     if running.health.healthy and not own.healthy:  # the running devhost has not probed since
-        return Verdict(running.health, f"Unhealthy when probed now: {own.reason}")
+        return ReportedHealth(running.health, f"Unhealthy when probed now: {own.reason}")
     return running
 
 
@@ -379,7 +379,7 @@ def health_as_json(health: Health) -> dict[str, str]:
     return {"health": "Healthy" if health.healthy else "Unhealthy", "reason": health.reason or ""}
 
 
-def _verdict_as_json(verdict: Verdict) -> dict[str, str]:
+def _verdict_as_json(verdict: ReportedHealth) -> dict[str, str]:
     return health_as_json(verdict.health) | ({"remark": verdict.remark} if verdict.remark else {})
 
 

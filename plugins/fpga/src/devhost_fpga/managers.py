@@ -324,9 +324,9 @@ class _Scan:
         state: manager_state.Manager,
         can_program: bool,
         last: _Last | None,
-    ) -> manager_state.Verdict:
+    ) -> manager_state.ManagerHealth:
         if manager is None:
-            return manager_state.Verdict(
+            return manager_state.ManagerHealth(
                 unhealthy("sysfs does not show which FPGA manager programs it"), attributes.FAILED
             )
         verdict = manager_state.judge(state, can_program=can_program, last=last.health if last else None)
@@ -336,7 +336,7 @@ class _Scan:
             if self._sysfs.text(f"{bridge.path}/state") == "disabled":
                 title = self._sysfs.text(f"{bridge.path}/name") or bridge.name
                 reason = f"its bridge {title} ({bridge.name}) is disabled, so its logic cannot be reached"
-                return manager_state.Verdict(unhealthy(reason), attributes.FAILED)
+                return manager_state.ManagerHealth(unhealthy(reason), attributes.FAILED)
         return verdict
 
     def _interface(self, member: Member, last: _Last | None) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from devhost_fpga.model import DeviceKind, FpgaSysfs, Interface, Reading, Slot, Unit
 from devhost_fpga.options import Program
-from devhost_fpga.programming.loader import Engines, Verdict
+from devhost_fpga.programming.loader import Engines, ProgrammingResult
 from devhost_fpga.programming.programmer import PATIENCE, Clock, Programmer
 
 from devhost.backend import Device
@@ -74,23 +74,25 @@ class FakeKernel:
     """
 
     root: Path
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    verdicts: dict[int, ProgrammingResult] = field(default_factory=dict)
     shows: str = AFU
     state: str = "operating"
     requests: list[Mapping[str, Any]] = field(default_factory=list)
     meanwhile: Callable[[], None] = lambda: None
 
-    def __call__(self, request: Mapping[str, Any], descriptors: Collection[int], patience: float) -> Verdict:
+    def __call__(
+        self, request: Mapping[str, Any], descriptors: Collection[int], patience: float
+    ) -> ProgrammingResult:
         assert patience > 0
         self.requests.append(request)
         self.meanwhile()
         if request["do"] == "firmware":
             (self.root / MANAGER[1:] / "state").write_text(f"{self.state}\n")
-            return self.verdicts.get(0, Verdict())
+            return self.verdicts.get(0, ProgrammingResult())
         assert list(descriptors) == [request["file"]]
         os.fstat(request["file"])  # it is open
         port = int(request["port"])
-        verdict = self.verdicts.get(port, Verdict())
+        verdict = self.verdicts.get(port, ProgrammingResult())
         if not verdict.step:
             show(self.root, port, self.shows)
         return verdict
