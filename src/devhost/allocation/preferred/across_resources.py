@@ -22,7 +22,7 @@ from devhost.allocation.leases import LeaseState
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.model import Device, Holder
 from devhost.backend.threads import elsewhere
-from devhost.planning.affinity import Choice, Request, prefer
+from devhost.planning.affinity import Choice, PreferenceRequest, prefer
 from devhost.planning.affinity.policies import SCALES
 from devhost.planning.affinity.solver import Outside
 from devhost.planning.affinity.topology import Candidate, Level, Links, Place, Topology, between, natural
@@ -156,7 +156,7 @@ class PreferredAllocation:
             entry = entries.get(token)
             return None if entry is None or entry.stands_in else entry.unit
 
-        request = Request(candidate, available, must_include, size)
+        request = PreferenceRequest(candidate, available, must_include, size)
         ended = _ended(inventory.allocations, available, must_include)
         request = _unheld_first(request, inventory.allocations)
         if places.groups:
@@ -223,12 +223,12 @@ class PreferredAllocation:
 
     def _bound_first(
         self,
-        request: Request,
+        request: PreferenceRequest,
         places: _ResourcePlaces,
         allocations: ResourceAllocations,
         admission: Admission,
         ended: Collection[Pod],
-    ) -> Request:
+    ) -> PreferenceRequest:
         """The same request with what the container's pod can use together.
 
         That is what is bound to it already, else what no pod is bound to, in whole groups where possible.
@@ -481,7 +481,7 @@ def whole_groups(groups: Mapping[str, Sequence[str]], need: int) -> tuple[list[s
     return chosen + singles, list(left_over[-1])
 
 
-def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request:
+def _unheld_first(request: PreferenceRequest, allocations: ResourceAllocations) -> PreferenceRequest:
     """The same request without tokens that a container is known to hold, if there are enough others.
 
     A kubelet offers such a token if it has lost its checkpoint. It also offers tokens that have just been
