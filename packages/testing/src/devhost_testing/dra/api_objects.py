@@ -58,7 +58,7 @@ KINDS = (
 )
 
 
-class Refused(Exception):
+class ApiRefused(Exception):
     """A request that the server answers with an error."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -91,7 +91,7 @@ def place(path: str) -> ApiPath:
     """The place of a path.
 
     Raises:
-        Refused: the server has no such path.
+        ApiRefused: the server has no such path.
     """
     for kind in KINDS:
         root = f"/apis/{kind.api_version}" if "/" in kind.api_version else f"/api/{kind.api_version}"
@@ -107,7 +107,7 @@ def place(path: str) -> ApiPath:
         if name and kind.namespaced and not namespace:
             continue
         return ApiPath(kind, namespace, name, part)
-    raise Refused(404, "NotFound", "the server could not find the requested resource")
+    raise ApiRefused(404, "NotFound", "the server could not find the requested resource")
 
 
 _Leaf = tuple[str, ...]
@@ -139,7 +139,7 @@ class Objects:
             return self._stored[where.kind.plural, where.namespace, where.name]
         except KeyError:
             message = f'{where.kind.plural} "{where.name}" not found'
-            raise Refused(404, "NotFound", message) from None
+            raise ApiRefused(404, "NotFound", message) from None
 
     def all(self, where: ApiPath, query: Mapping[str, str]) -> list[Object]:
         """The objects of a collection that the selectors of a query match, by namespace and name."""
@@ -149,7 +149,7 @@ class Objects:
         """One page of a list: its version, objects, the token of the next page, how many objects remain."""
         if token := query.get("continue", ""):
             if token not in self._pages:
-                raise Refused(410, "Expired", "The provided continue parameter is too old")
+                raise ApiRefused(410, "Expired", "The provided continue parameter is too old")
             version, found = self._pages[token]
         else:
             version, found = self.version, self.all(where, query)
@@ -164,11 +164,11 @@ class Objects:
         """What happened to a collection after a version.
 
         Raises:
-            Refused: 410, the version is forgotten.
+            ApiRefused: 410, the version is forgotten.
         """
         if version < self._oldest:
             message = f"too old resource version: {version} ({self._oldest})"
-            raise Refused(410, "Expired", message)
+            raise ApiRefused(410, "Expired", message)
         return [
             change
             for change in self._history
@@ -184,12 +184,12 @@ class Objects:
         new = self._received(where.kind, body)
         metadata = new["metadata"]
         if "generateName" in metadata:
-            raise Refused(422, "Invalid", "metadata.generateName: Forbidden: this test wants stable names")
+            raise ApiRefused(422, "Invalid", "metadata.generateName: Forbidden: this test wants stable names")
         name = metadata.get("name", "")
         if not name or len(name) > 253:
-            raise Refused(422, "Invalid", f"{where.kind.kind} {name!r} is invalid: metadata.name")
+            raise ApiRefused(422, "Invalid", f"{where.kind.kind} {name!r} is invalid: metadata.name")
         if (where.kind.plural, where.namespace, name) in self._stored:
-            raise Refused(409, "AlreadyExists", f'{where.kind.plural} "{name}" already exists')
+            raise ApiRefused(409, "AlreadyExists", f'{where.kind.plural} "{name}" already exists')
         if where.namespace:
             metadata["namespace"] = where.namespace
         metadata["uid"] = metadata.get("uid") or f"uid-{next(self._uids)}"
@@ -208,16 +208,16 @@ class Objects:
                 message = (
                     f'Operation cannot be fulfilled on {where.kind.plural} "{where.name}": {key} differs'
                 )
-                raise Refused(409, "Conflict", message)
+                raise ApiRefused(409, "Conflict", message)
         if given.get("name") != where.name:
-            raise Refused(400, "BadRequest", "the name of the object does not match the name on the URL")
+            raise ApiRefused(400, "BadRequest", "the name of the object does not match the name on the URL")
         if where.part == "status":
             new = {**copy.deepcopy(old), "status": new.get("status", {})}
         elif "status" in old and where.kind.kind != "Node":
             new["status"] = copy.deepcopy(old["status"])
         for field in where.kind.immutable:
             if _field(new, field) != _field(old, field):
-                raise Refused(422, "Invalid", f"{field}: Invalid value: field is immutable")
+                raise ApiRefused(422, "Invalid", f"{field}: Invalid value: field is immutable")
         kept = ("uid", "generation", "creationTimestamp", "resourceVersion", "namespace")
         new["metadata"].update({key: stored[key] for key in kept if key in stored})
         if new == old:
@@ -233,7 +233,7 @@ class Objects:
         version = changes.get("metadata", {}).get("resourceVersion", "")
         if version not in ("", old["metadata"]["resourceVersion"]):
             message = f'Operation cannot be fulfilled on {where.kind.plural} "{where.name}": it was modified'
-            raise Refused(409, "Conflict", message)
+            raise ApiRefused(409, "Conflict", message)
         other = "spec" if where.part == "status" else "status"
         new = _merged(old, {key: value for key, value in changes.items() if key != other})
         if new == old:
@@ -244,7 +244,7 @@ class Objects:
         """Makes the status of a claim have these devices (server-side apply); no other field is known."""
         old = self.get(where)
         if where.kind.kind != "ResourceClaim" or where.part != "status" or not manager:
-            raise Refused(
+            raise ApiRefused(
                 400, "BadRequest", "only the status of a ResourceClaim can be applied, with a manager"
             )
         self._same_claim(where, body, old)
@@ -254,7 +254,7 @@ class Objects:
         if conflicts := sorted(path for path in others if now.get(path, new[path]) != new[path]):
             if not force:
                 fields = ", ".join(".".join(path[1:]) for path in conflicts)
-                raise Refused(409, "Conflict", f"Apply failed with {len(conflicts)} conflicts: {fields}")
+                raise ApiRefused(409, "Conflict", f"Apply failed with {len(conflicts)} conflicts: {fields}")
             for path in conflicts:
                 owners[path] = set()
         for path in [path for path, names in owners.items() if manager in names and path not in new]:
@@ -271,13 +271,13 @@ class Objects:
     def _same_claim(self, where: ApiPath, body: Object, old: Object) -> None:
         """Refuses the status of another claim, and of devices that are not allocated to this one."""
         if body.get("metadata", {}).get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
-            raise Refused(409, "Conflict", f'{where.kind.plural} "{where.name}": uid differs')
+            raise ApiRefused(409, "Conflict", f'{where.kind.plural} "{where.name}": uid differs')
         allocation = (old.get("status") or {}).get("allocation") or {}
         allocated = {_identity(one) for one in allocation.get("devices", {}).get("results", ())}
         for one in body["status"]["devices"]:
             if _identity(one) not in allocated:
                 message = f"{one['device']}: must be an allocated device in the claim"
-                raise Refused(422, "Invalid", message)
+                raise ApiRefused(422, "Invalid", message)
 
     def delete(self, where: ApiPath, preconditions: Mapping[str, str] | None = None) -> Object:
         """Removes an object, if it still is the one in the preconditions."""
@@ -285,7 +285,7 @@ class Objects:
         for key, wanted in (preconditions or {}).items():
             if wanted != old["metadata"][key]:
                 message = f"Precondition failed: {key} in precondition: {wanted}, in object meta: "
-                raise Refused(409, "Conflict", message + old["metadata"][key])
+                raise ApiRefused(409, "Conflict", message + old["metadata"][key])
         del self._stored[where.kind.plural, where.namespace, where.name]
         self._record("DELETED", where.kind, old)
         return old
@@ -324,7 +324,7 @@ class Objects:
 
     def _received(self, kind: Kind, body: Object) -> Object:
         if body.get("kind", kind.kind) != kind.kind or body.get("apiVersion") != kind.api_version:
-            raise Refused(400, "BadRequest", f"the object is not a {kind.kind} of {kind.api_version}")
+            raise ApiRefused(400, "BadRequest", f"the object is not a {kind.kind} of {kind.api_version}")
         new = copy.deepcopy(body)
         new["kind"] = kind.kind
         new.setdefault("metadata", {})
@@ -337,11 +337,11 @@ class Objects:
             found = [number for number, one in enumerate(devices) if attribute in one.get("attributes", {})]
             errors = [f"spec.devices[{one}].attributes[{attribute}]: Invalid value" for one in found[:most]]
             if errors:
-                raise Refused(422, "Invalid", f"ResourceSlice is invalid: [{', '.join(errors)}]")
+                raise ApiRefused(422, "Invalid", f"ResourceSlice is invalid: [{', '.join(errors)}]")
         if kind.kind == "ResourceSlice" and (problems := list(_slice_problems(value["spec"]))):
             name = value["metadata"]["name"]
             message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {", ".join(problems)}'
-            raise Refused(422, "Invalid", message)
+            raise ApiRefused(422, "Invalid", message)
 
     def _store(self, where: ApiPath, change: str, value: Object) -> Object:
         self._stored[where.kind.plural, where.namespace, where.name] = value
@@ -363,12 +363,12 @@ def selected(kind: Kind, value: Object, query: Mapping[str, str]) -> bool:
     """Whether an object matches the selectors of a query; only ``key=value`` is known.
 
     Raises:
-        Refused: 400, the kind cannot be selected by such a field.
+        ApiRefused: 400, the kind cannot be selected by such a field.
     """
     for term in filter(None, query.get("fieldSelector", "").split(",")):
         field, _, wanted = term.partition("=")
         if field not in kind.fields:
-            raise Refused(400, "BadRequest", f"field label not supported: {field}")
+            raise ApiRefused(400, "BadRequest", f"field label not supported: {field}")
         if _field(value, field) != wanted.removeprefix("="):
             return False
     labels = value["metadata"].get("labels", {})

@@ -31,7 +31,7 @@ from devhost_gpu.discovery import NVIDIA
 from devhost_gpu.environment import Timings
 from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.client import NvmlClient
-from devhost_gpu.nvml.process import Refused
+from devhost_gpu.nvml.process import ErrorReply
 from devhost_gpu.nvml.reports import GpuInstance, Made, Placement, Profile
 from devhost_gpu.vendor import Card
 
@@ -397,7 +397,7 @@ class Partitions:
         self._keep({**self._own, place: _Own(self._clock())})
         try:
             made = self._client.create(address, place.at, until - self._clock(), resume=is_known)
-        except Refused as error:
+        except ErrorReply as error:
             if error.code == reports.OCCUPIED:
                 self._keep({one: own for one, own in self._own.items() if one != place})
             raise

@@ -40,7 +40,7 @@ class Unanswered(BackendError):
     """There is no answer yet."""
 
 
-class Refused(BackendError):
+class ErrorReply(BackendError):
     """NVML answered with an error: its number (``NVML_ERROR_…``) and text."""
 
     def __init__(self, code: int, text: str, prefix: str = "NVML: ") -> None:
@@ -141,7 +141,7 @@ class NvmlProcess:
 
         Raises:
             Unanswered: not yet.
-            Refused: NVML answered with an error.
+            ErrorReply: NVML answered with an error.
             Ended: the process has ended, or was ended because it made no progress.
         """
         key = (do, *gpus)
@@ -266,6 +266,6 @@ def program(pynvml: str, library: str, timings: Timings = DEFAULT) -> list[str]:
 def _content(message: Message) -> Message:
     if "error" in message:
         error = message["error"]
-        raise Refused(int(error["code"]), str(error["text"]))
+        raise ErrorReply(int(error["code"]), str(error["text"]))
     content: Message = message["ok"]
     return content
