@@ -89,7 +89,7 @@ class Turn:
 
 
 @frozen
-class Refusal:
+class FailedClaim:
     """A claim that could not be prepared, the devices that are allocated to it, and why it could not."""
 
     claim: ClaimHolder
@@ -101,7 +101,7 @@ class Refusals:
     """The claims that could not be prepared last, by uid; none until :meth:`keep`."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Refusal] = {}
+        self.found: dict[str, FailedClaim] = {}
         self._kept = False
 
     @property
@@ -115,7 +115,7 @@ class Refusals:
         if not kept:
             self.found.clear()
 
-    def add(self, new: Refusal) -> None:
+    def add(self, new: FailedClaim) -> None:
         """A claim could not be prepared; of more than :data:`MOST_REFUSALS`, the oldest is forgotten."""
         if self._kept and self.found.get(new.claim.uid) != new:
             self.found.pop(new.claim.uid, None)
@@ -435,7 +435,7 @@ class Preparer:
             self.refusals.end(ref.uid)
             return record.devices
         if seen:
-            self.refusals.add(Refusal(ref, seen[0].results, reason))
+            self.refusals.add(FailedClaim(ref, seen[0].results, reason))
         log.warning("a claim cannot be prepared", claim=str(ref), uid=ref.uid, reason=reason)
         return reason
 
