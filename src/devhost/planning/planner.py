@@ -169,7 +169,7 @@ class Planner:
                 before = one.plan
                 if before is not None:
                     self._given.take_back(one.settings, before, found.get(one.settings.backend, {}))
-                one.plan = yield from _Run(one, self._given, self._list_limit, sides).plan()
+                one.plan = yield from _EntryPlanner(one, self._given, self._list_limit, sides).plan()
                 one.asked = sides is not None
                 dirty.add(one.settings.backend, before, one.plan)
             elif others:
@@ -469,7 +469,7 @@ def _with_entry(
     return tuple(sorted((*entries, entry), key=attrgetter("index"))) if entries else (entry,)
 
 
-class _Run:
+class _EntryPlanner:
     """Plans one entry, below those that are planned already."""
 
     def __init__(self, entry: _PlannedEntry, given: _Given, list_limit: int, sides: Sides | None) -> None:
