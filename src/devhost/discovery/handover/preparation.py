@@ -29,7 +29,7 @@ from devhost.runtime.worker import WorkerThread
 from devhost.telemetry.metrics import Metrics
 
 from .calls import HookCalls
-from .record import Given, HandoverRecord, Row
+from .record import Given, HandedOver, HandoverRecord
 
 if TYPE_CHECKING:
     from devhost.discovery.scanner import Scanner
@@ -234,5 +234,5 @@ class Handover:
         for key, given in self._used.items():
             rows.setdefault((id(given), key in self._due), (given, []))[1].append(key[1])
         await self._record.write(
-            [Row(given, used, released) for (_, released), (given, used) in rows.items()]
+            [HandedOver(given, used, released) for (_, released), (given, used) in rows.items()]
         )
