@@ -212,13 +212,13 @@ class Managers:
         Raises:
             OSError: a class cannot be listed.
         """
-        scan = _Scan(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
+        scan = _ManagerScan(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
         units = list(scan.units())
         self._last = scan.now
         return units
 
 
-class _Scan:
+class _ManagerScan:
     """One scan of all regions and managers."""
 
     def __init__(
