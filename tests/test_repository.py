@@ -85,6 +85,15 @@ def test_test_files_have_unique_names() -> None:
     assert sorted({one for one in names if names.count(one) > 1}) == []
 
 
+def test_no_class_name_has_more_than_three_meanings() -> None:
+    classes: dict[str, list[str]] = {}
+    for file in LIBRARY:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name.removeprefix("_"), []).append(f"{name(file)}:{node.lineno}")
+    assert {word: places for word, places in classes.items() if len(places) > 3} == {}
+
+
 def test_the_host_has_one_version_everywhere() -> None:
     assert project(ROOT)["version"] == __version__
     image = re.findall(r"devhost:([0-9][\w.]*)", DAEMONSET.read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from devhost.allocation.admissions import Admissions
-from devhost.allocation.timing import Timing
+from devhost.allocation.timing import AllocationTiming
 from devhost.backend.model import Holder
 
 VM, OTHER = Holder("default", "vm", "main"), Holder("default", "other", "main")
@@ -27,7 +27,7 @@ def allocate(admissions: Admissions) -> int:
 
 def test_an_admission_is_over_when_nothing_follows_for_a_while() -> None:
     clock = Clock()
-    admissions = Admissions(clock, Timing(admission=2.0))
+    admissions = Admissions(clock, AllocationTiming(admission=2.0))
     number = allocate(admissions)
     assert admissions.ends([(VM, number)])(POD) == 102.0
     assert admissions.is_recent(number)
@@ -41,7 +41,7 @@ def test_an_admission_is_over_when_nothing_follows_for_a_while() -> None:
 
 
 def test_an_allocate_for_another_pod_ends_an_admission_at_once() -> None:
-    admissions = Admissions(Clock(), Timing(admission=2.0))
+    admissions = Admissions(Clock(), AllocationTiming(admission=2.0))
     first, second = allocate(admissions), allocate(admissions)
     end = admissions.ends([(VM, first), (OTHER, second)])
     assert end(POD) == -math.inf
@@ -50,7 +50,7 @@ def test_an_allocate_for_another_pod_ends_an_admission_at_once() -> None:
 
 def test_an_admission_goes_on_while_an_allocate_takes_long() -> None:
     clock = Clock()
-    admissions = Admissions(clock, Timing(admission=2.0))
+    admissions = Admissions(clock, AllocationTiming(admission=2.0))
     number = allocate(admissions)
     admissions.begin()
     clock.now = 110.0
@@ -62,7 +62,7 @@ def test_an_admission_goes_on_while_an_allocate_takes_long() -> None:
 
 
 def test_what_only_a_list_named_is_over() -> None:
-    admissions = Admissions(Clock(), Timing())
+    admissions = Admissions(Clock(), AllocationTiming())
     assert admissions.ends([(VM, 0)])(POD) == -math.inf
     allocate(admissions)
     assert admissions.ends([(VM, 0)])(POD) == -math.inf

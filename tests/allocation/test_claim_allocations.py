@@ -12,7 +12,7 @@ from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Node as Given
 from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device
-from devhost.planning.amounts import Part
+from devhost.planning.amounts import CapacityUse
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.planning.planner import plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
@@ -190,15 +190,15 @@ def test_a_part_that_is_being_prepared_counts_once() -> None:
     """It is reserved and prepared for a moment."""
     node = Node()
     claims = node.allocations.claims
-    half = replace(claimed(share="a"), parts=(Part("memory", 4, 8),))
-    rest = replace(claimed(share="b"), parts=(Part("memory", 4, 8),))
+    half = replace(claimed(share="a"), parts=(CapacityUse("memory", 4, 8),))
+    rest = replace(claimed(share="b"), parts=(CapacityUse("memory", 4, 8),))
     with claims.reserved(ONE, [half]):
         claims.prepared(ONE, [half])
         assert claims.used(half.key, {"memory": 8}) == {"memory": 4}
         node.prepare(TWO, rest)
     three = ClaimHolder("team", "three", "uid-3")
     with pytest.raises(DeviceHeld, match="0 of 8 memory is free, and the claim needs 1") as caught:
-        node.prepare(three, replace(claimed(share="c"), parts=(Part("memory", 1, 8),)))
+        node.prepare(three, replace(claimed(share="c"), parts=(CapacityUse("memory", 1, 8),)))
     assert {*caught.value.held_by} == {ONE, TWO}
 
 

@@ -19,7 +19,7 @@ from devhost.allocation.cdi.spec import dumps
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import ClaimHolder
-from devhost.planning.amounts import Part
+from devhost.planning.amounts import CapacityUse
 
 UID = "0a000000-0000-4000-8000-000000000000"
 DRIVER = "devhost.example.com"
@@ -64,7 +64,10 @@ printable = st.characters(
 words = st.text(printable, min_size=1, max_size=20)
 labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
 parts = st.builds(
-    Part, st.from_regex(r"[A-Za-z_]\w{0,31}", fullmatch=True), st.integers(1, 2**63), st.integers(1, 2**63)
+    CapacityUse,
+    st.from_regex(r"[A-Za-z_]\w{0,31}", fullmatch=True),
+    st.integers(1, 2**63),
+    st.integers(1, 2**63),
 )
 cdi_names = st.from_regex(r"[a-z]{1,5}\.[a-z]{1,5}/[a-z]{1,5}=[A-Za-z0-9,:._-]{1,8}", fullmatch=True)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from devhost.backend import Attribute, where
 from devhost.backend.errors import Diagnostic
 from devhost.backend.where import Block, Flag, Range, Term, Text
-from devhost.config.diagnostics import Diagnostics, Place
+from devhost.config.diagnostics import Diagnostics, KeyPath
 from devhost.config.document import parse
 from devhost.config.reader import declared, read_where
 from devhost.planning.settings import Inject, Of, Prefer, Settings, Share, WhenEmpty
@@ -465,7 +465,7 @@ def test_a_range_takes_exactly_the_numbers_it_names(written: list[str], number: 
     text = '{numaNode: "' + ",".join(written) + '"}'
     complaints = Diagnostics("f")
     attributes = {"numaNode": Attribute(int, "node", 0)}
-    found = read_where(parse(text.encode(), complaints), "card", attributes, Place(complaints))
+    found = read_where(parse(text.encode(), complaints), "card", attributes, KeyPath(complaints))
     assert complaints.found == []
     assert where.holds(found, {"numaNode": number}) == any(_contains(span, number) for span in written)
 

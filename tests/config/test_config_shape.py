@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from devhost.backend import option
 from devhost.backend.errors import Diagnostic
-from devhost.config.diagnostics import Diagnostics, Place, one_line, suggest
+from devhost.config.diagnostics import Diagnostics, KeyPath, one_line, suggest
 from devhost.config.document import parse
 from devhost.config.reader import WRONG, camel
 from devhost.config.reader import read as read_node
@@ -138,7 +138,7 @@ class Level(Enum):
 
 def _node(text: str, wanted: object) -> tuple[object, Diagnostics]:
     complaints = Diagnostics("f")
-    return read_node(parse(text.encode(), complaints), wanted, Place(complaints, "x")), complaints
+    return read_node(parse(text.encode(), complaints), wanted, KeyPath(complaints, "x")), complaints
 
 
 @pytest.mark.parametrize("wanted", [complex, _Untyped, tuple[int, str], object])

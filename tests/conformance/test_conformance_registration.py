@@ -70,7 +70,7 @@ async def test_the_options_are_answered_while_register_is_pending(rig, kubelet, 
         async with dial(host, TOY) as stub:
             options = await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
         assert options.get_preferred_allocation_available
-        assert host.services[TOY].registration.condition.state == registration.State.REGISTERING
+        assert host.services[TOY].registration.condition.state == registration.RegistrationState.REGISTERING
         go_on.set()
         await served(kubelet, toy=2)
 

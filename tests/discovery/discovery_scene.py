@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 from devhost.backend import Attribute, Backend, Event
 from devhost.backend.model import Device, Health
 from devhost.discovery.runner import Abilities, BackendRunner, ServiceContext
-from devhost.discovery.scanner import Scanner, State
+from devhost.discovery.scanner import BackendState, Scanner
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.telemetry.metrics import Metrics
 
@@ -123,7 +123,7 @@ class Scene:
     def _found(self, caused_at: float | None) -> None:
         self.found.append((now(), None if caused_at is None else caused_at - 1000.0))
 
-    def state(self) -> State:
+    def state(self) -> BackendState:
         return self.discovery.condition.state
 
     def health(self, device: str) -> Health:

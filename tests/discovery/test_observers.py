@@ -21,9 +21,9 @@ from devhost.discovery.observers import (
     Batch,
     Observer,
     Observers,
-    State,
+    ObserverState,
 )
-from devhost.discovery.timing import NODE, Timing
+from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
@@ -95,7 +95,7 @@ class Rig:
     def __init__(self, *ears: Ear, deadline: float = NODE.observer, queue: int = LIMIT) -> None:
         self.tasks = Tasks()
         self.metrics = Counts()
-        timing = Timing(observer=deadline, observer_pauses=(0.01, 0.05))
+        timing = DiscoveryTiming(observer=deadline, observer_pauses=(0.01, 0.05))
         self.observers = Observers(self.tasks, self.metrics, lambda: None, timing=timing, queue=queue)
         self.ears = ears
 
@@ -177,7 +177,10 @@ async def test_an_observer_that_raises_is_logged_once_for_each_kind_and_affects_
             rig.observers.publish(left(str(number)))
             await rig.observers.flush(60)
         assert [observer.condition.failures for observer in rig.observers] == [4, 0]
-        assert [observer.condition.state for observer in rig.observers] == [State.OK, State.OK]
+        assert [observer.condition.state for observer in rig.observers] == [
+            ObserverState.OK,
+            ObserverState.OK,
+        ]
     assert len(good.heard) == 4
     assert 1 <= lines(caplog).count("observer failed") <= 2
     assert rig.metrics.told == [("bad", ObserverFailure.ERROR)] * 4
@@ -217,12 +220,12 @@ async def test_an_observer_that_fails_repeatedly_is_paused_and_called_again_late
     async with Rig(ear) as rig:
         for number in range(PATIENCE):
             rig.observers.publish(left(str(number)))
-        await until(lambda: rig.only.condition.state is State.PAUSED)
+        await until(lambda: rig.only.condition.state is ObserverState.PAUSED)
         assert rig.only.condition.reason == "devhost_left: OSError: disk full"
         broken = False
         rig.observers.publish(left("now"))
         await until(lambda: ear.heard)
-        await until(lambda: rig.only.condition.state is State.OK)
+        await until(lambda: rig.only.condition.state is ObserverState.OK)
         assert rig.only.condition.reason == ""
     assert lines(caplog).count("observer is paused") == 1
     assert lines(caplog).count("observer is back") == 1
@@ -244,7 +247,7 @@ async def test_a_hanging_observer_is_not_called_until_its_call_returns(
         stuck = next(iter(rig.observers))
         for number in range(3):
             rig.observers.publish(left(str(number)))
-        await until(lambda: stuck.condition.state is State.PAUSED)
+        await until(lambda: stuck.condition.state is ObserverState.PAUSED)
         assert stuck.condition.reason == "devhost_left did not return within 0.05 s"
         await until(lambda: len(other.heard) == 3)
         await asyncio.sleep(0.2)  # many a pause has passed, and nobody called
@@ -252,7 +255,7 @@ async def test_a_hanging_observer_is_not_called_until_its_call_returns(
         assert stuck.waiting == 2
         over.set()
         await until(lambda: len(entered) == 3)
-        await until(lambda: stuck.condition.state is State.OK)
+        await until(lambda: stuck.condition.state is ObserverState.OK)
     assert ("hung", ObserverFailure.TIMEOUT) in rig.metrics.told
 
 
@@ -299,7 +302,7 @@ async def test_flush_waits_for_news_but_not_for_a_hanging_or_paused_observer(
     over.clear()
     async with Rig(hung, deadline=0.01) as rig:
         rig.observers.publish(left("b"))
-        await until(lambda: rig.only.condition.state is State.PAUSED)
+        await until(lambda: rig.only.condition.state is ObserverState.PAUSED)
         rig.observers.publish(left("c"))
         async with asyncio.timeout(60):
             await rig.observers.flush(60)

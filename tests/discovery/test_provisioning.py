@@ -12,10 +12,10 @@ import pytest
 
 from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import BackendError, NotYet
-from devhost.discovery.provisioning import Provisioning, State
+from devhost.discovery.provisioning import Provisioning, ProvisioningState
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.timing import NODE, Timing
+from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.runtime.worker import WorkerThread
 
 Virtual = Callable[[Coroutine[Any, Any, None]], None]
@@ -55,12 +55,12 @@ class Toy:
 
 
 def provisioned(
-    toy: Toy, changed: Callable[[str], None] = lambda name: None, timing: Timing = NODE
+    toy: Toy, changed: Callable[[str], None] = lambda name: None, timing: DiscoveryTiming = NODE
 ) -> Provisioning:
     return Provisioning(cast("Scanner", toy), changed, timing)
 
 
-def state_of(work: Provisioning) -> State:
+def state_of(work: Provisioning) -> ProvisioningState:
     return work.condition.state
 
 
@@ -77,10 +77,10 @@ def test_it_waits_for_the_backend_and_is_then_called_now_and_at_intervals(virtua
         toy.answered.clear()
         work = provisioned(toy)
         await after(5, work)
-        assert toy.calls == [] and state_of(work) is State.WAITING
+        assert toy.calls == [] and state_of(work) is ProvisioningState.WAITING
         toy.answered.set()
         await after(3 * NODE.provision_resync + 1, work)
-        assert len(toy.calls) == 4 and state_of(work) is State.OK
+        assert len(toy.calls) == 4 and state_of(work) is ProvisioningState.OK
         assert toy.looks == 4  # what was changed is seen at once, also where no event tells of it
 
     virtual(scene())
@@ -94,11 +94,11 @@ def test_a_failure_is_reported_and_retried_with_back_off(virtual: Virtual) -> No
         await after(120, work)
         waits = [b - a for a, b in zip(toy.calls, toy.calls[1:], strict=False)]
         assert 5 <= len(toy.calls) <= 16 and waits[0] < 2 and max(waits) <= 31
-        assert (work.condition.state, work.condition.reason) == (State.FAILED, "no room")
+        assert (work.condition.state, work.condition.reason) == (ProvisioningState.FAILED, "no room")
         assert told == ["no room"]
         toy.answers.clear()
         await after(31, work)
-        assert (work.condition.state, work.condition.reason, told[-1]) == (State.OK, "", "")
+        assert (work.condition.state, work.condition.reason, told[-1]) == (ProvisioningState.OK, "", "")
 
     virtual(scene())
 
@@ -159,9 +159,9 @@ def test_waiting_is_reported_and_is_not_a_failure(virtual: Virtual) -> None:
     async def scene() -> None:
         work = provisioned(Toy([NotYet("a pod has it")]))
         await after(0.1, work)
-        assert (work.condition.state, work.condition.reason) == (State.WAITING, "a pod has it")
+        assert (work.condition.state, work.condition.reason) == (ProvisioningState.WAITING, "a pod has it")
         await after(1, work)
-        assert state_of(work) is State.OK
+        assert state_of(work) is ProvisioningState.OK
 
     virtual(scene())
 
@@ -188,16 +188,16 @@ async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(
 ) -> None:
     old, new = Toy(), Toy()
     old.hang = hang
-    work = provisioned(old, timing=Timing(provision=1.0))  # the call has certainly begun by then
+    work = provisioned(old, timing=DiscoveryTiming(provision=1.0))  # the call has certainly begun by then
     task = asyncio.ensure_future(work.run())
-    await until(lambda: state_of(work) is State.FAILED)
+    await until(lambda: state_of(work) is ProvisioningState.FAILED)
     assert "longer than" in work.condition.reason and work.hung
     work.follow(cast("Scanner", new))
     work.wake()
     await asyncio.sleep(0.3)
     assert (len(old.calls), new.calls, old.running) == (1, [], 1)
     hang.set()
-    await until(lambda: state_of(work) is State.OK)
+    await until(lambda: state_of(work) is ProvisioningState.OK)
     assert len(new.calls) == 1
     task.cancel()
     with suppress(asyncio.CancelledError):

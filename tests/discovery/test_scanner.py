@@ -14,7 +14,7 @@ from discovery_scene import Scene, event, now
 from devhost.backend import Event
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
-from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, State
+from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, BackendState
 from devhost.discovery.timing import NODE
 from devhost.telemetry.metrics import BackendFailure
 
@@ -153,12 +153,12 @@ def test_an_error_never_empties_the_list_and_is_in_the_condition(virtual: Any) -
             await asyncio.sleep(1)
             assert scene.discovery.devices is before
             condition = scene.discovery.condition
-            assert (condition.state, condition.reason) == (State.DEGRADED, "driver is busy")
+            assert (condition.state, condition.reason) == (BackendState.DEGRADED, "driver is busy")
             assert scene.health("d0") == HEALTHY
             scene.source.error = None
             await asyncio.sleep(10)
             condition = scene.discovery.condition
-            assert (condition.state, condition.reason) == (State.OK, "")
+            assert (condition.state, condition.reason) == (BackendState.OK, "")
 
     virtual(main())
 
@@ -186,7 +186,7 @@ def test_a_single_failure_after_a_long_quiet_makes_no_device_unhealthy(virtual: 
             await asyncio.sleep(NODE.resync - 1)
             scene.source.error = BackendError("driver is busy")
             await asyncio.sleep(2)
-            assert (scene.state(), scene.health("d0")) == (State.DEGRADED, HEALTHY)
+            assert (scene.state(), scene.health("d0")) == (BackendState.DEGRADED, HEALTHY)
 
     virtual(main())
 

@@ -11,7 +11,7 @@ from discovery_scene import Scene, event, now
 
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
-from devhost.discovery.scanner import ANYTHING, State
+from devhost.discovery.scanner import ANYTHING, BackendState
 from devhost.discovery.timing import NODE
 
 DOWN = unhealthy("link down")
@@ -137,7 +137,7 @@ def test_a_backend_without_devices_is_neither_probed_nor_woken(virtual: Any) -> 
         scene = Scene()
         scene.source.devices = []
         async with scene.running():
-            assert scene.state() is State.OK
+            assert scene.state() is BackendState.OK
             scene.discovery.recheck()
             await asyncio.sleep(3 * NODE.resync)
             assert not scene.source.probed
@@ -233,7 +233,7 @@ def test_a_device_known_to_be_unhealthy_is_never_offered_after_a_start(virtual: 
             await asyncio.sleep(3)
             assert not scene.found
             assert not scene.discovery.answered.is_set()
-            assert scene.state() is State.STARTING
+            assert scene.state() is BackendState.STARTING
             await asyncio.sleep(1)
             assert scene.found == [(4.0, None)]
             assert (scene.health("d0"), scene.health("d1")) == (HEALTHY, DOWN)
@@ -286,13 +286,13 @@ def test_a_scan_that_fails_during_the_first_probe_is_reported_and_publishes_noth
             scene.source.error = BackendError("driver is busy")
             scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.1)
-            assert (scene.state(), ids(scene)) == (State.DEGRADED, [])
+            assert (scene.state(), ids(scene)) == (BackendState.DEGRADED, [])
             assert scene.discovery.answered.is_set()
             scene.source.error = None
             await asyncio.sleep(3)
             assert not ids(scene)
             await asyncio.sleep(1)
-            assert (scene.state(), scene.health("d1")) == (State.OK, DOWN)
+            assert (scene.state(), scene.health("d1")) == (BackendState.OK, DOWN)
 
     virtual(main())
 

@@ -13,7 +13,7 @@ from test_scanner_log import said
 
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, unhealthy
-from devhost.discovery.scanner import State
+from devhost.discovery.scanner import BackendState
 from devhost.discovery.timing import NODE
 
 DEAD = BackendError("no driver")
@@ -58,14 +58,14 @@ def test_a_replaced_backend_that_fails_as_before_changes_nothing(
         since = old.discovery.condition.since
         told = said(caplog)
         async with new.running():
-            assert (new.state(), new.discovery.condition.since) == (State.DEGRADED, since)
+            assert (new.state(), new.discovery.condition.since) == (BackendState.DEGRADED, since)
             assert (new.health("d0") == unhealthy("no driver")) is stale
             await asyncio.sleep(NODE.stale_after - 5)
             assert new.health("d0") == unhealthy("no driver")
             assert said(caplog) == told == [("backend is degraded", "no driver")]
             new.source.error = None
             await asyncio.sleep(31)
-            assert (new.state(), new.health("d0")) == (State.OK, HEALTHY)
+            assert (new.state(), new.health("d0")) == (BackendState.OK, HEALTHY)
             assert said(caplog) == [*told, ("backend is back", 2)]
 
     caplog.set_level(logging.INFO, "devhost")
@@ -83,7 +83,7 @@ def test_a_replaced_backend_whose_probe_fails_as_before_changes_nothing(virtual:
         new.succeed(old)
         async with new.running():
             for _ in range(20):
-                assert (new.state(), new.health("d0")) == (State.DEGRADED, unhealthy("no driver"))
+                assert (new.state(), new.health("d0")) == (BackendState.DEGRADED, unhealthy("no driver"))
                 await asyncio.sleep(5)
 
     virtual(main())
@@ -94,7 +94,7 @@ def test_a_replaced_backend_that_answers_is_ok_at_once(virtual: Any) -> None:
         old, new = Scene(probes=False), Scene(probes=False)
         await handed_over(old, new, NODE.stale_after + 5)
         async with new.running():
-            assert (new.state(), new.health("d0")) == (State.OK, HEALTHY)
+            assert (new.state(), new.health("d0")) == (BackendState.OK, HEALTHY)
 
     virtual(main())
 
@@ -120,7 +120,7 @@ async def test_a_scanner_that_ends_leaves_no_timer_behind(probes: bool) -> None:
     scene.source.error = DEAD
     running = asyncio.create_task(scene.discovery.run())
     await clock.settle()
-    assert scene.state() is State.DEGRADED
+    assert scene.state() is BackendState.DEGRADED
     assert clock.now + NODE.stale_after in clock.timers
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

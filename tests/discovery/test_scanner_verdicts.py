@@ -11,7 +11,7 @@ from discovery_scene import Scene, event
 
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
-from devhost.discovery.scanner import State
+from devhost.discovery.scanner import BackendState
 from devhost.discovery.timing import NODE
 from devhost.telemetry.metrics import BackendFailure
 
@@ -31,7 +31,7 @@ def test_a_failing_probe_degrades_the_backend_keeps_the_verdicts_and_stops_no_sc
             await asyncio.sleep(NODE.between_probes + 0.1)
             condition = scene.discovery.condition
             assert (condition.state, condition.reason) == (
-                State.DEGRADED,
+                BackendState.DEGRADED,
                 "backend toy did not answer within 10 s",
             )
             assert (scene.health("d0"), scene.health("d1")) == (HEALTHY, DOWN)
@@ -39,7 +39,7 @@ def test_a_failing_probe_degrades_the_backend_keeps_the_verdicts_and_stops_no_sc
             scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.1)
             assert scene.health("d2") == HEALTHY
-            assert scene.state() is State.DEGRADED, "a good look does not make up for a failed probe"
+            assert scene.state() is BackendState.DEGRADED, "a good look does not make up for a failed probe"
             assert scene.metrics.failures == [BackendFailure.TIMEOUT]
 
     virtual(main())
@@ -60,7 +60,7 @@ def test_after_a_while_without_a_good_probe_devices_are_unhealthy_until_the_next
             assert scene.health("d0") == unhealthy("firmware is silent"), "a good look says nothing of it"
             scene.source.probe_error, scene.source.verdicts = None, {"d1": DOWN}
             await asyncio.sleep(31)
-            assert scene.state() is State.OK
+            assert scene.state() is BackendState.OK
             assert (scene.health("d0"), scene.health("d1")) == (HEALTHY, DOWN)
 
     virtual(main())
@@ -77,11 +77,14 @@ def test_a_failing_scan_and_a_failing_probe_each_degrade_and_both_must_recover(v
             assert scene.discovery.condition.reason == "cannot look"
             scene.source.error = None
             await asyncio.sleep(31)
-            assert (scene.state(), scene.discovery.condition.reason) == (State.DEGRADED, "cannot probe")
+            assert (scene.state(), scene.discovery.condition.reason) == (
+                BackendState.DEGRADED,
+                "cannot probe",
+            )
             assert scene.health("d0") == unhealthy("cannot probe")
             scene.source.probe_error = None
             await asyncio.sleep(31)
-            assert (scene.state(), scene.health("d0")) == (State.OK, HEALTHY)
+            assert (scene.state(), scene.health("d0")) == (BackendState.OK, HEALTHY)
 
     virtual(main())
 
@@ -128,11 +131,11 @@ def test_a_failing_probe_of_removed_devices_degrades_nothing(virtual: Any) -> No
             scene.source.probe_error = BackendError("no such device")
             scene.discovery.recheck()
             await asyncio.sleep(NODE.between_probes + 1)
-            assert scene.state() is State.DEGRADED
+            assert scene.state() is BackendState.DEGRADED
             scene.source.devices = []
             scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.1)
-            assert scene.state() is State.OK
+            assert scene.state() is BackendState.OK
             scene.source.devices, scene.source.probe_takes = [Device("d0")], 5.0
             scene.discovery.request_scan(event(1))
             while len(scene.source.probed) < 3:
@@ -140,7 +143,7 @@ def test_a_failing_probe_of_removed_devices_degrades_nothing(virtual: Any) -> No
             scene.source.devices = []
             scene.discovery.request_scan(event(1))
             await asyncio.sleep(10)
-            assert scene.state() is State.OK
+            assert scene.state() is BackendState.OK
 
     virtual(main())
 
@@ -270,12 +273,12 @@ def test_a_single_scan_and_probe_work_without_loops(virtual: Any) -> None:
         scene.source.verdicts = {"d1": DOWN}
         assert await scene.discovery.scan_once()
         assert scene.discovery.probing and await scene.discovery.probing.once()
-        assert (scene.health("d1"), scene.state()) == (DOWN, State.OK)
+        assert (scene.health("d1"), scene.state()) == (DOWN, BackendState.OK)
         failing = Scene()
         failing.source.probe_error = BackendError("no")
         assert await failing.discovery.scan_once()
         assert failing.discovery.probing and not await failing.discovery.probing.once()
-        assert (sorted(failing.discovery.devices), failing.state()) == (["d0", "d1"], State.DEGRADED)
+        assert (sorted(failing.discovery.devices), failing.state()) == (["d0", "d1"], BackendState.DEGRADED)
         blind = Scene()
         blind.source.error = BackendError("no")
         assert not await blind.discovery.scan_once()

@@ -17,9 +17,9 @@ from devhost.discovery.maintenance.files import (
     MAX_NAMES,
     SETTLE,
     Flawed,
-    Kind,
     Reading,
     VerdictDirectory,
+    VerdictKind,
     is_own,
     own_file,
     parsed,
@@ -321,4 +321,4 @@ def test_a_file_of_another_program_is_no_own_one(place: Place) -> None:
     place.put("cordon-1.json")
     place.put("dcgm.json", changed(kind="cordon"))
     assert [is_own(one) for one in place.settled().verdicts] == [False, False]
-    assert {one.kind for one in place.settled().verdicts} == {*Kind}
+    assert {one.kind for one in place.settled().verdicts} == {*VerdictKind}

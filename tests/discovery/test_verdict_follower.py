@@ -18,7 +18,7 @@ from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.maintenance.judge import OLD, Flaw
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.timing import NODE, Timing
+from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.telemetry.metrics import Metrics
 
@@ -60,7 +60,7 @@ class Machine:
         self.changes = 0
         self.follower = self.made()
 
-    def made(self, clock: Clock | None = None, timing: Timing = NODE) -> VerdictFollower:
+    def made(self, clock: Clock | None = None, timing: DiscoveryTiming = NODE) -> VerdictFollower:
         return VerdictFollower(
             self.directory,
             self.root,
@@ -286,7 +286,7 @@ async def test_a_verdict_ends_at_its_time_by_the_clock_of_the_wall(machine: Mach
 
 
 async def test_the_end_needs_no_change_of_a_file(machine: Machine, until: Any) -> None:
-    machine.follower = machine.made(timing=Timing(verdicts=3600.0))
+    machine.follower = machine.made(timing=DiscoveryTiming(verdicts=3600.0))
     machine.put(until="2001-09-09T01:47:40Z")
     async with following(machine):
         await until(lambda: machine.reasons() == {"cards/d0": FAN})

@@ -15,7 +15,7 @@ from devhost.allocation.cdi.claim_metadata import MetadataFiles
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Given, Node
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.allocation.timing import Timing
+from devhost.allocation.timing import AllocationTiming
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, ClaimHolder, Health
@@ -32,7 +32,7 @@ DRIVER = "devhost.example.com"
 RESOURCE = "example.com/card"
 POOL = "node-1/example-com-card"
 KIND = f"{DRIVER}/claim"
-PATIENT = Timing(allocate=1e6, prepare=1e6)
+PATIENT = AllocationTiming(allocate=1e6, prepare=1e6)
 """No deadline that a busy machine, or a clock that jumps, could miss."""
 
 

@@ -19,7 +19,7 @@ from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import claims as claims_of
 from devhost_testing.node import Node
 
-from devhost.allocation.timing import Timing as AllocationTiming
+from devhost.allocation.timing import AllocationTiming
 from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import registration_pb2

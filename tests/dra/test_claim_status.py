@@ -24,7 +24,7 @@ from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, MESSAGE, PATIENC
 from devhost.dra.credentials import Access, Credentials
 from devhost.dra.health import DeviceHealth
 from devhost.dra.kube import KubeApi
-from devhost.dra.prepare import MOST_REFUSALS, Refusal, Refusals
+from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals
 
 POOL = "node-1/example-com-card"
 OTHER = "other.example.com"
@@ -467,7 +467,7 @@ async def test_messages_are_cut_and_the_number_of_refused_claims_is_bounded(scen
     assert len(scene.ready(claim)["c0"][2].encode()) == MESSAGE
     for number in range(MOST_REFUSALS + 5):
         holder = ClaimHolder("default", f"claim-{number}", uid(number))
-        scene.refusals.add(Refusal(holder, (Result("req", POOL, "c0"),), "no"))
+        scene.refusals.add(FailedClaim(holder, (Result("req", POOL, "c0"),), "no"))
     assert len(scene.refusals.found) == MOST_REFUSALS
     assert uid(4) not in scene.refusals.found
     scene.refusals.keep(False)

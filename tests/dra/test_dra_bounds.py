@@ -23,14 +23,14 @@ from dra_node import DRIVER, QUICK, Cards, DraNode
 from work import counted, grows_linearly, least, rested
 
 from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
-from devhost.allocation.timing import Timing
+from devhost.allocation.timing import AllocationTiming
 from devhost.backend import Device, DeviceNode, Edits
 from devhost.backend.model import Holder
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import health_v1_pb2
 from devhost.host.host import Host
 from devhost.host.shown.status import captured
-from devhost.kubelet.timing import Timing as KubeletTiming
+from devhost.kubelet.timing import KubeletTiming
 from devhost.telemetry.document import complete, json_line
 
 PER_DEVICE = 4000
@@ -148,7 +148,7 @@ ROWS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
 async def serving(shape: Shape, size: int) -> AsyncIterator[Scene]:
     """A node with so many devices, or so many shares of one."""
     once = KubeletTiming(question_new=0.0, given=3600.0)  # nothing looks at everything from time to time
-    timing = replace(QUICK, allocation=Timing(no_pods=0.1, list_held=3600.0), kubelet=once)
+    timing = replace(QUICK, allocation=AllocationTiming(no_pods=0.1, list_held=3600.0), kubelet=once)
     with tempfile.TemporaryDirectory(
         ignore_cleanup_errors=True
     ) as place:  # tmp_path is too long for a socket

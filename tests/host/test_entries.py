@@ -12,7 +12,7 @@ import pytest
 from devhost.backend import MissingDriver
 from devhost.backend.model import AttributeValue, Device
 from devhost.backend.where import Block, Flag, Range, Term, Text, may_hold
-from devhost.discovery.scanner import Condition, State
+from devhost.discovery.scanner import BackendCondition, BackendState
 from devhost.host.shown.entries import UNKNOWN, EntryOutcomes, nearest, wanted
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings
@@ -159,7 +159,7 @@ class Listed:
     """A backend that has listed its devices."""
 
     listed = True
-    condition = Condition(State.OK)
+    condition = BackendCondition(BackendState.OK)
 
     def __init__(self, devices: list[Device]) -> None:
         self.devices = {device.id: device for device in devices}

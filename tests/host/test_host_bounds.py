@@ -26,7 +26,7 @@ from devhost.host.host import Host
 from devhost.host.shown.status import captured, holders
 from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
-from devhost.kubelet.timing import Timing as KubeletTiming
+from devhost.kubelet.timing import KubeletTiming
 from devhost.runtime.http import HttpServer, Listen, page
 from devhost.runtime.pieces import PIECE
 from devhost.telemetry.document import complete, json_line

@@ -17,7 +17,7 @@ from devhost.host.shown.problems import problems
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.kubelet_socket import NOT_A_DIRECTORY
-from devhost.kubelet.registration import State
+from devhost.kubelet.registration import RegistrationState
 from devhost.kubelet.server import SOCKET_PREFIX, PluginServer
 from devhost.telemetry.metrics import Metrics
 
@@ -81,7 +81,7 @@ async def test_a_file_in_place_of_the_directory_is_reported_and_the_host_recover
         rig.kubelet_dir.rename(aside)
         rig.kubelet_dir.touch()
         await rig.until(lambda: host.kubelet.failure == NOT_A_DIRECTORY)
-        await rig.until(lambda: standing(host).state is State.WAITING)
+        await rig.until(lambda: standing(host).state is RegistrationState.WAITING)
         rig.kubelet_dir.unlink()
         await kubelet.start()
         await served(kubelet)
@@ -143,7 +143,7 @@ async def test_a_kubelet_that_is_slow_to_answer_is_the_reason_at_once(rig, kubel
         kubelet.kill_stream(TOY)
         message = "the kubelet has not answered Register within 0.2 s"
         await rig.until(lambda: standing(host).error == message)
-        assert standing(host).state is State.REGISTERING
+        assert standing(host).state is RegistrationState.REGISTERING
         assert host.ready() == (False, f"no list stream yet: {TOY} (registering: {message})")
         assert [problem.reason for problem in problems(host).shown] == [message]
         gate.open()

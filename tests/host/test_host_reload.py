@@ -17,7 +17,7 @@ from devhost.backend import AllocationError
 from devhost.backend.files import fingerprint
 from devhost.backend.model import unhealthy
 from devhost.config.loader import load
-from devhost.config.watcher import Timing as ConfigTiming
+from devhost.config.watcher import ConfigTiming
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
 from devhost.telemetry.metrics import Metrics

@@ -15,7 +15,7 @@ from fake_clock import FakeClock
 
 from devhost.kubelet.self_check import MOST, SelfCheck
 from devhost.kubelet.server import CONNECTIONS
-from devhost.kubelet.timing import Timing
+from devhost.kubelet.timing import KubeletTiming
 from devhost.runtime.http import probe
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -87,7 +87,7 @@ def standing(host):
 
 async def test_working_sockets_answer_and_are_not_affected(host):
     before, files = standing(host), host.services.sockets()
-    async with checking(host.services.sockets, timing=Timing(verdict_holds=0.0)) as sockets:
+    async with checking(host.services.sockets, timing=KubeletTiming(verdict_holds=0.0)) as sockets:
         for _ in range(20):
             assert await sockets.answer() == (True, "")
     assert (standing(host), host.services.sockets()) == (before, files)
@@ -100,7 +100,7 @@ async def test_working_sockets_answer_and_are_not_affected(host):
 async def test_a_socket_that_was_replaced_is_named_and_fails_the_probe(host, listening, reason):
     with put_in_place(host.services.sockets()[TOY], listening=listening):
         async with checking(
-            lambda: {TOY: host.services.sockets()[TOY]}, timing=Timing(self_check=0.2)
+            lambda: {TOY: host.services.sockets()[TOY]}, timing=KubeletTiming(self_check=0.2)
         ) as sockets:
             answer = await probe(sockets.answer)()
         failure = f"own socket does not answer: {TOY} ({reason})\n"
@@ -127,7 +127,7 @@ async def test_a_resource_that_is_not_registered_is_not_asked(rig):
 async def test_of_many_sockets_each_is_asked_in_turn_and_a_silent_one_every_time():
     sockets, rounds = Sockets(100), []
     sockets.mute = {"007"}
-    async with sockets.checking(timing=Timing(verdict_holds=0.0)) as check:
+    async with sockets.checking(timing=KubeletTiming(verdict_holds=0.0)) as check:
         for _ in range(8):
             sockets.asked.clear()
             ok, _reason = await check.answer()
@@ -158,7 +158,7 @@ async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    async with checking(host.services.sockets, timing=Timing(verdict_holds=0.0)) as sockets:
+    async with checking(host.services.sockets, timing=KubeletTiming(verdict_holds=0.0)) as sockets:
         for _ in range(100):
             await sockets.answer()
         memory, descriptors = resident(), len(os.listdir("/proc/self/fd"))
@@ -171,7 +171,7 @@ async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host
 async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_callers_there_are():
     clock, sockets, failures = FakeClock(), Sockets(1), []
     sockets.mute = {"000"}
-    again = Timing(verdict_holds=0.0, self_check_again=10.0)
+    again = KubeletTiming(verdict_holds=0.0, self_check_again=10.0)
     async with sockets.checking(
         changed=lambda: failures.append(check.failure), timing=again, clock=clock
     ) as check:

@@ -9,7 +9,7 @@ import asyncinotify
 
 from devhost.backend import Device
 from devhost.backend.model import unhealthy
-from devhost.config.watcher import Timing as ConfigTiming
+from devhost.config.watcher import ConfigTiming
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.shown.problems import KINDS, MOST, NAMED, Problem, problems
 from devhost.host.shown.status import status

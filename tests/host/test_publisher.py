@@ -11,9 +11,9 @@ from devhost.allocation.claims import Claimed
 from devhost.allocation.inventory import Member
 from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder
 from devhost.backend.observe import VerdictChanged
-from devhost.discovery.maintenance.files import Kind, Verdict
+from devhost.discovery.maintenance.files import Verdict, VerdictKind
 from devhost.discovery.observers import Batch
-from devhost.discovery.scanner import Condition, State
+from devhost.discovery.scanner import BackendCondition, BackendState
 from devhost.host.shown.publisher import EventPublisher
 from devhost.planning.claims import Held
 
@@ -23,7 +23,7 @@ ONE, TWO = Holder("default", "one", "main"), Holder("default", "two", "main")
 
 
 def verdict(reason: str, by: str = "alice") -> Verdict:
-    return Verdict(f"{reason}.json", Kind.CORDON, ("toy/a",), reason, by, 5.0)
+    return Verdict(f"{reason}.json", VerdictKind.CORDON, ("toy/a",), reason, by, 5.0)
 
 
 class Books:
@@ -164,7 +164,7 @@ def test_a_reserved_token_is_no_event(rig: Rig) -> None:
 def test_a_new_observer_gets_the_present_state_and_then_only_changes(rig: Rig) -> None:
     rig.listeners.there = False
     rig.news.allocated("x/y", "toy", {"a": (A,)})
-    rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
+    rig.news.backends({"toy": BackendCondition(BackendState.DEGRADED, "busy")}.items())
     rig.books.hold(("a", A, None), ("b", B, ONE))
     rig.news.held()
     rig.devices = {"a": Member(A, HEALTHY)}
@@ -223,11 +223,11 @@ def test_a_new_observer_gets_claims_and_verdicts_and_then_only_changes(rig: Rig)
 
 
 def test_a_degraded_backend_that_is_removed_has_not_recovered(rig: Rig) -> None:
-    rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
-    rig.news.backends({"toy": Condition(State.DEGRADED, "busier")}.items())
+    rig.news.backends({"toy": BackendCondition(BackendState.DEGRADED, "busy")}.items())
+    rig.news.backends({"toy": BackendCondition(BackendState.DEGRADED, "busier")}.items())
     assert rig.published() == ["BackendChanged toy busy"]
     rig.news.backends({}.items())
     assert rig.published() == []
-    rig.news.backends({"toy": Condition(State.DEGRADED, "busy")}.items())
-    rig.news.backends({"toy": Condition(State.OK)}.items())
+    rig.news.backends({"toy": BackendCondition(BackendState.DEGRADED, "busy")}.items())
+    rig.news.backends({"toy": BackendCondition(BackendState.OK)}.items())
     assert rig.published() == ["BackendChanged toy busy", "BackendChanged toy works again"]

@@ -28,7 +28,7 @@ from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import PART, STREAMS, ListEncoder, PluginServer, device_list
-from devhost.kubelet.timing import NODE, Timing
+from devhost.kubelet.timing import NODE, KubeletTiming
 from devhost.runtime.rpc import channel
 from devhost.telemetry.metrics import Metrics
 
@@ -36,7 +36,9 @@ WAIT = 60.0
 
 
 @asynccontextmanager
-async def serving(resource: ToyResource, directory: Path, timing: Timing) -> AsyncIterator[PluginServer]:
+async def serving(
+    resource: ToyResource, directory: Path, timing: KubeletTiming
+) -> AsyncIterator[PluginServer]:
     server = PluginServer(resource, directory, Metrics(), lambda: None, timing=timing)
     await server.start()
     try:
@@ -58,7 +60,7 @@ async def newest(stream: Any) -> list[str]:
 
 async def test_a_stream_sends_a_few_lists_at_once_and_then_waits(tmp_path: Path) -> None:
     resource = ToyResource()
-    hour = Timing(lists=((3, 3600.0), (9, 0.0)))
+    hour = KubeletTiming(lists=((3, 3600.0), (9, 0.0)))
     async with serving(resource, tmp_path, hour) as server, channel(server.path) as connection:
         stub = api_pb2_grpc.DevicePluginStub(connection)
         paced = stub.ListAndWatch(pb.Empty())
@@ -95,7 +97,7 @@ async def test_a_stream_spreads_sustained_changes_and_shows_the_newest(tmp_path:
 async def test_a_list_that_equals_the_last_one_is_not_sent(tmp_path: Path) -> None:
     resource = ToyResource()
     async with (
-        serving(resource, tmp_path, Timing(lists=((2, 1.0),))) as server,
+        serving(resource, tmp_path, KubeletTiming(lists=((2, 1.0),))) as server,
         channel(server.path) as connection,
     ):
         stream = api_pb2_grpc.DevicePluginStub(connection).ListAndWatch(pb.Empty())
@@ -248,7 +250,7 @@ async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Pa
         rivals = Rivals(PodResources(tmp_path / "absent.sock"), directory)
         asking = asyncio.create_task(rivals.run())
         registration = Registration(
-            resource, kubelet, rivals, gauge, lambda: None, timing=Timing(stop_grace=WAIT)
+            resource, kubelet, rivals, gauge, lambda: None, timing=KubeletTiming(stop_grace=WAIT)
         )
         running = asyncio.create_task(registration.run())
         await simulator.wait_for(lambda: simulator.allocatable() == {resource.name: 1}, WAIT)

@@ -16,9 +16,9 @@ import pytest
 from devhost.backend.model import Holder
 from devhost.kubelet.api import POD_RESOURCES_RECEIVE_LIMIT, RECEIVE_LIMIT, podresources_pb2
 from devhost.kubelet.podresources import PodResources, Unanswered, beside
-from devhost.kubelet.timing import Timing
+from devhost.kubelet.timing import KubeletTiming
 
-SHORT = Timing(list_pods=0.2, list_allocatable=0.2)
+SHORT = KubeletTiming(list_pods=0.2, list_allocatable=0.2)
 
 Answer = Callable[[Any], Awaitable[bytes]]
 

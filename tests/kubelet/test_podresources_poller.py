@@ -13,11 +13,11 @@ import pytest
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.timing import Timing as AllocationTiming
+from devhost.allocation.timing import AllocationTiming
 from devhost.backend.model import Holder
 from devhost.kubelet.podresources import PodResources, Unanswered
 from devhost.kubelet.podresources_poller import FAILURES, PodResourcesPoller
-from devhost.kubelet.timing import Timing
+from devhost.kubelet.timing import KubeletTiming
 
 TOY = "example.com/toy"
 POD = Holder("default", "pod", "main")
@@ -40,12 +40,12 @@ class Scripted(PodResources):
         return Listing((1, 2, 3), asyncio.get_running_loop().time(), 1, {TOY: self.held}, containers)
 
 
-FAST = Timing(question_gap=0.01, question_first=0.01, question_failed=(0.01, 0.02))
+FAST = KubeletTiming(question_gap=0.01, question_first=0.01, question_failed=(0.01, 0.02))
 
 
 @asynccontextmanager
 async def running(
-    source: Scripted, timing: Timing = FAST
+    source: Scripted, timing: KubeletTiming = FAST
 ) -> AsyncIterator[tuple[PodResourcesPoller, Inventory]]:
     clock = asyncio.get_running_loop().time
     allocations = Allocations(clock, timing=AllocationTiming(list_allocated=0.01))

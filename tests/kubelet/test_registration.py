@@ -21,13 +21,13 @@ from toy_resource import ToyResource
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.kubelet_socket import Identity, KubeletSocket, identity
 from devhost.kubelet.podresources import PodResources
-from devhost.kubelet.registration import Registration, State
+from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.timing import Timing
+from devhost.kubelet.timing import KubeletTiming
 from devhost.telemetry.metrics import Metrics
 
 TOY = ToyResource.name
-TIMING = Timing(settle=0.0, refused=(0.05, 1.0), ask=0.4)
+TIMING = KubeletTiming(settle=0.0, refused=(0.05, 1.0), ask=0.4)
 
 
 class Times(Metrics):
@@ -122,7 +122,7 @@ async def test_a_resource_of_another_plugin_is_asked_about_at_bounded_intervals(
     with kubelet_socket(tmp_path, listening=True):
         async with registering(tmp_path, source, Metrics(), clock) as registration:
             await clock.advance(20.0)
-            assert registration.condition.state is State.WAITING
+            assert registration.condition.state is RegistrationState.WAITING
             assert registration.condition.error.startswith("another device plugin serves it")
     intervals = [after - before for before, after in pairwise(source.asked)]
     assert all(0.4 <= interval <= 0.7 for interval in intervals)
@@ -138,7 +138,7 @@ async def test_a_registration_that_waits_ends_at_once(tmp_path: Path, ends: str)
     registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None, clock=clock)
     running = asyncio.create_task(registration.run())
     await clock.settle()
-    assert registration.condition.state is State.WAITING
+    assert registration.condition.state is RegistrationState.WAITING
     registration.stop() if ends == "stopped" else running.cancel()
     await clock.settle()
     assert running.done()

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from devhost.backend.model import Device
-from devhost.planning.affinity import Request, prefer
+from devhost.planning.affinity import PreferenceRequest, prefer
 from devhost.planning.affinity.solver import NOTHING, Outside
 from devhost.planning.affinity.topology import Candidate, Links, Topology
 from devhost.planning.settings import Prefer
@@ -36,7 +36,7 @@ def answer(
     def candidate(token: str) -> str | None:
         return devices[token].id if token in devices else None
 
-    request = Request(candidate, available, must, size)
+    request = PreferenceRequest(candidate, available, must, size)
     return list(prefer(policy, topology(devices), request, outside, links, limit=limit).tokens)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.backend.model import Device
-from devhost.planning.affinity import Choice, Request, prefer, unproven
+from devhost.planning.affinity import Choice, PreferenceRequest, prefer, unproven
 from devhost.planning.affinity.solver import LIMIT, NOTHING, Outside
 from devhost.planning.affinity.topology import Level, Links
 from devhost.planning.settings import Prefer
@@ -59,7 +59,7 @@ def chosen(
     outside: Outside = NOTHING,
     limit: int = LIMIT,
 ) -> Choice:
-    request = Request(lambda token: devices[token].id, free, must, size)
+    request = PreferenceRequest(lambda token: devices[token].id, free, must, size)
     return prefer(policy, topology(devices), request, outside, links, limit=limit)
 
 

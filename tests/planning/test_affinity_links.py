@@ -10,7 +10,7 @@ import pytest
 from affinity_brute import Scene, answer, topology
 
 from devhost.backend.model import Device
-from devhost.planning.affinity import Request, prefer
+from devhost.planning.affinity import PreferenceRequest, prefer
 from devhost.planning.affinity.solver import LIMIT, Outside
 from devhost.planning.affinity.topology import Level, Links
 from devhost.planning.settings import Prefer
@@ -90,7 +90,7 @@ def test_a_choice_among_all_sorts_of_links_is_exact_only_if_every_set_was_scored
     count: int, exact: bool
 ) -> None:
     devices = gpus(count)
-    request = Request(lambda token: token, list(devices), (), 8)
+    request = PreferenceRequest(lambda token: token, list(devices), (), 8)
     links = random_links(random.Random(count), list(devices), 9)
     assert prefer(Prefer.TOPOLOGY, topology(devices), request, links=links).exact is exact
     assert prefer(Prefer.PACK, topology(devices), request, links=links).exact, "links do not count in pack"
@@ -99,7 +99,7 @@ def test_a_choice_among_all_sorts_of_links_is_exact_only_if_every_set_was_scored
 def test_a_choice_among_shared_linked_devices_is_not_reported_as_exact() -> None:
     """No device is taken twice, although that may be better by an earlier criterion."""
     devices = {f"{name}::{n}": device for name, device in gpus(3).items() for n in range(2)}
-    request = Request(lambda token: devices[token].id, list(devices), (), 2)
+    request = PreferenceRequest(lambda token: devices[token].id, list(devices), (), 2)
     links = {frozenset(("g1", "g2")): 4}
     choice = prefer(Prefer.TOPOLOGY, topology(devices), request, links=links)
     assert choice.tokens == ("g1::0", "g2::0")

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import Consumed, Device
-from devhost.planning.amounts import ENV, Amount, Limit, Part, flaw, most_claims, shortage, written
+from devhost.planning.amounts import ENV, Amount, CapacityUse, Limit, flaw, most_claims, shortage, written
 from devhost.planning.quantities import GREATEST, thousandths
 
 GIB = 2**30
@@ -108,8 +108,8 @@ def test_a_device_has_as_many_claims_as_its_scarcest_capacity_allows() -> None:
     assert most_claims((MEMORY,), {}, 10) == 1
 
 
-def memory(amount: int, total: int = 80) -> tuple[Part, ...]:
-    return (Part("memory", amount * GIB, total * GIB),)
+def memory(amount: int, total: int = 80) -> tuple[CapacityUse, ...]:
+    return (CapacityUse("memory", amount * GIB, total * GIB),)
 
 
 def test_what_is_left_of_a_device_is_enough_to_the_last_step() -> None:
@@ -123,7 +123,7 @@ def test_what_is_left_of_a_device_is_enough_to_the_last_step() -> None:
 
 def test_a_holder_of_which_nothing_is_known_has_all_of_the_device() -> None:
     assert shortage([memory(1)], [()]) == "0 of 80Gi memory is free, and the claim needs 1Gi"
-    both = (*memory(1), Part("cores", 1, 100))
+    both = (*memory(1), CapacityUse("cores", 1, 100))
     assert "cores" in shortage([both], [memory(1)])
 
 

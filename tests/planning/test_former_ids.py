@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from devhost.backend.model import MAX_DEVICE_ID, Device
-from devhost.planning.tokens import Known, is_former, token
+from devhost.planning.tokens import DeviceIds, is_former, token
 
 LONG = "block-" + "x" * 70
 
@@ -16,11 +16,11 @@ def cut(text: str) -> str:
     return f"{text[: MAX_DEVICE_ID - 9]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def known(*devices: Device) -> Known:
-    return Known({device.id: device for device in devices})
+def known(*devices: Device) -> DeviceIds:
+    return DeviceIds({device.id: device for device in devices})
 
 
-def ids(known: Known, name: str) -> list[str]:
+def ids(known: DeviceIds, name: str) -> list[str]:
     return sorted(device.id for device in known.named(name))
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from devhost.allocation.timing import Timing as AllocationTiming
+from devhost.allocation.timing import AllocationTiming
 from devhost.backend.backoff import Backoff
-from devhost.discovery.timing import Timing as DiscoveryTiming
+from devhost.discovery.timing import DiscoveryTiming
 from devhost.host.timing import Timing
-from devhost.kubelet.timing import Timing as KubeletTiming
+from devhost.kubelet.timing import KubeletTiming
 
 LONGEST_HOLD = 0.3
 """Seconds for which a device that failed repeatedly must stay healthy, at most."""

@@ -22,7 +22,7 @@ from soak_node import Node
 from soak_toys import Toy
 
 from devhost.backend.model import Device
-from devhost.discovery.scanner import State
+from devhost.discovery.scanner import BackendState
 from devhost.host.host import Host
 from devhost.host.shown.status import status
 from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
@@ -210,7 +210,7 @@ def _others(node: Node, host: Host, plan: Plan) -> Iterator[str]:
 
 def _backends(node: Node, host: Host) -> Iterator[str]:
     for name, discovery in host.scanners.items():
-        wanted = State.DEGRADED if node.toys[name].broken else State.OK
+        wanted = BackendState.DEGRADED if node.toys[name].broken else BackendState.OK
         if discovery.condition.state is not wanted:
             yield f"backend {name} is {discovery.condition}"
         if discovery.runner.hung > 3 * MAX_ABANDONED:  # one worker each for scans, probes and pods

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scraped_series import move, samples, value
 
 from devhost.backend import Usage
-from devhost.discovery.provisioning import State
+from devhost.discovery.provisioning import ProvisioningState
 from devhost.planning.plan import RefusalKind
 from devhost.telemetry.exposition import TURN
 from devhost.telemetry.metrics import (
@@ -360,7 +360,7 @@ def test_every_fixed_label_value_is_documented() -> None:
             *BackendFailure,
             *Guess,
             *ObserverFailure,
-            *State,
+            *ProvisioningState,
             *RefusalKind,
         )
         if f"- `{value}`: " not in text

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from devhost_fpga.programming.child import DFL_REQUEST, OPAE_REQUEST, carry_out
-from devhost_fpga.programming.loader import Unkillable, Verdict, judge, run
+from devhost_fpga.programming.loader import ProgrammingResult, Unkillable, judge, run
 from fpga_programming import gbs
 
 from devhost.backend.process import kill_group
@@ -205,12 +205,12 @@ def test_nothing_is_loaded_where_the_flags_are_refused(manager: Path) -> None:
 
 def test_the_real_process_asks_the_real_kernel(request_of: Callable[..., dict[str, Any]]) -> None:
     asked = request_of()
-    assert run(asked, [asked["file"]], 60) == Verdict("program", errno.ENOTTY)
+    assert run(asked, [asked["file"]], 60) == ProgrammingResult("program", errno.ENOTTY)
 
 
 def test_the_real_process_writes_a_name(manager: Path) -> None:
     asked = {"do": "firmware", "manager": str(manager), "name": "b.bin", "flags": ""}
-    assert run(asked, [], 60) == Verdict()
+    assert run(asked, [], 60) == ProgrammingResult()
     assert (manager / "firmware").read_text() == "b.bin\n"
 
 
@@ -220,7 +220,7 @@ def python(code: str) -> list[str]:
 
 def test_a_process_that_does_not_answer_is_ended() -> None:
     began = time.monotonic()
-    assert run({}, [], 0.2, python("import time; time.sleep(600)")) == Verdict("time")
+    assert run({}, [], 0.2, python("import time; time.sleep(600)")) == ProgrammingResult("time")
     assert time.monotonic() - began < 300
 
 
@@ -249,16 +249,16 @@ def test_a_process_that_cannot_be_ended_is_left_and_watched() -> None:
     ],
 )
 def test_a_crash_differs_from_a_refusal(code: str, text: str) -> None:
-    assert run({}, [], 60, python(code)) == Verdict("crash", text=text)
+    assert run({}, [], 60, python(code)) == ProgrammingResult("crash", text=text)
 
 
 def test_a_process_that_cannot_start_is_reported() -> None:
-    assert run({}, [], 60, ["/nonexistent"]) == Verdict("start", errno.ENOENT)
+    assert run({}, [], 60, ["/nonexistent"]) == ProgrammingResult("start", errno.ENOENT)
 
 
 def test_a_verdict_is_one_line() -> None:
-    assert judge(b"{}\n") == Verdict()
-    assert judge(b'{"step": "program", "errno": 5, "status": 2}\n') == Verdict("program", 5, 2)
+    assert judge(b"{}\n") == ProgrammingResult()
+    assert judge(b'{"step": "program", "errno": 5, "status": 2}\n') == ProgrammingResult("program", 5, 2)
     assert judge(b'{"step": "program", "errno": null}\n').step == "crash"
 
 
@@ -270,7 +270,7 @@ def test_the_process_gets_nothing_but_the_file(
     code = f"import os; open({str(seen)!r}, 'w').write(' '.join(os.listdir('/proc/self/fd'))); print('{{}}')"
     secret = os.open("/dev/null", os.O_RDONLY)
     try:
-        assert run(asked, [asked["file"]], 60, python(code)) == Verdict()
+        assert run(asked, [asked["file"]], 60, python(code)) == ProgrammingResult()
     finally:
         os.close(secret)
     numbers = set(map(int, seen.read_text().split()))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from devhost_fpga.options import Program
-from devhost_fpga.programming.loader import Verdict
+from devhost_fpga.programming.loader import ProgrammingResult
 from fpga_programming import AFU, INTERFACE, MANAGER, OTHER_INTERFACE, Machine, gbs, machine
 
 from devhost.backend import AllocationError
@@ -71,7 +71,7 @@ def test_it_is_loaded_again_when_anything_has_changed(board: Machine, change: st
     elif change == "partial":
         program = replace(program, partial=True)
     elif change == "failure":
-        board.kernel.verdicts[0] = Verdict("firmware", errno.EIO)
+        board.kernel.verdicts[0] = ProgrammingResult("firmware", errno.EIO)
         refusal(board, replace(program, partial=True))
         board.kernel.verdicts.clear()
     else:
@@ -143,18 +143,18 @@ def test_the_interface_is_checked_if_the_resource_names_it(board: Machine) -> No
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (Verdict("firmware", errno.ENOENT), "did not find the file"),
-        (Verdict("firmware", errno.EROFS), "/sys is mounted read-only"),
-        (Verdict("firmware", errno.EPERM), "privileged"),
-        (Verdict("firmware", errno.EACCES), "privileged"),
-        (Verdict("firmware", errno.EBUSY), "the FPGA is busy"),
-        (Verdict("firmware", errno.EINVAL), "the driver refuses the image"),
-        (Verdict("firmware", errno.ETIMEDOUT), "did not finish in time"),
-        (Verdict("firmware", errno.EIO), "the FPGA reports an error"),
-        (Verdict("flags", errno.ENODEV), "the device is gone"),
+        (ProgrammingResult("firmware", errno.ENOENT), "did not find the file"),
+        (ProgrammingResult("firmware", errno.EROFS), "/sys is mounted read-only"),
+        (ProgrammingResult("firmware", errno.EPERM), "privileged"),
+        (ProgrammingResult("firmware", errno.EACCES), "privileged"),
+        (ProgrammingResult("firmware", errno.EBUSY), "the FPGA is busy"),
+        (ProgrammingResult("firmware", errno.EINVAL), "the driver refuses the image"),
+        (ProgrammingResult("firmware", errno.ETIMEDOUT), "did not finish in time"),
+        (ProgrammingResult("firmware", errno.EIO), "the FPGA reports an error"),
+        (ProgrammingResult("flags", errno.ENODEV), "the device is gone"),
     ],
 )
-def test_each_failure_has_a_readable_reason(board: Machine, verdict: Verdict, words: str) -> None:
+def test_each_failure_has_a_readable_reason(board: Machine, verdict: ProgrammingResult, words: str) -> None:
     board.kernel.verdicts[0] = verdict
     assert words in refusal(board, board.put(b"image", IMAGE))
 

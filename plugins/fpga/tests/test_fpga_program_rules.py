@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_fpga.model import Kind, Unit
+from devhost_fpga.model import DeviceKind, Unit
 from devhost_fpga.options import Program
-from devhost_fpga.programming.loader import Unkillable, Verdict
+from devhost_fpga.programming.loader import ProgrammingResult, Unkillable
 from devhost_fpga.programming.programmer import PATIENCE
 from fpga_programming import (
     AFU,
@@ -156,9 +156,11 @@ def test_check_names_a_missing_file(card: Machine) -> None:
         card.programmer.check(card.region(), Program(Path("/srv/none.gbs")))
 
 
-@pytest.mark.parametrize(("kind", "words"), [(Kind.CARD, "XRT programs"), (Kind.REGION, "has no interface")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [(DeviceKind.CARD, "XRT programs"), (DeviceKind.REGION, "has no interface")]
+)
 def test_a_device_that_cannot_be_programmed_is_refused_with_the_reason(
-    card: Machine, kind: Kind, words: str
+    card: Machine, kind: DeviceKind, words: str
 ) -> None:
     unit = Unit(Device("0000:65:00.1", {"kind": kind.value}))
     with pytest.raises(AllocationError, match=words):
@@ -225,36 +227,36 @@ def test_holders_are_asked_again_before_each_port(two_ports: Machine) -> None:
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (Verdict("node", errno.EBUSY), "another program has its management engine open"),
-        (Verdict("node", errno.EPERM), "privileged"),
-        (Verdict("node", errno.EACCES), "privileged"),
-        (Verdict("node", errno.ENOENT), "management engine is gone"),
-        (Verdict("node", errno.ENODEV), "management engine is gone"),
-        (Verdict("node", errno.ENXIO), "management engine is gone"),
-        (Verdict("node"), "now belongs to another device"),
-        (Verdict("program", errno.EBUSY), "the FPGA is busy"),
-        (Verdict("program", errno.EINVAL), "the driver refuses the request"),
-        (Verdict("program", errno.ETIMEDOUT), "did not finish in time"),
-        (Verdict("program", errno.EIO), "the FPGA reports an error"),
-        (Verdict("program", errno.EIO, 0b110), "CRC error, incompatible image"),
-        (Verdict("program", errno.EPERM), "privileged"),
-        (Verdict("program", errno.EACCES), "privileged"),
-        (Verdict("program", errno.ENOENT), "the device is gone"),
-        (Verdict("program", errno.ENODEV), "the device is gone"),
-        (Verdict("program", errno.ENXIO), "the device is gone"),
-        (Verdict("program", errno.ENOTTY), "does not know the request"),
-        (Verdict("program", errno.EFAULT), "the file became shorter"),
-        (Verdict("program", errno.ENOMEM), "not enough memory"),
-        (Verdict("program", errno.ERANGE), "Numerical result out of range"),
-        (Verdict("file"), "the file changed meanwhile"),
-        (Verdict("file", errno.ENODEV), "No such device"),
-        (Verdict("start", errno.EAGAIN), "cannot be started: Resource temporarily unavailable"),
-        (Verdict("time"), "took too long"),
-        (Verdict("crash", text="signal SIGBUS"), "the file became shorter"),
-        (Verdict("crash", text="signal SIGKILL"), "ended unexpectedly: signal SIGKILL"),
+        (ProgrammingResult("node", errno.EBUSY), "another program has its management engine open"),
+        (ProgrammingResult("node", errno.EPERM), "privileged"),
+        (ProgrammingResult("node", errno.EACCES), "privileged"),
+        (ProgrammingResult("node", errno.ENOENT), "management engine is gone"),
+        (ProgrammingResult("node", errno.ENODEV), "management engine is gone"),
+        (ProgrammingResult("node", errno.ENXIO), "management engine is gone"),
+        (ProgrammingResult("node"), "now belongs to another device"),
+        (ProgrammingResult("program", errno.EBUSY), "the FPGA is busy"),
+        (ProgrammingResult("program", errno.EINVAL), "the driver refuses the request"),
+        (ProgrammingResult("program", errno.ETIMEDOUT), "did not finish in time"),
+        (ProgrammingResult("program", errno.EIO), "the FPGA reports an error"),
+        (ProgrammingResult("program", errno.EIO, 0b110), "CRC error, incompatible image"),
+        (ProgrammingResult("program", errno.EPERM), "privileged"),
+        (ProgrammingResult("program", errno.EACCES), "privileged"),
+        (ProgrammingResult("program", errno.ENOENT), "the device is gone"),
+        (ProgrammingResult("program", errno.ENODEV), "the device is gone"),
+        (ProgrammingResult("program", errno.ENXIO), "the device is gone"),
+        (ProgrammingResult("program", errno.ENOTTY), "does not know the request"),
+        (ProgrammingResult("program", errno.EFAULT), "the file became shorter"),
+        (ProgrammingResult("program", errno.ENOMEM), "not enough memory"),
+        (ProgrammingResult("program", errno.ERANGE), "Numerical result out of range"),
+        (ProgrammingResult("file"), "the file changed meanwhile"),
+        (ProgrammingResult("file", errno.ENODEV), "No such device"),
+        (ProgrammingResult("start", errno.EAGAIN), "cannot be started: Resource temporarily unavailable"),
+        (ProgrammingResult("time"), "took too long"),
+        (ProgrammingResult("crash", text="signal SIGBUS"), "the file became shorter"),
+        (ProgrammingResult("crash", text="signal SIGKILL"), "ended unexpectedly: signal SIGKILL"),
     ],
 )
-def test_each_failure_has_a_readable_reason(card: Machine, verdict: Verdict, words: str) -> None:
+def test_each_failure_has_a_readable_reason(card: Machine, verdict: ProgrammingResult, words: str) -> None:
     card.kernel.verdicts[0] = verdict
     assert words in refusal(card, card.put(gbs()))
     card.kernel.verdicts.clear()
@@ -264,12 +266,12 @@ def test_each_failure_has_a_readable_reason(card: Machine, verdict: Verdict, wor
 def test_an_error_of_the_hardware_comes_with_what_its_manager_reports(card: Machine) -> None:
     status = card.root / ENGINE[1:] / "dfl-fme-mgr.0/fpga_manager/fpga1/status"
     status.write_text("reconfig CRC error\nreconfig incompatible image\n")
-    card.kernel.verdicts[0] = Verdict("program", errno.EIO)
+    card.kernel.verdicts[0] = ProgrammingResult("program", errno.EIO)
     assert "(reconfig CRC error, reconfig incompatible image)" in refusal(card, card.put(gbs()))
 
 
 def test_a_failure_in_the_second_port_reports_that_the_first_is_programmed(two_ports: Machine) -> None:
-    two_ports.kernel.verdicts[1] = Verdict("program", errno.EIO)
+    two_ports.kernel.verdicts[1] = ProgrammingResult("program", errno.EIO)
     program, unit = two_ports.put(gbs()), two_ports.region(2)
     message = refusal(two_ports, program, unit)
     assert "port 1: the FPGA reports an error" in message and "already programmed: port 0" in message
@@ -420,6 +422,6 @@ def test_waiting_too_long_for_another_container_is_reported(card: Machine) -> No
 
 
 def test_the_message_fits_where_the_core_shows_it(two_ports: Machine) -> None:
-    two_ports.kernel.verdicts[1] = Verdict("program", errno.EIO, 0x7F)
+    two_ports.kernel.verdicts[1] = ProgrammingResult("program", errno.EIO, 0x7F)
     two_ports.put(gbs(), BITSTREAM)
     refusal(two_ports, two_ports.put(gbs()), two_ports.region(2))

@@ -15,7 +15,7 @@ import fpga_cards as cards
 import pytest
 from devhost_fpga.backend import Fpga
 from devhost_fpga.options import FpgaOptions
-from devhost_fpga.programming.loader import Verdict, run
+from devhost_fpga.programming.loader import ProgrammingResult, run
 from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost_testing.node import PATIENCE, Node
 from fpga_programming import gbs
@@ -43,11 +43,13 @@ class Kernel:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.ports: list[int] = []
-        self.verdict = Verdict()
+        self.verdict = ProgrammingResult()
         self.is_real = False
         """Whether the real process runs after all."""
 
-    def __call__(self, request: Mapping[str, Any], descriptors: Collection[int], patience: float) -> Verdict:
+    def __call__(
+        self, request: Mapping[str, Any], descriptors: Collection[int], patience: float
+    ) -> ProgrammingResult:
         if self.is_real:
             return run(request, descriptors, patience)
         self.ports.append(request["port"])
@@ -125,14 +127,14 @@ async def test_a_file_for_another_card_is_refused_at_admission(node: Node, kerne
 async def test_a_container_whose_region_cannot_be_programmed_does_not_start_and_may_try_again(
     node: Node, kernel: Kernel
 ) -> None:
-    kernel.verdict = Verdict("program", errno.EIO)
+    kernel.verdict = ProgrammingResult("program", errno.EIO)
     node.configure(PROGRAMMED)
     async with node.served():
         await node.offers({CRYPTO: 1})
         with pytest.raises(ContainerStartError) as caught:
             await pod(node, CRYPTO)
         assert f"cannot be programmed with /{FILE}: port 0: the FPGA reports an error" in str(caught.value)
-        kernel.verdict = Verdict()
+        kernel.verdict = ProgrammingResult()
         await node.kubelet.start_container(CRYPTO, "main")
         assert kernel.ports == [0, 0, 1]
 

@@ -20,7 +20,7 @@ from devhost.allocation.inventory import Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
-from devhost.planning.affinity import Request, prefer
+from devhost.planning.affinity import PreferenceRequest, prefer
 from devhost.planning.affinity.topology import Candidate, Topology
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
@@ -162,7 +162,7 @@ def test_partitions_are_proven_to_come_from_as_few_gpus_as_possible(
     rng = random.Random(mode)
     for size in range(1, len(found), 3):
         free = rng.sample(sorted(found), rng.randint(size, len(found)))
-        choice = prefer(Prefer.TOPOLOGY, topology, Request(str, free, (), size), links=links)
+        choice = prefer(Prefer.TOPOLOGY, topology, PreferenceRequest(str, free, (), size), links=links)
         left = Counter(found[name].attributes["parent"] for name in free)
         taken = Counter(found[name].attributes["parent"] for name in choice.tokens)
         largest = sorted(left.values(), reverse=True)

@@ -17,7 +17,7 @@ import pytest
 from devhost_gpu.environment import Timings
 from devhost_gpu.nvml.client import binding
 from devhost_gpu.nvml.library import find_library
-from devhost_gpu.nvml.process import Ended, Message, NvmlProcess, Refused, Unanswered, program
+from devhost_gpu.nvml.process import Ended, ErrorReply, Message, NvmlProcess, Unanswered, program
 from devhost_gpu.nvml.reports import Check, Gpu, NvmlError, checks, inventory, links
 from gpu_nvidia import DGX, NvidiaMachine
 
@@ -246,7 +246,7 @@ def test_a_driver_that_is_not_loaded_is_refused_and_may_come_later(
     nvidia.nvml.loaded = False
     nvidia.nvml.write()
     desk = start(nvidia)
-    with pytest.raises(Refused, match="Driver Not Loaded") as refused:
+    with pytest.raises(ErrorReply, match="Driver Not Loaded") as refused:
         desk.gpus(A)
     assert refused.value.code == 9
     nvidia.load_driver()
@@ -258,7 +258,7 @@ def test_a_library_that_does_not_fit_the_driver_is_an_error_in_its_words(
 ) -> None:
     nvidia.gpu(A)
     nvidia.nvml.fault("nvmlInit_v2", error=18)
-    with pytest.raises(Refused, match="version mismatch"):
+    with pytest.raises(ErrorReply, match="version mismatch"):
         start(nvidia).gpus(A)
 
 

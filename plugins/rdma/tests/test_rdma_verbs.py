@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from devhost_rdma.verbs import Verbs, Verdict, judge
+from devhost_rdma.verbs import ProbeResult, Verbs, judge
 
 from devhost.backend import HEALTHY, unhealthy
 from devhost.backend.process import Leftover, TimedOut, kill_group
@@ -88,7 +88,7 @@ class Machine:
         (self.packages / "pyverbs/device.py").write_text(text)
 
 
-def probe(names: Sequence[str]) -> Mapping[str, Verdict]:
+def probe(names: Sequence[str]) -> Mapping[str, ProbeResult]:
     return Verbs(deadline=DEADLINE).probe(names)
 
 
@@ -107,7 +107,7 @@ def test_pyverbs_is_detected_without_importing_it(machine: Machine, monkeypatch:
 
 def test_a_device_that_opens_and_answers_is_healthy(machine: Machine) -> None:
     machine.has({"mlx5_0": {"ports": [ACTIVE, DOWN]}, "smi0": {"ports": []}})
-    assert probe(["mlx5_0", "smi0"]) == dict.fromkeys(("mlx5_0", "smi0"), Verdict(HEALTHY))
+    assert probe(["mlx5_0", "smi0"]) == dict.fromkeys(("mlx5_0", "smi0"), ProbeResult(HEALTHY))
 
 
 def test_every_context_is_closed_even_if_a_port_fails(machine: Machine) -> None:
@@ -144,7 +144,7 @@ def test_a_missing_permission_of_devhost_gives_no_verdict(machine: Machine) -> N
 
 def test_a_device_in_another_network_namespace_gets_no_verdict(machine: Machine) -> None:
     machine.has({"mlx5_1": {"ports": [ACTIVE]}})
-    assert probe(["mlx5_0"]) == {"mlx5_0": Verdict(None, note="libibverbs does not know it")}
+    assert probe(["mlx5_0"]) == {"mlx5_0": ProbeResult(None, note="libibverbs does not know it")}
 
 
 def test_without_an_rdma_core_no_device_gets_a_verdict(machine: Machine) -> None:
@@ -174,7 +174,7 @@ def test_a_hanging_device_is_unhealthy_and_earlier_ones_get_a_verdict(machine: M
 
 def test_a_device_whose_turn_came_late_does_not_count_as_hung() -> None:
     lines = '{"name": "a", "since": 100.0}\n{"name": "a", "ports": 1}\n{"name": "b", "since": 104.5}\n'
-    assert judge(lines, 105.0) == {"a": Verdict(HEALTHY)}
+    assert judge(lines, 105.0) == {"a": ProbeResult(HEALTHY)}
     assert judge(lines, 107.0)["b"].health == unhealthy("verbs did not answer within 2 s")
 
 
@@ -193,7 +193,7 @@ def test_a_crash_in_a_library_ends_only_the_probe(machine: Machine) -> None:
 def test_a_failing_import_of_pyverbs_is_reported_without_a_verdict(machine: Machine) -> None:
     (machine.packages / "pyverbs/device.py").write_text("raise ImportError('libibverbs.so.1: cannot open')\n")
     note = "pyverbs cannot be used: libibverbs.so.1: cannot open"
-    assert probe(["a", "b"]) == dict.fromkeys(("a", "b"), Verdict(None, note=note))
+    assert probe(["a", "b"]) == dict.fromkeys(("a", "b"), ProbeResult(None, note=note))
 
 
 def test_a_broken_pyverbs_is_reported_in_one_line(machine: Machine) -> None:
@@ -207,7 +207,7 @@ def test_no_devices_start_no_process() -> None:
 
 def test_a_process_that_cannot_start_gives_no_verdict() -> None:
     assert Verbs(python=["/nowhere/python"]).probe(["a"]) == {
-        "a": Verdict(None, note="the probe cannot be started: No such file or directory")
+        "a": ProbeResult(None, note="the probe cannot be started: No such file or directory")
     }
 
 
@@ -229,7 +229,9 @@ def test_while_a_probe_cannot_be_killed_no_other_starts() -> None:
         assert verdicts["b"].health is not None and not verdicts["b"].health
         # also by another backend object, after a change of its options
         second = Verbs(run=late, leftovers=leftovers)
-        assert second.probe(["a"]) == {"a": Verdict(None, note="an earlier probe still hangs in the kernel")}
+        assert second.probe(["a"]) == {
+            "a": ProbeResult(None, note="an earlier probe still hangs in the kernel")
+        }
         assert len(starts) == 1
         child.kill()
     again = Verbs(python=["/nowhere/python"], leftovers=leftovers)
@@ -248,4 +250,4 @@ def test_the_distributions_pyverbs_is_understood(monkeypatch: pytest.MonkeyPatch
     check = [sys.executable, "-c", "import pyverbs.device"]
     if subprocess.run(check, capture_output=True, check=False).returncode:
         pytest.skip("no python3-pyverbs for this Python")
-    assert probe(["devhost-none"]) == {"devhost-none": Verdict(None, note="libibverbs does not know it")}
+    assert probe(["devhost-none"]) == {"devhost-none": ProbeResult(None, note="libibverbs does not know it")}

@@ -9,7 +9,7 @@ import pytest
 import rdma_connectx as connectx
 from devhost_rdma import Rdma
 from devhost_rdma.options import RdmaOptions, VerbsProbe
-from devhost_rdma.verbs import Verbs, VerbsHealth, Verdict
+from devhost_rdma.verbs import ProbeResult, Verbs, VerbsHealth
 
 from devhost.backend import HEALTHY, Device, unhealthy
 from devhost.discovery.runner import ServiceContext
@@ -26,13 +26,13 @@ class FakeVerbs(Verbs):
         super().__init__()
         self.installed = True
         self.asked: list[list[str]] = []
-        self.answers: Mapping[str, Verdict] = {}
+        self.answers: Mapping[str, ProbeResult] = {}
 
     @property
     def is_installed(self) -> bool:
         return self.installed
 
-    def probe(self, names: Sequence[str]) -> Mapping[str, Verdict]:
+    def probe(self, names: Sequence[str]) -> Mapping[str, ProbeResult]:
         self.asked.append(list(names))
         return self.answers
 
@@ -43,7 +43,10 @@ def pyverbs() -> FakeVerbs:
 
 
 def test_the_main_rdma_device_of_each_present_device_is_probed(pyverbs):
-    pyverbs.answers = {"mlx5_0": Verdict(HEALTHY), "mlx5_1": Verdict(unhealthy("cannot be opened: x"))}
+    pyverbs.answers = {
+        "mlx5_0": ProbeResult(HEALTHY),
+        "mlx5_1": ProbeResult(unhealthy("cannot be opened: x")),
+    }
     found = VerbsHealth(VerbsProbe.AUTO, LOG, pyverbs).probe(DEVICES, NAMES)
     assert pyverbs.asked == [["mlx5_0", "mlx5_1"]]
     assert found == {"0000:3b:00.0": HEALTHY, "0000:3b:00.1": unhealthy("cannot be opened: x")}
@@ -51,20 +54,20 @@ def test_the_main_rdma_device_of_each_present_device_is_probed(pyverbs):
 
 def test_an_inconclusive_result_is_logged_once_without_a_verdict(pyverbs, caplog):
     caplog.set_level(logging.INFO)
-    pyverbs.answers = {"mlx5_0": Verdict(None, note="libibverbs does not know it")}
+    pyverbs.answers = {"mlx5_0": ProbeResult(None, note="libibverbs does not know it")}
     probe = VerbsHealth(VerbsProbe.AUTO, LOG, pyverbs)
     for _ in range(3):
         assert probe.probe(DEVICES, NAMES) == {}
     assert caplog.messages == ["only sysfs shows the health of mlx5_0: libibverbs does not know it"]
-    pyverbs.answers = {"mlx5_0": Verdict(HEALTHY)}
+    pyverbs.answers = {"mlx5_0": ProbeResult(HEALTHY)}
     probe.probe(DEVICES, NAMES)
-    pyverbs.answers = {"mlx5_0": Verdict(None, note="libibverbs does not know it")}
+    pyverbs.answers = {"mlx5_0": ProbeResult(None, note="libibverbs does not know it")}
     probe.probe(DEVICES, NAMES)
     assert len(caplog.messages) == 2
 
 
 def test_an_answer_about_another_device_is_ignored(pyverbs):
-    pyverbs.answers = {"mlx5_9": Verdict(HEALTHY)}
+    pyverbs.answers = {"mlx5_9": ProbeResult(HEALTHY)}
     assert VerbsHealth(VerbsProbe.AUTO, LOG, pyverbs).probe(DEVICES, NAMES) == {}
 
 

@@ -8,7 +8,7 @@ import pytest
 import sriov_network as network
 import sriov_others as others
 from devhost_sriov.attributes import LINK_TYPES, OPERATIONAL_STATES
-from devhost_sriov.model import Kind
+from devhost_sriov.model import FunctionKind
 
 from devhost.config import load
 from devhost.discovery import catalog
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/backends.md").read_text()
 
 
-@pytest.mark.parametrize("word", [*Kind, *LINK_TYPES.values(), *OPERATIONAL_STATES])
+@pytest.mark.parametrize("word", [*FunctionKind, *LINK_TYPES.values(), *OPERATIONAL_STATES])
 def test_the_reference_names_each_word_of_an_attribute(word):
     assert f"`{word}`" in REFERENCE.partition("### Attributes of sriov")[2].partition("## udev")[0]
 

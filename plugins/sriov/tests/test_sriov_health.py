@@ -10,7 +10,7 @@ import sriov_network as network
 import sriov_others as others
 from devhost_sriov import Sriov
 from devhost_sriov.health import Readiness, verdict
-from devhost_sriov.model import Function, Interface, Kind, Snapshot
+from devhost_sriov.model import Function, FunctionKind, Interface, Snapshot
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.scan import Scan
 from devhost_testing.fixtures import by_id
@@ -23,9 +23,15 @@ from devhost.backend.sysfs import Sysfs
 UP = Interface("ens1", state="up", is_set_up=True)
 DOWN = replace(UP, state="down")
 PF = Function(
-    "0000:3b:00.0", Kind.PHYSICAL, "/p", "0000:3b:00.0", pci_class="020000", driver="ice", interfaces=(UP,)
+    "0000:3b:00.0",
+    FunctionKind.PHYSICAL,
+    "/p",
+    "0000:3b:00.0",
+    pci_class="020000",
+    driver="ice",
+    interfaces=(UP,),
 )
-VF = replace(PF, id="0000:3b:01.0", kind=Kind.VIRTUAL, parent=PF.id, interfaces=(), driver="iavf")
+VF = replace(PF, id="0000:3b:01.0", kind=FunctionKind.VIRTUAL, parent=PF.id, interfaces=(), driver="iavf")
 IGB = "sys/devices/pci0000:00/0000:00:05.0"
 
 

@@ -12,7 +12,7 @@ from devhost_testing.trees import Tree
 
 from devhost.host.shown.status import status
 from devhost.host.timing import Timing
-from devhost.kubelet.timing import Timing as KubeletTiming
+from devhost.kubelet.timing import KubeletTiming
 
 from .conftest import Versioned
 

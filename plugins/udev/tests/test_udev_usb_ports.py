@@ -14,7 +14,7 @@ from devhost_udev import Udev
 from devhost.backend import Device
 from devhost.host.shown.status import status
 from devhost.host.timing import Timing
-from devhost.kubelet.timing import Timing as KubeletTiming
+from devhost.kubelet.timing import KubeletTiming
 
 from .conftest import Machine, Versioned
 

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable
 from devhost.backend.model import Holder
 from devhost.planning.claims import Pod, pod_of
 
-from .timing import Timing
+from .timing import AllocationTiming
 
 
 class Admissions:
     """Numbers the Allocates of all resources, and knows where an admission is certainly over.
 
-    It is over when a later Allocate was for another pod, or none has followed for :attr:`.Timing.admission`.
-    ``clock`` gives monotonic seconds.
+    It is over when a later Allocate was for another pod, or none has followed for
+    :attr:`.AllocationTiming.admission`. ``clock`` gives monotonic seconds.
     """
 
-    def __init__(self, clock: Callable[[], float], timing: Timing) -> None:
+    def __init__(self, clock: Callable[[], float], timing: AllocationTiming) -> None:
         self._clock = clock
         self._pause = timing.admission
         self._running = 0

@@ -51,7 +51,7 @@ from devhost.planning.claims import (
 )
 from devhost.planning.plan import Found, Plan, RefusalKind, in_units
 from devhost.planning.settings import ResourceSettings, Serve, Settings
-from devhost.planning.tokens import ALL, Known, alike, represents_all, unit_of
+from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
 
 from .admissions import Admissions
 from .claims import ClaimAllocations, DeviceHeld
@@ -62,7 +62,7 @@ from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
 from .other_drivers import OtherDrivers
 from .reports import Report
-from .timing import NODE, Timing
+from .timing import NODE, AllocationTiming
 from .unclaimed import UnclaimedNodes
 
 Released = Callable[[str, tuple[str, ...]], None]
@@ -174,7 +174,7 @@ class HeldDevices:
 
 
 @frozen
-class Group:
+class TokenGroup:
     """Tokens of one resource with the same devices and the same holder, in no order."""
 
     tokens: tuple[str, ...]
@@ -203,7 +203,7 @@ class ResourceAllocations:
         self._inferred: set[str] = set()
         self._unshared: dict[str, bool] = {}
         self._vanished: Collection[str] = ()
-        self._groups: Sequence[Group] | None = None
+        self._groups: Sequence[TokenGroup] | None = None
 
     def __contains__(self, token: object) -> bool:
         return token in self.leases
@@ -249,7 +249,7 @@ class ResourceAllocations:
         known = self._unshared.get(token)
         return unit_of(token) in (token, ALL) if known is None else known
 
-    def groups(self) -> Sequence[Group]:
+    def groups(self) -> Sequence[TokenGroup]:
         """The tokens that are held: those with the same devices and the same holder together.
 
         A pod may have many thousand tokens of the same devices, so most work is done once for all of them.
@@ -266,12 +266,14 @@ class ResourceAllocations:
                         joined[same] = tuple(dict.fromkeys(chain.from_iterable(parts)))
                     keys = joined[same]
                 found.setdefault((id(keys), self.leases.holder(token)), ([], keys))[0].append(token)
-            groups = [Group(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items()]
+            groups = [
+                TokenGroup(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items()
+            ]
             self._groups = sorted(groups, key=lambda group: min(group.tokens))
         return self._groups
 
     def held(self) -> Iterator[Held]:
-        """Each device that is held, once for all tokens of a :class:`Group`."""
+        """Each device that is held, once for all tokens of a :class:`TokenGroup`."""
         for group in self.groups():
             for key in sorted(set(group.keys)):
                 device = self._devices[key]
@@ -519,7 +521,7 @@ class Allocations:
         self,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
     ) -> None:
         self.clock = clock
         self.timing = timing
@@ -554,8 +556,8 @@ class Allocations:
 
         A list without any pod does not count at first: a kubelet that knows no pods yet answers so."""
         self._found: Found = {}
-        self._known_of: dict[str, Known] = {}
-        self._in_units: dict[int, tuple[object, Known, Mapping[str, Sequence[Device]]]] = {}
+        self._known_of: dict[str, DeviceIds] = {}
+        self._in_units: dict[int, tuple[object, DeviceIds, Mapping[str, Sequence[Device]]]] = {}
         """The units by an attribute of entries, by index, as long as the devices of the backend are these."""
         self._settings = Settings()
         self._observed = False
@@ -990,10 +992,10 @@ class Allocations:
     def _members(self, token: str, entry: ResourceSettings) -> Iterator[tuple[Key, Device]]:
         """The devices of the unit by an attribute from which a token may be made."""
         devices = self._found.get(entry.backend, {})
-        before, known, units = self._in_units.get(entry.index, (None, Known({}), {}))
+        before, known, units = self._in_units.get(entry.index, (None, DeviceIds({}), {}))
         if before is not devices:
             units = in_units(entry, devices.values())
-            known = Known({name: Device(name) for name in units})
+            known = DeviceIds({name: Device(name) for name in units})
             self._in_units[entry.index] = devices, known, units
         for unit in known.named(token):
             yield from (((entry.backend, device.id), device) for device in units[unit.id])
@@ -1004,7 +1006,7 @@ class Allocations:
             devices = self._found.get(backend, {})
             known = self._known_of.get(backend)
             if known is None or known.devices is not devices:
-                known = self._known_of[backend] = Known(devices)
+                known = self._known_of[backend] = DeviceIds(devices)
             named.update({(backend, device.id): device for device in known.named(token)})
         return named
 

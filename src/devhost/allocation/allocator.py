@@ -25,7 +25,7 @@ from .inventory import Entry, Given, Inventory, Member
 from .lasting import Answered, LastingAnswers
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
-from .timing import NODE, Timing
+from .timing import NODE, AllocationTiming
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -107,7 +107,7 @@ class Allocator:
         device_info: DeviceInfoFiles | None = None,
         preferred: PreferredAllocation | None = None,
         holders: HolderCheck | None = None,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
         starts: StartCheck | None = None,
     ) -> None:
         self.name = backend.resource
@@ -178,7 +178,7 @@ class Allocator:
         self._check_known(tokens)
         if self._holders is not None:
             await self._holders.confirm(self.inventory.allocations, tokens)
-        request = _Request()
+        request = _RequestedTokens()
         reservation = self.inventory.reserved()
         try:
             await in_pieces(
@@ -196,7 +196,7 @@ class Allocator:
 
         return Allocated(granted, record)
 
-    async def _hand_out(self, request: _Request) -> Allocated:
+    async def _hand_out(self, request: _RequestedTokens) -> Allocated:
         began, wanted = time.monotonic(), request.wanted
         terms = lasting = self._backend.terms
         if shares := self._shares(request):
@@ -331,7 +331,7 @@ class Allocator:
         names = () if granted.edits.nodes else granted.edits.cdi_devices
         given.gave(self.name, got, nodes, names, unclaimed)
 
-    def _shares(self, request: _Request) -> Mapping[str, Fraction]:
+    def _shares(self, request: _RequestedTokens) -> Mapping[str, Fraction]:
         """The share of each device, by id, that the tokens of a request give."""
         if not self._backend.runner.kind.takes_shares:
             return {}
@@ -364,7 +364,7 @@ class Allocator:
             entries.append(entry)
         return entries
 
-    def _wanted(self, tokens: Sequence[str], request: _Request) -> Given:
+    def _wanted(self, tokens: Sequence[str], request: _RequestedTokens) -> Given:
         """The healthy devices of some tokens of a request, which it takes note of."""
         found: dict[str, Sequence[Device]] = {}
         for entry in self._entries(tokens):
@@ -401,7 +401,7 @@ _Which = tuple[int, frozenset[str]]
 """The identity of the devices behind a token, and the ids of those that it must not give."""
 
 
-class _Request:
+class _RequestedTokens:
     """The tokens of one Allocate, with the devices that can be used now."""
 
     def __init__(self) -> None:

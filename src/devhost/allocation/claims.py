@@ -12,7 +12,7 @@ from typing import Protocol
 from devhost.backend.errors import AllocationError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
-from devhost.planning.amounts import Part, shortage, used_of
+from devhost.planning.amounts import CapacityUse, shortage, used_of
 from devhost.planning.claims import (
     ClaimIndex,
     Held,
@@ -77,7 +77,7 @@ class ClaimedDevice:
     exclusive: bool = True
     slots: int = 1
     members: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[CapacityUse, ...] = ()
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -421,7 +421,7 @@ class ClaimAllocations:
             holders = dict.fromkeys(two.holder for two in sharing if two.holder is not None)
             raise _held(one.resource, device, Reason(reason, tuple(holders)))
 
-    def _parts(self, key: Key) -> Iterator[tuple[ClaimHolder, Sequence[Part]]]:
+    def _parts(self, key: Key) -> Iterator[tuple[ClaimHolder, Sequence[CapacityUse]]]:
         """What each claim has of a device, which may be prepared and reserved at once."""
         for claims in self._of_key.get(key, {}).values():
             for claim, devices in claims.items():

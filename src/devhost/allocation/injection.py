@@ -19,7 +19,7 @@ from devhost.planning.settings import Inject
 from .cdi.files import SpecFiles
 from .inventory import Inventory
 from .resource_backend import Granted, ResourceBackend, Terms
-from .timing import NODE, Timing
+from .timing import NODE, AllocationTiming
 
 Verdict = Callable[[Device], Health]
 """The health of a device, as far as is known."""
@@ -132,7 +132,7 @@ def make_injection(
     inventory: Inventory,
     specifications: SpecFiles,
     settled: Callable[[], None],
-    timing: Timing = NODE,
+    timing: AllocationTiming = NODE,
 ) -> Injection:
     """The way in which a resource gives containers its devices.
 

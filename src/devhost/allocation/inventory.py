@@ -2,8 +2,8 @@
 
 A *token* is what the kubelet counts: a device, a replica of a shared device, or a share of all devices of the
 resource together. A token that disappears is first shown as Unhealthy and removed only after
-:attr:`.Timing.grace`, because the kubelet may just have chosen it; a token that a container holds stays
-Unhealthy until it is released (see :mod:`.leases`), so that the pod's status is true. A token that a
+:attr:`.AllocationTiming.grace`, because the kubelet may just have chosen it; a token that a container holds
+stays Unhealthy until it is released (see :mod:`.leases`), so that the pod's status is true. A token that a
 container holds and the kubelet has forgotten is Unhealthy, too, and has a Healthy stand-in
 (:func:`devhost.planning.tokens.stand_in`).
 """
@@ -28,8 +28,8 @@ from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
 from devhost.planning.tokens import is_former, number_of, stand_in, stood_for
 
 from .allocations import Allocations, Reservation, ResourceAllocations
-from .leases import State
-from .timing import NODE, Timing
+from .leases import LeaseState
+from .timing import NODE, AllocationTiming
 
 FORGOTTEN = "held by a pod, which the kubelet no longer knows"
 """The reason of a token that a container holds and the kubelet has forgotten."""
@@ -218,7 +218,7 @@ class Inventory:
         allocations: ResourceAllocations | None = None,
         backend: str = "",
         handed_out: Callable[[Given], None] = lambda given: None,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
     ) -> None:
         self._grace = timing.grace
         self._wall = wall
@@ -300,16 +300,16 @@ class Inventory:
         if token is None or name in self.allocations or not self.allocations.holds(token):
             return None
         state, holder = self.allocations.leases.state(token), self.allocations.leases.holder(token)
-        if state is State.LACKING:
+        if state is LeaseState.LACKING:
             return None
-        why = FORGOTTEN if state is State.FORGOTTEN else f"held by {pod(holder)}"
+        why = FORGOTTEN if state is LeaseState.FORGOTTEN else f"held by {pod(holder)}"
         return _meaning(f"it replaces {token}: {why}", holder)
 
     def _succeed(self, names: Iterable[str]) -> None:
         """Releases the tokens behind these stand-ins whose containers have ended."""
         tokens = (stood_for(name, self.snapshot.entries) for name in names)
         state = self.allocations.leases.state
-        if ended := [token for token in tokens if token is not None and state(token) is State.LACKING]:
+        if ended := [token for token in tokens if token is not None and state(token) is LeaseState.LACKING]:
             self.allocations.release(ended)
 
     def listed(self) -> dict[str, bool]:

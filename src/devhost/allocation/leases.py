@@ -14,22 +14,24 @@ Dropping a held token from the device list (its CDI name goes with it) is worse 
 devhost believes a release late:
 
 * a token that this kubelet has named since its last Allocate is released when two lists lack it, at least
-  :attr:`.Timing.release_gap` seconds apart and without one in between that names it. Such a kubelet knows the
-  pod, so only the end of the pod removes the token from the list; the second list guards against a wrong
-  answer;
+  :attr:`.AllocationTiming.release_gap` seconds apart and without one in between that names it. Such a kubelet
+  knows the pod, so only the end of the pod removes the token from the list; the second list guards against a
+  wrong answer;
 * a token that it has not named (the pod was shorter-lived than the interval between lists, or one of the
-  reasons above) is released when the lists of one kubelet have lacked it for :attr:`.Timing.unnamed` seconds.
-  A list without any pod is no evidence: a kubelet that knows no pods yet answers with one;
-* however often the kubelet restarts, a token that no list names counts for :attr:`.Timing.unnamed` seconds in
-  all.
+  reasons above) is released when the lists of one kubelet have lacked it for
+  :attr:`.AllocationTiming.unnamed` seconds. A list without any pod is no evidence: a kubelet that knows no
+  pods yet answers with one;
+* however often the kubelet restarts, a token that no list names counts for :attr:`.AllocationTiming.unnamed`
+  seconds in all.
 
 A container's devices never change while it runs. So a container that an earlier kubelet listed with a
 token, and that the present one lists without any device, still holds the token: this kubelet has lost its
 checkpoint. Such a token is *forgotten*. It is released when the lists of the kubelet that forgot it show that
 the container has ended:
 
-* two lists, :attr:`.Timing.release_gap` seconds apart, of which the first does not have the container (a
-  container of that name in the second list is new: the pod of a StatefulSet that was created again);
+* two lists, :attr:`.AllocationTiming.release_gap` seconds apart, of which the first does not have the
+  container (a container of that name in the second list is new: the pod of a StatefulSet that was created
+  again);
 * or the container has devices: a kubelet that lost its checkpoint gives none to a container that already runs
   (kubelet 1.28 and later), so this is a new container, too.
 
@@ -49,10 +51,10 @@ from typing import NamedTuple
 from devhost.backend.model import Holder
 
 from .listing import Kubelet, Listing
-from .timing import NODE, Timing
+from .timing import NODE, AllocationTiming
 
 
-class State(Enum):
+class LeaseState(Enum):
     """What the lists have shown of a token since its Allocate."""
 
     ALLOCATED = "allocated"
@@ -94,25 +96,25 @@ class Lease:
     absence: Absence | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> LeaseState:
         if self.absence is not None and self.absence.ends:
-            return State.LACKING
+            return LeaseState.LACKING
         if self.forgotten_by is not None:
-            return State.FORGOTTEN
-        return State.ALLOCATED if self.named_by is None else State.NAMED
+            return LeaseState.FORGOTTEN
+        return LeaseState.ALLOCATED if self.named_by is None else LeaseState.NAMED
 
     def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
         """Takes a list that names the token."""
         self.holder, self.named_by = holder, kubelet
         self.forgotten_by = self.absence = None
 
-    def is_released(self, listing: Listing, timing: Timing, *, recalls: bool) -> bool:
+    def is_released(self, listing: Listing, timing: AllocationTiming, *, recalls: bool) -> bool:
         """Takes a list that lacks the token; true if it shows the release. See :meth:`Leases.recalls`."""
         kubelet, began = listing.kubelet, listing.began
         # a kubelet that lists the container without devices, though an earlier one named the token, has
         # forgotten it; unless it has read its checkpoint, or the container is another one
         has_devices = None if self.holder is None else listing.containers.get(self.holder)
-        is_new = self.forgotten_by is not None and self.state is State.LACKING
+        is_new = self.forgotten_by is not None and self.state is LeaseState.LACKING
         if has_devices is False and self.named_by != kubelet and not (recalls or is_new):
             self.forgotten_by, self.absence = kubelet, None
             return False
@@ -129,7 +131,7 @@ class Lease:
         self.absence = Absence(since, kubelet, first, ends)
         return began - first >= timing.release_gap and (ends or began - since >= timing.unnamed)
 
-    def due(self, last: float, timing: Timing, *, vanished: bool) -> float:
+    def due(self, last: float, timing: AllocationTiming, *, vanished: bool) -> float:
         """When the next list is wanted because of it, in monotonic seconds."""
         if self.absence is not None and self.absence.ends:
             return self.absence.first + timing.release_gap
@@ -151,7 +153,7 @@ class Leases:
     """
 
     clock: Callable[[], float]
-    timing: Timing = NODE
+    timing: AllocationTiming = NODE
     held: dict[str, Lease] = field(init=False, default_factory=dict)
     _listed: bool = field(init=False, default=False)
     _due: tuple[object, float | None] | None = field(init=False, default=None)
@@ -171,7 +173,7 @@ class Leases:
         lease = self.held.get(token)
         return lease.holder if lease else None
 
-    def state(self, token: str) -> State | None:
+    def state(self, token: str) -> LeaseState | None:
         """The state of a token; ``None`` if no container holds it."""
         lease = self.held.get(token)
         return lease.state if lease else None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 
-class _Request:
+class _PendingReports:
     """What is to be reported when a request has been answered."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class _Request:
         self.reports: dict[Callable[[], None], None] = {}
 
 
-_CURRENT: ContextVar[_Request | None] = ContextVar("request", default=None)
+_CURRENT: ContextVar[_PendingReports | None] = ContextVar("request", default=None)
 """The request for which a task runs. The tasks that it starts have the same one."""
 
 
@@ -45,7 +45,7 @@ def together() -> Iterator[None]:
     if outer is not None and not outer.answered:
         yield
         return
-    request = _Request()
+    request = _PendingReports()
     token = _CURRENT.set(request)
     try:
         yield

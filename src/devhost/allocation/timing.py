@@ -6,7 +6,7 @@ from devhost.backend.frozen import frozen
 
 
 @frozen
-class Timing:
+class AllocationTiming:
     """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
 
     allocate: float = 8.0
@@ -59,4 +59,4 @@ class Timing:
     """A kubelet must name no pods for so long before devhost believes that there are none."""
 
 
-NODE = Timing()
+NODE = AllocationTiming()

@@ -20,14 +20,14 @@ from devhost.backend.where import show
 from devhost.config.loader import load_or_everything
 from devhost.config.root_directory import check_root
 from devhost.discovery.health import worst
-from devhost.host.shown.entries import State, wanted
+from devhost.host.shown.entries import EntryState, wanted
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
 from devhost.telemetry.document import held_by
 from devhost.telemetry.tables import with_holders
 
 from . import options as shared
-from .running_host import Verdict, View, view
+from .running_host import ReportedHealth, View, view
 from .scan_once import ScanResult
 from .table import VALUE, cut, table
 
@@ -155,7 +155,7 @@ def _print_empty(found: ScanResult, resource: str | None) -> None:
     for outcome in outcomes.all():
         if resource is not None and resource not in (outcome.entry.name, *outcome.resources):
             continue
-        absent = " (optional: not on this node)" if outcome.state is State.ABSENT else ""
+        absent = " (optional: not on this node)" if outcome.state is EntryState.ABSENT else ""
         why = with_holders(outcome.reason, outcome.held_by) or outcomes.remarks().get(outcome.entry.index, "")
         if why:
             click.echo(f"{outcome.entry.name}: {why}{absent}")
@@ -213,14 +213,14 @@ def _health(seen: View, resource: PlannedResource, offer: Offer) -> Health:
     return worst(own, unhealthy(offer.of.flaw)) if offer.of and offer.of.flaw else own
 
 
-def _verdict(seen: View, resource: PlannedResource, offer: Offer) -> Verdict:
+def _verdict(seen: View, resource: PlannedResource, offer: Offer) -> ReportedHealth:
     """The health of a device in a resource, as reported to the kubelet if that is known."""
     own, device = _health(seen, resource, offer), offer.device
     running = seen.verdict(resource.name, resource.entry.backend, device) if seen.same_config else None
     if running is None:
-        return Verdict(own)
+        return ReportedHealth(own)
     if running.health.healthy and not own.healthy:  # the running devhost has not probed since
-        return Verdict(running.health, f"Unhealthy when probed now: {own.reason}")
+        return ReportedHealth(running.health, f"Unhealthy when probed now: {own.reason}")
     return running
 
 
@@ -379,7 +379,7 @@ def health_as_json(health: Health) -> dict[str, str]:
     return {"health": "Healthy" if health.healthy else "Unhealthy", "reason": health.reason or ""}
 
 
-def _verdict_as_json(verdict: Verdict) -> dict[str, str]:
+def _verdict_as_json(verdict: ReportedHealth) -> dict[str, str]:
     return health_as_json(verdict.health) | ({"remark": verdict.remark} if verdict.remark else {})
 
 

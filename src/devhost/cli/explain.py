@@ -25,7 +25,7 @@ from devhost.discovery.unserved import resolved, why_unserved
 from devhost.host.shown.entries import place, wanted
 from devhost.planning.affinity import unproven
 from devhost.planning.affinity.topology import Candidate, Topology, between
-from devhost.planning.plan import Verdict, as_one, explain, units
+from devhost.planning.plan import EntryMatch, as_one, explain, units
 from devhost.planning.settings import Of, ResourceSettings, Serve
 from devhost.runtime.log import printable
 from devhost.telemetry.document import EntryStatus, held_by
@@ -233,7 +233,7 @@ def _print(seen: View, backend: str, device: Device) -> None:
 class _Gives:
     """What an entry gives a container with one device besides what the backend gives."""
 
-    def __init__(self, found: ScanResult, verdict: Verdict, device: Device) -> None:
+    def __init__(self, found: ScanResult, verdict: EntryMatch, device: Device) -> None:
         from devhost.planning.give.edits import given  # only where an entry gives something
 
         self._exists = found.scanners[verdict.entry.backend].runner.exists
@@ -294,7 +294,7 @@ class _Gives:
         }
 
 
-def _gives(found: ScanResult, verdict: Verdict, device: Device) -> _Gives | None:
+def _gives(found: ScanResult, verdict: EntryMatch, device: Device) -> _Gives | None:
     """``None`` if the entry does not take the device or gives nothing."""
     return _Gives(found, verdict, device) if verdict.taken and verdict.entry.give else None
 
@@ -370,11 +370,11 @@ def _own(found: ScanResult, resource: str, backend: str, device: Device) -> Heal
     return found.health_in(planned.entry, device) if planned else found.health(backend, device)
 
 
-def _shown(found: ScanResult, verdict: Verdict, device: Device) -> str:
+def _shown(found: ScanResult, verdict: EntryMatch, device: Device) -> str:
     return with_holders(_why(found, verdict, device), verdict.held_by)
 
 
-def _why(found: ScanResult, verdict: Verdict, device: Device) -> str:
+def _why(found: ScanResult, verdict: EntryMatch, device: Device) -> str:
     """The reason of a verdict, and why the device is Unhealthy only in that resource."""
     entry = verdict.entry
     own = in_resource(device, HEALTHY, entry.uses)

@@ -33,7 +33,7 @@ from .scan_once import ScanResult, scan_once
 from .verdicts import place
 
 
-class Verdict(NamedTuple):
+class ReportedHealth(NamedTuple):
     """The health of a device in one resource. ``remark`` names unhealthy shares of a healthy device."""
 
     health: Health
@@ -67,9 +67,9 @@ class Running:
     """Whether it knows which containers hold devices."""
     digest: str = ""
     """The digest of its configuration, see ``HostStatus.configDigest``."""
-    verdicts: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
+    verdicts: Mapping[tuple[str, str, str], ReportedHealth] = field(default_factory=dict)
     """The health of each device in each resource, by resource, backend and the device's id."""
-    refused: Mapping[tuple[str, str, str], Verdict] = field(default_factory=dict)
+    refused: Mapping[tuple[str, str, str], ReportedHealth] = field(default_factory=dict)
     """The same for devices that no resource gets because of what containers hold."""
     published: Mapping[tuple[str, str], Sequence[Published]] = field(default_factory=dict)
     """The devices that it offers through DRA, by backend and the device's id."""
@@ -94,14 +94,14 @@ class View:
         """What the plan does not consider because no devhost answers."""
         return f"What containers hold is not taken into account: {self.no_answer}."
 
-    def verdict(self, resource: str, backend: str, device: Device) -> Verdict | None:
+    def verdict(self, resource: str, backend: str, device: Device) -> ReportedHealth | None:
         """What the running devhost reports for a device in a resource; ``None`` if that is nothing."""
         if self.running is None:
             return None
         place = resource, backend, device.id
         return self.running.verdicts.get(place) or self.running.refused.get(place)
 
-    def verdicts(self, backend: str, device: Device) -> dict[str, Verdict]:
+    def verdicts(self, backend: str, device: Device) -> dict[str, ReportedHealth]:
         """The same for every resource in which the running devhost serves the device, or would."""
         if self.running is None:
             return {}
@@ -210,11 +210,11 @@ def _same(one: str, other: Path) -> bool:
 
 def answer(document: StatusDocument) -> Running:
     """The health of devices and the held tokens in a status document."""
-    verdicts: dict[tuple[str, str, str], Verdict] = {}
+    verdicts: dict[tuple[str, str, str], ReportedHealth] = {}
     for resource in document["resources"]:
         place = resource["name"], resource["backend"]
         for member in resource["together"]:
-            verdicts[(*place, member["device"])] = Verdict(_health(member))
+            verdicts[(*place, member["device"])] = ReportedHealth(_health(member))
         if not resource["together"]:
             shares: dict[str, list[DeviceStatus]] = {}
             for device in resource["devices"]:
@@ -241,20 +241,20 @@ def answer(document: StatusDocument) -> Running:
                     in_use=capacity(each) or counters(each, pool),
                 )
                 for identity in each.get("members") or [each["device"]]:
-                    verdicts[name, backend, identity] = Verdict(_health(each))
+                    verdicts[name, backend, identity] = ReportedHealth(_health(each))
                     published.setdefault((backend, identity), []).append(found)
         moving = {(one["backend"], one["device"]): one for one in dra["moving"]}
     return Running(_listing(document), known, digest, verdicts, _refused(document), published, moving)
 
 
-def _refused(document: StatusDocument) -> dict[tuple[str, str, str], Verdict]:
+def _refused(document: StatusDocument) -> dict[tuple[str, str, str], ReportedHealth]:
     """The devices that the plan withholds because of what containers hold, beside what is in the lists."""
     names = {one["entry"]: one["resources"] or [one["name"]] for one in document["entries"]}
     found = {}
     for one in document["refusals"]:
         entry, _, reason = one["reason"].partition(": ")
         if one["kind"] == RefusalKind.HELD and len(names.get(entry, ())) == 1:
-            found[names[entry][0], one["backend"], one["device"]] = Verdict(unhealthy(reason))
+            found[names[entry][0], one["backend"], one["device"]] = ReportedHealth(unhealthy(reason))
     return found
 
 
@@ -269,15 +269,15 @@ def _claim(claim: HolderStatus, users: Mapping[tuple[str, str], str]) -> str:
     return f"ResourceClaim {claim['namespace']}/{name}{users.get((claim['namespace'], name), '')}"
 
 
-def _all(shares: list[DeviceStatus]) -> Verdict:
+def _all(shares: list[DeviceStatus]) -> ReportedHealth:
     """The health of a device from that of its shares: it is unhealthy if all of them are."""
     unhealthy = [_health(share) for share in shares if share["health"] != "Healthy"]
     if len(unhealthy) == len(shares):
-        return Verdict(worst(*unhealthy))
+        return ReportedHealth(worst(*unhealthy))
     remark = (
         f"{len(unhealthy)} of {len(shares)} shares Unhealthy: {worst(*unhealthy).reason}" if unhealthy else ""
     )
-    return Verdict(HEALTHY, remark)
+    return ReportedHealth(HEALTHY, remark)
 
 
 def _health(one: DeviceStatus | MemberStatus | DraDeviceStatus) -> Health:

@@ -18,7 +18,7 @@ from devhost.backend import Backend
 from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import Settings
 
-from .diagnostics import Diagnostics, Place
+from .diagnostics import Diagnostics, KeyPath
 from .document import PIPE_DEADLINE, Fields, Node, parse, read_file, refuse_manifest
 from .language import Cdi, DeviceInfo, File, Labels
 from .reader import WRONG, read_fields
@@ -75,7 +75,7 @@ def loads(
     data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
     directory = directory or Path(file_name).parent
     root = _parsed(data, diagnostics)
-    place = Place(diagnostics)
+    place = KeyPath(diagnostics)
     values = read_fields(root, File, place)
     paths = tuple(directory / path for path in values.get("backend_paths", ()))
     given = values.get("backends", {})
@@ -120,7 +120,7 @@ def backend_paths(path: Path) -> tuple[Path, ...]:
     diagnostics = Diagnostics(str(path))
     root = _parsed(read(path), diagnostics)
     scratch = Diagnostics(str(path))
-    found = read_fields(root, File, Place(scratch)).get("backend_paths")
+    found = read_fields(root, File, KeyPath(scratch)).get("backend_paths")
     at_fault = [one for one in scratch.found if one[1].startswith("backendPaths")]
     if at_fault:
         diagnostics.found = at_fault
@@ -134,7 +134,7 @@ def _parsed(data: bytes, diagnostics: Diagnostics) -> Node:
     return root
 
 
-def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> dict[str, Any]:
+def _given_options(given: dict[str, Node], catalog: Catalog, place: KeyPath) -> dict[str, Any]:
     options = {}
     for name, node in given.items():
         here = place.key(name)
@@ -148,5 +148,5 @@ def _given_options(given: dict[str, Node], catalog: Catalog, place: Place) -> di
 
 def _default_options(entry: Placed, backend: type[Backend]) -> Any:
     """The options of a backend that an entry needs and the file does not configure."""
-    here = Place(entry.place.diagnostics, f"backends.{backend.name}")
+    here = KeyPath(entry.place.diagnostics, f"backends.{backend.name}")
     return read_options(Fields(entry.mark), backend, here)

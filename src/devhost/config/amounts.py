@@ -13,7 +13,7 @@ from devhost.planning.amounts import CONSUMED, ENV, NO_LIMIT, NONE, Amount, Limi
 from devhost.planning.give import COUNT, ID, Give
 from devhost.planning.quantities import factor
 
-from .diagnostics import MEANT, Place, shown, suggest
+from .diagnostics import MEANT, KeyPath, shown, suggest
 from .document import Fields, Node
 from .language import LimitVariables, SharedCapacity, Sharing
 from .published import RESERVED
@@ -25,7 +25,9 @@ MOST = 8
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 
 
-def read_amounts(sharing: Sharing, backend: type[Backend], node: Fields, place: Place) -> tuple[Amount, ...]:
+def read_amounts(
+    sharing: Sharing, backend: type[Backend], node: Fields, place: KeyPath
+) -> tuple[Amount, ...]:
     """The capacities that claims share, by the key ``share`` of an entry; what is wrong is reported."""
     if not sharing.capacity:
         return ()
@@ -41,7 +43,7 @@ def read_amounts(sharing: Sharing, backend: type[Backend], node: Fields, place: 
     )
 
 
-def _amount(name: str, given: SharedCapacity, backend: type[Backend], node: Node, place: Place) -> Amount:
+def _amount(name: str, given: SharedCapacity, backend: type[Backend], node: Node, place: KeyPath) -> Amount:
     if not _NAME.fullmatch(name) or name in RESERVED:
         place.report(node, f"{shown(name)} is no name of a capacity", "for example memory or cores")
     attribute = "" if given.total is not None else given.attribute or name
@@ -99,7 +101,7 @@ def read_limit(
     backend: type[Backend],
     give: Give,
     node: Fields,
-    place: Place,
+    place: KeyPath,
 ) -> Limit:
     """What limits containers, by the key ``share`` of an entry; what is wrong with it is reported."""
     share, place = _of(node, place)
@@ -152,7 +154,7 @@ def _check_variables(limit: Limit, names: Sequence[str], backend: type[Backend],
         raise OptionError(message, key="env", hint="add one, or remove the capacity")
 
 
-def _of(node: Fields, place: Place) -> tuple[Fields, Place]:
+def _of(node: Fields, place: KeyPath) -> tuple[Fields, KeyPath]:
     """The value of the key ``share`` of an entry, and its place."""
     found = node.entries["share"].value
     assert isinstance(found, Fields)  # it has been read as a dataclass

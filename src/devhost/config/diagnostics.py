@@ -105,20 +105,20 @@ class Diagnostics:
 
 
 @frozen
-class Place:
+class KeyPath:
     """The path of keys to what is being read, and where to report what is wrong with it."""
 
     diagnostics: Diagnostics
     path: str = ""
 
-    def key(self, name: str) -> Place:
+    def key(self, name: str) -> KeyPath:
         step = name if _PLAIN_KEY.fullmatch(name) else f"[{shown(name)}]"
         joint = "." if self.path and not step.startswith("[") else ""
-        return Place(self.diagnostics, f"{self.path}{joint}{step}")
+        return KeyPath(self.diagnostics, f"{self.path}{joint}{step}")
 
-    def item(self, index: int) -> Place:
+    def item(self, index: int) -> KeyPath:
         """The place of a list's member, counted from 0."""
-        return Place(self.diagnostics, f"{self.path}[{index}]")
+        return KeyPath(self.diagnostics, f"{self.path}[{index}]")
 
     def report(self, at: Located, message: str, hint: str = "") -> None:
         self.diagnostics.add(at.mark, self.path, message, hint)

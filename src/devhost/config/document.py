@@ -21,7 +21,7 @@ import yaml
 from devhost.backend.files import read_named, refuse_special
 from devhost.backend.frozen import frozen
 
-from .diagnostics import WHOLE_FILE, Diagnostics, Mark, Place, shown
+from .diagnostics import WHOLE_FILE, Diagnostics, KeyPath, Mark, shown
 
 MERGE: Final = "merge"
 """The kind of a plain ``<<``."""
@@ -375,7 +375,7 @@ class _Builder:
                 for key, entry in source.entries.items():
                     into.entries.setdefault(key, entry)
             else:
-                Place(self._diagnostics, "<<").report(source, f"must be a mapping to merge, not {source}")
+                KeyPath(self._diagnostics, "<<").report(source, f"must be a mapping to merge, not {source}")
 
 
 _KEYS = ("kind", "apiVersion", "data")

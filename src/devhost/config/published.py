@@ -10,7 +10,7 @@ from devhost.backend.base import declared
 from devhost.planning.naming import SUBDOMAIN
 from devhost.planning.settings import OWN_SOURCES, Alias
 
-from .diagnostics import Place, shown, suggest
+from .diagnostics import KeyPath, shown, suggest
 from .document import Fields, Node
 from .language import ResourceDra
 
@@ -26,7 +26,7 @@ _STANDARD = "kubernetes.io"
 
 
 def read_published(
-    terms: ResourceDra, backend: type[Backend], node: Node | None, driver: str, place: Place
+    terms: ResourceDra, backend: type[Backend], node: Node | None, driver: str, place: KeyPath
 ) -> tuple[tuple[Alias, ...], tuple[Alias, ...]]:
     """The attributes and the capacities by the terms of an entry; what is wrong with them is reported.
 
@@ -63,7 +63,9 @@ def _capacity(name: str, source: str, backend: type[Backend]) -> Alias:
     return Alias(name, source, unit=found.unit if found else "")
 
 
-def _check(wanted: Mapping[str, Alias], key: str, backend: type[Backend], node: Fields, place: Place) -> None:
+def _check(
+    wanted: Mapping[str, Alias], key: str, backend: type[Backend], node: Fields, place: KeyPath
+) -> None:
     if not wanted:
         return
     values = node.entries[key].value
@@ -82,7 +84,7 @@ def _check(wanted: Mapping[str, Alias], key: str, backend: type[Backend], node: 
 
 
 def _refuse_second(
-    wanted: Collection[str], key: str, others: Collection[str], driver: str, node: Fields, place: Place
+    wanted: Collection[str], key: str, others: Collection[str], driver: str, node: Fields, place: KeyPath
 ) -> None:
     """Complains about names that are there with the domain of the driver and without: Kubernetes sees one."""
     for name in wanted:

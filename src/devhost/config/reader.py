@@ -31,7 +31,7 @@ from devhost.backend.sysfs import BDF
 from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
 from devhost.planning.quantities import GREATEST, thousandths
 
-from .diagnostics import Diagnostics, Place, one_line, shown, suggest
+from .diagnostics import Diagnostics, KeyPath, one_line, shown, suggest
 from .document import Entry, Fields, Items, Node, Scalar
 
 Raw = Scalar | Items | Fields
@@ -169,7 +169,7 @@ WRONG: Final = _Wrong.WRONG
 """A value that could not be read; the reason is among the diagnostics."""
 
 
-def refuse(node: Node, wanted: Any, place: Place, hint: str = "") -> Any:
+def refuse(node: Node, wanted: Any, place: KeyPath, hint: str = "") -> Any:
     """Complains that ``node`` is no ``wanted``; gives :data:`WRONG`."""
     if not hint and isinstance(node, Scalar) and node.kind == "null":
         hint = "give it a value or remove the key"
@@ -177,7 +177,7 @@ def refuse(node: Node, wanted: Any, place: Place, hint: str = "") -> Any:
     return WRONG
 
 
-def read_text(node: Node, place: Place) -> Any:
+def read_text(node: Node, place: KeyPath) -> Any:
     """Text; what YAML takes for something else is refused with the advice to quote it."""
     if isinstance(node, Scalar) and node.kind == "str":
         return node.text
@@ -185,7 +185,7 @@ def read_text(node: Node, place: Place) -> Any:
     return refuse(node, str, place, f"put it in quotes: {shown(node.text)}" if quotable else "")  # type: ignore[union-attr]
 
 
-def read_bool(node: Node, place: Place) -> Any:
+def read_bool(node: Node, place: KeyPath) -> Any:
     """``true`` or ``false``; YAML 1.1's ``yes``, ``on`` and their opposites are refused."""
     if isinstance(node, Scalar) and node.kind == "bool" and node.text.lower() in ("true", "false"):
         return node.text.lower() == "true"
@@ -197,7 +197,7 @@ def read_bool(node: Node, place: Place) -> Any:
     return refuse(node, bool, place, hint)
 
 
-def read_int(node: Node, place: Place) -> Any:
+def read_int(node: Node, place: KeyPath) -> Any:
     """A whole number in plain decimals; YAML 1.1's octal, hexadecimal and base 60 are refused."""
     hint = ""
     if isinstance(node, Scalar):
@@ -211,7 +211,7 @@ def read_int(node: Node, place: Place) -> Any:
     return refuse(node, int, place, hint)
 
 
-def read_float(node: Node, place: Place) -> Any:
+def read_float(node: Node, place: KeyPath) -> Any:
     if isinstance(node, Scalar):
         if node.kind == "int" and _DECIMAL.fullmatch(node.text):
             return float(node.text)
@@ -223,7 +223,7 @@ def read_float(node: Node, place: Place) -> Any:
     return refuse(node, float, place)
 
 
-def read_path(node: Node, place: Place) -> Any:
+def read_path(node: Node, place: KeyPath) -> Any:
     text = read_text(node, place)
     if text is WRONG:
         return WRONG
@@ -247,7 +247,7 @@ _BEGINS_BDF: Final = re.compile(
 _DIGITS: Final = re.compile(r"[0-9a-fA-F]+")
 
 
-def read_where(node: Node, backend: str, attributes: Mapping[str, Attribute], place: Place) -> Where:
+def read_where(node: Node, backend: str, attributes: Mapping[str, Attribute], place: KeyPath) -> Where:
     """The blocks of a ``where``; what is wrong is complained about and left out."""
     return _Selection(backend, attributes).where(node, place)
 
@@ -258,7 +258,7 @@ class _Selection:
         self._attributes = attributes
         self._revealing = [name for name, attribute in attributes.items() if attribute.reveals]
 
-    def where(self, node: Node, place: Place) -> Where:
+    def where(self, node: Node, place: KeyPath) -> Where:
         if isinstance(node, Fields):
             return (self._view(self._block(node, place)),) if node.entries else ()
         return tuple(map(self._view, self._blocks(node, place)))
@@ -272,7 +272,7 @@ class _Selection:
             else replace(block, without=" or ".join(self._revealing))
         )
 
-    def _blocks(self, node: Node, place: Place) -> tuple[Block, ...]:
+    def _blocks(self, node: Node, place: KeyPath) -> tuple[Block, ...]:
         if not isinstance(node, Items):
             place.report(node, f"must be a mapping of attributes, or a list of such, not {node}")
             return ()
@@ -289,7 +289,7 @@ class _Selection:
                 blocks.append(self._block(item, inner))
         return tuple(blocks)
 
-    def _block(self, node: Fields, place: Place) -> Block:
+    def _block(self, node: Fields, place: KeyPath) -> Block:
         terms: list[Term] = []
         refuse: tuple[Block, ...] = ()
         for name, entry in node.entries.items():
@@ -302,7 +302,7 @@ class _Selection:
                 terms.append(Term(name, patterns, attribute.also))
         return Block(tuple(terms), refuse)
 
-    def _refusals(self, node: Node, place: Place) -> tuple[Block, ...]:
+    def _refusals(self, node: Node, place: KeyPath) -> tuple[Block, ...]:
         if isinstance(node, Fields) and node.entries:
             return (self._block(node, place),)
         if isinstance(node, Fields):
@@ -310,7 +310,7 @@ class _Selection:
             return ()
         return self._blocks(node, place)
 
-    def _unknown(self, name: str, entry: Entry, place: Place) -> None:
+    def _unknown(self, name: str, entry: Entry, place: KeyPath) -> None:
         message = f"backend {self._backend} has no attribute {shown(name)}"
         hint = suggest(name, self._attributes, "attributes")
         if name.lower() in ("any", "or", "all", "and"):
@@ -318,7 +318,7 @@ class _Selection:
         place.diagnostics.add(entry.mark, place.path, message, hint)
 
 
-def _patterns(node: Node, attribute: Attribute, place: Place) -> tuple[Pattern, ...]:
+def _patterns(node: Node, attribute: Attribute, place: KeyPath) -> tuple[Pattern, ...]:
     if not isinstance(node, Items):
         return _pattern(node, attribute, place)
     if not node.items:
@@ -327,7 +327,7 @@ def _patterns(node: Node, attribute: Attribute, place: Place) -> tuple[Pattern, 
     return tuple(pattern for part in parts for pattern in part)
 
 
-def _pattern(node: Node, attribute: Attribute, place: Place) -> tuple[Pattern, ...]:
+def _pattern(node: Node, attribute: Attribute, place: KeyPath) -> tuple[Pattern, ...]:
     if not isinstance(node, Scalar):
         place.report(node, f"must be one value or a list of values, not {node}")
         return ()
@@ -339,7 +339,7 @@ def _pattern(node: Node, attribute: Attribute, place: Place) -> tuple[Pattern, .
     return _text(node, attribute, place)
 
 
-def _text(node: Scalar, attribute: Attribute, place: Place) -> tuple[Pattern, ...]:
+def _text(node: Scalar, attribute: Attribute, place: KeyPath) -> tuple[Pattern, ...]:
     text = read_text(node, place)
     if text is WRONG:
         return ()
@@ -437,7 +437,7 @@ def _odd_address(pattern: Text) -> tuple[str, str] | None:
     )
 
 
-def read_ranges(node: Scalar, place: Place, *, is_condition: bool = True) -> tuple[Range, ...]:
+def read_ranges(node: Scalar, place: KeyPath, *, is_condition: bool = True) -> tuple[Range, ...]:
     """A whole number, or text such as ``0-3,6,8-``. A condition of ``where`` is about an attribute."""
     if node.kind != "str":
         value = read_int(node, place)
@@ -465,7 +465,7 @@ def read_ranges(node: Scalar, place: Place, *, is_condition: bool = True) -> tup
     return tuple(ranges)
 
 
-def read(node: Node, wanted: Any, place: Place) -> Any:
+def read(node: Node, wanted: Any, place: KeyPath) -> Any:
     """The value that ``node`` holds, as type ``wanted``; :data:`WRONG` after complaining.
 
     Raises ``TypeError`` if ``wanted`` is a type that YAML cannot carry, which is its author's mistake.
@@ -488,7 +488,7 @@ def read(node: Node, wanted: Any, place: Place) -> Any:
     return _read_scalar(node, wanted, place)
 
 
-def _read_scalar(node: Node, wanted: Any, place: Place) -> Any:
+def _read_scalar(node: Node, wanted: Any, place: KeyPath) -> Any:
     if wanted in (str, Path):
         return read_text(node, place) if wanted is str else read_path(node, place)
     if wanted is bool:
@@ -503,7 +503,7 @@ def _read_scalar(node: Node, wanted: Any, place: Place) -> Any:
     raise TypeError(f"a configuration cannot carry a value of type {wanted!r}")
 
 
-def _read_choice(node: Node, wanted: Any, place: Place) -> Any:
+def _read_choice(node: Node, wanted: Any, place: KeyPath) -> Any:
     known = {spelled(value): value for value in choices(wanted)}
     if isinstance(node, Scalar) and node.text in known:
         value = known[node.text]
@@ -519,7 +519,7 @@ def _read_choice(node: Node, wanted: Any, place: Place) -> Any:
     return refuse(node, wanted, place, hint)
 
 
-def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Place) -> Any:
+def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: KeyPath) -> Any:
     for note in notes:
         if isinstance(note, Conditions):
             return read_where(node, note.backend, note.attributes, place)
@@ -547,7 +547,7 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
     return value
 
 
-def _read_quantity(node: Node, place: Place) -> Any:
+def _read_quantity(node: Node, place: KeyPath) -> Any:
     text = node.text if isinstance(node, Scalar) and node.kind in ("int", "str") else ""
     amount = thousandths(text)
     if amount is None or amount % 1000 or amount // 1000 > GREATEST:
@@ -556,7 +556,7 @@ def _read_quantity(node: Node, place: Place) -> Any:
     return amount // 1000
 
 
-def _read_list(node: Node, origin: Any, args: tuple[Any, ...], place: Place) -> Any:
+def _read_list(node: Node, origin: Any, args: tuple[Any, ...], place: KeyPath) -> Any:
     if origin is tuple and args[-1:] != (...,):
         raise TypeError("only tuple[T, ...] can be read, not a tuple of fixed length")
     if not isinstance(node, Items):
@@ -570,7 +570,7 @@ def _read_list(node: Node, origin: Any, args: tuple[Any, ...], place: Place) -> 
     return WRONG if WRONG in values else LISTS[origin](values)
 
 
-def _read_mapping(node: Node, args: tuple[Any, ...], place: Place) -> Any:
+def _read_mapping(node: Node, args: tuple[Any, ...], place: KeyPath) -> Any:
     if not isinstance(node, Fields):
         return refuse(node, dict, place, _empty_mapping(node))
     inner = args[1] if args else str
@@ -582,7 +582,7 @@ def _empty_mapping(node: Node) -> str:
     return "write {} for an empty mapping" if isinstance(node, Scalar) and node.kind == "null" else ""
 
 
-def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
+def _read_union(node: Node, wanted: tuple[Any, ...], place: KeyPath) -> Any:
     """The first member that takes the node; if none does, the diagnostics of the one that came nearest."""
     others = [member for member in wanted if member is not type(None)]
     if len(others) == 1 and not (isinstance(node, Scalar) and node.kind == "null"):
@@ -591,7 +591,7 @@ def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
     hint = ""
     for member in wanted:
         trial = Diagnostics(place.diagnostics.file)
-        value = read(node, member, Place(trial, place.path))
+        value = read(node, member, KeyPath(trial, place.path))
         if value is not WRONG:
             return value
         # a diagnostic about something inside the node shows that its kind was right
@@ -607,7 +607,7 @@ def _read_union(node: Node, wanted: tuple[Any, ...], place: Place) -> Any:
     return WRONG
 
 
-def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
+def read_fields(node: Node, cls: type, place: KeyPath) -> dict[str, Any]:
     """What a mapping gives for the fields of a dataclass, by field name: good values only, no defaults.
 
     Every key that is unknown, missing or wrong has been complained about.
@@ -642,7 +642,7 @@ def _with_key(node: Node, cls: type) -> str:
     return f"write {{{needed[0]}: {shown(node.text)[1:-1]}}}"
 
 
-def read_dataclass(node: Node, cls: type, place: Place) -> Any:
+def read_dataclass(node: Node, cls: type, place: KeyPath) -> Any:
     """A dataclass from a mapping. An OptionError of its ``__post_init__`` becomes a diagnostic at its key."""
     before = len(place.diagnostics.found)
     values = read_fields(node, cls, place)
@@ -651,7 +651,7 @@ def read_dataclass(node: Node, cls: type, place: Place) -> Any:
     return agreed(lambda: cls(**values), node, cls.__name__, place)
 
 
-def agreed(call: Callable[[], Any], node: Node, who: str, place: Place) -> Any:
+def agreed(call: Callable[[], Any], node: Node, who: str, place: KeyPath) -> Any:
     """The result of a call; WRONG after an OptionError, which becomes a diagnostic at its key."""
     try:
         return call()
@@ -664,7 +664,7 @@ def agreed(call: Callable[[], Any], node: Node, who: str, place: Place) -> Any:
     return WRONG
 
 
-def _find(node: Node, key: str, place: Place) -> tuple[Node, Place]:
+def _find(node: Node, key: str, place: KeyPath) -> tuple[Node, KeyPath]:
     """The node at a path such as ``groups[2].paths`` below ``node``, as far as it exists."""
     for step in _steps(key):
         if isinstance(step, str) and isinstance(node, Fields) and step in node.entries:

@@ -32,7 +32,7 @@ from devhost.planning.settings import (
     Skipped,
 )
 
-from .diagnostics import MEANT, Located, Mark, Place, one_line, shown, suggest
+from .diagnostics import MEANT, KeyPath, Located, Mark, one_line, shown, suggest
 from .document import Entry, Fields, Items, Node, Scalar
 from .language import Override, Resource, ResourceDra, Sharing
 from .published import read_published
@@ -42,7 +42,7 @@ BACKEND = "backend"
 """The key that decides which other keys an entry has."""
 
 
-def halves(node: Fields, catalog: Catalog, place: Place) -> tuple[Fields, Fields]:
+def halves(node: Fields, catalog: Catalog, place: KeyPath) -> tuple[Fields, Fields]:
     """The part of an entry that belongs to the language, and the part of its backend, as two mappings.
 
     A key of neither is reported. If the backend is not installed, its keys are not known and any key may be
@@ -83,7 +83,7 @@ def _keys(cls: type) -> Collection[str] | None:
         return None
 
 
-def read_options(node: Node, backend: type[Backend], place: Place) -> Any:
+def read_options(node: Node, backend: type[Backend], place: KeyPath) -> Any:
     """The value of a backend's ``Options``; WRONG after complaining.
 
     A key that belongs to the entries of the backend is refused with the place it goes to.
@@ -107,7 +107,7 @@ def read_resource_options(
     share: Share,
     exclusive: bool,
     node: Fields,
-    place: Place,
+    place: KeyPath,
 ) -> Any:
     """The value of a backend's ``ResourceOptions``; ``None`` where it has none, WRONG after complaining.
 
@@ -147,7 +147,7 @@ def _implied(options: Any, theirs: Fields, where: Where) -> Any:
     return replace(options, **implied) if implied else options
 
 
-def _check_alone(reason: str, share: Share, exclusive: bool, node: Fields, place: Place) -> None:
+def _check_alone(reason: str, share: Share, exclusive: bool, node: Fields, place: KeyPath) -> None:
     if share.divides:
         hint = "remove share, or add a separate entry for what may be shared"
         place.key("share").report(node.entries["share"].value, reason, hint)
@@ -171,7 +171,7 @@ def _check_uses(options: object) -> None:
         raise TypeError(f"uses has {odd[0]!r} in it, which is not text")
 
 
-def _check_only_for(options: object, where: Where, node: Fields, place: Place) -> None:
+def _check_only_for(options: object, where: Where, node: Fields, place: KeyPath) -> None:
     """Complains about keys that are for other devices than the entry can get."""
     for key, known in getattr(options, "only_for", {}).items():
         if not may_hold(where, known):
@@ -180,12 +180,12 @@ def _check_only_for(options: object, where: Where, node: Fields, place: Place) -
             place.key(key).report(node.entries[key].value, message, "remove it, or change where")
 
 
-def read_third_party(node: Node, cls: type, what: str, place: Place) -> Any:
+def read_third_party(node: Node, cls: type, what: str, place: KeyPath) -> Any:
     """A third-party dataclass from a mapping; WRONG after reporting why, also if the class itself raised."""
     return guarded(lambda: read_dataclass(node, cls, place), node, what, place)
 
 
-def guarded(call: Callable[[], Any], at: Located, what: str, place: Place) -> Any:
+def guarded(call: Callable[[], Any], at: Located, what: str, place: KeyPath) -> Any:
     """The result of a call of third-party code; WRONG after reporting why there is none."""
     try:
         return call()
@@ -201,12 +201,12 @@ class Placed(NamedTuple):
     """An entry and its position in the file."""
 
     mark: Mark
-    place: Place
+    place: KeyPath
     settings: ResourceSettings
 
 
 def read_resources(
-    nodes: Sequence[Node], catalog: Catalog, place: Place, has_dra: bool, driver: str
+    nodes: Sequence[Node], catalog: Catalog, place: KeyPath, has_dra: bool, driver: str
 ) -> tuple[tuple[Placed, ...], tuple[Skipped, ...]]:
     """The sound entries and the skipped ones; what is wrong with others, or between them, is reported.
 
@@ -244,7 +244,7 @@ def named_backends(nodes: Sequence[Node]) -> set[str]:
     return {entry.value.text for entry in entries if entry and isinstance(entry.value, Scalar)}
 
 
-def backend_of(name: str, at: Node, catalog: Catalog, place: Place) -> type[Backend] | None:
+def backend_of(name: str, at: Node, catalog: Catalog, place: KeyPath) -> type[Backend] | None:
     """The backend called ``name``; ``None`` after reporting why there is none."""
     backend = catalog.get(name)
     if backend is None:
@@ -262,7 +262,7 @@ def _entry(
     theirs: Fields,
     catalog: Catalog,
     driver: str,
-    place: Place,
+    place: KeyPath,
 ) -> ResourceSettings | None:
     """One entry; ``None`` after reporting what is wrong with it.
 
@@ -342,7 +342,7 @@ def _entry(
     )
 
 
-def _check_give(give: Give, backend: type[Backend], node: Fields, place: Place) -> None:
+def _check_give(give: Give, backend: type[Backend], node: Fields, place: KeyPath) -> None:
     """Complains about each placeholder that is no attribute, and each variable that the backend sets."""
 
     def check(key: str, text: str, others: Collection[str]) -> None:
@@ -391,7 +391,7 @@ def _reveals(backend: type[Backend], term: Term) -> bool:
     return attribute is not None and attribute.reveals
 
 
-def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Place) -> None:
+def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: KeyPath) -> None:
     """Complains about what cannot be together with ``serve: dra``, and about one class for several names."""
     if not isinstance(node, Fields):
         return
@@ -424,7 +424,7 @@ def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Pl
         _check_counters(node, values, place)
 
 
-def _check_counters(node: Fields, values: Mapping[str, Any], place: Place) -> None:
+def _check_counters(node: Fields, values: Mapping[str, Any], place: KeyPath) -> None:
     """Complains about what cannot be together with ``dra.counters``: a scheduler counts in one pool only."""
     at, where = _inner(node, "dra", "counters", place)
     if naming.fields(values.get("name", "")):
@@ -440,14 +440,14 @@ def _check_counters(node: Fields, values: Mapping[str, Any], place: Place) -> No
         where.report(at, "cannot be together with share.capacity", "remove one of the two")
 
 
-def _inner(node: Fields, outer: str, inner: str, place: Place) -> tuple[Node, Place]:
+def _inner(node: Fields, outer: str, inner: str, place: KeyPath) -> tuple[Node, KeyPath]:
     """The value of a key within the mapping of another key of an entry, and its place."""
     mapping = node.entries[outer].value
     assert isinstance(mapping, Fields)  # it has been read as a dataclass
     return mapping.entries[inner].value, place.key(outer).key(inner)
 
 
-def _check_claim_options(wanted: Sequence[str], backend: type[Backend], node: Fields, place: Place) -> None:
+def _check_claim_options(wanted: Sequence[str], backend: type[Backend], node: Fields, place: KeyPath) -> None:
     """Complains about each key of ``claimOptions`` that entries of the backend do not have."""
     known = _keys(backend.ResourceOptions)
     if not wanted or known is None:
@@ -494,17 +494,17 @@ def _refuse_many_drivers(entries: Sequence[Placed]) -> None:
             return
 
 
-def _conditions(node: Node | None, backend: type[Backend], place: Place) -> Where:
+def _conditions(node: Node | None, backend: type[Backend], place: KeyPath) -> Where:
     """Conditions on attributes; none where the key is absent."""
     return () if node is None else read_where(node, backend.name, backend.attributes, place)
 
 
-def _override_where(override: Override, backend: type[Backend], place: Place, n: int) -> Where:
+def _override_where(override: Override, backend: type[Backend], place: KeyPath, n: int) -> Where:
     here = place.key("share").key("overrides").item(n).key("where")
     return read_where(override.where, backend.name, backend.attributes, here)
 
 
-def _of(of: str, backend: type[Backend], node: Fields, place: Place) -> Of | str:
+def _of(of: str, backend: type[Backend], node: Fields, place: KeyPath) -> Of | str:
     """What one token gives: each or all devices, or those with one value of an attribute of the backend."""
     if of in tuple(Of):
         return Of(of)
@@ -527,7 +527,7 @@ _VARIABLE = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|\{\{.*?\}\}")
 """A variable of a shell, of Kubernetes or of a Helm template."""
 
 
-def _check_name(name: str, at: Node, place: Place) -> bool:
+def _check_name(name: str, at: Node, place: KeyPath) -> bool:
     """Whether the name is legal for any values of the attributes in a template."""
     if variable := _VARIABLE.search(name):
         message = f"{shown(name)} has {shown(variable[0])} in it, and variables are not expanded"
@@ -540,14 +540,14 @@ def _check_name(name: str, at: Node, place: Place) -> bool:
     return not problem
 
 
-def _check_fields(name: str, backend: type[Backend], at: Node, place: Place) -> None:
+def _check_fields(name: str, backend: type[Backend], at: Node, place: KeyPath) -> None:
     for field in naming.fields(name):
         if declared(backend.attributes, field) is None:
             message = f"backend {backend.name} has no attribute {shown(field)} to name resources after"
             place.report(at, message, suggest(field, backend.attributes, "attributes"))
 
 
-def _refuse_second(node: Node, name: str | None, seen: dict[str, Mark], place: Place) -> None:
+def _refuse_second(node: Node, name: str | None, seen: dict[str, Mark], place: KeyPath) -> None:
     """A plain name must be unique; a template may appear twice, because it makes different names."""
     if not name or naming.fields(name) or not isinstance(node, Fields):
         return

@@ -24,7 +24,7 @@ MAX_CHECKS = 8
 
 
 @frozen
-class Timing:
+class ConfigTiming:
     """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
 
     poll: float = 5.0
@@ -39,7 +39,7 @@ class Timing:
     The error may have been in a drop-in or in a directory of ``backendPaths``, and fixed there."""
 
 
-NODE = Timing()
+NODE = ConfigTiming()
 
 
 class ConfigWatch:
@@ -58,7 +58,7 @@ class ConfigWatch:
         seen: Fingerprint,
         blind: Callable[[str], None] = lambda reason: None,
         *,
-        timing: Timing = NODE,
+        timing: ConfigTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self._path = path

@@ -18,12 +18,11 @@ from devhost.runtime.worker import FileWorker
 from devhost.telemetry.metrics import Metrics
 
 from .catalog import Catalog
-from .provisioning import Provisioning, State
+from .provisioning import Provisioning, ProvisioningState
 from .releases import LONGEST, Releases
 from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
-from .scanner import Scanner
-from .scanner import State as ScannerState
-from .timing import NODE, Timing
+from .scanner import BackendState, Scanner
+from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -44,7 +43,7 @@ class BackendManager:
         found: Callable[[float | None], None],
         changed: Callable[[], None],
         held: HeldClaims,
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
         released: Path | None = None,
         scanned: Callable[[str], None] = lambda backend: None,
     ) -> None:
@@ -97,7 +96,7 @@ class BackendManager:
             if running:
                 self._stop(name)
             self._metrics.begin("backend", name)
-            degraded = scanner.condition.state is ScannerState.DEGRADED
+            degraded = scanner.condition.state is BackendState.DEGRADED
             self._metrics.set("backend_degraded", name, to=degraded)
             self.scanners[name] = scanner
             runner.context.released = name in self.releases
@@ -207,7 +206,7 @@ class BackendManager:
     def released(self) -> None:
         """A container has released something: provisioning that waits for that continues."""
         for provisioning in self.provisioning.values():
-            if provisioning.condition.state is State.WAITING:
+            if provisioning.condition.state is ProvisioningState.WAITING:
                 provisioning.wake()
 
     def close(self) -> None:
@@ -230,7 +229,7 @@ class BackendManager:
 
     def _provisioned(self, name: str) -> None:
         present = self.provisioning[name].condition.state
-        self._metrics.show("provisioning", name, {(state,): state is present for state in State})
+        self._metrics.show("provisioning", name, {(state,): state is present for state in ProvisioningState})
         self._changed()
 
     def _stop(self, name: str) -> None:

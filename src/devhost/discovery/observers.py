@@ -27,7 +27,7 @@ from devhost.runtime.worker import NotCalled, WorkerThread
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 from .catalog import Catalog, InstalledObserver, Refusal
-from .timing import NODE, Timing
+from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -41,7 +41,7 @@ PATIENCE = 5
 """Failures in a row after which an observer is paused."""
 
 
-class State(StrEnum):
+class ObserverState(StrEnum):
     """The state of an observer."""
 
     OK = "ok"
@@ -49,10 +49,10 @@ class State(StrEnum):
 
 
 @frozen
-class Condition:
+class ObserverCondition:
     """What is known about an observer; ``since`` is wall-clock seconds."""
 
-    state: State = State.OK
+    state: ObserverState = ObserverState.OK
     reason: str = ""
     since: float = field(default_factory=time.time)
     calls: int = 0
@@ -100,11 +100,11 @@ class Observer:
         plugin: InstalledObserver,
         metrics: Metrics,
         changed: Callable[[], None],
-        timing: Timing,
+        timing: DiscoveryTiming,
         queue: int,
     ) -> None:
         self.plugin = plugin
-        self.condition = Condition()
+        self.condition = ObserverCondition()
         self._timing = timing
         self._limit = queue
         self._metrics = metrics
@@ -137,14 +137,14 @@ class Observer:
         self.waiting += batch.count
         if self.waiting > self._limit:
             self._drop()
-        if self.condition.state is State.OK:
+        if self.condition.state is ObserverState.OK:
             self.settled.clear()
         self._news.set()
 
     async def run(self) -> None:
         """Delivers news; never returns by itself."""
         while True:
-            if self.condition.state is State.PAUSED:
+            if self.condition.state is ObserverState.PAUSED:
                 await asyncio.sleep(self._backoff.delay())
                 if self.hung:
                     continue
@@ -200,14 +200,14 @@ class Observer:
 
     def _succeeded(self) -> None:
         self._failed_in_a_row = 0
-        if self.condition.state is State.OK:
+        if self.condition.state is ObserverState.OK:
             return
         self._backoff.reset()
         self._logged.clear()
         self._pause.over()
         if self._queue:
             self.settled.clear()
-        self._set(State.OK, "")
+        self._set(ObserverState.OK, "")
         log.info("observer is back", observer=self.plugin.name, dropped=self.condition.dropped)
 
     def _failed(self, failure: ObserverFailure, hook: str, sort: str, reason: str) -> None:
@@ -217,14 +217,14 @@ class Observer:
         if (hook, sort) not in self._logged:
             self._logged.add((hook, sort))
             log.warning("observer failed", observer=self.plugin.name, reason=reason)
-        if self.condition.state is State.OK:
+        if self.condition.state is ObserverState.OK:
             if failure is ObserverFailure.ERROR and self._failed_in_a_row < PATIENCE:
                 return
             log.error("observer is paused", observer=self.plugin.name, reason=reason)
             self._pause.news(reason)
         elif self._pause.news(reason):
             log.error("observer is still paused", observer=self.plugin.name, reason=reason)
-        self._set(State.PAUSED, reason)
+        self._set(ObserverState.PAUSED, reason)
         self.settled.set()
 
     def _drop(self) -> None:
@@ -244,10 +244,10 @@ class Observer:
         self.condition = replace(self.condition, dropped=self.condition.dropped + dropped)
         self._metrics.add("observer_dropped_total", self.plugin.name, by=dropped)
 
-    def _set(self, state: State, reason: str) -> None:
+    def _set(self, state: ObserverState, reason: str) -> None:
         if state is not self.condition.state:
             self.condition = replace(self.condition, since=time.time())
-            self._metrics.set("observer_paused", self.plugin.name, to=state is State.PAUSED)
+            self._metrics.set("observer_paused", self.plugin.name, to=state is ObserverState.PAUSED)
         if (state, reason) != (self.condition.state, self.condition.reason):
             self.condition = replace(self.condition, state=state, reason=reason)
             self._changed()
@@ -261,7 +261,7 @@ class Observers:
         tasks: Tasks,
         metrics: Metrics,
         changed: Callable[[], None],
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
         queue: int = LIMIT,
     ) -> None:
         self._timing = timing

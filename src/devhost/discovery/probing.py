@@ -19,7 +19,7 @@ from devhost.backend.model import HEALTHY, Device, Health
 from devhost.runtime.reconciler import Clock, Reconciler, Retry
 
 from .runner import BackendRunner
-from .timing import Timing
+from .timing import DiscoveryTiming
 
 REST = 4.0
 """The pause after a probe, as a multiple of its duration: probes take at most a fifth of the time."""
@@ -59,7 +59,7 @@ class Probing:
         self,
         runner: BackendRunner,
         probed: Callable[[BackendError | None], None],
-        timing: Timing,
+        timing: DiscoveryTiming,
         predecessor: Probing | None,
         clock: Clock,
     ) -> None:

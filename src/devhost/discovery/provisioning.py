@@ -24,7 +24,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler, Retry
 from devhost.runtime.worker import WorkerThread
 
 from .scanner import Scanner
-from .timing import NODE, Timing
+from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -35,7 +35,7 @@ POLL = 0.1
 """Seconds between checks whether the backend has started, or a hanging call has returned."""
 
 
-class State(StrEnum):
+class ProvisioningState(StrEnum):
     """The state of provisioning."""
 
     WAITING = "waiting"
@@ -45,13 +45,13 @@ class State(StrEnum):
 
 
 @frozen
-class Condition:
+class ProvisioningCondition:
     """The current state; ``reason`` is empty while it is ok, ``since`` is in wall-clock seconds.
 
     ``held`` are the claims of the containers to which the reason refers.
     """
 
-    state: State
+    state: ProvisioningState
     reason: str
     since: float
     held: frozenset[str] = frozenset()
@@ -64,11 +64,13 @@ class Provisioning:
         self,
         scanner: Scanner,
         changed: Callable[[str], None],
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.name = scanner.runner.name
-        self.condition = Condition(State.WAITING, "the backend has not answered yet", time.time())
+        self.condition = ProvisioningCondition(
+            ProvisioningState.WAITING, "the backend has not answered yet", time.time()
+        )
         self._scanner = scanner
         self._changed = changed
         self._timing = timing
@@ -118,35 +120,35 @@ class Provisioning:
         try:
             await scanner.runner.call(self._worker, self._timing.provision, scanner.runner.provision)
         except NotYet as error:
-            self._show(State.WAITING, error.message, error.held)
+            self._show(ProvisioningState.WAITING, error.message, error.held)
             return error
         except BackendTimeout as error:
-            self._show(State.FAILED, f"it takes longer than {self._timing.provision:g} s")
+            self._show(ProvisioningState.FAILED, f"it takes longer than {self._timing.provision:g} s")
             return error
         except BackendError as error:
-            self._show(State.FAILED, error.message, error.held)
+            self._show(ProvisioningState.FAILED, error.message, error.held)
             return error
         finally:
             scanner.request_scan()  # a device that is to change may have to leave the list first
-        self._show(State.OK, "")
+        self._show(ProvisioningState.OK, "")
         return None
 
-    def _show(self, state: State, reason: str, held: frozenset[str] = frozenset()) -> None:
+    def _show(self, state: ProvisioningState, reason: str, held: frozenset[str] = frozenset()) -> None:
         before = self.condition
         if (state, reason) == (before.state, before.reason):
             if held != before.held:
                 self.condition = replace(before, held=held)
                 self._changed(self.name)
             return
-        self.condition = Condition(state, reason, time.time(), held)
-        if state is State.FAILED:
+        self.condition = ProvisioningCondition(state, reason, time.time(), held)
+        if state is ProvisioningState.FAILED:
             if self._failure.news(reason):
                 log.error("provisioning failed", backend=self.name, reason=reason)
-        elif state is State.WAITING:
+        elif state is ProvisioningState.WAITING:
             log.info("provisioning waits", backend=self.name, reason=reason)
         elif self._has_complained:  # otherwise there was usually nothing to do
             log.info("provisioned", backend=self.name)
-        if state is not State.FAILED:
+        if state is not ProvisioningState.FAILED:
             self._failure.over()
-        self._has_complained = state is not State.OK
+        self._has_complained = state is not ProvisioningState.OK
         self._changed(self.name)

@@ -4,8 +4,8 @@ A scan finds which devices exist, a probe (:mod:`.probing`) which of them are he
 other, with one exception: the first list waits for the first probe, so that a device that is known to be
 unhealthy is not offered for a moment after each start.
 
-The last list of a failing backend stays. Once it has failed for :attr:`.Timing.stale_after`, its devices are
-Unhealthy, with its error as the reason, until it answers again.
+The last list of a failing backend stays. Once it has failed for :attr:`.DiscoveryTiming.stale_after`, its
+devices are Unhealthy, with its error as the reason, until it answers again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from devhost.telemetry.metrics import BackendFailure, Metrics
 from .health import HealthTracker
 from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
-from .timing import NODE, Timing
+from .timing import NODE, DiscoveryTiming
 from .validation import RefusedDevice, valid_devices
 
 log = get(__name__)
@@ -47,7 +47,7 @@ ANYTHING = Event()
 """The event that anything may have changed."""
 
 
-class State(StrEnum):
+class BackendState(StrEnum):
     """The state of a backend."""
 
     STARTING = "starting"
@@ -56,10 +56,10 @@ class State(StrEnum):
 
 
 @frozen
-class Condition:
+class BackendCondition:
     """The state of a backend with its details; ``since`` and ``last_scan`` are in wall-clock seconds."""
 
-    state: State = State.STARTING
+    state: BackendState = BackendState.STARTING
     reason: str = ""
     since: float = 0.0
     last_scan: float | None = None
@@ -68,12 +68,12 @@ class Condition:
     refused: tuple[RefusedDevice, ...] = ()
     missing_drivers: tuple[MissingDriver, ...] = ()
 
-    def inherited(self) -> Condition:
+    def inherited(self) -> BackendCondition:
         """The condition with which a successor begins, until it has scanned."""
-        if self.state is State.DEGRADED:
+        if self.state is BackendState.DEGRADED:
             # a new object does not mean that the backend works again: only an answer does
             return replace(self, last_scan=None)
-        return Condition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
+        return BackendCondition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
 
 
 class Hooks(Protocol):
@@ -101,7 +101,7 @@ class Scanner:
         metrics: Metrics,
         found: Callable[[float | None], None],
         predecessor: Scanner | None = None,
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
         clock: Clock = LOOP_CLOCK,
         scanned: Callable[[], None] = lambda: None,
     ) -> None:
@@ -119,7 +119,7 @@ class Scanner:
         self.health = HealthTracker()
         self.handover: Hooks | None = None
         """The hooks for devices that are given and released, if there are any."""
-        self.condition = Condition(since=time.time())
+        self.condition = BackendCondition(since=time.time())
         self.event_source_error = ""
         """Why the backend's own event source does not work; empty while it does."""
         self.answered = asyncio.Event()
@@ -355,7 +355,7 @@ class Scanner:
         streaks = [self._failing] + ([self.probing.failing] if self.probing else [])
         streaks = [streak for streak in streaks if streak.reason]
         before = self.condition, self.health.stale
-        state = State.DEGRADED if streaks else State.OK
+        state = BackendState.DEGRADED if streaks else BackendState.OK
         reason = streaks[0].reason if streaks else ""
         # once that has lasted, its devices are unhealthy; until then, a timer judges again
         stale = (streak.reason for streak in streaks if now - streak.since >= self._timing.stale_after)
@@ -366,11 +366,11 @@ class Scanner:
         )
         since = self.condition.since
         if state is not self.condition.state:
-            if state is State.OK and self._degraded.over():
+            if state is BackendState.OK and self._degraded.over():
                 log.info("backend is back", backend=self.runner.name, devices=len(self.devices))
             since = time.time()
         self.condition = replace(self.condition, state=state, reason=reason, since=since)
-        if state is State.DEGRADED:
+        if state is BackendState.DEGRADED:
             another = bool(self._degraded)
             if self._degraded.news(reason):
                 fields = {"backend": self.runner.name, "reason": reason}
@@ -378,7 +378,7 @@ class Scanner:
                     log.error("backend is degraded for another reason", **fields)
                 else:
                     log.error("backend is degraded", **fields)
-        self._metrics.set("backend_degraded", self.runner.name, to=state is State.DEGRADED)
+        self._metrics.set("backend_degraded", self.runner.name, to=state is BackendState.DEGRADED)
         return before != (self.condition, self.health.stale)
 
     def _judge_in(self, wait: float | None) -> None:

@@ -6,7 +6,7 @@ from devhost.backend.frozen import frozen
 
 
 @frozen
-class Timing:
+class DiscoveryTiming:
     """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
 
     resync: float = 60.0
@@ -68,5 +68,5 @@ class Timing:
     """First and longest pause after ``devhost_after_release`` failed; each is twice as long as before."""
 
 
-NODE = Timing()
+NODE = DiscoveryTiming()
 """The timing on a node."""

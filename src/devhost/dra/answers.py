@@ -56,7 +56,7 @@ class ApiError(ApiFailure):
         reason: str = "",
         text: str = "",
         retry_after: float | None = None,
-        request: Request | None = None,
+        request: ApiRequest | None = None,
         source: str = "",
     ) -> None:
         self.status = status
@@ -65,7 +65,7 @@ class ApiError(ApiFailure):
         self.retry_after = retry_after
         self.no_api = status == 404 and request is not None and request.needs_api(reason, text)
         """Whether the API itself is missing, so that nothing is known of an object."""
-        super().__init__(*self._words(request or Request("GET", "an object"), source))
+        super().__init__(*self._words(request or ApiRequest("GET", "an object"), source))
 
     @property
     def denied(self) -> bool:
@@ -81,7 +81,7 @@ class ApiError(ApiFailure):
         """Asks for another try, not before the API server wants it."""
         return Retry(str(self), after=min(self.retry_after or 0.0, LONGEST_WISH))
 
-    def _words(self, request: Request, source: str) -> tuple[str, str]:
+    def _words(self, request: ApiRequest, source: str) -> tuple[str, str]:
         text = shortened(self.text)
         if self.no_api:
             return f"the API server has no {request.api}", NEEDS if request.group else "check its address"
@@ -100,7 +100,7 @@ class Unreachable(ApiFailure):
     """The API server did not answer, or something else than an API server did."""
 
 
-class Request:
+class ApiRequest:
     """A request, as roles name it: ``list resourceslices``."""
 
     def __init__(self, method: str, path: str, *, watch: bool = False) -> None:

@@ -15,7 +15,7 @@ from devhost.backend import Consumed
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device, sound_reason
-from devhost.planning.amounts import NONE, Part, flaw
+from devhost.planning.amounts import NONE, CapacityUse, flaw
 from devhost.planning.claims import Key
 from devhost.planning.quantities import thousandths
 from devhost.planning.settings import Effect, uses_of
@@ -36,7 +36,7 @@ class Chosen:
 
 
 @frozen
-class Group:
+class RequestedDevices:
     """The devices of one request that one resource has: the backend is asked for them together."""
 
     members: tuple[Chosen, ...]
@@ -158,7 +158,7 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
     return Chosen(claimed, found, options)
 
 
-def _parts(result: Result, found: DraDevice) -> tuple[Part, ...]:
+def _parts(result: Result, found: DraDevice) -> tuple[CapacityUse, ...]:
     """What it uses of a device that claims share by amount: all that the result does not limit.
 
     Raises:
@@ -175,7 +175,7 @@ def _parts(result: Result, found: DraDevice) -> tuple[Part, ...]:
         amount = thousandths(consumed[one.name]) if one.name in consumed else size * 1000
         if amount is None:
             raise ClaimError(f"{consumed[one.name]} is no quantity of {one.name} that devhost knows")
-        parts.append(Part(one.name, max(1, -(-amount // 1000)), size))
+        parts.append(CapacityUse(one.name, max(1, -(-amount // 1000)), size))
     return tuple(parts)
 
 
@@ -262,12 +262,12 @@ def _same(some: Sequence[Device], others: Sequence[Device]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-def groups(chosen: Sequence[Chosen]) -> list[Group]:
+def groups(chosen: Sequence[Chosen]) -> list[RequestedDevices]:
     """The devices by request and resource."""
     found: dict[tuple[str, str], list[Chosen]] = {}
     for one in chosen:
         found.setdefault((one.claimed.request, one.found.resource), []).append(one)
-    return [Group(tuple(members)) for members in found.values()]
+    return [RequestedDevices(tuple(members)) for members in found.values()]
 
 
 @frozen
@@ -298,7 +298,7 @@ class Rendering:
         return [part for part, _ in (*self.single.values(), *([self.whole] if self.whole else []))]
 
 
-async def rendering(group: Group, deadline: float) -> Rendering:
+async def rendering(group: RequestedDevices, deadline: float) -> Rendering:
     """Asks the backend what the containers of a group get, and reports nothing that is missing.
 
     Raises:
@@ -312,7 +312,7 @@ async def rendering(group: Group, deadline: float) -> Rendering:
     raise backend.lacking(result)
 
 
-async def render(group: Group, deadline: float) -> Rendering:
+async def render(group: RequestedDevices, deadline: float) -> Rendering:
     """The same for a claim that is being prepared: the backend looks again at devices that lack something.
 
     Raises:
@@ -362,7 +362,7 @@ def record_of(
     claim: ClaimHolder,
     driver: str,
     chosen: Sequence[Chosen],
-    renderings: Sequence[tuple[Group, Rendering]],
+    renderings: Sequence[tuple[RequestedDevices, Rendering]],
 ) -> tuple[ClaimRecord, dict[str, ContainerEdits]]:
     """The record of a claim, and the edits of each CDI name in its file.
 
@@ -406,13 +406,13 @@ def record_of(
     return ClaimRecord(claim, driver, tuple(devices)), edits
 
 
-def check_variables(renderings: Sequence[tuple[Group, Rendering]]) -> None:
+def check_variables(renderings: Sequence[tuple[RequestedDevices, Rendering]]) -> None:
     """Refuses different values of a variable in one request, if an entry gives it: the last one would win.
 
     Raises:
         ClaimError: which variable, and the resources.
     """
-    by_request: dict[str, list[tuple[Group, Mapping[str, str]]]] = {}
+    by_request: dict[str, list[tuple[RequestedDevices, Mapping[str, str]]]] = {}
     for group, rendering in renderings:
         by_request.setdefault(group.members[0].claimed.base, []).append((group, rendering.env))
     for groups in by_request.values():
@@ -430,7 +430,7 @@ def check_variables(renderings: Sequence[tuple[Group, Rendering]]) -> None:
                         raise ClaimError(f"{reason} (give it in one entry, or make two requests)")
 
 
-def check_limits(groups: Sequence[Group]) -> None:
+def check_limits(groups: Sequence[RequestedDevices]) -> None:
     """Refuses two requests of a claim whose limits for different devices have the same variables.
 
     A container that uses both would have one of them, and no limit on the devices of the other.
@@ -438,7 +438,7 @@ def check_limits(groups: Sequence[Group]) -> None:
     Raises:
         ClaimError: the requests.
     """
-    seen: dict[str, Group] = {}
+    seen: dict[str, RequestedDevices] = {}
     for group in groups:
         limit = group.terms.limit
         for name in () if limit.by == NONE or group.admin else limit.env or (limit.by,):

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, cast
 from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import ConfigError, DevhostError
 from devhost.backend.frozen import frozen
-from devhost.config.diagnostics import Diagnostics, Mark, Place, one_line, suggest
+from devhost.config.diagnostics import Diagnostics, KeyPath, Mark, one_line, suggest
 from devhost.config.document import MAX_DEPTH, Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import WRONG, Raw, agreed, keys, read, read_fields
 from devhost.config.resources import guarded
@@ -205,10 +205,10 @@ def options_for(
         for one in config:
             if one.concerns(request):
                 allowed = None if one.from_class else entry.dra.claim_options
-                place = Place(diagnostics, f"{one.path}.opaque.parameters")
+                place = KeyPath(diagnostics, f"{one.path}.opaque.parameters")
                 options = _overridden(one.parameters, options, backend, allowed, resource, place)
         if not diagnostics.found and options != before:
-            _check(options, entry, resource, Place(diagnostics, "config"))
+            _check(options, entry, resource, KeyPath(diagnostics, "config"))
     if diagnostics.found:
         raise ClaimError(_text(diagnostics))
     return options
@@ -220,7 +220,7 @@ def _overridden(
     backend: type[Backend],
     allowed: Collection[str] | None,
     resource: str,
-    place: Place,
+    place: KeyPath,
 ) -> object:
     """The options with what one configuration sets; unchanged after reporting what is wrong with it."""
     before = len(place.diagnostics.found)
@@ -241,7 +241,7 @@ def _overridden(
 
 
 def _changed(
-    given: Fields, options: Any, allowed: Collection[str] | None, resource: str, place: Place
+    given: Fields, options: Any, allowed: Collection[str] | None, resource: str, place: KeyPath
 ) -> Any:
     kind: type = type(options)
     known = keys(kind)
@@ -262,7 +262,7 @@ def _changed(
     return agreed(lambda: replace(options, **values), given, "the backend", place)
 
 
-def _check(options: object, entry: ResourceSettings, resource: str, place: Place) -> None:
+def _check(options: object, entry: ResourceSettings, resource: str, place: KeyPath) -> None:
     """Reports options that the entry's way of sharing rules out, or that the resource's name does."""
 
     def check() -> Any:
@@ -276,7 +276,7 @@ def _check(options: object, entry: ResourceSettings, resource: str, place: Place
     guarded(check, Fields(_NOWHERE), f"the resource options of {resource}", place)
 
 
-def node_of(value: Any, place: Place, depth: int = 0) -> Node:
+def node_of(value: Any, place: KeyPath, depth: int = 0) -> Node:
     """A JSON value as the reader of the configuration file takes it."""
     if depth > MAX_DEPTH:
         place.report(Fields(_NOWHERE), f"is nested more than {MAX_DEPTH} levels deep")

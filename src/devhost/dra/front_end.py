@@ -17,7 +17,7 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.kubelet_claims import KubeletClaims
 from devhost.allocation.reports import together
-from devhost.allocation.timing import NODE, Timing
+from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import ClaimHolder
@@ -103,7 +103,7 @@ class DraFrontEnd:
         replan: Callable[[], None],
         changed: Callable[[], None],
         metrics: Metrics,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
         pace: DraTiming = DRA_NODE,
         alone: Callable[[], Awaitable[None]] | None = None,
         leads: Callable[[], bool] = lambda: True,

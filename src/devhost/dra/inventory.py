@@ -15,7 +15,7 @@ from devhost.backend.model import Cause, Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
 from devhost.discovery.health import in_resource, joint, worst
-from devhost.discovery.scanner import Scanner, State
+from devhost.discovery.scanner import BackendState, Scanner
 from devhost.discovery.verdicts import Verdict, Verdicts
 from devhost.planning import naming
 from devhost.planning.claims import Key, Reason
@@ -90,7 +90,7 @@ class DraDevice:
         return worst(self.health, unhealthy(self.bound.text, Cause.HELD)) if self.bound else self.health
 
 
-class _Known(NamedTuple):
+class _NamedDevice(NamedTuple):
     """What has, or had, a name: its id with the backend, and every device that it is, or was."""
 
     resource: str
@@ -101,7 +101,7 @@ class _Known(NamedTuple):
 class _Absent(NamedTuple):
     """The devices that are not offered: by the names that they would have, and with the plan's reasons."""
 
-    configured: Mapping[Name, _Known]
+    configured: Mapping[Name, _NamedDevice]
     refused: Mapping[Key, str]
 
 
@@ -140,7 +140,7 @@ class DraInventory:
         """The devices of each resource that the plan offers."""
         self._devices: dict[Name, DraDevice] = {}
         self._units: dict[str, Units] = {}
-        self._known: dict[Name, _Known] = {}
+        self._known: dict[Name, _NamedDevice] = {}
         """Every device that was offered since the start, or that slices may hold since an earlier run."""
         self._absent: _Absent | None = None
         """Why devices are not offered; made when a claim first has one of them."""
@@ -293,9 +293,9 @@ class DraInventory:
         why = (absent.refused.get(one, "") for one in there)
         return next(filter(None, why), f"the configuration no longer gives it to {resource}")
 
-    def _configured(self) -> Mapping[Name, _Known]:
+    def _configured(self) -> Mapping[Name, _NamedDevice]:
         """The devices by the names that they would have if their entries got them."""
-        found: dict[Name, _Known] = {}
+        found: dict[Name, _NamedDevice] = {}
         pools: dict[tuple[str, str], Pool] = {}
         for entry in self._settings.resources:
             scanner = self._scanners.get(entry.backend)
@@ -307,7 +307,9 @@ class DraInventory:
                         pools[place] = Pool(self._driver, self._node, *place)
                     unit = unit_id(entry.share, seen)[0] if entry.share.attribute else one.id
                     name = pools[place].name, pools[place].device_name(unit)
-                    before = found.setdefault(name, _Known(resource, (entry.backend, unit), frozenset()))
+                    before = found.setdefault(
+                        name, _NamedDevice(resource, (entry.backend, unit), frozenset())
+                    )
                     found[name] = before._replace(keys=before.keys | {(entry.backend, one.id)})
         return found
 
@@ -392,7 +394,7 @@ class DraInventory:
                     continue
                 found = self._devices.get((one.pool, one.device))
                 scanner = self._scanners.get(one.key[0])
-                stale = scanner is not None and scanner.condition.state is State.DEGRADED
+                stale = scanner is not None and scanner.condition.state is BackendState.DEGRADED
                 if found is not None and found.keys == one.keys:
                     yield _health(one, found.health, stale=stale)
                     continue
@@ -491,7 +493,7 @@ class DraInventory:
         known = self._known.get(name)
         if known is None or not known.keys.issuperset(keys):
             before = known.keys if known else frozenset()
-            self._known[name] = _Known(resource, key, before.union(keys))
+            self._known[name] = _NamedDevice(resource, key, before.union(keys))
         return name
 
     def _restore(self, key: Key, resource: str, settings: Settings) -> None:

@@ -28,7 +28,16 @@ import h11
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
 
-from .answers import ADDRESS, ApiError, ApiFailure, Json, Malformed, Request, Unreachable, connection_failure
+from .answers import (
+    ADDRESS,
+    ApiError,
+    ApiFailure,
+    ApiRequest,
+    Json,
+    Malformed,
+    Unreachable,
+    connection_failure,
+)
 from .credentials import Access, Credentials
 
 __all__ = ["ApiError", "ApiFailure", "KubeApi", "Malformed", "Object", "Unreachable"]
@@ -328,7 +337,7 @@ class KubeApi:
         with self._unanswered("GET"):
             async with self._deadline(self._timeout):
                 connection, response = await self._start(message)
-        request = Request("GET", path, watch=True)
+        request = ApiRequest("GET", path, watch=True)
         try:
             if response.status_code >= 300:
                 async with self._deadline(self._timeout):
@@ -457,7 +466,7 @@ class KubeApi:
         else:
             connection.close()
         if response.status_code >= 300:
-            raise self._refusal(Request(message.method, message.path), response, answer)
+            raise self._refusal(ApiRequest(message.method, message.path), response, answer)
         return _object(answer)
 
     async def _start(self, message: _Message) -> tuple[_Connection, h11.Response]:
@@ -537,7 +546,7 @@ class KubeApi:
                     raise Unreachable(f"the API server's answer is longer than {self._most} bytes")
         return bytes(data)
 
-    def _refusal(self, request: Request, response: h11.Response, data: bytes) -> ApiFailure:
+    def _refusal(self, request: ApiRequest, response: h11.Response, data: bytes) -> ApiFailure:
         """The error of a refused request."""
         if response.status_code < 400:
             return Unreachable(
@@ -657,7 +666,7 @@ def _check(metadata: Json) -> None:
         owner.text("uid")
 
 
-def _change(line: bytes, request: Request) -> tuple[str, Object]:
+def _change(line: bytes, request: ApiRequest) -> tuple[str, Object]:
     change = _object(line)
     whole = Json(change, "a change in the API server's watch")
     kind, changed = whole.required("type"), whole.at("object")

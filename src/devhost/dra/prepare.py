@@ -25,7 +25,7 @@ from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.given import Node, owned
 from devhost.allocation.reports import together
-from devhost.allocation.timing import NODE, Timing
+from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.frozen import frozen
@@ -37,8 +37,8 @@ from devhost.runtime.text import few
 from .claim_devices import (
     Basis,
     Chosen,
-    Group,
     Rendering,
+    RequestedDevices,
     check_limits,
     check_variables,
     choose,
@@ -91,7 +91,7 @@ class Turn:
 
 
 @frozen
-class Refusal:
+class FailedClaim:
     """A claim that could not be prepared, the devices that are allocated to it, and why it could not."""
 
     claim: ClaimHolder
@@ -103,7 +103,7 @@ class Refusals:
     """The claims that could not be prepared last, by uid; none until :meth:`keep`."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Refusal] = {}
+        self.found: dict[str, FailedClaim] = {}
         self._kept = False
 
     @property
@@ -117,7 +117,7 @@ class Refusals:
         if not kept:
             self.found.clear()
 
-    def add(self, new: Refusal) -> None:
+    def add(self, new: FailedClaim) -> None:
         """A claim could not be prepared; of more than :data:`MOST_REFUSALS`, the oldest is forgotten."""
         if self._kept and self.found.get(new.claim.uid) != new:
             self.found.pop(new.claim.uid, None)
@@ -184,7 +184,7 @@ class Preparer:
         claims: ClaimAllocations,
         files: ClaimFiles,
         *,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
         api_deadline: float = API_DEADLINE,
         deadline: float = DEADLINE,
         ready: Callable[[], Awaitable[None]] = _at_once,
@@ -379,7 +379,7 @@ class Preparer:
         self.bases[holder.uid] = Basis(tuple(chosen), tuple(one.found for one in chosen), seen)
         return record, dict(nodes_of(edits.values()))
 
-    async def _render(self, holder: ClaimHolder, group: Group) -> Rendering:
+    async def _render(self, holder: ClaimHolder, group: RequestedDevices) -> Rendering:
         """What the containers of a group get.
 
         Admin access, of a monitor that has every device, is to what is there: a broken device gives nothing.
@@ -400,7 +400,7 @@ class Preparer:
         for one in group.members:
             try:
                 async with self._turns_of(group).turn():
-                    await rendering(Group((one,)), self._timing.allocate)
+                    await rendering(RequestedDevices((one,)), self._timing.allocate)
             except BackendTimeout:
                 raise
             except BackendError as error:
@@ -408,9 +408,13 @@ class Preparer:
             else:
                 usable.append(one)
         async with self._turns_of(group).turn():
-            return await rendering(Group(tuple(usable)), self._timing.allocate) if usable else Rendering({})
+            return (
+                await rendering(RequestedDevices(tuple(usable)), self._timing.allocate)
+                if usable
+                else Rendering({})
+            )
 
-    def _turns_of(self, group: Group) -> _Turns:
+    def _turns_of(self, group: RequestedDevices) -> _Turns:
         return self._calls.setdefault(group.backend.runner.name, _Turns(1, BackendTimeout))
 
     async def _prepare(
@@ -434,7 +438,7 @@ class Preparer:
                 new[ref] = record
             return record.devices
         if seen:
-            self.refusals.add(Refusal(ref, seen[0].results, reason))
+            self.refusals.add(FailedClaim(ref, seen[0].results, reason))
         log.warning("a claim cannot be prepared", claim=str(ref), uid=ref.uid, reason=reason)
         return reason
 

@@ -139,7 +139,7 @@ class _Stored:
 
 
 @dataclass(slots=True)
-class _State:
+class _ResourceState:
     """One resource: what it must offer, and what of that is confirmed."""
 
     pool: Pool
@@ -216,7 +216,7 @@ class Publisher:
         self._clock = clock
         self._wanted: Mapping[str, Offers] | None = None
         self._complete = False
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, _ResourceState] = {}
         self._former: dict[str, Pool] = {}
         """Pools of resources that are gone, by name."""
         self._stored: dict[str, _Stored | None] = {}
@@ -540,7 +540,7 @@ class Publisher:
                 known = self._states[resource] = self._new(resource, backend)
             known.offers = offers
 
-    def _new(self, resource: str, backend: str) -> _State:
+    def _new(self, resource: str, backend: str) -> _ResourceState:
         """Begins a pool: its devices keep the places that they have at the API server."""
         pool = Pool(self._driver, self._node, resource, backend)
         former = self._former.get(pool.name)
@@ -548,7 +548,7 @@ class Publisher:
             pool = former
         found = self._found.pop(pool.name, {})
         pool.adopt({index: names for name, names in found.items() if (index := _index(pool, name)) >= 0})
-        return _State(pool, None)
+        return _ResourceState(pool, None)
 
     async def _read_unknown(self) -> None:
         """Reads the slices that another client has changed."""
@@ -584,7 +584,7 @@ class Publisher:
             self._confirm_gone(gone)
         await self._write_record()
 
-    async def _publish(self, resource: str, state: _State, offers: Sequence[Offered]) -> None:
+    async def _publish(self, resource: str, state: _ResourceState, offers: Sequence[Offered]) -> None:
         """Makes the slices of one pool what they must be."""
         for _ in range(1 + len(FALLBACKS) + ROUNDS):
             state.plan(offers, self._dropped)
@@ -597,7 +597,7 @@ class Publisher:
             raise Retry  # what was refused is reported, and the next round leaves it out
         await self._confirm(resource, state)
 
-    async def _announce(self, resource: str, state: _State) -> None:
+    async def _announce(self, resource: str, state: _ResourceState) -> None:
         """Names the devices that are to be added, before any slice does."""
         keys, units = state.keys(), self._sides.units(self._driver)
         added = {
@@ -618,7 +618,7 @@ class Publisher:
         """What slices of this driver may hold, and the units of members."""
         return self._sides.record(self._driver), self._sides.units(self._driver)
 
-    async def _write_pool(self, resource: str, state: _State) -> None:
+    async def _write_pool(self, resource: str, state: _ResourceState) -> None:
         """Writes what differs; schedulers use the pool again after the last slice of its generation."""
         # what must be there, and what is there: some of that is left over
         pool, count = state.pool, len(state.desired)
@@ -663,7 +663,7 @@ class Publisher:
         return wanted.digest != stored.digest or not owned or name in self._uncertain
 
     def _generation(
-        self, state: _State, present: Mapping[str, _Stored], desired: set[str], changed: Sequence[str]
+        self, state: _ResourceState, present: Mapping[str, _Stored], desired: set[str], changed: Sequence[str]
     ) -> int:
         """The generation that the pool's slices must have.
 
@@ -684,7 +684,9 @@ class Publisher:
         state.highest = highest
         return highest
 
-    def _body(self, state: _State, wanted: DesiredSlice, generation: int, stored: _Stored | None) -> Object:
+    def _body(
+        self, state: _ResourceState, wanted: DesiredSlice, generation: int, stored: _Stored | None
+    ) -> Object:
         metadata: Object = {
             "name": state.pool.object_name(wanted.index),
             "ownerReferences": [
@@ -712,7 +714,7 @@ class Publisher:
     async def _write(
         self,
         resource: str,
-        state: _State,
+        state: _ResourceState,
         wanted: DesiredSlice,
         name: str,
         body: Object,
@@ -752,7 +754,7 @@ class Publisher:
         self._stored[name] = known
         self._compare(_content(_slice(body).at("spec")), kept)
 
-    def _reject(self, resource: str, state: _State, wanted: DesiredSlice, error: ApiError) -> bool:
+    def _reject(self, resource: str, state: _ResourceState, wanted: DesiredSlice, error: ApiError) -> bool:
         """Leaves out what the API server refused; false if it does not name it."""
         offers = {offer.device.id: offer for offer in state.offers or ()}
         new = False
@@ -816,7 +818,7 @@ class Publisher:
         node = await node_of(self._api, self._node)
         self._uid = node.at("metadata").required("uid")
 
-    async def _confirm(self, resource: str, state: _State) -> None:
+    async def _confirm(self, resource: str, state: _ResourceState) -> None:
         """Takes that the API server has exactly the desired slices of a pool."""
         state.confirmed = {
             identity: state.pool.object_name(one.index) for one in state.desired for identity in one.ids

@@ -15,14 +15,14 @@ from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.cdi.rendering import Rendered, Seen, claims_of, is_own, outdated, recorded
 from devhost.allocation.cdi.spec import claim_kind, gone, withheld
 from devhost.allocation.claims import ClaimedDevice
-from devhost.allocation.timing import NODE, Timing
+from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.errors import BackendError, DevhostError
 from devhost.backend.incident import Incident
 from devhost.discovery.scanner import Scanner
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import Retry
 
-from .claim_devices import Basis, Chosen, Group, Rendering, chosen_again, rendering
+from .claim_devices import Basis, Chosen, Rendering, RequestedDevices, chosen_again, rendering
 from .inventory import DraDevice, DraInventory
 from .kube import Unreachable
 from .prepare import Preparer
@@ -37,7 +37,7 @@ class Refresher:
     """Renders prepared claims again when their devices, or the nodes of these, have changed."""
 
     def __init__(
-        self, preparer: Preparer, devices: DraInventory, files: ClaimFiles, *, timing: Timing = NODE
+        self, preparer: Preparer, devices: DraInventory, files: ClaimFiles, *, timing: AllocationTiming = NODE
     ) -> None:
         self._preparer = preparer
         self._devices = devices
@@ -196,7 +196,7 @@ class _Claim:
             else:
                 members = [taken for position in positions if (taken := chosen[position]) is not None]
                 try:
-                    found = await rendering(Group(tuple(members)), deadline)
+                    found = await rendering(RequestedDevices(tuple(members)), deadline)
                 except BackendError as error:
                     self.failure = error.message
                     await self._doubt(devices, scanner, error.message)

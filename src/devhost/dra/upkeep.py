@@ -25,7 +25,7 @@ from devhost.allocation.claims import ClaimAllocations
 from devhost.allocation.kubelet_claims import KubeletClaims
 from devhost.allocation.listing import ClaimUseDevice, Listing
 from devhost.allocation.reports import together
-from devhost.allocation.timing import NODE, Timing
+from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
@@ -70,7 +70,7 @@ class Upkeep:
 
     Args:
         kubelet: the claims that the kubelet still has.
-        timing: see :attr:`.Timing.release_gap`.
+        timing: see :attr:`.AllocationTiming.release_gap`.
         questions: see :data:`QUESTIONS`.
     """
 
@@ -82,7 +82,7 @@ class Upkeep:
         devices: DraInventory,
         kubelet: KubeletClaims,
         *,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
         questions: float = QUESTIONS,
     ) -> None:
         self.kept: Mapping[str, ClaimHolder] = {}

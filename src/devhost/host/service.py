@@ -27,7 +27,7 @@ from devhost.discovery.verdicts import Verdict, Verdicts
 from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller
-from devhost.kubelet.registration import Registration, State
+from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
 from devhost.planning.claims import PodClaims, Reason
 from devhost.planning.plan import Offer, PlannedResource, Units
@@ -225,7 +225,7 @@ class ResourceService:
         A missing kubelet is no failure of the resource.
         """
         condition = self.registration.condition
-        failed = condition.error if condition.state is not State.REGISTERED else ""
+        failed = condition.error if condition.state is not RegistrationState.REGISTERED else ""
         return failed or self._injection.failure
 
     def missing(self) -> str:
@@ -237,7 +237,7 @@ class ResourceService:
         if self.registration.streams or self.registration.yields:
             return ""
         state = self.registration.condition.state
-        reason = self.failure or (self._kubelet.failure if state is State.WAITING else "")
+        reason = self.failure or (self._kubelet.failure if state is RegistrationState.WAITING else "")
         return f"{state}: {reason}" if reason else str(state)
 
     def listed(self) -> Listed:

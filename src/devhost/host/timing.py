@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from devhost.allocation.timing import Timing as AllocationTiming
+from devhost.allocation.timing import AllocationTiming
 from devhost.backend.frozen import frozen
-from devhost.config.watcher import Timing as ConfigTiming
-from devhost.discovery.timing import Timing as DiscoveryTiming
-from devhost.kubelet.timing import Timing as KubeletTiming
+from devhost.config.watcher import ConfigTiming
+from devhost.discovery.timing import DiscoveryTiming
+from devhost.kubelet.timing import KubeletTiming
 from devhost.planning.dra_timing import DraTiming
 
 

@@ -27,7 +27,7 @@ from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.worker import FileWorker
 
 from . import checkpoint
-from .timing import NODE, Timing
+from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -53,7 +53,7 @@ class GivenKeeper:
         files: ClaimFiles,
         root: Path,
         replan: Callable[[], None],
-        timing: Timing = NODE,
+        timing: KubeletTiming = NODE,
     ) -> None:
         self._allocations = allocations
         self._given = allocations.given

@@ -28,7 +28,7 @@ from devhost.backend.threads import elsewhere
 from devhost.runtime.rpc import channel
 
 from .api import KUBELET_SOCKET, POD_RESOURCES_DIRECTORY, POD_RESOURCES_RECEIVE_LIMIT, podresources_pb2
-from .timing import NODE, Timing
+from .timing import NODE, KubeletTiming
 
 METHOD = "/v1.PodResourcesLister/List"
 
@@ -72,7 +72,7 @@ class PodResources:
     """
 
     def __init__(
-        self, socket: Path, clock: Callable[[], float] = time.monotonic, *, timing: Timing = NODE
+        self, socket: Path, clock: Callable[[], float] = time.monotonic, *, timing: KubeletTiming = NODE
     ) -> None:
         self._timing = timing
         self.socket = socket

@@ -22,7 +22,7 @@ from devhost.runtime.reconciler import Reconciler
 
 from .podresources import NobodyThere, PodResources, Unanswered
 from .poll_schedule import PollSchedule
-from .timing import NODE, Timing
+from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -34,7 +34,7 @@ LULL = 0.1
 
 
 @frozen
-class Condition:
+class KubeletCondition:
     """Whether the kubelet answers; ``last`` and ``since`` are wall-clock seconds.
 
     ``last`` is the time of its last answer. ``reason`` is empty exactly while the kubelet answers. ``silent``
@@ -60,10 +60,10 @@ class PodResourcesPoller:
         changed: Callable[[], None],
         *,
         schedule: PollSchedule | None = None,
-        timing: Timing = NODE,
+        timing: KubeletTiming = NODE,
     ) -> None:
         self.source = source
-        self.condition = Condition()
+        self.condition = KubeletCondition()
         self.listing: Listing | None = None
         """The newest list; ``None`` before the first one."""
         self._allocations = allocations
@@ -136,9 +136,9 @@ class PodResourcesPoller:
         """Asks the kubelet now, if it may not know who holds these tokens.
 
         A kubelet that has lost its checkpoint allocates what containers hold. Returns at once for tokens that
-        no container is known to hold. Waits :attr:`Timing.confirm` seconds at most. ``offered`` is whether
-        the kubelet only offers the tokens. It then knows that their containers have ended, or has forgotten
-        them. Otherwise it is asked if an earlier kubelet named the holders.
+        no container is known to hold. Waits :attr:`KubeletTiming.confirm` seconds at most. ``offered`` is
+        whether the kubelet only offers the tokens. It then knows that their containers have ended, or has
+        forgotten them. Otherwise it is asked if an earlier kubelet named the holders.
         """
         replaced = (stood_for(token, allocations) for token in tokens if token.startswith(STAND_IN))
         concerned = {*tokens, *(token for token in replaced if token is not None)}

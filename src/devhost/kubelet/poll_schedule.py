@@ -13,7 +13,7 @@ from collections.abc import Callable
 from devhost.allocation.allocations import Kubelet
 from devhost.backend.backoff import Backoff
 
-from .timing import NODE, Timing
+from .timing import NODE, KubeletTiming
 
 
 class PollSchedule:
@@ -26,7 +26,7 @@ class PollSchedule:
         self,
         draw: Callable[[], float] = random.random,
         *,
-        timing: Timing = NODE,
+        timing: KubeletTiming = NODE,
     ) -> None:
         self._backoff = Backoff(*timing.question_failed, draw=draw)
         self._gap, self._first = timing.question_gap, timing.question_first

@@ -43,13 +43,13 @@ from .instances import Instances
 from .kubelet_socket import Identity, KubeletSocket
 from .rivals import Answers, Rivals
 from .server import PluginServer, register_request
-from .timing import NODE, Timing
+from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
 AT_ONCE = 3
 """How often a registration that was lost because another instance exited is made again without back-off,
-until one has held for :attr:`Timing.steady`: two instances that keep restarting must slow down."""
+until one has held for :attr:`KubeletTiming.steady`: two instances that keep restarting must slow down."""
 
 
 _NO_CONNECTION = "failed to connect"
@@ -57,7 +57,7 @@ _CUT_OFF = ("Socket closed", "recvmsg:", "sendmsg:")
 """How gRPC's own messages begin if no connection was made, or if it was cut."""
 
 
-class State(StrEnum):
+class RegistrationState(StrEnum):
     """The state of a resource's registration."""
 
     WAITING = "waiting"
@@ -72,13 +72,13 @@ class State(StrEnum):
 
 
 @frozen
-class Condition:
+class RegistrationCondition:
     """The state of one resource's registration; ``last`` and ``since`` are wall-clock seconds.
 
     ``error`` is why it has not been registered since ``since``; empty if there was no error.
     """
 
-    state: State = State.WAITING
+    state: RegistrationState = RegistrationState.WAITING
     registrations: int = 0
     last: float | None = None
     error: str = ""
@@ -155,10 +155,10 @@ class Registration:
         changed: Callable[[], None],
         *,
         take_over: bool = False,
-        timing: Timing = NODE,
+        timing: KubeletTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        self.condition = Condition()
+        self.condition = RegistrationCondition()
         self.server: PluginServer | None = None
         self._resource = resource
         self._kubelet = kubelet
@@ -206,7 +206,7 @@ class Registration:
     @property
     def serving(self) -> Path | None:
         """The socket that is registered; ``None`` while none is."""
-        registered = self.condition.state in (State.REGISTERED, State.DISPLACED)
+        registered = self.condition.state in (RegistrationState.REGISTERED, RegistrationState.DISPLACED)
         return self.server.path if self.server and registered else None
 
     @property
@@ -246,7 +246,7 @@ class Registration:
 
     async def drain(self) -> None:
         """Sends the kubelet an empty list, then stops: the resource leaves the configuration."""
-        self._set(State.DRAINING)
+        self._set(RegistrationState.DRAINING)
         self._resource.inventory.clear()
         if self.server is not None:
             await self.server.drained(self._timing.drain)
@@ -262,7 +262,7 @@ class Registration:
             if identity is None:  # wait for a kubelet
                 self._contest = None
                 self._refused.reset()
-                self._set(State.WAITING)
+                self._set(RegistrationState.WAITING)
                 return math.inf
             # once for each kubelet: wait until its socket can be used
             if self._contest is None or self._contest.identity != identity:
@@ -369,7 +369,7 @@ class Registration:
         if displacer and contest.suspected:
             self._rival = _Rival(displacer, contest.identity)
             self._report_error(displacer)
-            self._set(State.WAITING)
+            self._set(RegistrationState.WAITING)
         contest.suspected = True
         contest.again = now + self._timing.ask * (1 + random.random() / 2)
         return contest.again - now
@@ -417,7 +417,7 @@ class Registration:
         )
         self.server, self._beside, self._began = server, frozenset(), began
         self._instances.begin(server.path)
-        self._set(State.REGISTERING)
+        self._set(RegistrationState.REGISTERING)
         await server.start()
         self._clear()
         request = register_request(server.path.name, self._resource.name, prepares=self._resource.prepares)
@@ -441,7 +441,7 @@ class Registration:
         self.condition = replace(self.condition, registrations=count, last=time.time(), error="")
         self._loss.over()
         self._metrics.add("registrations_total", self._resource.name)
-        self._set(State.REGISTERED)
+        self._set(RegistrationState.REGISTERED)
         log.info(
             "registered", resource=self._resource.name, devices=len(self._resource.inventory.snapshot.entries)
         )
@@ -532,7 +532,7 @@ class Registration:
         served.server.hold()
         self._ours, self._rival = False, _Rival(displacer, served.identity)
         self._report_error(displacer, taken=True)
-        self._set(State.DISPLACED)
+        self._set(RegistrationState.DISPLACED)
 
     def _server_changed(self) -> None:
         if not self._over:  # else another service may have the name
@@ -544,7 +544,7 @@ class Registration:
         if self._stopping:
             return
         self._report_error(message)
-        self._set(State.LOST)
+        self._set(RegistrationState.LOST)
 
     def _report_error(self, message: str, *, taken: bool = False) -> None:
         """Reports why it is not registered, or why the registration has no effect."""
@@ -563,8 +563,8 @@ class Registration:
             self.condition = replace(self.condition, error=message)
             self._changed()
 
-    def _set(self, state: State) -> None:
-        if self.condition.state is State.DRAINING or self.condition.state is state:
+    def _set(self, state: RegistrationState) -> None:
+        if self.condition.state is RegistrationState.DRAINING or self.condition.state is state:
             return
         self.condition = replace(self.condition, state=state)
         self._changed()

@@ -23,7 +23,7 @@ from devhost.runtime.sockets import dead, described
 from .api import KUBELET_SOCKET
 from .podresources import PodResources, Unanswered
 from .server import SOCKET_PREFIX
-from .timing import NODE, Timing
+from .timing import NODE, KubeletTiming
 
 LULL = 0.02
 """Seconds from a request to the call, so that resources that start together share one."""
@@ -39,7 +39,12 @@ class Rivals:
     """Asks the kubelet on request, and when its directory changed."""
 
     def __init__(
-        self, source: PodResources, directory: Path, *, timing: Timing = NODE, clock: Clock = LOOP_CLOCK
+        self,
+        source: PodResources,
+        directory: Path,
+        *,
+        timing: KubeletTiming = NODE,
+        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.listed: Mapping[str, frozenset[str]] | None = None
         """Healthy ids by resource in the newest answer; ``None`` where the kubelet does not answer."""

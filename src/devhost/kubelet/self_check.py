@@ -23,7 +23,7 @@ from devhost.runtime.rpc import channel
 from devhost.runtime.sockets import peer
 
 from .api import api_pb2 as pb
-from .timing import NODE, Timing
+from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -49,7 +49,7 @@ class SelfCheck:
         changed: Callable[[], None] = lambda: None,
         *,
         ask: Ask | None = None,
-        timing: Timing = NODE,
+        timing: KubeletTiming = NODE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.failure = ""

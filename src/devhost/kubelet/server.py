@@ -36,7 +36,7 @@ from devhost.telemetry.metrics import CallFailure, Metrics
 
 from .api import HEALTHY, UNHEALTHY, VERSION
 from .api import api_pb2 as pb
-from .timing import NODE, Timing
+from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -85,7 +85,7 @@ class PluginServer:
         metrics: Metrics,
         changed: Callable[[], None],
         *,
-        timing: Timing = NODE,
+        timing: KubeletTiming = NODE,
     ) -> None:
         self.path = directory / socket_name(resource.name)
         self.lost = False
@@ -347,7 +347,7 @@ _ALLOCATE = _Call("allocation failed", "allocation_failures_total", "allocate_se
 _PREPARE = _Call("preparing devices failed", "prepare_failures_total", "prepare_seconds")
 
 
-def _options(timing: Timing) -> tuple[tuple[str, int], ...]:
+def _options(timing: KubeletTiming) -> tuple[tuple[str, int], ...]:
     """Channel arguments of gRPC (include/grpc/impl/channel_arg_names.h)."""
     return (
         ("grpc.so_reuseport", 0),

@@ -9,7 +9,7 @@ from devhost.backend.frozen import frozen
 
 
 @frozen
-class Timing:
+class KubeletTiming:
     """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
 
     poll: float = 5.0
@@ -113,4 +113,4 @@ class Timing:
     """Until silent sockets are asked again without a probe."""
 
 
-NODE = Timing()
+NODE = KubeletTiming()

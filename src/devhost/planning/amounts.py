@@ -105,7 +105,7 @@ class Limit:
 NO_LIMIT: Final = Limit()
 
 
-class Part(NamedTuple):
+class CapacityUse(NamedTuple):
     """What a claim uses of one capacity of a device, and what the device had when it was prepared."""
 
     name: str
@@ -132,7 +132,7 @@ def most_claims(amounts: Sequence[Amount], attributes: Mapping[str, AttributeVal
     return max(1, min(limit, *fitting))
 
 
-def shortage(wanted: Iterable[Sequence[Part]], held: Iterable[Sequence[Part]]) -> str:
+def shortage(wanted: Iterable[Sequence[CapacityUse]], held: Iterable[Sequence[CapacityUse]]) -> str:
     """Why a claim cannot have these parts of a device of which others hold some; empty if it can."""
     needed: Counter[str] = Counter()
     totals: dict[str, int] = {}
@@ -147,7 +147,7 @@ def shortage(wanted: Iterable[Sequence[Part]], held: Iterable[Sequence[Part]]) -
     return ""
 
 
-def used_of(totals: Mapping[str, int], held: Iterable[Sequence[Part]]) -> Mapping[str, int]:
+def used_of(totals: Mapping[str, int], held: Iterable[Sequence[CapacityUse]]) -> Mapping[str, int]:
     """What is used of a device that has so much; one that holds it without parts has all of it."""
     used = dict.fromkeys(totals, 0)
     for parts in held:

@@ -44,7 +44,7 @@ class Move(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Group:
+class _MoveTimes:
     """Times of one group: ``since`` is wall-clock seconds, the others are monotonic ones."""
 
     progress: float
@@ -72,13 +72,13 @@ class Moves:
     def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self._clock = clock
         self._wall = wall
-        self._groups: dict[Origin, _Group] = {}
+        self._groups: dict[Origin, _MoveTimes] = {}
 
     def follow(self, moving: Iterable[Moving]) -> None:
         """Takes the devices that change sides now. A device that no longer does is progress of its group."""
         now = self._clock()
         for origin, found in _grouped(moving, self._groups).items():
-            group = self._groups.setdefault(origin, _Group(now, self._wall()))
+            group = self._groups.setdefault(origin, _MoveTimes(now, self._wall()))
             keys = {one.key for one in found}
             if group.began.keys() - keys:
                 group.progress, group.since = now, self._wall()
@@ -105,7 +105,7 @@ def _grouped(moving: Iterable[Moving], known: Iterable[Origin] = ()) -> Mapping[
     return found
 
 
-def _described(origin: Origin, found: Sequence[Moving], group: _Group | None, now: float) -> Move:
+def _described(origin: Origin, found: Sequence[Moving], group: _MoveTimes | None, now: float) -> Move:
     devices = list(dict.fromkeys(one.key[1] for one in found))
     reasons = Counter(one.waits_for for one in found)
     (shown, count), *others = reasons.most_common()

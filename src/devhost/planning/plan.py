@@ -281,7 +281,7 @@ class Refusal:
 
 
 @frozen
-class Verdict:
+class EntryMatch:
     """Whether one entry takes one device, and why, for ``explain``."""
 
     entry: ResourceSettings
@@ -327,7 +327,7 @@ Found = Mapping[str, Mapping[str, Device]]
 """Every device that exists now: by backend, then by id."""
 
 
-def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tuple[Verdict, ...]:
+def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tuple[EntryMatch, ...]:
     """The verdict of each entry on one device, in file order."""
     taken = {one.entry.index: (one.name, offer) for one, offer in plan.offering(backend, device.id)}
     refused = {r.entry: r for r in plan.refusals if (r.backend, r.device) == (backend, device.id)}
@@ -335,17 +335,17 @@ def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tup
     for entry in settings.resources:
         offered = taken.get(entry.index)
         if entry.backend != backend:
-            verdict = Verdict(entry, entry.name, False, f"it is for backend {entry.backend}")
+            verdict = EntryMatch(entry, entry.name, False, f"it is for backend {entry.backend}")
         elif offered is not None:
             name, offer = offered
             how = terms(entry, offer.replicas, offer.of)
-            verdict = Verdict(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
+            verdict = EntryMatch(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
         elif entry.index in refused:
             refusal = refused[entry.index]
-            verdict = Verdict(entry, entry.name, False, refusal.reason, refusal.held_by)
+            verdict = EntryMatch(entry, entry.name, False, refusal.reason, refusal.held_by)
         else:
             why = objection(entry.where, device.attributes, device.inherited)
-            verdict = Verdict(entry, entry.name, False, why or "")
+            verdict = EntryMatch(entry, entry.name, False, why or "")
         verdicts.append(verdict)
     return tuple(verdicts)
 

@@ -118,7 +118,7 @@ class Planner:
         self._settings: Settings | None = None
         self._found: Found = {}
         self._held: Sequence[Held] = ()
-        self._entries: list[_Entry] = []
+        self._entries: list[_PlannedEntry] = []
         self._given = _Given()
         self._plan = Plan()
 
@@ -146,7 +146,7 @@ class Planner:
         fresh = settings is not self._settings
         if fresh:
             self._found, self._held = {}, ()
-            self._entries, self._given = [_Entry(entry) for entry in settings.resources], _Given()
+            self._entries, self._given = [_PlannedEntry(entry) for entry in settings.resources], _Given()
         others_held = held != self._held
         changed = {name: differences(self._found.get(name, {}), devices) for name, devices in found.items()}
         changed |= {name: dict.fromkeys(self._found[name]) for name in self._found.keys() - found.keys()}
@@ -169,7 +169,7 @@ class Planner:
                 before = one.plan
                 if before is not None:
                     self._given.take_back(one.settings, before, found.get(one.settings.backend, {}))
-                one.plan = yield from _Run(one, self._given, self._list_limit, sides).plan()
+                one.plan = yield from _EntryPlanner(one, self._given, self._list_limit, sides).plan()
                 one.asked = sides is not None
                 dirty.add(one.settings.backend, before, one.plan)
             elif others:
@@ -217,7 +217,7 @@ def _with(resource: PlannedResource, others: Mapping[str, Device]) -> PlannedRes
     return resource if offers is None else replace(resource, offers=tuple(offers))
 
 
-class _Entry:
+class _PlannedEntry:
     """An entry, the devices that it selects, and its part of the last plan."""
 
     def __init__(self, settings: ResourceSettings) -> None:
@@ -341,7 +341,7 @@ class _Dirty:
         self._claims: set[str] = set()
         self._names: set[str] = set()
 
-    def concerns(self, entry: _Entry) -> bool:
+    def concerns(self, entry: _PlannedEntry) -> bool:
         """Whether an entry has to do with any of it."""
         backend, chosen = entry.settings.backend, entry.selected
         if self._names and entry.plan is not None and not self._names.isdisjoint(entry.plan.names):
@@ -469,10 +469,10 @@ def _with_entry(
     return tuple(sorted((*entries, entry), key=attrgetter("index"))) if entries else (entry,)
 
 
-class _Run:
+class _EntryPlanner:
     """Plans one entry, below those that are planned already."""
 
-    def __init__(self, entry: _Entry, given: _Given, list_limit: int, sides: Sides | None) -> None:
+    def __init__(self, entry: _PlannedEntry, given: _Given, list_limit: int, sides: Sides | None) -> None:
         self._entry = entry
         self._settings = entry.settings
         self._fields = naming.fields(entry.settings.name)

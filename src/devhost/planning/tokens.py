@@ -151,7 +151,7 @@ def is_former(name: str, device: Device) -> bool:
     return device_of(name, {device.id: device}) is None
 
 
-class Known:
+class DeviceIds:
     """The devices of one backend by their present and former ids.
 
     The index of former ids is built when a token first matches no present id.

@@ -31,7 +31,7 @@ class _Selectors:
 
 
 @dataclass(frozen=True, slots=True)
-class _Resource:
+class _RdmaResource:
     resource_name: _Name = option(example='"hca_shared_devices_a"')
     resource_prefix: str = ""
     rdma_hca_max: Annotated[int, Bounds(0, MAX_REPLICAS)] = 0
@@ -69,7 +69,7 @@ class _Resource:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    config_list: Annotated[tuple[_Resource, ...], Bounds(1, MAX_RESOURCES)] = option()
+    config_list: Annotated[tuple[_RdmaResource, ...], Bounds(1, MAX_RESOURCES)] = option()
     periodic_update_interval: Annotated[int, Bounds(0, 2**31 - 1)] | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ def convert(source: Source) -> str:
     return document(source, "k8s-rdma-shared-dev-plugin", _DIFFERS, entries)
 
 
-def _entry(resource: _Resource, number: int, served: Mapping[str, _Where]) -> Entry:
+def _entry(resource: _RdmaResource, number: int, served: Mapping[str, _Where]) -> Entry:
     ids = (*resource.selectors.vendors, *resource.selectors.device_IDs)
     remarks = [*odd_ids(ids, f"configList[{number}].selectors")]
     if not resource.rdma_hca_max:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from functools import reduce
 from typing import Annotated, Any, NoReturn, Self, TypeVar, get_args, get_origin
 
-from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, Mark, Place, one_line, shown, suggest
+from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, KeyPath, Mark, one_line, shown, suggest
 from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, Form, Raw, keys, members, read
 
@@ -76,7 +76,7 @@ class Value:
     source: Source
     root: int
     node: Node
-    place: Place
+    place: KeyPath
 
     def __bool__(self) -> bool:
         return not (isinstance(self.node, Scalar) and self.node.kind == "null")
@@ -84,7 +84,7 @@ class Value:
     def at(self, *path: str) -> Value:
         """The value below these keys; a false one with its place if one of them is missing or null."""
         node = node_at(self.node, *path) or Scalar(self.node.mark, "", "null")
-        return Value(self.source, self.root, node, reduce(Place.key, path, self.place))
+        return Value(self.source, self.root, node, reduce(KeyPath.key, path, self.place))
 
     def has(self, *path: str) -> bool:
         return node_at(self.node, *path) is not None  # also if it is null
@@ -166,7 +166,7 @@ class Value:
             self.fail(f"{place.path} must be text, not {node}")
         self.take()
         inner = Diagnostics(f"{place.diagnostics.file}:{node.mark.line}: {place.path}")
-        return self.source.document(parsed(node, inner), Place(inner))
+        return self.source.document(parsed(node, inner), KeyPath(inner))
 
     def expected(self, known: Collection[str], marks: Collection[str] = ()) -> Value:
         """The value, which must be a mapping that is empty or has keys of the plugin's file."""
@@ -238,7 +238,7 @@ class Source:
         self.pods: dict[str, None] = {}
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
-        self._documents: list[tuple[Node, Place, str, Collection[str]]] = []
+        self._documents: list[tuple[Node, KeyPath, str, Collection[str]]] = []
         if len(data) > MAX_BYTES:
             hint = "name the plugin's objects in the command, or use --from-cluster"
             self.diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB", hint)
@@ -248,12 +248,12 @@ class Source:
         holder = HELM if rest != data else ""
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = parse_all(rest, self.diagnostics, if_empty=_IF_EMPTY)
-        objects = [one for node in documents for one in self._flat(node, Place(self.diagnostics), holder)]
+        objects = [one for node in documents for one in self._flat(node, KeyPath(self.diagnostics), holder)]
         mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
         message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
         self.objects = _overridden(objects) if objects else self.diagnostics.fail(mark, message, _IF_EMPTY)
 
-    def _flat(self, node: Node, place: Place, holder: str = "") -> Iterator[Object]:
+    def _flat(self, node: Node, place: KeyPath, holder: str = "") -> Iterator[Object]:
         if isinstance(node, Scalar) and node.kind == "null":  # after a final "---"
             return
         kind, name, items = _kind(node), text_at(node, "metadata", "name"), node_at(node, "items")
@@ -271,7 +271,7 @@ class Source:
         root = self.document(node, place, label, _BOOKKEEPING if label else ()).root
         yield from _unwrapped(Object(self, root, node, place, kind, name, holder="" if kind else holder))
 
-    def document(self, node: Node, place: Place, name: str = "", skip: Collection[str] = ()) -> Value:
+    def document(self, node: Node, place: KeyPath, name: str = "", skip: Collection[str] = ()) -> Value:
         """A further document; ``name`` is that of an object, of which no importer need read ``skip``."""
         self._documents.append((node, place, name, skip))
         return Value(self, len(self._documents) - 1, node, place)
@@ -363,7 +363,7 @@ class Source:
             found.append(f"Not part of the plugin's configuration: {some(objects)}.")
         return list(dict.fromkeys([*found, *(f"{key}: {UNKNOWN}" for key in keys)]))
 
-    def _unread(self, root: int, node: Node, place: Place, skip: Collection[str]) -> tuple[list[str], bool]:
+    def _unread(self, root: int, node: Node, place: KeyPath, skip: Collection[str]) -> tuple[list[str], bool]:
         """The unread values below a value, and whether anything there was read."""
         if (root, place.path) in self.read:
             return [], True
@@ -376,7 +376,7 @@ class Source:
         return ([place.path] if unread and place.path else unread), False
 
 
-def pruned(node: Node, wanted: Any, place: Place, ignored: Ignored, only: Collection[str] = ()) -> Node:
+def pruned(node: Node, wanted: Any, place: KeyPath, ignored: Ignored, only: Collection[str] = ()) -> Node:
     """The value with only those keys, at any depth, that a plugin written in Go reads into the type
     ``wanted``, in any case; of the value itself ``only`` these, all if empty. The others are in ``ignored``,
     because a misspelt selector selects more than intended. Null is as a missing key."""
@@ -464,7 +464,7 @@ def _entries(node: Node | None) -> dict[str, Entry]:
     return node.entries if isinstance(node, Fields) else {}
 
 
-def _inside(node: Node, place: Place) -> Iterator[tuple[str, Node, Place]]:
+def _inside(node: Node, place: KeyPath) -> Iterator[tuple[str, Node, KeyPath]]:
     yield from ((key, entry.value, place.key(key)) for key, entry in _entries(node).items())
     if isinstance(node, Items):
         yield from (("", item, place.item(n)) for n, item in enumerate(node.items))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from devhost.backend import Attribute, where
-from devhost.config.diagnostics import Diagnostics, Place, one_line
+from devhost.config.diagnostics import Diagnostics, KeyPath, one_line
 from devhost.config.document import parse
 from devhost.config.language import naming
 from devhost.config.reader import read_where
@@ -97,7 +97,7 @@ def _kept(entries: Sequence[Entry]) -> Iterator[Entry]:
     """The entries. One that could never get a device is replaced by its remarks and the reason."""
     above: list[tuple[Entry, where.Where]] = []
     for entry in entries:
-        node, aside = parse(flow(entry.where).encode(), Diagnostics("")), Place(Diagnostics(""))
+        node, aside = parse(flow(entry.where).encode(), Diagnostics("")), KeyPath(Diagnostics(""))
         blocks = read_where(node, entry.backend, _ATTRIBUTES, aside) or (where.Block(),)
         takers = [_taker(above, entry, block) for block in blocks] if entry.name else [""]
         if all(takers):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from devhost.backend import AllocateRequest, AllocationError, AttributeValue, DeviceNode, Edits, claim
 from devhost.backend.sysfs import Sysfs, is_regular, natural, node_number
 
-from .model import Kind, Unit
+from .model import DeviceKind, Unit
 from .options import DEVELOPMENT, MANAGEMENT, FpgaUse
 from .options import NODES as NODES_USE
 
@@ -136,7 +136,7 @@ def unusable_for(unit: Unit) -> dict[str, str]:
         hint = " until it is programmed (use an entry with `program`)" if unit.slots else ""
         found[NODES_USE] = f"it has no device node that a container could use{hint}"
     if not unit.development:
-        is_af = unit.device.attributes.get("kind") == Kind.AF
+        is_af = unit.device.attributes.get("kind") == DeviceKind.AF
         has_none = "an accelerator function has none (use kind: region)" if is_af else "it has none"
         found[DEVELOPMENT] = f"development: true needs the node of the management engine, and {has_none}"
     if not unit.management:

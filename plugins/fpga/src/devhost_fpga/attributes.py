@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from devhost.backend import Attribute, AttributeValue
 from devhost.backend.sysfs import PciFunction
 
-from .model import Kind
+from .model import DeviceKind
 
 INTEL, XILINX, OTHER = "intel", "xilinx", "other"
 """Vendor of the FPGA chip, not of the board: attribute ``vendor``. Altera counts as Intel, AMD as Xilinx."""
@@ -19,7 +19,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "vendor": Attribute(
         str, "vendor of the chip: `intel`, `xilinx` or `other`", INTEL, words=(INTEL, XILINX, OTHER)
     ),
-    "kind": Attribute(str, "`af`, `region` or `card`", "af", words=tuple(kind.value for kind in Kind)),
+    "kind": Attribute(str, "`af`, `region` or `card`", "af", words=tuple(kind.value for kind in DeviceKind)),
     "interfaceId": Attribute(
         str,
         "interface id of the region, which images must match: 32 digits",

@@ -19,11 +19,23 @@ from .allocation import node_claims
 from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, of_pci, present
 from .dfl_cards import Card, Cards, Engine, Layout, Port
 from .dfl_health import Finding
-from .manager_state import BUSY_REASON, MAX_BUSY, REBIND, Identity, Known, Manager, Memory, identity
-from .model import LOST, ONES, FpgaSysfs, Interface, Kind, Place, Slot, Unit, af_name, normal, region_name
+from .manager_state import BUSY_REASON, MAX_BUSY, REBIND, Identity, LastValues, Manager, Memory, identity
+from .model import (
+    LOST,
+    ONES,
+    DeviceKind,
+    FpgaSysfs,
+    Interface,
+    ParentDevice,
+    Slot,
+    Unit,
+    af_name,
+    normal,
+    region_name,
+)
 
 AFU, INTERFACE = "afu", "interface"
-"""Keys of the ids in :class:`Known`."""
+"""Keys of the ids in :class:`LastValues`."""
 
 _ONES = "f" * 16
 """The end of a register that reads as ones."""
@@ -63,7 +75,7 @@ class EngineFamily:
         Raises:
             OSError: sysfs cannot be listed.
         """
-        known: dict[Identity, Known] = {}
+        known: dict[Identity, LastValues] = {}
         units = [unit for card in self._cards.read() for unit in self._units(card, known)]
         self._memory.replace(known)
         return units
@@ -91,7 +103,7 @@ class EngineFamily:
         self._locked = findings
         return verdicts
 
-    def _units(self, card: Card, known: dict[Identity, Known]) -> Iterator[Unit]:
+    def _units(self, card: Card, known: dict[Identity, LastValues]) -> Iterator[Unit]:
         engine = self._engine(card.engine, known) if card.engine else None
         parts: list[_Part] = []
         for port in card.ports:
@@ -103,7 +115,7 @@ class EngineFamily:
         if card.engine and engine:
             yield self._region(card, card.engine, engine, parts, hardware)
 
-    def _engine(self, engine: Engine, known: dict[Identity, Known]) -> _Part:
+    def _engine(self, engine: Engine, known: dict[Identity, LastValues]) -> _Part:
         key = identity(self._sysfs, engine.path)
         dead = self._sysfs.is_dead(engine.place.path)
         before = self._memory.of(key).texts
@@ -121,7 +133,7 @@ class EngineFamily:
                 flaw = next(one.flaw("its interface id") for one in readings if not one.id)
             elif readings and INTERFACE not in before:
                 flaw = BUSY_REASON
-        known[key] = Known(texts=texts)
+        known[key] = LastValues(texts=texts)
         registers = dfl_health.registers_report(self._sysfs, engine.path, dfl_health.ENGINE)
         alarms = tuple(dfl_health.alarms(self._sysfs, engine.path))
         sensors = dfl_health.alarms_report(self._sysfs, alarms)
@@ -134,7 +146,7 @@ class EngineFamily:
             watched=(*dfl_health.files(engine.path, dfl_health.ENGINE), *alarms, *engine.manager.files),
         )
 
-    def _port(self, port: Port, stuck: str, known: dict[Identity, Known], taken: set[str]) -> _Part:
+    def _port(self, port: Port, stuck: str, known: dict[Identity, LastValues], taken: set[str]) -> _Part:
         key = identity(self._sysfs, port.path)
         before = self._memory.of(key)
         dead = self._sysfs.is_dead(port.place.path)
@@ -143,7 +155,7 @@ class EngineFamily:
         number = before.number if before.number is not None or lost else port.number
         afu = "" if dead else port.afu.id
         texts = {AFU: afu} if afu else before.texts
-        known[key] = Known(number, texts, self._since(key) if port.afu.is_busy else None)
+        known[key] = LastValues(number, texts, self._since(key) if port.afu.is_busy else None)
         name = f"{port.place.name}-port{number}"
         if number is None or name in taken:
             name = f"{port.place.name}-{port.kernel_name}"
@@ -192,7 +204,7 @@ class EngineFamily:
             part.fault or (engine.fault if engine else "") or self._afu_fault(port, afu, is_busy) or failure
         )
         attributes = self._attributes(card, engine, port.place, _state(card, is_busy, failure)) | {
-            "kind": Kind.AF.value,
+            "kind": DeviceKind.AF.value,
             "interfaceId": interface,
             "afuId": afu,
             "intelName": af_name(interface, afu),
@@ -219,7 +231,7 @@ class EngineFamily:
         if not fault and not parts:
             fault = "it has no visible port: virtual functions have them, or their module is not loaded"
         attributes = self._attributes(card, own, engine.place, _state(card, is_busy, failure)) | {
-            "kind": Kind.REGION.value,
+            "kind": DeviceKind.REGION.value,
             "interfaceId": interface,
             "intelName": region_name(interface),
             "ports": len(parts),
@@ -248,7 +260,7 @@ class EngineFamily:
         return port.afu.flaw("its AFU id")
 
     def _attributes(
-        self, card: Card, engine: _Part | None, place: Place, state: str
+        self, card: Card, engine: _Part | None, place: ParentDevice, state: str
     ) -> dict[str, AttributeValue | None]:
         return {
             "driver": self._sysfs.target(f"{place.path}/driver"),
@@ -282,7 +294,7 @@ class EngineFamily:
     def _device(
         self,
         name: str,
-        place: Place,
+        place: ParentDevice,
         attributes: Mapping[str, AttributeValue | None],
         claims: frozenset[str],
         fault: str,

@@ -17,7 +17,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import DEVICES, natural
 
 from .manager_state import Manager, manager
-from .model import FpgaSysfs, Interface, Place, Reading, place
+from .model import FpgaSysfs, Interface, ParentDevice, Reading, place
 
 NO_MANAGER = Manager()
 
@@ -44,7 +44,7 @@ class Port:
     """A port: its place, its number (``None`` if unknown), and the id of its accelerator function."""
 
     path: str
-    place: Place
+    place: ParentDevice
     kernel_name: str
     number: int | None
     afu: Reading
@@ -60,7 +60,7 @@ class Engine:
     """A management engine: the interface id of each of its regions, and its manager."""
 
     path: str
-    place: Place
+    place: ParentDevice
     kernel_name: str
     interfaces: tuple[Reading, ...] = ()
     manager: Manager = NO_MANAGER
@@ -115,12 +115,12 @@ class Cards:
                     seen.add(path)
                     yield path
 
-    def _place(self, container: str) -> Place:
+    def _place(self, container: str) -> ParentDevice:
         """The device that a container belongs to: two directories up, above the class."""
         above = container.rpartition("/")[0].rpartition("/")[0]
         return place(self._sysfs, above if container.startswith(DEVICES) else container)
 
-    def _port(self, path: str, where: Place) -> Port:
+    def _port(self, path: str, where: ParentDevice) -> Port:
         text = self._sysfs.text(f"{path}/id")
         return Port(
             path=path,
@@ -130,7 +130,7 @@ class Cards:
             afu=self._sysfs.reading(f"{path}/afu_id"),
         )
 
-    def _engine(self, path: str, where: Place) -> Engine:
+    def _engine(self, path: str, where: ParentDevice) -> Engine:
         return Engine(
             path=path,
             place=where,

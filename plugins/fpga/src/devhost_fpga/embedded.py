@@ -17,7 +17,7 @@ from devhost.backend import HEALTHY, Device, Health, claim, unhealthy
 from . import attributes, manager_state, pci_ids, xrt_cards
 from .allocation import node_claims
 from .managers import Member, Tree
-from .model import FpgaSysfs, Interface, Kind, Slot, Unit, legal
+from .model import DeviceKind, FpgaSysfs, Interface, Slot, Unit, legal
 
 _DEVICES, _DRIVERS = "/sys/bus/platform/devices", "/sys/bus/platform/drivers"
 
@@ -86,7 +86,7 @@ class Embedded:
         numa_node = sysfs.numa_node(place)
         facts = {
             "vendor": attributes.XILINX,
-            "kind": str(Kind.CARD),
+            "kind": str(DeviceKind.CARD),
             "driver": driver,
             "manager": sysfs.text(f"{manager.path}/name") if manager else "",
             "managerState": state.state,

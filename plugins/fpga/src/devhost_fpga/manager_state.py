@@ -79,7 +79,7 @@ def manager(sysfs: Sysfs, path: str) -> Manager:
 
 
 @frozen
-class Known:
+class LastValues:
     """The last values of a port or an engine that could be read.
 
     ``since`` is when it was first found busy, on the caller's clock; ``None`` while it is not busy.
@@ -98,13 +98,13 @@ class Memory:
     """What is known about hardware while it stays present. Used by one thread."""
 
     def __init__(self) -> None:
-        self._known: Mapping[Identity, Known] = {}
+        self._known: Mapping[Identity, LastValues] = {}
 
-    def of(self, identity: Identity) -> Known:
+    def of(self, identity: Identity) -> LastValues:
         """What is known about one device; empty if it was never read."""
-        return self._known.get(identity, Known())
+        return self._known.get(identity, LastValues())
 
-    def replace(self, known: Mapping[Identity, Known]) -> None:
+    def replace(self, known: Mapping[Identity, LastValues]) -> None:
         """Replaces everything that is known."""
         self._known = dict(known)
 
@@ -124,7 +124,7 @@ _EMPTY = frozenset({"power up", "reset"})
 
 
 @frozen
-class Verdict:
+class ManagerHealth:
     """The health of what a manager programs, and its attribute ``regionState``."""
 
     health: Health
@@ -132,7 +132,7 @@ class Verdict:
     is_busy: bool = False
 
 
-def judge(manager: Manager, *, can_program: bool, last: Health | None) -> Verdict:
+def judge(manager: Manager, *, can_program: bool, last: Health | None) -> ManagerHealth:
     """Interprets the state of a manager.
 
     Args:
@@ -141,20 +141,24 @@ def judge(manager: Manager, *, can_program: bool, last: Health | None) -> Verdic
     """
     state = manager.state
     if manager.is_busy:
-        return Verdict(unhealthy(BUSY_REASON) if last is None else last, RECONFIGURING, is_busy=True)
+        return ManagerHealth(unhealthy(BUSY_REASON) if last is None else last, RECONFIGURING, is_busy=True)
     if state.endswith("error"):
         more = f" ({manager.status})" if manager.status else ""
-        return Verdict(unhealthy(f"its FPGA manager is in state {state!r}{more}: program it again"), FAILED)
+        return ManagerHealth(
+            unhealthy(f"its FPGA manager is in state {state!r}{more}: program it again"), FAILED
+        )
     if errors := _errors(manager):
-        return Verdict(unhealthy(f"its FPGA manager reports {errors}"), FAILED)
+        return ManagerHealth(unhealthy(f"its FPGA manager reports {errors}"), FAILED)
     if not state:
-        return Verdict(unhealthy("the state of its FPGA manager cannot be read"), FAILED)
+        return ManagerHealth(unhealthy("the state of its FPGA manager cannot be read"), FAILED)
     if state == "power off":
-        return Verdict(unhealthy("its FPGA manager reports that it is switched off"), FAILED)
+        return ManagerHealth(unhealthy("its FPGA manager reports that it is switched off"), FAILED)
     if state in _EMPTY and not can_program:
-        return Verdict(unhealthy(f"it is not programmed: its FPGA manager is in state {state!r}"), READY)
+        return ManagerHealth(
+            unhealthy(f"it is not programmed: its FPGA manager is in state {state!r}"), READY
+        )
     # drivers without a state report `unknown`; states of later kernels are treated alike
-    return Verdict(HEALTHY, READY)
+    return ManagerHealth(HEALTHY, READY)
 
 
 def _errors(manager: Manager) -> str:

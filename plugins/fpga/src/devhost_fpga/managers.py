@@ -28,7 +28,7 @@ from devhost.backend.sysfs import read_bytes
 
 from . import attributes, manager_state, model
 from .allocation import node_claims
-from .model import FpgaSysfs, Interface, Kind, Slot, Unit
+from .model import DeviceKind, FpgaSysfs, Interface, Slot, Unit
 
 MANAGERS, REGIONS, BRIDGES = "fpga_manager", "fpga_region", "fpga_bridge"
 """The three classes."""
@@ -212,13 +212,13 @@ class Managers:
         Raises:
             OSError: a class cannot be listed.
         """
-        scan = _Scan(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
+        scan = _ManagerScan(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
         units = list(scan.units())
         self._last = scan.now
         return units
 
 
-class _Scan:
+class _ManagerScan:
     """One scan of all regions and managers."""
 
     def __init__(
@@ -242,7 +242,9 @@ class _Scan:
                 yield self._region(region, names)
         for manager in self._tree.managers:
             if not self._is_taken(manager) and not self._tree.regions_of(manager):
-                yield self._unit(Kind.CARD, manager, manager, _id(manager.parent.rpartition("/")[2], ""))
+                yield self._unit(
+                    DeviceKind.CARD, manager, manager, _id(manager.parent.rpartition("/")[2], "")
+                )
 
     def _names(self) -> dict[Member, str]:
         """Ids of all regions, from the names of their parents: kernel numbers change from boot to boot.
@@ -264,11 +266,11 @@ class _Scan:
 
     def _region(self, region: Member, names: Mapping[Member, str]) -> Unit:
         outer = frozenset(claim.fpga(names[one]) for one in self._tree.around(region))
-        return self._unit(Kind.REGION, region, self._tree.manager(region), names[region], outer)
+        return self._unit(DeviceKind.REGION, region, self._tree.manager(region), names[region], outer)
 
     def _unit(
         self,
-        kind: Kind,
+        kind: DeviceKind,
         member: Member,
         manager: Member | None,
         name: str,
@@ -322,9 +324,9 @@ class _Scan:
         state: manager_state.Manager,
         can_program: bool,
         last: _Last | None,
-    ) -> manager_state.Verdict:
+    ) -> manager_state.ManagerHealth:
         if manager is None:
-            return manager_state.Verdict(
+            return manager_state.ManagerHealth(
                 unhealthy("sysfs does not show which FPGA manager programs it"), attributes.FAILED
             )
         verdict = manager_state.judge(state, can_program=can_program, last=last.health if last else None)
@@ -334,7 +336,7 @@ class _Scan:
             if self._sysfs.text(f"{bridge.path}/state") == "disabled":
                 title = self._sysfs.text(f"{bridge.path}/name") or bridge.name
                 reason = f"its bridge {title} ({bridge.name}) is disabled, so its logic cannot be reached"
-                return manager_state.Verdict(unhealthy(reason), attributes.FAILED)
+                return manager_state.ManagerHealth(unhealthy(reason), attributes.FAILED)
         return verdict
 
     def _interface(self, member: Member, last: _Last | None) -> tuple[str, str]:

@@ -114,7 +114,7 @@ _MAX_NAME = 40
 
 
 @frozen
-class Place:
+class ParentDevice:
     """The PCI function, else the platform device, that something belongs to.
 
     ``path`` is its directory, ``name`` its PCI address or the name of the platform device: ids begin with it.
@@ -151,11 +151,11 @@ _PLUGGED = frozenset({"i2c", "spi", "usb"})
 """Buses whose devices are not part of the PCI function above them, which is only their controller."""
 
 
-def place(sysfs: Sysfs, path: str) -> Place:
+def place(sysfs: Sysfs, path: str) -> ParentDevice:
     """The place of the device at ``path``; ``path`` itself if it is not part of a PCI function."""
     base = pci_path(path)
     function = sysfs.pci(base) if base and not _is_plugged(sysfs, base, path) else None
-    return Place(
+    return ParentDevice(
         path=base if function else path,
         name=function.address if function else legal(path.rpartition("/")[2])[:_MAX_NAME],
         function=function,
@@ -173,7 +173,7 @@ def _is_plugged(sysfs: Sysfs, above: str, path: str) -> bool:
     return False
 
 
-class Kind(StrEnum):
+class DeviceKind(StrEnum):
     """The kinds of devices."""
 
     AF = "af"

@@ -27,9 +27,9 @@ from devhost.backend.sysfs import BDF, Sysfs, pcie_path
 
 from . import attributes, model, pci_ids, xrt_cards, xrt_health
 from .allocation import node_claims
-from .model import Kind, Unit
+from .model import DeviceKind, Unit
 from .pci_ids import AMA
-from .xrt_cards import Function, Identity, Role
+from .xrt_cards import Identity, Role, XrtFunction
 from .xrt_health import Condition
 
 _LISTING = "/sys/bus/pci/devices"
@@ -72,7 +72,7 @@ class Xrt:
             OSError: the bus cannot be listed.
         """
         listed = self._sysfs.identities(_LISTING)
-        functions: dict[str, tuple[Function, int]] = {}
+        functions: dict[str, tuple[XrtFunction, int]] = {}
         for address in sorted(listed):
             path = self._sysfs.device(f"{_LISTING}/{address}")
             found = xrt_cards.function(self._sysfs, path) if path else None
@@ -84,7 +84,7 @@ class Xrt:
         return self._u30.joined(units) if self._u30 else units
 
     def _units(
-        self, functions: Mapping[str, tuple[Function, int]], known: dict[tuple[str, int], Identity]
+        self, functions: Mapping[str, tuple[XrtFunction, int]], known: dict[tuple[str, int], Identity]
     ) -> Iterable[Unit]:
         managers = {one.slot: one for one, _ in functions.values() if one.role is Role.MANAGEMENT}
         users = {one.slot for one, _ in functions.values() if one.role is Role.USER}
@@ -98,7 +98,7 @@ class Xrt:
             elif one.slot not in users:
                 yield self._without_user_function(one)
 
-    def _identity(self, user: Function, manager: Function | None, last: Identity | None) -> Identity:
+    def _identity(self, user: XrtFunction, manager: XrtFunction | None, last: Identity | None) -> Identity:
         now = xrt_cards.identity(self._sysfs, user.path)
         if not now.shell:
             return last or now
@@ -110,7 +110,7 @@ class Xrt:
             serial, was_asked = xrt_cards.serial(self._sysfs, user.path), True
         return replace(now, serial=serial, was_asked=was_asked)
 
-    def _card(self, user: Function, manager: Function | None, identity: Identity) -> Unit:
+    def _card(self, user: XrtFunction, manager: XrtFunction | None, identity: Identity) -> Unit:
         condition, withheld = self._condition(user, manager)
         render = xrt_cards.render(self._sysfs, user.path)
         nodes = (render, *xrt_cards.queues(self._sysfs, user.path)) if render else ()
@@ -137,7 +137,7 @@ class Xrt:
             lacks_driver=not user.pci.driver,
         )
 
-    def _condition(self, user: Function, manager: Function | None) -> tuple[Condition, str | None]:
+    def _condition(self, user: XrtFunction, manager: XrtFunction | None) -> tuple[Condition, str | None]:
         driver = user.pci.driver
         if not driver:
             return Condition(unhealthy("no driver is bound to its user function (run modprobe xocl)")), None
@@ -153,7 +153,7 @@ class Xrt:
             condition = replace(seen, watched=condition.watched + seen.watched)
         return condition, None
 
-    def _controlled(self, one: Function) -> Unit:
+    def _controlled(self, one: XrtFunction) -> Unit:
         condition = xrt_health.control(self._sysfs, one.path)
         facts = {
             "shell": self._sysfs.text(f"{one.path}/dev_name"),
@@ -169,7 +169,7 @@ class Xrt:
         device = _device(one, facts, condition, claims, withheld)
         return Unit(device, watched=condition.watched, is_busy=condition.is_passing, hardware=(one.path,))
 
-    def _without_user_function(self, one: Function) -> Unit:
+    def _without_user_function(self, one: XrtFunction) -> Unit:
         """A management function without a user function, which containers cannot use."""
         reason = "only its management function is visible: xclmgmt has not enabled the user function yet"
         if one.pci.driver != pci_ids.MANAGEMENT_DRIVER:
@@ -182,13 +182,13 @@ class Xrt:
 
 
 def _device(
-    one: Function,
+    one: XrtFunction,
     facts: Mapping[str, str],
     condition: Condition,
     claims: frozenset[str],
     withheld: str | None,
 ) -> Device:
-    common = {"vendor": attributes.XILINX, "kind": str(Kind.CARD)}
+    common = {"vendor": attributes.XILINX, "kind": str(DeviceKind.CARD)}
     whole = model.physical_function(one.pci)
     return Device(
         id=one.pci.address,
@@ -376,7 +376,7 @@ class Ama:
                 else f"{address} has two misc devices"
             )
             claims = frozenset((claim.node(f"/dev/{name}"),))
-            facts = attributes.present({"vendor": attributes.XILINX, "kind": str(Kind.CARD)})
+            facts = attributes.present({"vendor": attributes.XILINX, "kind": str(DeviceKind.CARD)})
             return Unit(Device(id=name, attributes=facts, claims=claims, health=unhealthy(reason)), (path,))
         seen.add(address)
         health = unhealthy(model.LOST) if self._sysfs.is_dead(where) else HEALTHY
@@ -398,7 +398,12 @@ class Ama:
 
     def _device(self, where: str, serial: str, claims: frozenset[str], health: Health) -> Device:
         place = model.place(self._sysfs, where)
-        facts = {"vendor": attributes.XILINX, "kind": str(Kind.CARD), "serial": serial, "xilinxName": MA35}
+        facts = {
+            "vendor": attributes.XILINX,
+            "kind": str(DeviceKind.CARD),
+            "serial": serial,
+            "xilinxName": MA35,
+        }
         return Device(
             id=place.name,
             attributes=attributes.present(attributes.of_pci(place.function) | facts),

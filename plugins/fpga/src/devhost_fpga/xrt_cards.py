@@ -42,7 +42,7 @@ class Identity:
 
 
 @frozen
-class Function:
+class XrtFunction:
     """A function of a card."""
 
     role: Role
@@ -59,7 +59,7 @@ class Function:
         return self.pci.address.rpartition(".")[0]
 
 
-def function(sysfs: Sysfs, path: str) -> Function | None:
+def function(sysfs: Sysfs, path: str) -> XrtFunction | None:
     """The XRT function at ``path``; ``None`` if it is another function, or gone."""
     if sysfs.hexadecimal(f"{path}/vendor") not in pci_ids.VENDORS:
         return None
@@ -68,15 +68,15 @@ def function(sysfs: Sysfs, path: str) -> Function | None:
         return None
     # the driver decides first: the numbers of functions differ between versions of XRT
     if sysfs.exists(f"{path}/{pci_ids.USER_FILE}") or pci.driver == pci_ids.USER_DRIVER:
-        return Function(Role.USER, pci)
+        return XrtFunction(Role.USER, pci)
     if sysfs.exists(f"{path}/{pci_ids.MANAGEMENT_FILE}") or pci.driver == pci_ids.MANAGEMENT_DRIVER:
-        return Function(Role.MANAGEMENT, pci)
+        return XrtFunction(Role.MANAGEMENT, pci)
     if pci.driver == pci_ids.AMI_DRIVER:
-        return Function(Role.CONTROL, pci)
+        return XrtFunction(Role.CONTROL, pci)
     if pci_ids.is_user(pci.vendor, pci.device):
-        return Function(Role.USER, pci)
+        return XrtFunction(Role.USER, pci)
     if pci_ids.is_management(pci.vendor, pci.device):
-        return Function(Role.MANAGEMENT, pci)
+        return XrtFunction(Role.MANAGEMENT, pci)
     return None
 
 

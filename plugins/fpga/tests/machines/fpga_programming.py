@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devhost_fpga.model import FpgaSysfs, Interface, Kind, Reading, Slot, Unit
+from devhost_fpga.model import DeviceKind, FpgaSysfs, Interface, Reading, Slot, Unit
 from devhost_fpga.options import Program
-from devhost_fpga.programming.loader import Engines, Verdict
+from devhost_fpga.programming.loader import Engines, ProgrammingResult
 from devhost_fpga.programming.programmer import PATIENCE, Clock, Programmer
 
 from devhost.backend import Device
@@ -74,23 +74,25 @@ class FakeKernel:
     """
 
     root: Path
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    verdicts: dict[int, ProgrammingResult] = field(default_factory=dict)
     shows: str = AFU
     state: str = "operating"
     requests: list[Mapping[str, Any]] = field(default_factory=list)
     meanwhile: Callable[[], None] = lambda: None
 
-    def __call__(self, request: Mapping[str, Any], descriptors: Collection[int], patience: float) -> Verdict:
+    def __call__(
+        self, request: Mapping[str, Any], descriptors: Collection[int], patience: float
+    ) -> ProgrammingResult:
         assert patience > 0
         self.requests.append(request)
         self.meanwhile()
         if request["do"] == "firmware":
             (self.root / MANAGER[1:] / "state").write_text(f"{self.state}\n")
-            return self.verdicts.get(0, Verdict())
+            return self.verdicts.get(0, ProgrammingResult())
         assert list(descriptors) == [request["file"]]
         os.fstat(request["file"])  # it is open
         port = int(request["port"])
-        verdict = self.verdicts.get(port, Verdict())
+        verdict = self.verdicts.get(port, ProgrammingResult())
         if not verdict.step:
             show(self.root, port, self.shows)
         return verdict
@@ -146,19 +148,19 @@ class Machine:
             Slot(Interface.DFL, ENGINE, port, f"{CARD}/dfl-port.{port}", interface) for port in range(ports)
         )
         claims = {"fpga:0000:3b:00.0", *(f"fpga:0000:3b:00.0/port{port}" for port in range(ports))}
-        return Unit(Device(name, {"kind": Kind.REGION.value}, frozenset(claims)), slots=slots)
+        return Unit(Device(name, {"kind": DeviceKind.REGION.value}, frozenset(claims)), slots=slots)
 
     def af(self, port: int) -> Unit:
         """One port of the card as a device."""
         slot = self.region(port + 1).slots[port]
         claims = frozenset({f"fpga:0000:3b:00.0/port{port}"})
-        return Unit(Device(f"0000:3b:00.0-port{port}", {"kind": Kind.AF.value}, claims), slots=(slot,))
+        return Unit(Device(f"0000:3b:00.0-port{port}", {"kind": DeviceKind.AF.value}, claims), slots=(slot,))
 
     def chip(self, interface: str = "", name: str = "fpga-full") -> Unit:
         """A chip behind an fpga_manager with the ``firmware`` file, or a region of it."""
         slot = Slot(Interface.FIRMWARE, MANAGER, interface_id=interface)
         claims = frozenset({f"fpga:{name}"})
-        return Unit(Device(name, {"kind": Kind.REGION.value}, claims), slots=(slot,))
+        return Unit(Device(name, {"kind": DeviceKind.REGION.value}, claims), slots=(slot,))
 
     def put(self, content: bytes, path: str = BITSTREAM) -> Program:
         """Puts a file onto the node; returns the options that program it."""

@@ -19,7 +19,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.purpose import PURPOSE
 from devhost.backend.sysfs import Sysfs
 
-from .amd.kfd import Node
+from .amd.kfd import KfdNode
 from .attributes import GPU, MIG, PARTITION
 from .discovery import AMD, INTEL, NVIDIA
 from .nvml.reports import Shape
@@ -351,7 +351,7 @@ def _firmware(devices: Iterable[Device], sysfs: Sysfs) -> Labels:
     return dict(counts)
 
 
-def amd(devices: Iterable[Device], source_version: str, nodes: Mapping[str, Node]) -> Labels:
+def amd(devices: Iterable[Device], source_version: str, nodes: Mapping[str, KfdNode]) -> Labels:
     """The labels of the AMD labeler: a property's value if all cards have the same, and counts of values.
 
     Args:
@@ -444,7 +444,7 @@ def _shapes(cards: Mapping[str, Card]) -> dict[str, Shape]:
     return {name: one.shape for name, one in facts.items() if isinstance(one, NvidiaFacts) and one.shape}
 
 
-def _nodes(cards: Mapping[str, Card]) -> dict[str, Node]:
+def _nodes(cards: Mapping[str, Card]) -> dict[str, KfdNode]:
     """The nodes of AMD cards in the compute topology, by id."""
     from .amd.cards import AmdFacts
 

@@ -33,7 +33,7 @@ FEW = 3
 
 
 @dataclass(slots=True)
-class _Refusal:
+class _RefusedChange:
     """What a driver refused, its reason, and when to try again."""
 
     wanted: str
@@ -53,7 +53,7 @@ class Partitioner:
         self._clock = clock
         self._changes = Changes(context.held, lambda device: device in self._offered)
         self._offered: frozenset[str] = frozenset()
-        self._refusals: dict[str, _Refusal] = {}
+        self._refusals: dict[str, _RefusedChange] = {}
 
     def withhold(self, devices: Sequence[Device]) -> list[Device]:
         """The devices of a scan, without those that are about to change."""
@@ -115,7 +115,7 @@ class Partitioner:
         except NotYet:
             raise
         except BackendError as error:
-            refusal = refusal or _Refusal(change.wanted)
+            refusal = refusal or _RefusedChange(change.wanted)
             refusal.reason = error.message
             refusal.until = self._clock() + refusal.backoff.delay()
             self._refusals[name] = refusal

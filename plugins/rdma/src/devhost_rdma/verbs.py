@@ -39,7 +39,7 @@ _LEFTOVERS: list[process.Leftover] = []
 
 
 @frozen
-class Verdict:
+class ProbeResult:
     """The result of probing one device.
 
     ``health`` is ``None`` if the result is inconclusive: the device disappeared, permission was denied, or
@@ -87,7 +87,7 @@ class Verbs:
         """Whether pyverbs is installed for the Python that runs; it is not imported."""
         return find_spec("pyverbs") is not None
 
-    def probe(self, names: Sequence[str]) -> Mapping[str, Verdict]:
+    def probe(self, names: Sequence[str]) -> Mapping[str, ProbeResult]:
         """Opens, queries and closes each RDMA device (``mlx5_0``). Never raises.
 
         Blocks at most for the deadline and the grace. Devices after one that hangs are not in the answer.
@@ -122,12 +122,12 @@ class Verbs:
         return verdicts
 
 
-def judge(output: str, now: float = 0.0) -> dict[str, Verdict]:
+def judge(output: str, now: float = 0.0) -> dict[str, ProbeResult]:
     """The verdicts in the output of the probing process, one JSON object per line; other lines are ignored.
 
     ``now`` is when the process was killed, in monotonic seconds.
     """
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, ProbeResult] = {}
     asked: dict[str, float] = {}
     for line in output.splitlines():
         try:
@@ -141,27 +141,27 @@ def judge(output: str, now: float = 0.0) -> dict[str, Verdict]:
             continue  # the last line of a process that was killed
     for name, since in asked.items():
         if name not in verdicts and now - since >= HUNG:
-            verdicts[name] = Verdict(unhealthy(f"verbs did not answer within {now - since:.0f} s"))
+            verdicts[name] = ProbeResult(unhealthy(f"verbs did not answer within {now - since:.0f} s"))
     return verdicts
 
 
-def _verdict(answer: Mapping[str, Any]) -> Verdict:
+def _verdict(answer: Mapping[str, Any]) -> ProbeResult:
     if "error" in answer:
         code = answer.get("errno")
         text = " ".join(str(answer["error"]).split())[:200]
         if code in _GONE:
-            return Verdict(None, note=f"it is going away: {text}")
+            return ProbeResult(None, note=f"it is going away: {text}")
         if code in _FORBIDDEN:
-            return Verdict(None, note=f"permission denied: {text}")
+            return ProbeResult(None, note=f"permission denied: {text}")
         what = "cannot be opened" if answer.get("step") == "open" else "does not answer"
-        return Verdict(unhealthy(f"{what}: {text}"))
+        return ProbeResult(unhealthy(f"{what}: {text}"))
     if "ports" not in answer:
-        return Verdict(None, note="libibverbs does not know it")
-    return Verdict(HEALTHY)
+        return ProbeResult(None, note="libibverbs does not know it")
+    return ProbeResult(HEALTHY)
 
 
-def _all(names: Sequence[str], note: str) -> dict[str, Verdict]:
-    return dict.fromkeys(names, Verdict(None, note=note))
+def _all(names: Sequence[str], note: str) -> dict[str, ProbeResult]:
+    return dict.fromkeys(names, ProbeResult(None, note=note))
 
 
 def _cause(stderr: str, status: int) -> str:

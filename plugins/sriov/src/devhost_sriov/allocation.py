@@ -21,7 +21,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.infiniband import Node, Role, nodes_below, rdma_cm_node
 from devhost.backend.sysfs import Sysfs, natural
 
-from .model import VGPU_TYPE, Function, Kind
+from .model import VGPU_TYPE, Function, FunctionKind
 from .options import KUBEVIRT, RDMA, VHOST_NET, SriovUse
 
 CONTAINER, IOMMU = "/dev/vfio/vfio", "/dev/iommu"
@@ -358,14 +358,14 @@ def document(
     if not function.is_network:
         return None
     place = {
-        "pci-address": "" if function.kind is Kind.SCALABLE else function.address,
+        "pci-address": "" if function.kind is FunctionKind.SCALABLE else function.address,
         "pf-pci-address": function.parent,
         "representor-device": representor,
     }
     vdpa = function.vdpa
     if vdpa is not None and vdpa.type and (path := vdpa_path(sysfs, function)):
         return _document("vdpa", place | {"parent-device": vdpa.name, "driver": vdpa.type, "path": path})
-    if function.kind is Kind.SCALABLE:
+    if function.kind is FunctionKind.SCALABLE:
         return None
     rdma = ",".join(rdma_devices(sysfs, function)) if use.rdma else ""
     vhost = VHOST_NET_NODE if use.vhost_net else ""

@@ -15,7 +15,7 @@ from devhost.backend.purpose import (
     purpose_attribute,
 )
 
-from .model import ETHERNET, INFINIBAND, VDPA_TYPES, Facts, Function, Interface, Kind, Snapshot
+from .model import ETHERNET, INFINIBAND, VDPA_TYPES, Facts, Function, FunctionKind, Interface, Snapshot
 from .netlink import MODES
 
 LINK_TYPES = {ETHERNET: "ether", INFINIBAND: "infiniband"}
@@ -29,7 +29,7 @@ ATTRIBUTES = {
         str,
         "physical, virtual or scalable function, or mediated device",
         "vf",
-        words=tuple(kind.value for kind in Kind),
+        words=tuple(kind.value for kind in FunctionKind),
     ),
     PURPOSE: purpose_attribute(NODE_NETWORK, NODE_STORAGE, FABRIC_MANAGEMENT),
     "vendor": Attribute(str, "vendor id of the PCI function", "8086", hex=True),
@@ -216,4 +216,4 @@ def _state(interface: Interface | None) -> str:
 
 def _mode(physical: Function) -> str:
     """The switch mode by sysfs alone: only a switch in use has representors."""
-    return "switchdev" if physical.kind is Kind.PHYSICAL and physical.representors else ""
+    return "switchdev" if physical.kind is FunctionKind.PHYSICAL and physical.representors else ""

@@ -40,7 +40,7 @@ from .attributes import ATTRIBUTES, NO_NAMED_FILES, NamedFiles, of_function
 from .bursts import BurstWait
 from .health import Lacks, Readiness, verdict, without_heartbeat
 from .in_use import UNKNOWN, in_use
-from .model import VGPU_TYPE, Facts, Function, Interface, Kind, Snapshot
+from .model import VGPU_TYPE, Facts, Function, FunctionKind, Interface, Snapshot
 from .network import Network
 from .options import SriovOptions, SriovUse
 from .pci_bus import Bus
@@ -318,7 +318,7 @@ class Sriov(Backend):
     def _claims(self, function: Function) -> frozenset[str]:
         """Claims of a function: itself, and its IOMMU group if a program gets that."""
         nodes = {claim.node(path) for path in own_nodes(self._sysfs, function)}
-        if function.kind is Kind.SCALABLE:
+        if function.kind is FunctionKind.SCALABLE:
             return frozenset((claim.auxiliary(function.id), *nodes))
         own = {claim.pci(function.address), *nodes}
         if function.uses_vfio and (group := function.iommu_group).isascii() and group.isdecimal():
@@ -328,7 +328,7 @@ class Sriov(Backend):
 
 def _is_mediated(device: Device) -> bool:
     """Whether this is a mediated device, not a function."""
-    return device.attributes.get("kind") == Kind.MEDIATED
+    return device.attributes.get("kind") == FunctionKind.MEDIATED
 
 
 def _some(names: Sequence[str], few: int = 3) -> str:

@@ -18,7 +18,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF, Sysfs, function_path
 
 from . import allocation
-from .model import Function, Interface, Kind, Snapshot
+from .model import Function, FunctionKind, Interface, Snapshot
 from .options import KUBEVIRT, PERMISSIONS, RDMA, VHOST_NET
 from .scan import MAX_PLACES
 
@@ -40,7 +40,7 @@ def verdict(function: Function, physical: Function | None, lack: str, *, ignore_
     ``physical`` is its physical function; ``lack`` is why a container cannot get it now. A port without
     carrier makes it unhealthy, unless ``ignore_ports``.
     """
-    if function.kind is not Kind.PHYSICAL and physical is None:
+    if function.kind is not FunctionKind.PHYSICAL and physical is None:
         return unhealthy(f"its physical function {function.parent} is gone")
     if not function.driver:
         return unhealthy("no driver is bound to it")

@@ -27,7 +27,7 @@ from devhost.backend.sysfs import BDF, Sysfs, pci_path, pcie_path
 
 from .allocation import CONTAINER
 from .health import missing_node
-from .model import Kind
+from .model import FunctionKind
 from .options import RDMA, VHOST_NET
 from .scan import MDEV_BUS
 
@@ -63,7 +63,7 @@ class Mediated:
     def attributes(self) -> dict[str, AttributeValue]:
         """Its attributes, for ``where``."""
         texts = {
-            "kind": Kind.MEDIATED.value,
+            "kind": FunctionKind.MEDIATED.value,
             "uuid": self.uuid,
             "mdevUUID": self.uuid,
             "mdevType": self.type,

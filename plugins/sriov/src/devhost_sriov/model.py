@@ -34,7 +34,7 @@ Vendor-Specific VFIO Framework"."""
 _PASSED_ON = re.compile(r"(?:.*[-_])?vfio(?:[-_].*)?|uio_pci_generic|igb_uio|uio_dfl")
 
 
-class Kind(StrEnum):
+class FunctionKind(StrEnum):
     """The kind of a function, with the values of the attribute ``kind``."""
 
     PHYSICAL = "pf"
@@ -129,7 +129,7 @@ class Function:
     """
 
     id: str
-    kind: Kind
+    kind: FunctionKind
     path: str
     address: str
     vendor: str = ""
@@ -161,7 +161,7 @@ class Function:
     @property
     def pci_path(self) -> str:
         """The directory of its PCI function."""
-        return self.path.rpartition("/")[0] if self.kind is Kind.SCALABLE else self.path
+        return self.path.rpartition("/")[0] if self.kind is FunctionKind.SCALABLE else self.path
 
     @property
     def is_network(self) -> bool:
@@ -211,7 +211,7 @@ class Snapshot:
 
 
 _Port = tuple[str, int]
-"""A value of :class:`Kind` and a number, from the name of a port."""
+"""A value of :class:`FunctionKind` and a number, from the name of a port."""
 
 
 def representors(functions: Mapping[str, Function], strays: Iterable[Interface]) -> dict[str, Interface]:
@@ -227,7 +227,7 @@ def representors(functions: Mapping[str, Function], strays: Iterable[Interface])
     found: dict[str, Interface] = {}
     for function in functions.values():
         physical = functions.get(function.parent)
-        number = function.vf_index if function.kind is Kind.VIRTUAL else function.sf_number
+        number = function.vf_index if function.kind is FunctionKind.VIRTUAL else function.sf_number
         if physical is None or number is None:
             continue
         if physical.id not in ports:
@@ -254,7 +254,7 @@ def _ports(interfaces: Iterable[Interface], physical: Function) -> dict[_Port, I
         if port is None or port["controller"]:
             continue
         if port["old"]:
-            own[Kind.VIRTUAL.value, int(port["old"])] = interface
+            own[FunctionKind.VIRTUAL.value, int(port["old"])] = interface
         elif port["kind"]:
             key = (port["kind"], int(port["number"]))
             if port["pf"] == physical.address[-1]:

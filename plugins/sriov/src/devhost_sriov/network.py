@@ -25,7 +25,7 @@ from devhost.backend.sysfs import Sysfs, is_live
 from devhost.backend.traffic import NetFiles, Traffic, carriers, kubelet_addresses, normal
 
 from .in_use import UNKNOWN
-from .model import Facts, Function, Kind, Snapshot
+from .model import Facts, Function, FunctionKind, Snapshot
 from .netlink import Devlink, Kernel, Switch, VfMacs
 
 T = TypeVar("T")
@@ -219,11 +219,11 @@ class Network:
         physical = snapshot.physical_of(function) or function
         switch = self._devlink.switches.get(physical.id, _NO_SWITCH)
         mac = representor = ""
-        if function.kind is Kind.VIRTUAL and function.vf_index is not None:
+        if function.kind is FunctionKind.VIRTUAL and function.vf_index is not None:
             representor = switch.virtual.get(function.vf_index, "")
             macs = [self._macs[one.name] for one in physical.interfaces if one.name in self._macs]
             mac = macs[0].get(function.vf_index, "") if macs else ""
-        elif function.kind is Kind.SCALABLE and function.sf_number is not None:
+        elif function.kind is FunctionKind.SCALABLE and function.sf_number is not None:
             representor = switch.scalable.get(function.sf_number, "")
         return Facts(switch.mode, mac, switch.profile, representor, self._in_use(function, busy))
 

@@ -31,8 +31,8 @@ from .model import (
     REPRESENTOR,
     VGPU_TYPE,
     Function,
+    FunctionKind,
     Interface,
-    Kind,
     Snapshot,
     Vdpa,
     is_passed_on,
@@ -93,9 +93,9 @@ class FunctionReader:
         has_vfio_device = bool(driver) and sysfs.exists(f"{path}/vfio-dev")
         total = None
         if BDF.fullmatch(parent):
-            kind = Kind.VIRTUAL
+            kind = FunctionKind.VIRTUAL
         else:
-            kind, parent = Kind.PHYSICAL, ""
+            kind, parent = FunctionKind.PHYSICAL, ""
             total = _positive(sysfs.integer(f"{path}/sriov_totalvfs"))
             if not (total or has_vfio_device or _is_offered(pci_class, driver)):
                 return None
@@ -148,7 +148,7 @@ class FunctionReader:
         rdma_devices = self._rdma_devices(path)
         return Function(
             id=name,
-            kind=Kind.SCALABLE,
+            kind=FunctionKind.SCALABLE,
             path=path,
             address=address,
             vendor=sysfs.hexadecimal(f"{below}/vendor"),
@@ -164,7 +164,7 @@ class FunctionReader:
             rdma_devices=rdma_devices,
             vdpa=vdpa,
             pkey=self._pkey(path, rdma_devices),
-            files=self._named(path, Kind.SCALABLE),
+            files=self._named(path, FunctionKind.SCALABLE),
             inode=inode,
         )
 
@@ -240,9 +240,9 @@ class FunctionReader:
         names.discard("")
         return tuple(sorted(names, key=natural))
 
-    def _named(self, path: str, kind: Kind) -> tuple[tuple[str, str], ...]:
+    def _named(self, path: str, kind: FunctionKind) -> tuple[tuple[str, str], ...]:
         """The files that the configuration names, with their content."""
-        names = self._files.own | (self._files.physical if kind is Kind.PHYSICAL else frozenset())
+        names = self._files.own | (self._files.physical if kind is FunctionKind.PHYSICAL else frozenset())
         found = ((name, self._sysfs.sysattr(path, name)) for name in sorted(names) if not _waits(name))
         return tuple((name, text) for name, text in found if text)
 
@@ -440,7 +440,7 @@ class Scan:
 
 
 def _is_virtual(function: Function | None) -> bool:
-    return function is not None and function.kind is Kind.VIRTUAL
+    return function is not None and function.kind is FunctionKind.VIRTUAL
 
 
 def _are_same(before: Mapping[str, _Known], now: Mapping[str, _Known]) -> bool:
@@ -461,7 +461,7 @@ def _put_together(known: Mapping[str, _Known]) -> dict[str, Function]:
     scalable: dict[str, int] = {}
     for function in functions:
         if function.parent:
-            counts = virtual if function.kind is Kind.VIRTUAL else scalable
+            counts = virtual if function.kind is FunctionKind.VIRTUAL else scalable
             counts[function.parent] = counts.get(function.parent, 0) + 1
     found: dict[str, Function] = {}
     for function in sorted(functions, key=lambda one: (one.address, natural(one.id))):

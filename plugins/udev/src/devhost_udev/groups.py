@@ -27,7 +27,7 @@ from .allocation import NO_USB_DEVICE, also_at, is_usb_device
 from .attributes import NUMBER
 from .facts import node_claims
 from .ids import RANKS, apart, fit, joined, ranked
-from .members import Function, Hardware, Pairing, Part, Paths, Row, last_number, outside_dev
+from .members import Contribution, Function, Hardware, Pairing, Paths, Row, last_number, outside_dev
 from .options import Group, GroupMount, Member, is_glob
 from .scan import Record, Scan
 
@@ -157,7 +157,7 @@ class Assembled:
 
     device: Device
     group: Group
-    parts: tuple[Part, ...]
+    parts: tuple[Contribution, ...]
     mounts: Sequence[tuple[GroupMount, str]]
     first: Attributes
     nodes: Mapping[str, Attributes]
@@ -174,7 +174,7 @@ class Assembled:
         env = templates.variables(self.group.env, self.first, index)
         return Edits(tuple(nodes), tuple(filter(None, mounts)), env)
 
-    def _nodes(self, part: Part, index: int) -> Iterator[DeviceNode]:
+    def _nodes(self, part: Contribution, index: int) -> Iterator[DeviceNode]:
         permissions = part.member.permissions if isinstance(part.member, Member) else "rw"
         wanted = _container_path(part)
         for node, below in part.target.nodes:
@@ -268,7 +268,7 @@ class Groups:
                     return _described(node, record) | (function.attributes if function else {})
         return {}
 
-    def _place_of(self, part: Part) -> str:
+    def _place_of(self, part: Contribution) -> str:
         """The id of a node by the PCI function that ``at`` names; empty if it has another."""
         node = part.target.nodes[0][0]
         function, record = self._pairing.function(part.member, node), self._scan.by_node.get(node)
@@ -366,7 +366,7 @@ def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
 
 
 def _flaws(
-    parts: Sequence[Part],
+    parts: Sequence[Contribution],
     mounts: Iterable[tuple[GroupMount, str]],
     first: Attributes,
     known: Mapping[str, Attributes],
@@ -403,7 +403,7 @@ def _flaws(
             yield f"{printable(source)} would be at {printable(path)} in the container, {unfit}"
 
 
-def _container_path(part: Part) -> str:
+def _container_path(part: Contribution) -> str:
     """The ``containerPath`` of a member, as configured."""
     return part.member.container_path if isinstance(part.member, Member) else ""
 

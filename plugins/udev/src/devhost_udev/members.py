@@ -35,7 +35,7 @@ _PLUGGED = frozenset({"i2c", "mdev", "mmc", "spi"})
 
 
 @frozen
-class Place:
+class TreePosition:
     """The place of a node in the device tree.
 
     ``unit`` is the directory of its unit in sysfs. ``chip`` is the nearest PCI function or USB device, which
@@ -85,7 +85,7 @@ class Hardware:
         """Clears the cache."""
         self._tree.forget()
 
-    def place(self, sys_path: str) -> Place | None:
+    def place(self, sys_path: str) -> TreePosition | None:
         """The place of the device at ``sys_path``; ``None`` if it is on no hardware.
 
         That is the case for devices of a class below ``/sys/devices/virtual``, and nodes that are not in
@@ -103,15 +103,15 @@ class Hardware:
         numa = next((int(text) for text in texts if text.isdecimal()), None)
         return Function(path, vendor, device, numa)
 
-    def _placed(self, chain: Sequence[Kobject]) -> Place | None:
+    def _placed(self, chain: Sequence[Kobject]) -> TreePosition | None:
         unit = _unit(chain)
         if unit is None:
             return None
         chip = next((k.path for k in chain if _is_chip(k)), "")
-        return Place(unit.path, chip, frozenset(k.path for k in chain))
+        return TreePosition(unit.path, chip, frozenset(k.path for k in chain))
 
 
-def closeness(one: Place | None, other: Place | None) -> int:
+def closeness(one: TreePosition | None, other: TreePosition | None) -> int:
     """How many ancestors two nodes on the same hardware have in common; 0 for nodes on different hardware.
 
     One unit may be part of the other, such as an I2C bus of a graphics card. Other units are different
@@ -258,7 +258,7 @@ def outside_dev(path: str) -> bool:
 
 
 @frozen
-class Part:
+class Contribution:
     """What one member contributes to one of the group's devices."""
 
     member: Member | UsbMember
@@ -289,7 +289,7 @@ class Part:
 class Row:
     """One device of a group. ``leader`` is the target that distinguishes it from others, if any."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Contribution, ...]
     leader: Target | None
 
 
@@ -408,7 +408,7 @@ class Pairing:
             return None
         return self._hardware.function(templates.fill(member.at, record.device.attributes, 0))
 
-    def _place(self, member: Member | UsbMember, target: Target) -> Place | None:
+    def _place(self, member: Member | UsbMember, target: Target) -> TreePosition | None:
         node = target.nodes[0][0]
         if function := self.function(member, node):
             return self._hardware.place(function.path)
@@ -558,7 +558,7 @@ def _limit(column: _Column) -> str:
     return f" (limit: {column.limit or 1})"
 
 
-def _lacks(column: _Column, leader: Target, place: Place | None, nowhere: str, *, taken: bool) -> str:
+def _lacks(column: _Column, leader: Target, place: TreePosition | None, nowhere: str, *, taken: bool) -> str:
     """Why a row has no node of a member on its hardware; ``nowhere`` is a node that is on no hardware."""
     wanted, first = column.member.title, leader.path
     if place is None:
@@ -572,7 +572,7 @@ def _lacks(column: _Column, leader: Target, place: Place | None, nowhere: str, *
 def _row(columns: Iterable[_Column], found: Mapping[int, Sequence[Target]], leader: _Column | None) -> Row:
     parts = [(column, target) for column in columns for target in found.get(id(column), ())]
     first = next((t for c, t in parts if (c is leader if leader else c.varies)), None)
-    return Row(tuple(Part(column.member, target) for column, target in parts), first)
+    return Row(tuple(Contribution(column.member, target) for column, target in parts), first)
 
 
 def _height(columns: Sequence[_Column]) -> int:

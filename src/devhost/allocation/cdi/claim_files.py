@@ -31,7 +31,7 @@ from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
-from devhost.planning.amounts import Part
+from devhost.planning.amounts import CapacityUse
 from devhost.runtime.log import get
 from devhost.runtime.worker import FILE_DEADLINE
 
@@ -236,10 +236,10 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
     )
 
 
-def _part(text: str) -> Part:
+def _part(text: str) -> CapacityUse:
     name, _, amounts = text.partition(":")
     amount, _, total = amounts.partition("/")
-    return Part(name, int(amount), int(total))
+    return CapacityUse(name, int(amount), int(total))
 
 
 class ClaimDirectory(OwnedDirectory):
@@ -298,7 +298,7 @@ class _Write:
 
 
 @dataclass(slots=True)
-class _Known:
+class _ClaimFile:
     """A file as this process wrote or read it."""
 
     place: ClaimDirectory
@@ -310,7 +310,7 @@ class _Known:
 class _Records(Mapping[str, ClaimRecord]):
     """The records among files, without a copy."""
 
-    def __init__(self, known: Mapping[str, _Known]) -> None:
+    def __init__(self, known: Mapping[str, _ClaimFile]) -> None:
         self._known = known
 
     def __getitem__(self, uid: str) -> ClaimRecord:
@@ -349,12 +349,12 @@ class ClaimFiles:
         self._drivers: dict[str, ClaimFiles] = {}
         self._first: dict[str, str] = {}
         """The driver whose file has the name without a driver, by the claim's uid."""
-        self._all: Sequence[_Known] = ()
+        self._all: Sequence[_ClaimFile] = ()
         """What was read last, of every driver."""
         self._boot_id = boot_id
         self._boot = ""
         """The id of this boot, once it has been read."""
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _ClaimFile] = {}
         self.records: Mapping[str, ClaimRecord] = _Records(self._known)
         """What this process has written or read and not removed, by the claim's uid; it follows changes."""
         self._hanging: dict[str, _Write] = {}
@@ -413,7 +413,7 @@ class ClaimFiles:
 
         A file that is no record is left alone: another version of devhost may have written it.
         """
-        found: list[_Known] = []
+        found: list[_ClaimFile] = []
         for place in self._files.directories:
             found += await self._files.run(f"read {place.directory}", self._read_all, place)
         records = []
@@ -448,7 +448,7 @@ class ClaimFiles:
                 return known.record
         return None
 
-    async def _take(self, known: _Known) -> None:
+    async def _take(self, known: _ClaimFile) -> None:
         """Takes a file that was read."""
         record = known.record
         if self._metadata is not None and record.metadata:
@@ -485,7 +485,7 @@ class ClaimFiles:
             with suppress(EnvironmentFailure):
                 await self._remove_metadata(uid, record)
             raise
-        self._known[uid] = _Known(place, path.name, data, record)
+        self._known[uid] = _ClaimFile(place, path.name, data, record)
 
     async def _write(self, uid: str, place: ClaimDirectory, path: Path, data: bytes) -> None:
         write = self._hanging[uid] = _Write(place, path.name, data)
@@ -606,11 +606,11 @@ class ClaimFiles:
         """Where a claim's file may be; nowhere for what is no uid."""
         return (self._current, *self._files.former) if is_uid(uid) else ()
 
-    def _read_all(self, place: ClaimDirectory) -> list[_Known]:
+    def _read_all(self, place: ClaimDirectory) -> list[_ClaimFile]:
         place.remove_unfinished()
         return list(self._records(place))
 
-    def _records(self, place: ClaimDirectory) -> Iterator[_Known]:
+    def _records(self, place: ClaimDirectory) -> Iterator[_ClaimFile]:
         for name, uid in place.files():
             try:
                 data = place.read_file(name)
@@ -624,14 +624,14 @@ class ClaimFiles:
                 place.remove_file(name)
                 log.info("removed the claim file of an earlier boot", claim=str(found[0].claim), uid=uid)
             else:
-                yield _Known(place, name, data, found[0])
+                yield _ClaimFile(place, name, data, found[0])
 
-    def _read(self, place: ClaimDirectory, uid: str) -> _Known | None:
+    def _read(self, place: ClaimDirectory, uid: str) -> _ClaimFile | None:
         for name in self._names(place, uid):
             data = place.read_file(name)
             found = parsed(data, uid)
             if found is not None and found[1] == _boot(self._boot_id) and self._is_own(found[0]):
-                return _Known(place, name, data, found[0])
+                return _ClaimFile(place, name, data, found[0])
         return None
 
     def _remove(self, place: ClaimDirectory, uid: str) -> bool:

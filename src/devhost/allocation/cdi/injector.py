@@ -57,7 +57,7 @@ uses are removed."""
 
 
 @frozen
-class _Unit:
+class _CdiDevice:
     """One name in the specification: its devices, and what they add to a container.
 
     ``runner`` is the backend that answered, ``terms`` are those on which a container gets the devices.
@@ -79,8 +79,8 @@ class _Rendered:
     injection: CdiInjection
     granted: Granted
     terms: Terms
-    whole: _Unit
-    single: Mapping[str, _Unit]
+    whole: _CdiDevice
+    single: Mapping[str, _CdiDevice]
 
     @property
     def lasting(self) -> bool:
@@ -127,8 +127,8 @@ class CdiInjection:
         self._unhealthy: Collection[str] = ()
         self._share_of: Mapping[str, Fraction] = {}
         """The share of each device that one token gives, if the backend uses it."""
-        self._units: dict[str, _Unit] = {}
-        self._sets: dict[str, _Unit] = {}
+        self._units: dict[str, _CdiDevice] = {}
+        self._sets: dict[str, _CdiDevice] = {}
         self._set_of: dict[str, str] = {}
         """The set that a container got, by its tokens; empty if it got single devices."""
         self._adopted: frozenset[str] | None = None
@@ -318,7 +318,7 @@ class CdiInjection:
             return False
         return kind == self.kind and all(found.get(name) == edits[name] for name in names)
 
-    def _known(self, devices: Sequence[Device], by_one: Mapping[str, Terms]) -> dict[str, _Unit]:
+    def _known(self, devices: Sequence[Device], by_one: Mapping[str, Terms]) -> dict[str, _CdiDevice]:
         """The known edits of the devices that have not changed since they were rendered."""
         runner, known = self._backend.runner, {}
         for device in devices:
@@ -327,7 +327,7 @@ class CdiInjection:
                 known[device.id] = unit
         return known
 
-    def _single(self, devices: tuple[Device, ...], terms: Terms) -> _Unit:
+    def _single(self, devices: tuple[Device, ...], terms: Terms) -> _CdiDevice:
         return self._unit(devices, self._backend.ask(devices, terms), terms)
 
     def _by_one_token(self, device: str, terms: Terms) -> Terms:
@@ -339,10 +339,10 @@ class CdiInjection:
         """A device in the name of a set, with the share that the container has of it."""
         return device if share in (None, self._share_of.get(device)) else f"{device}*{share}"
 
-    def _unit(self, devices: tuple[Device, ...], granted: Granted, terms: Terms) -> _Unit:
+    def _unit(self, devices: tuple[Device, ...], granted: Granted, terms: Terms) -> _CdiDevice:
         runner = self._backend.runner
         found = rendered(granted, runner.context.root)
-        return _Unit(devices, found.edits, runner, terms, found.seen)
+        return _CdiDevice(devices, found.edits, runner, terms, found.seen)
 
     async def _look(self) -> None:
         """Finds out what is outdated, and which devices the names of an earlier run belong to."""
@@ -379,7 +379,7 @@ class CdiInjection:
             known = name in self._sets or name in self._guessed or (len(counts) == 1 and not shares)
             if name in unknown or not known:
                 devices = tuple(present.get(device, Device(device)) for device in counts)
-                earlier = self._sets.get(name, _Unit((), spec.withheld("not rendered yet")))
+                earlier = self._sets.get(name, _CdiDevice((), spec.withheld("not rendered yet")))
                 self._sets[name] = replace(earlier, devices=devices, terms=Terms(shares=shares))
                 self._guessed.add(name)
         self._guessed &= held
@@ -499,12 +499,12 @@ class CdiInjection:
             else:
                 self._fail(devices[0], reason, claimed, held=devices[0].id in held)
 
-    def _is_needless(self, whole: _Unit) -> bool:
+    def _is_needless(self, whole: _CdiDevice) -> bool:
         """Whether the names of single devices give a container the same."""
         single = {device.id: self._units[device.id] for device in whole.devices if device.id in self._units}
         return _adds_up(single, whole, len(whole.devices))
 
-    def _take(self, units: Mapping[str, _Unit]) -> None:
+    def _take(self, units: Mapping[str, _CdiDevice]) -> None:
         self._units |= units
         for device in units:
             if self._failures.pop(device, None) is not None:
@@ -606,7 +606,7 @@ class CdiInjection:
         gone = [device for device in devices if device not in present]
         return spec.withheld(spec.gone(gone)) if gone else edits
 
-    def _of_set(self, unit: _Unit) -> ContainerEdits:
+    def _of_set(self, unit: _CdiDevice) -> ContainerEdits:
         """What the name of a set gives; one of an earlier run may be of a container that no list names."""
         if unit.devices or not unit.outdated or not self._inventory.allocations.everything.known:
             return self._unless_gone(unit.edits, [device.id for device in unit.devices])
@@ -642,23 +642,23 @@ class CdiInjection:
             self._file, self._text, self._on_disk, self.failure = file, text, content, ""
 
 
-def _earlier(devices: tuple[Device, ...], edits: ContainerEdits) -> _Unit:
+def _earlier(devices: tuple[Device, ...], edits: ContainerEdits) -> _CdiDevice:
     """What an earlier run wrote: it is rendered again as soon as its devices are known."""
     seen = recorded(edits)
-    return _Unit(devices, edits, seen=seen or {}, outdated=seen is None)
+    return _CdiDevice(devices, edits, seen=seen or {}, outdated=seen is None)
 
 
-def _is_certain(unit: _Unit, devices: Sequence[Device], claimed: Collection[str]) -> bool:
+def _is_certain(unit: _CdiDevice, devices: Sequence[Device], claimed: Collection[str]) -> bool:
     """Whether what a unit gives is still its devices': unchanged, and claimed by no other device."""
     return not unit.outdated and is_own(unit.seen, claims_of(devices), claimed)
 
 
-def _current(unit: _Unit, devices: Sequence[Device], runner: BackendRunner, terms: Terms) -> bool:
+def _current(unit: _CdiDevice, devices: Sequence[Device], runner: BackendRunner, terms: Terms) -> bool:
     same = unit.runner is runner and unit.terms == terms and not unit.outdated
     return same and all(map(operator.is_, unit.devices, devices))
 
 
-def _adds_up(single: Mapping[str, _Unit], whole: _Unit, devices: int) -> bool:
+def _adds_up(single: Mapping[str, _CdiDevice], whole: _CdiDevice, devices: int) -> bool:
     """Whether a container that gets single devices has the same as one that gets them together."""
     if len(single) < devices:
         return False

@@ -18,11 +18,11 @@ from operator import attrgetter, is_
 
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
-from devhost.allocation.leases import State
-from devhost.allocation.timing import NODE, Timing
+from devhost.allocation.leases import LeaseState
+from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.model import Device, Holder
 from devhost.backend.threads import elsewhere
-from devhost.planning.affinity import Choice, Request, prefer
+from devhost.planning.affinity import Choice, PreferenceRequest, prefer
 from devhost.planning.affinity.policies import SCALES
 from devhost.planning.affinity.solver import Outside
 from devhost.planning.affinity.topology import Candidate, Level, Links, Place, Topology, between, natural
@@ -67,7 +67,7 @@ class PreferredAllocation:
         inventories: Inventories = dict,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
-        timing: Timing = NODE,
+        timing: AllocationTiming = NODE,
     ) -> None:
         self._inventories = inventories
         self._metrics = metrics or Metrics()
@@ -156,7 +156,7 @@ class PreferredAllocation:
             entry = entries.get(token)
             return None if entry is None or entry.stands_in else entry.unit
 
-        request = Request(candidate, available, must_include, size)
+        request = PreferenceRequest(candidate, available, must_include, size)
         ended = _ended(inventory.allocations, available, must_include)
         request = _unheld_first(request, inventory.allocations)
         if places.groups:
@@ -223,12 +223,12 @@ class PreferredAllocation:
 
     def _bound_first(
         self,
-        request: Request,
+        request: PreferenceRequest,
         places: _ResourcePlaces,
         allocations: ResourceAllocations,
         admission: Admission,
         ended: Collection[Pod],
-    ) -> Request:
+    ) -> PreferenceRequest:
         """The same request with what the container's pod can use together.
 
         That is what is bound to it already, else what no pod is bound to, in whole groups where possible.
@@ -481,14 +481,14 @@ def whole_groups(groups: Mapping[str, Sequence[str]], need: int) -> tuple[list[s
     return chosen + singles, list(left_over[-1])
 
 
-def _unheld_first(request: Request, allocations: ResourceAllocations) -> Request:
+def _unheld_first(request: PreferenceRequest, allocations: ResourceAllocations) -> PreferenceRequest:
     """The same request without tokens that a container is known to hold, if there are enough others.
 
     A kubelet offers such a token if it has lost its checkpoint. It also offers tokens that have just been
     released, which are free if its newest list shows that.
     """
     offered = frozenset(allocations.tokens()).intersection(request.available).difference(request.must_include)
-    held = {token for token in offered if allocations.leases.state(token) is not State.LACKING}
+    held = {token for token in offered if allocations.leases.state(token) is not LeaseState.LACKING}
     if not held:
         return request
     others = [token for token in request.available if token not in held]

@@ -17,7 +17,7 @@ from devhost.backend.sysfs import node_number, prefix_of
 
 from . import area
 from .trace import Access, of_python
-from .writer import Full, Kind, Writer
+from .writer import FileType, Full, Writer
 
 _LINKS = 40
 """The maximum number of links in a path, the same as in the kernel (path_resolution(7))."""
@@ -38,7 +38,7 @@ class Omission:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PhysicalFile:
     """The file at a physical path. ``target`` is the text of a link."""
 
     mode: int
@@ -59,7 +59,7 @@ class Capture:
     def __init__(self, root: Path, writer: Writer) -> None:
         self._prefix = prefix_of(root)
         self._writer = writer
-        self._places: dict[str, _Place | None] = {}
+        self._places: dict[str, _PhysicalFile | None] = {}
         self._omitted: dict[str, Omission] = {}
         self._joined: set[str] = set()
         self._avoided: set[str] = set()
@@ -152,27 +152,27 @@ class Capture:
                 here = child
         return here
 
-    def _place(self, path: str) -> _Place | None:
+    def _place(self, path: str) -> _PhysicalFile | None:
         if path in self._avoided:
             return None
         if path not in self._places:
             self._places[path] = self._look(path)
         return self._places[path]
 
-    def _look(self, path: str) -> _Place | None:
+    def _look(self, path: str) -> _PhysicalFile | None:
         real = self._prefix + path
         try:
             if path in area.OWN_PROCESS:
-                return _Place(os.stat(real).st_mode)  # noqa: PTH116 - a string, which may hold any bytes
+                return _PhysicalFile(os.stat(real).st_mode)  # noqa: PTH116 - a string, which may hold any bytes
             mode = os.lstat(real).st_mode
-            return _Place(mode, os.readlink(real) if stat.S_ISLNK(mode) else "")  # noqa: PTH115 - as above
+            return _PhysicalFile(mode, os.readlink(real) if stat.S_ISLNK(mode) else "")  # noqa: PTH115 - as above
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             self._omit(path, _why(error))
             return None
 
-    def _names(self, path: str, place: _Place) -> None:
+    def _names(self, path: str, place: _PhysicalFile) -> None:
         """Records every name in a directory: links with their targets, files without content."""
         if not area.holds_names(path):
             self._omit(f"{path}/", "its names are not about hardware")
@@ -187,7 +187,7 @@ class Capture:
                 else:
                     self._name(child, found)
 
-    def _children(self, directory: str) -> Iterator[tuple[str, _Place]]:
+    def _children(self, directory: str) -> Iterator[tuple[str, _PhysicalFile]]:
         try:
             names = sorted(os.listdir(self._prefix + directory))
         except OSError as error:
@@ -198,7 +198,7 @@ class Capture:
             if place is not None:
                 yield f"{directory}/{name}", place
 
-    def _joint(self, path: str, place: _Place) -> None:
+    def _joint(self, path: str, place: _PhysicalFile) -> None:
         """Records a link, and its target if that may be recorded."""
         self._writer.link(path, place.target)
         end = os.path.normpath(os.path.join(path.rpartition("/")[0], place.target))  # noqa: PTH118 - strings
@@ -207,20 +207,20 @@ class Capture:
         if there is not None and not there.directory:
             self._name(found, there)
 
-    def _name(self, path: str, place: _Place) -> None:
+    def _name(self, path: str, place: _PhysicalFile) -> None:
         number = self._number(path, place)
         if number:
             self.nodes[path] = number
         self._writer.name(path, f"{number}\n" if number else "")
 
-    def _number(self, path: str, place: _Place) -> str:
+    def _number(self, path: str, place: _PhysicalFile) -> str:
         """Records the number of a device node, in a plain file below ``/dev``."""
         if stat.S_ISREG(place.mode) and not (self._prefix and path.startswith("/dev/")):
             return ""
         return node_number(self._prefix + path)
 
-    def _content(self, path: str, place: _Place) -> None:
-        if self._writer.has(path, Kind.FILE, Kind.WITHHELD):
+    def _content(self, path: str, place: _PhysicalFile) -> None:
+        if self._writer.has(path, FileType.FILE, FileType.WITHHELD):
             return
         if not area.holds_content(path):
             self._omit(path, "its content is not about hardware")
@@ -239,7 +239,7 @@ class Capture:
         self._writer.file(path, area.masked(path, content))
         self._links_beside(path)
 
-    def _read(self, path: str, place: _Place) -> bytes:
+    def _read(self, path: str, place: _PhysicalFile) -> bytes:
         """The content, at most one byte more than the limit; ``OSError`` if not every user can read it."""
         if not stat.S_ISREG(place.mode):
             raise OSError("it is not a plain file")

@@ -8,7 +8,7 @@ from dataclasses import fields
 from devhost.backend.model import Device
 from devhost.backend.where import show
 from devhost.cli.scan_once import ScanResult
-from devhost.discovery.scanner import Condition
+from devhost.discovery.scanner import BackendCondition
 
 
 def differences(machine: ScanResult, tree: ScanResult) -> Iterator[str]:
@@ -29,7 +29,7 @@ def differences(machine: ScanResult, tree: ScanResult) -> Iterator[str]:
             yield from (f"{label}: {text}" for text in _apart(real[key], shown[key]))
 
 
-def _state(condition: Condition) -> str:
+def _state(condition: BackendCondition) -> str:
     return f"{condition.state} ({condition.reason})" if condition.reason else condition.state
 
 

@@ -21,7 +21,7 @@ from .capture import Capture
 from .difference import differences
 from .manifest import CONFIGURATION, MANIFEST, Recording
 from .trace import Access, of_python, tracing
-from .writer import Kind, Writer
+from .writer import FileType, Writer
 
 _NEW = "give the name of a new directory"
 
@@ -69,8 +69,8 @@ def record(
             configuration=configuration,
             loaded=loaded,
             machine=machine,
-            files=writer.count(Kind.FILE, Kind.NAME),
-            links=writer.count(Kind.LINK),
+            files=writer.count(FileType.FILE, FileType.NAME),
+            links=writer.count(FileType.LINK),
             bytes=writer.bytes,
             nodes=capture.nodes,
             omissions=capture.omissions,

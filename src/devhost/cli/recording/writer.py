@@ -19,7 +19,7 @@ class Full(Exception):
     """A limit of the tree is reached; the text names it."""
 
 
-class Kind(StrEnum):
+class FileType(StrEnum):
     """The type of an entry of the tree."""
 
     DIRECTORY = "directory"
@@ -40,44 +40,44 @@ class Writer:
     def __init__(self, tree: Path, bounds: Bounds) -> None:
         self._tree = str(tree)
         self._bounds = bounds
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, FileType] = {}
         self.bytes = 0
         self.revision = 0
 
-    def count(self, *kinds: Kind) -> int:
+    def count(self, *kinds: FileType) -> int:
         counted = Counter(self._kinds.values())
         return sum(counted[kind] for kind in kinds)
 
-    def has(self, path: str, *kinds: Kind) -> bool:
+    def has(self, path: str, *kinds: FileType) -> bool:
         return self._kinds.get(path) in kinds
 
     def directory(self, path: str) -> None:
         """Makes a directory; its parent exists already."""
-        if self._admit(path, Kind.DIRECTORY):
+        if self._admit(path, FileType.DIRECTORY):
             self._do(path, lambda: Path(self._tree + path).mkdir())
 
     def link(self, path: str, target: str) -> None:
         """Makes a link. A target that is absolute or outside becomes a relative one inside the tree."""
-        if self._admit(path, Kind.LINK):
+        if self._admit(path, FileType.LINK):
             inside = contained(path.rpartition("/")[0], target)
             self._do(path, lambda: Path(self._tree + path).symlink_to(inside))
 
     def name(self, path: str, text: str = "") -> None:
         """Makes a placeholder file."""
-        if self._admit(path, Kind.NAME, len(text)):
+        if self._admit(path, FileType.NAME, len(text)):
             self._do(path, lambda: Path(self._tree + path).write_bytes(text.encode()))
 
     def file(self, path: str, content: bytes) -> None:
         """Makes a file with content, also in place of a placeholder."""
-        if self._admit(path, Kind.FILE, len(content), instead_of=Kind.NAME):
+        if self._admit(path, FileType.FILE, len(content), instead_of=FileType.NAME):
             self._do(path, lambda: Path(self._tree + path).write_bytes(content))
 
     def withhold(self, path: str) -> None:
         """Keeps a file out of the tree, and removes its placeholder."""
-        if self._admit(path, Kind.WITHHELD, instead_of=Kind.NAME):
+        if self._admit(path, FileType.WITHHELD, instead_of=FileType.NAME):
             self._do(path, lambda: Path(self._tree + path).unlink(missing_ok=True))
 
-    def _admit(self, path: str, kind: Kind, size: int = 0, instead_of: Kind | None = None) -> bool:
+    def _admit(self, path: str, kind: FileType, size: int = 0, instead_of: FileType | None = None) -> bool:
         """Whether an entry can be made at ``path``: within the limits, and not in place of another entry."""
         known = self._kinds.get(path)
         if known is not None and known is not instead_of:

@@ -9,7 +9,7 @@ from devhost.backend.base import ContainerRequest
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, one_line, words
 from devhost.backend.model import Device, Edits
 from devhost.discovery.catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
-from devhost.discovery.timing import Timing
+from devhost.discovery.timing import DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.worker import WorkerThread
 from devhost.telemetry.metrics import Metrics, ObserverFailure
@@ -20,7 +20,7 @@ log = get(__name__)
 class HookCalls:
     """The plugins with hooks for devices of named backends."""
 
-    def __init__(self, metrics: Metrics, timing: Timing) -> None:
+    def __init__(self, metrics: Metrics, timing: DiscoveryTiming) -> None:
         self._metrics = metrics
         self._timing = timing
         self._plugins: Sequence[InstalledObserver] = ()

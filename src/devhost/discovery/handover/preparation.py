@@ -21,7 +21,7 @@ from devhost.backend.errors import AllocationError
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Edits, Health, Holder, unhealthy
 from devhost.discovery.catalog import Catalog
-from devhost.discovery.timing import NODE, Timing
+from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.planning.claims import Held, Key
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
@@ -29,7 +29,7 @@ from devhost.runtime.worker import WorkerThread
 from devhost.telemetry.metrics import Metrics
 
 from .calls import HookCalls
-from .record import Given, HandoverRecord, Row
+from .record import Given, HandedOver, HandoverRecord
 
 if TYPE_CHECKING:
     from devhost.discovery.scanner import Scanner
@@ -72,7 +72,7 @@ class Handover:
         replan: Callable[[], None],
         file: Path | None,
         alone: Callable[[], Awaitable[None]] | None = None,
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
     ) -> None:
         self._tasks = tasks
         self._hooks = HookCalls(metrics, timing)
@@ -234,5 +234,5 @@ class Handover:
         for key, given in self._used.items():
             rows.setdefault((id(given), key in self._due), (given, []))[1].append(key[1])
         await self._record.write(
-            [Row(given, used, released) for (_, released), (given, used) in rows.items()]
+            [HandedOver(given, used, released) for (_, released), (given, used) in rows.items()]
         )

@@ -40,7 +40,7 @@ class Given:
 
 
 @frozen
-class Row:
+class HandedOver:
     """The ``used`` devices of those that were given together; ``released`` is whether hooks are due."""
 
     given: Given
@@ -56,7 +56,7 @@ class HandoverRecord:
         self._worker = WorkerThread("handover-record", "the record of used devices")
         self._failure = Incident()
 
-    async def read(self) -> Sequence[Row]:
+    async def read(self) -> Sequence[HandedOver]:
         """The record of an earlier run; none if it cannot be read, which is logged."""
         if self._file is None:
             return ()
@@ -71,7 +71,7 @@ class HandoverRecord:
         log.error("the record of used devices is not read", file=str(self._file), reason=reason)
         return ()
 
-    async def write(self, rows: Sequence[Row]) -> None:
+    async def write(self, rows: Sequence[HandedOver]) -> None:
         """Replaces the record; each failure is logged once."""
         if self._file is None:
             return
@@ -88,12 +88,12 @@ class HandoverRecord:
         self._worker.close()
 
 
-def _read(file: Path) -> list[Row]:
+def _read(file: Path) -> list[HandedOver]:
     rows = json.loads(trusted.content(file, MAX_BYTES))["given"]
-    return [Row(_given(row), _texts(row["used"]), bool(row["released"])) for row in rows]
+    return [HandedOver(_given(row), _texts(row["used"]), bool(row["released"])) for row in rows]
 
 
-def _write(file: Path, rows: Sequence[Row]) -> None:
+def _write(file: Path, rows: Sequence[HandedOver]) -> None:
     content = [{"used": one.used, "released": one.released, **_row(one.given)} for one in rows]
     make_directory(file.parent, 0o700)
     replace_file(file, json.dumps({"given": content}).encode(), f".{file.stem}-", 0o600)

@@ -56,7 +56,7 @@ _OWN_NAME = re.compile(rf"{_OWN}(?:node|[0-9a-f]{{12}})\.json")
 _KEYS = ("devices", "kind", "reason", "by", "until")
 
 
-class Kind(StrEnum):
+class VerdictKind(StrEnum):
     """The kind of a verdict."""
 
     CORDON = "cordon"
@@ -70,7 +70,7 @@ class Verdict:
     """The content of a file, written at ``since`` and in force ``until``, in wall-clock seconds."""
 
     file: str
-    kind: Kind
+    kind: VerdictKind
     names: tuple[str, ...]
     reason: str
     by: str
@@ -80,7 +80,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """Why a device is unhealthy."""
-        if self.kind is Kind.CORDON:
+        if self.kind is VerdictKind.CORDON:
             return f"cordoned by {self.by}: {self.reason}"
         return f"{self.reason} ({self.by})"
 
@@ -110,7 +110,7 @@ class Flawed(DevhostError):
 
 
 @frozen
-class _Known:
+class _FileRecord:
     """What is known of a file: the last ``verdict`` in it, and what is wrong with it ``since`` some time.
 
     ``kept`` is whether that only hides the verdict, as an error of the file system does.
@@ -129,7 +129,7 @@ class VerdictDirectory:
     def __init__(self, directory: Path, root: Path) -> None:
         self.directory = directory
         self._root = root
-        self._files: dict[str, _Known] = {}
+        self._files: dict[str, _FileRecord] = {}
 
     def read(self, now: float) -> Reading:
         """What the directory has at this time, in monotonic seconds. May block.
@@ -171,7 +171,7 @@ class VerdictDirectory:
         ends = {name: end for one in verdicts for name in one.names if (end := self._end(name)) != name}
         return Reading(tuple(verdicts), flaws, ends, min(waits, default=None))
 
-    def _file(self, here: int, name: str, now: float) -> _Known | None:
+    def _file(self, here: int, name: str, now: float) -> _FileRecord | None:
         """A file of the open directory as it is now; ``None`` if it has gone."""
         before, path = self._files.get(name), self.directory / name
         last = before.verdict if before else None
@@ -182,14 +182,16 @@ class VerdictDirectory:
             if before is not None and signature is not None and signature == before.signature:
                 return before
             verdict = read_verdict(here, path, found)
-            return _Known(signature, last if verdict == last else verdict)  # one object takes less memory
+            return _FileRecord(
+                signature, last if verdict == last else verdict
+            )  # one object takes less memory
         except FileNotFoundError:
             return None
         except (Flawed, trusted.Untrusted, IsADirectoryError) as error:
             flaw = "it is a directory (remove it)" if isinstance(error, IsADirectoryError) else str(error)
-            return _Known(None, last, flaw, since)
+            return _FileRecord(None, last, flaw, since)
         except OSError as error:
-            return _Known(None, last, f"it cannot be read: {error.strerror or error}", since, kept=True)
+            return _FileRecord(None, last, f"it cannot be read: {error.strerror or error}", since, kept=True)
 
     def _end(self, name: str) -> str:
         return name if name == ALL else resolved(self._root, name)
@@ -260,11 +262,11 @@ def parsed(file: str, data: bytes, since: float) -> Verdict:
     )
 
 
-def _kind(value: Any) -> Kind:
+def _kind(value: Any) -> VerdictKind:
     try:
-        return Kind(value)
+        return VerdictKind(value)
     except ValueError:
-        raise Flawed(f"its kind is {value!r}"[:120], f"use {' or '.join(Kind)}") from None
+        raise Flawed(f"its kind is {value!r}"[:120], f"use {' or '.join(VerdictKind)}") from None
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -315,7 +317,7 @@ def is_own(verdict: Verdict) -> bool:
 
 def write(directory: Path, name: str, by: str, reason: str, until: float | None) -> Verdict:
     """Cordons a device. Raises ``Flawed`` or ``OSError``."""
-    content: dict[str, object] = {"devices": [name], "kind": Kind.CORDON, "reason": reason, "by": by}
+    content: dict[str, object] = {"devices": [name], "kind": VerdictKind.CORDON, "reason": reason, "by": by}
     if until is not None:
         content["until"] = f"{datetime.fromtimestamp(until, UTC):%Y-%m-%dT%H:%M:%SZ}"
     data = json.dumps(content).encode() + b"\n"

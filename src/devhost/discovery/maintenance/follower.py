@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.timing import NODE, Timing
+from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.watch import DirectoryWatch
 
@@ -43,7 +43,7 @@ class VerdictFollower:
         scanners: Mapping[str, Scanner],
         replan: Callable[[float | None], None],
         changed: Callable[[], None] = lambda: None,
-        timing: Timing = NODE,
+        timing: DiscoveryTiming = NODE,
         clock: Clock = LOOP_CLOCK,
         wall: Callable[[], float] = time.time,
     ) -> None:

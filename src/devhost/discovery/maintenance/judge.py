@@ -16,7 +16,7 @@ from devhost.runtime.log import get
 from devhost.runtime.text import few
 from devhost.runtime.worker import FileWorker
 
-from .files import Kind, Reading, Verdict, VerdictDirectory
+from .files import Reading, Verdict, VerdictDirectory, VerdictKind
 
 log = get(__name__)
 
@@ -124,7 +124,7 @@ class Judge:
     def forgotten(self) -> Iterator[Verdict]:
         """The cordons that are so old that they may have been forgotten."""
         now = self._wall()
-        return (one for one in self.in_force if one.kind is Kind.CORDON and one.since < now - OLD)
+        return (one for one in self.in_force if one.kind is VerdictKind.CORDON and one.since < now - OLD)
 
     def close(self) -> None:
         """Lets the thread end."""
@@ -175,7 +175,7 @@ def overrule(scanners: Mapping[str, Scanner], applied: Iterable[Applied]) -> Non
     cordons: dict[str, dict[str, Health]] = defaultdict(dict)
     reported: dict[str, dict[str, Health]] = defaultdict(dict)
     for one in applied:
-        cordoned = one.verdict.kind is Kind.CORDON
+        cordoned = one.verdict.kind is VerdictKind.CORDON
         into = cordons if cordoned else reported
         cause = Cause.CORDONED if cordoned else Cause.REPORTED
         health = sound_health(unhealthy(one.verdict.text, cause))

@@ -96,7 +96,7 @@ class _Wanted:
 
 
 @frozen
-class _Known:
+class _WrittenStatus:
     """What the status of a claim has, and since when each device is ready, or not."""
 
     source: object
@@ -136,7 +136,7 @@ class ClaimStatus:
         self._changed = changed
         self._clock = clock
         self._wall = wall
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _WrittenStatus] = {}
         """By uid. The claims that are not in it must be read first."""
         self._not_before: dict[str, float] = {}
         self._refused: dict[str, str] = {}
@@ -248,7 +248,7 @@ class ClaimStatus:
             return replace(PREPARED, network=network)
         return Shown("False", "Unhealthy", _cut(found.message), network)
 
-    async def _write(self, one: _Wanted, known: _Known | None) -> _Known:
+    async def _write(self, one: _Wanted, known: _WrittenStatus | None) -> _WrittenStatus:
         """Makes the status of a claim what it should be; gives what it has.
 
         Raises:
@@ -261,7 +261,7 @@ class ClaimStatus:
             if known is None or fresh:
                 known = self._read(await self._api.get(path), one)
                 if known is None or known.devices == one.devices:
-                    return known or _Known(one.source, one.devices, {})
+                    return known or _WrittenStatus(one.source, one.devices, {})
             since = {
                 name: known.since[name]
                 if name in known.since and known.devices[name].ready == shown.ready
@@ -271,23 +271,23 @@ class ClaimStatus:
             stored = await self._apply(f"{path}/status", one, since)
         except ApiError as error:
             if error.absent:
-                return _Known(one.source, one.devices, {})  # the claim is gone
+                return _WrittenStatus(one.source, one.devices, {})  # the claim is gone
             if fresh or not _concerns_one(error):
                 raise
             return await self._write(one, None)  # it may have been replaced, or allocated again
         if not one.devices.keys() <= self._devices_of(stored).keys():
             raise EnvironmentFailure(_DROPPED, "it needs the feature gate DRAResourceClaimDeviceStatus")
         self._not_before[claim.uid] = self._clock.time() + GAP
-        return _Known(one.source, one.devices, since)
+        return _WrittenStatus(one.source, one.devices, since)
 
-    def _read(self, body: Object, one: _Wanted) -> _Known | None:
+    def _read(self, body: Object, one: _Wanted) -> _WrittenStatus | None:
         """What a claim has; ``None`` if these devices are no longer allocated to it."""
         found = read_claim(body, self._driver)
         if found.uid != one.claim.uid or not one.devices.keys() <= set(map(_name, found.results)):
             return None
         shown = self._devices_of(body)
         there = {name: shown[name] for name in one.devices if name in shown}
-        return _Known(
+        return _WrittenStatus(
             one.source,
             {name: device for name, (device, _) in there.items()},
             {name: since for name, (_, since) in there.items()},

@@ -17,8 +17,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
-from devhost.discovery.scanner import Scanner
-from devhost.discovery.scanner import State as BackendState
+from devhost.discovery.scanner import BackendState, Scanner
 from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
@@ -40,7 +39,7 @@ UNKNOWN = "no device matches (`devhost explain DEVICE` shows why)"
 """The reason if comparing every device would take too long."""
 
 
-class State(StrEnum):
+class EntryState(StrEnum):
     """The state of an entry."""
 
     SERVED = "served"
@@ -66,7 +65,7 @@ class EntryOutcome:
     entry: ResourceSettings
     devices: int
     resources: tuple[str, ...]
-    state: State
+    state: EntryState
     reason: str = ""
     held_by: tuple[AnyHolder, ...] = ()
     cordoned: str = ""
@@ -145,30 +144,30 @@ class EntryOutcomes:
             reason = self._unexpected(entry, count, refused)
             cordoned = "" if reason.text else self._cordoned(entry, count)
             return EntryOutcome(
-                entry, count, tuple(sorted(names)), State.SERVED, reason.text, reason.held_by, cordoned
+                entry, count, tuple(sorted(names)), EntryState.SERVED, reason.text, reason.held_by, cordoned
             )
         state, reason = self._why(entry, refused)
         return EntryOutcome(entry, 0, (), state, f"0 devices; {reason.text}", reason.held_by)
 
-    def _why(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> tuple[State, Reason]:
+    def _why(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> tuple[EntryState, Reason]:
         scanner = self._scanners.get(entry.backend)
         degraded = scanner is not None and scanner.condition.state is BackendState.DEGRADED
         waits = self.waits(entry)
         if scanner is None or (waits and not degraded):
-            return State.WAITING, Reason("the backend has not answered yet")
+            return EntryState.WAITING, Reason("the backend has not answered yet")
         if degraded:
-            state = State.WAITING if waits else State.NONE
+            state = EntryState.WAITING if waits else EntryState.NONE
             return state, Reason(f"the backend is degraded: {scanner.condition.reason}")
         lacking = self._lacking(scanner, entry)
         # hardware without its driver may also be a withheld device: this reason includes the fix
         if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
             more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
-            return State.NONE, Reason(f"{lacking[0].subject}: {lacking[0].reason}{more}")
+            return EntryState.NONE, Reason(f"{lacking[0].subject}: {lacking[0].reason}{more}")
         if self._moves(entry, 0, refused):
-            return State.MOVING, _refused([one for one in refused if one.passes], self._settings)
+            return EntryState.MOVING, _refused([one for one in refused if one.passes], self._settings)
         if refused:
-            return State.NONE, _refused(refused, self._settings)
-        state = State.ABSENT if entry.may_be_empty else State.NONE
+            return EntryState.NONE, _refused(refused, self._settings)
+        state = EntryState.ABSENT if entry.may_be_empty else EntryState.NONE
         return state, Reason(self._nearest(entry, scanner.devices))
 
     def _lacking(self, scanner: Scanner, entry: ResourceSettings) -> list[MissingDriver]:
@@ -319,7 +318,7 @@ def _refused(refused: Sequence[Refusal], settings: Settings) -> Reason:
 
 
 @dataclass(slots=True)
-class _Group:
+class _UnmetDevices:
     """Devices that fail the same conditions of one block."""
 
     block: int
@@ -337,7 +336,7 @@ def nearest(where: Where, devices: Collection[Device]) -> str:
         return "the backend sees no devices"
     most = max((len(block.terms) + len(block.refuse) for block in where), default=0)
     best: tuple[bool, int, int, int] | None = None
-    groups: dict[tuple[int, ...], _Group] = {}
+    groups: dict[tuple[int, ...], _UnmetDevices] = {}
     for device in devices:
         own: tuple[tuple[bool, int, int, int], int, Sequence[Term | Block]] | None = None
         for number, block in enumerate(where):
@@ -355,7 +354,7 @@ def nearest(where: Where, devices: Collection[Device]) -> str:
         if rank != best:
             best, groups = rank, {}
             most = most if rank[0] else rank[1]
-        group = groups.setdefault((number, *map(id, lacks)), _Group(number, lacks, []))
+        group = groups.setdefault((number, *map(id, lacks)), _UnmetDevices(number, lacks, []))
         group.devices.append(device)
     if best is None:
         return UNKNOWN
@@ -402,7 +401,7 @@ def near_misses(where: Where, devices: Iterable[Device]) -> str:
     return "; ".join(found)
 
 
-def _described_group(group: _Group, where: Where) -> str:
+def _described_group(group: _UnmetDevices, where: Where) -> str:
     count = len(group.devices)
     of = f"all of block {group.block + 1} but" if len(where) > 1 else "all but"
     lacks = [_lack(one, group, where[group.block]) for one in group.unmet]
@@ -413,7 +412,7 @@ def _match(count: int) -> str:
     return "1 matches" if count == 1 else f"{count} match"
 
 
-def _lack(one: Term | Block, group: _Group, block: Block) -> str:
+def _lack(one: Term | Block, group: _UnmetDevices, block: Block) -> str:
     if isinstance(one, Block):
         return f"not: {{{one}}}"
     if block.without and any(one.holds(device.attributes) for device in group.devices):
@@ -428,7 +427,7 @@ def _lack(one: Term | Block, group: _Group, block: Block) -> str:
     return f"{one.attribute} ({_joined(has)}, not {_wanted(one)})"
 
 
-def _nothing(where: Where, groups: Iterable[_Group], count: int) -> str:
+def _nothing(where: Where, groups: Iterable[_UnmetDevices], count: int) -> str:
     """The reason if no device meets any condition of any block."""
     terms = {id(one): (one, group) for group in groups for one in group.unmet}
     if len(where) != 1 or len(terms) != 1:

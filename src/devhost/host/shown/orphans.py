@@ -11,7 +11,7 @@ from devhost.backend.model import MAX_DEVICE_ID, Holder
 from devhost.discovery.scanner import Scanner
 from devhost.host.service import GONE, ResourceService
 from devhost.planning.claims import Key, Reason
-from devhost.planning.tokens import Known, is_former, represents_all, unit_of
+from devhost.planning.tokens import DeviceIds, is_former, represents_all, unit_of
 from devhost.runtime.log import get
 
 log = get(__name__)
@@ -181,7 +181,7 @@ class _Present:
 
     def __init__(self, scanner: Scanner) -> None:
         self.devices = scanner.devices
-        self.known = Known(self.devices)
+        self.known = DeviceIds(self.devices)
         self._refused = {one.device for one in scanner.condition.refused}
 
     def has(self, device: str) -> bool:

@@ -15,15 +15,15 @@ from devhost.allocation.given import Difference
 from devhost.allocation.inventory import FORGOTTEN, Member, Snapshot
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder
-from devhost.discovery.observers import State as ObserverState
-from devhost.discovery.provisioning import State as ProvisioningState
-from devhost.discovery.scanner import State as BackendState
+from devhost.discovery.observers import ObserverState
+from devhost.discovery.provisioning import ProvisioningState
+from devhost.discovery.scanner import BackendState
 from devhost.host.host import Host
 from devhost.planning.claims import users
 from devhost.runtime.log import printable
 from devhost.telemetry.problem_kinds import ProblemKind
 
-from .entries import State as EntryState
+from .entries import EntryState
 from .shortages import refusal_reason
 
 T = TypeVar("T")

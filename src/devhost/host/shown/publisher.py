@@ -13,7 +13,7 @@ from devhost.allocation.inventory import Changes, Given, Member
 from devhost.backend import observe
 from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.observers import Batch, Observers
-from devhost.discovery.scanner import Condition, State
+from devhost.discovery.scanner import BackendCondition, BackendState
 from devhost.planning.claims import Held
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ class EventPublisher:
         self._released(gone)
         self._observers.publish(self._named(named))
 
-    def backends(self, conditions: Iterable[tuple[str, Condition]]) -> None:
+    def backends(self, conditions: Iterable[tuple[str, BackendCondition]]) -> None:
         """The conditions of the backends may have changed."""
         states = dict(conditions)
-        degraded = {name: c.reason for name, c in states.items() if c.state is State.DEGRADED}
+        degraded = {name: c.reason for name, c in states.items() if c.state is BackendState.DEGRADED}
         known, self._degraded = self._degraded, degraded
         changed: list[tuple[str, str | None]] = [
             (name, reason) for name, reason in degraded.items() if name not in known
@@ -207,13 +207,15 @@ class EventPublisher:
         )
 
     def _handed_out(self, parts: _Parts) -> Batch:
-        return self._batch(observe.Allocated, parts.by_device(), _Part.facts)
+        return self._batch(observe.Allocated, parts.by_device(), _HeldDevice.facts)
 
     def _named(self, parts: _Parts) -> Batch:
-        return self._batch(observe.Held, parts.by_device(), _Part.facts_and_holder)
+        return self._batch(observe.Held, parts.by_device(), _HeldDevice.facts_and_holder)
 
     def _released(self, parts: _Parts) -> None:
-        self._observers.publish(self._batch(observe.Released, parts.by_device(), _Part.facts_and_holder))
+        self._observers.publish(
+            self._batch(observe.Released, parts.by_device(), _HeldDevice.facts_and_holder)
+        )
 
     def _backends(self, states: Sequence[tuple[str, str | None]]) -> Batch:
         return self._batch(
@@ -246,7 +248,7 @@ class EventPublisher:
         return Batch(kind, len(about), lambda: [kind(**common, **facts(one)) for one in about])
 
 
-class _Part:
+class _HeldDevice:
     """A device that a container holds, with all tokens by which it holds it."""
 
     def __init__(self, held: Held) -> None:
@@ -272,14 +274,14 @@ class _Parts:
         if devices:
             self._found.setdefault(id(devices), (devices, []))[1].append(token)
 
-    def by_device(self) -> list[_Part]:
+    def by_device(self) -> list[_HeldDevice]:
         """A container may have several tokens of one device, and several devices by one token."""
-        parts: dict[tuple[str, str, str, AnyHolder | None], _Part] = {}
+        parts: dict[tuple[str, str, str, AnyHolder | None], _HeldDevice] = {}
         for devices, some in self._found.values():
             tokens = tuple(some)
             for one in devices:
                 key = one.resource, one.backend, one.device.id, one.holder
-                parts.setdefault(key, _Part(one)).tokens.append(tokens)
+                parts.setdefault(key, _HeldDevice(one)).tokens.append(tokens)
         return list(parts.values())
 
 

@@ -20,7 +20,7 @@ from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import Identity, ResourceSettings, Settings
 from devhost.runtime.log import get
 
-from .entries import MAX_COMPARISONS, EntryOutcomes, State, place, wanted
+from .entries import MAX_COMPARISONS, EntryOutcomes, EntryState, place, wanted
 
 log = get(__name__)
 
@@ -115,7 +115,7 @@ class Shortages:
         outcomes = self.outcomes.all()
         for one in empty:
             outcome = outcomes[one.entry.index]
-            if outcome.state in (State.WAITING, State.MOVING) or not outcome.reason:
+            if outcome.state in (EntryState.WAITING, EntryState.MOVING) or not outcome.reason:
                 continue
             if not one.logged.news(outcome.reason):
                 continue

@@ -24,7 +24,7 @@ from .topology import Links, Topology, card
 
 
 @frozen
-class Request:
+class PreferenceRequest:
     """What a container requests.
 
     ``candidate`` gives the device of a token, ``available`` are the tokens that the kubelet could allocate,
@@ -53,7 +53,7 @@ class Choice:
 def prefer(
     policy: Prefer,
     topology: Topology,
-    request: Request,
+    request: PreferenceRequest,
     outside: Outside = NOTHING,
     links: Links | None = None,
     *,

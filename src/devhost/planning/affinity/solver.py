@@ -65,7 +65,7 @@ _ALONE: _Near = ((), (), (), False)
 
 
 @dataclass(slots=True, eq=False)
-class Kind:
+class VertexClass:
     """Vertices that nothing distinguishes, with the best choice of each number of tokens below one of them.
 
     ``values[n]`` is the best score of n tokens besides those that the answer must include. ``kept`` are the
@@ -77,7 +77,7 @@ class Kind:
     total: int
     base: int
     usages: tuple[PlaceUsage, ...]
-    children: tuple[Kind, ...] = ()
+    children: tuple[VertexClass, ...] = ()
     values: list[int] | None = None
     kept: list[int] = field(default_factory=list)
     picks: list[list[int]] = field(default_factory=list)
@@ -98,15 +98,15 @@ class Availability:
         self.base = base
         self._outside = outside
         self._occupied = frozenset(outside.places())
-        self._known: dict[object, Kind] = {}
-        self._leaves: dict[int, Kind] = {}
-        self._kinds: dict[int, Kind] = {}
+        self._known: dict[object, VertexClass] = {}
+        self._leaves: dict[int, VertexClass] = {}
+        self._kinds: dict[int, VertexClass] = {}
         self.root = self._kind_of(topology.root)
 
-    def kind(self, vertex: Vertex) -> Kind:
+    def kind(self, vertex: Vertex) -> VertexClass:
         return self._leaves[vertex.candidate] if vertex.candidate >= 0 else self._kinds[id(vertex)]
 
-    def _kind_of(self, vertex: Vertex) -> Kind:
+    def _kind_of(self, vertex: Vertex) -> VertexClass:
         if vertex.candidate >= 0:
             return self._leaf(vertex)
         children = tuple(
@@ -125,7 +125,7 @@ class Availability:
         self._kinds[id(vertex)] = kind
         return kind
 
-    def _leaf(self, vertex: Vertex) -> Kind:
+    def _leaf(self, vertex: Vertex) -> VertexClass:
         number = vertex.candidate
         free, base, total = self.free[number], self.base[number], self.topology.candidates[number].total
         outside = self._outside_of(vertex)
@@ -148,14 +148,14 @@ class Availability:
         total: int,
         base: int,
         outside: tuple[_Near, ...],
-        children: tuple[Kind, ...] = (),
-    ) -> Kind:
+        children: tuple[VertexClass, ...] = (),
+    ) -> VertexClass:
         near = outside or (_ALONE,) * len(vertex.levels)
         usages = tuple(
             PlaceUsage(level, total, free, base, *what)
             for level, what in zip(vertex.levels, near, strict=True)
         )
-        return Kind(free, total, base, usages, children)
+        return VertexClass(free, total, base, usages, children)
 
 
 def best(availability: Availability, need: int, scale: Scale, limit: int = LIMIT) -> list[int]:
@@ -188,14 +188,14 @@ class _Table:
         self._need = need
         self._scale = scale
         self._left = limit
-        self._planned: set[Kind] = set()
+        self._planned: set[VertexClass] = set()
 
-    def plan(self, kind: Kind) -> None:
+    def plan(self, kind: VertexClass) -> None:
         """Finds the children that have to be considered. Raises ``TooMuch`` if there are too many steps."""
         if kind in self._planned:
             return
         self._planned.add(kind)
-        seen: Counter[Kind] = Counter()
+        seen: Counter[VertexClass] = Counter()
         size, reach = min(self._need, kind.free), 0
         for position, child in enumerate(kind.children):
             if child.free and seen[child] < self._need:
@@ -210,7 +210,7 @@ class _Table:
         for child in seen:
             self.plan(child)
 
-    def fill(self, kind: Kind) -> list[int]:
+    def fill(self, kind: VertexClass) -> list[int]:
         """The values of a kind, computed once."""
         if kind.values is not None:
             return kind.values
@@ -223,7 +223,7 @@ class _Table:
         kind.values = values
         return values
 
-    def _joined(self, kind: Kind, size: int) -> list[int]:
+    def _joined(self, kind: VertexClass, size: int) -> list[int]:
         values = [0]
         for position in reversed(kind.kept):
             values, pick = _merged(self.fill(kind.children[position]), values, size)
@@ -262,7 +262,7 @@ def _descend(availability: Availability, vertex: Vertex, need: int, scale: Scale
     if vertex.candidate >= 0:
         chosen[vertex.candidate] = need
         return
-    ranks: dict[tuple[Kind, int], tuple[int, int]] = {}
+    ranks: dict[tuple[VertexClass, int], tuple[int, int]] = {}
 
     def rank(child: Vertex) -> tuple[int, int]:
         kind = availability.kind(child)

@@ -58,7 +58,7 @@ KINDS = (
 )
 
 
-class Refused(Exception):
+class ApiRefused(Exception):
     """A request that the server answers with an error."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -69,7 +69,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ApiPath:
     """Where a path leads: a collection, an object of it, or its status."""
 
     kind: Kind
@@ -87,11 +87,11 @@ class Change(NamedTuple):
     value: Object
 
 
-def place(path: str) -> Place:
+def place(path: str) -> ApiPath:
     """The place of a path.
 
     Raises:
-        Refused: the server has no such path.
+        ApiRefused: the server has no such path.
     """
     for kind in KINDS:
         root = f"/apis/{kind.api_version}" if "/" in kind.api_version else f"/api/{kind.api_version}"
@@ -106,8 +106,8 @@ def place(path: str) -> Place:
         name, part = ([*parts[1:], "", ""])[:2]
         if name and kind.namespaced and not namespace:
             continue
-        return Place(kind, namespace, name, part)
-    raise Refused(404, "NotFound", "the server could not find the requested resource")
+        return ApiPath(kind, namespace, name, part)
+    raise ApiRefused(404, "NotFound", "the server could not find the requested resource")
 
 
 _Leaf = tuple[str, ...]
@@ -133,23 +133,23 @@ class Objects:
 
     # Reading
 
-    def get(self, where: Place) -> Object:
+    def get(self, where: ApiPath) -> Object:
         """One object."""
         try:
             return self._stored[where.kind.plural, where.namespace, where.name]
         except KeyError:
             message = f'{where.kind.plural} "{where.name}" not found'
-            raise Refused(404, "NotFound", message) from None
+            raise ApiRefused(404, "NotFound", message) from None
 
-    def all(self, where: Place, query: Mapping[str, str]) -> list[Object]:
+    def all(self, where: ApiPath, query: Mapping[str, str]) -> list[Object]:
         """The objects of a collection that the selectors of a query match, by namespace and name."""
         return [value for value in self._of(where) if selected(where.kind, value, query)]
 
-    def page(self, where: Place, query: Mapping[str, str]) -> tuple[int, list[Object], str, int]:
+    def page(self, where: ApiPath, query: Mapping[str, str]) -> tuple[int, list[Object], str, int]:
         """One page of a list: its version, objects, the token of the next page, how many objects remain."""
         if token := query.get("continue", ""):
             if token not in self._pages:
-                raise Refused(410, "Expired", "The provided continue parameter is too old")
+                raise ApiRefused(410, "Expired", "The provided continue parameter is too old")
             version, found = self._pages[token]
         else:
             version, found = self.version, self.all(where, query)
@@ -160,15 +160,15 @@ class Objects:
         self._pages[token] = version, found[limit:]
         return version, found[:limit], token, len(found) - limit
 
-    def changes(self, where: Place, version: int) -> list[Change]:
+    def changes(self, where: ApiPath, version: int) -> list[Change]:
         """What happened to a collection after a version.
 
         Raises:
-            Refused: 410, the version is forgotten.
+            ApiRefused: 410, the version is forgotten.
         """
         if version < self._oldest:
             message = f"too old resource version: {version} ({self._oldest})"
-            raise Refused(410, "Expired", message)
+            raise ApiRefused(410, "Expired", message)
         return [
             change
             for change in self._history
@@ -179,17 +179,17 @@ class Objects:
 
     # Writing
 
-    def create(self, where: Place, body: Object) -> Object:
+    def create(self, where: ApiPath, body: Object) -> Object:
         """Stores a new object."""
         new = self._received(where.kind, body)
         metadata = new["metadata"]
         if "generateName" in metadata:
-            raise Refused(422, "Invalid", "metadata.generateName: Forbidden: this test wants stable names")
+            raise ApiRefused(422, "Invalid", "metadata.generateName: Forbidden: this test wants stable names")
         name = metadata.get("name", "")
         if not name or len(name) > 253:
-            raise Refused(422, "Invalid", f"{where.kind.kind} {name!r} is invalid: metadata.name")
+            raise ApiRefused(422, "Invalid", f"{where.kind.kind} {name!r} is invalid: metadata.name")
         if (where.kind.plural, where.namespace, name) in self._stored:
-            raise Refused(409, "AlreadyExists", f'{where.kind.plural} "{name}" already exists')
+            raise ApiRefused(409, "AlreadyExists", f'{where.kind.plural} "{name}" already exists')
         if where.namespace:
             metadata["namespace"] = where.namespace
         metadata["uid"] = metadata.get("uid") or f"uid-{next(self._uids)}"
@@ -198,7 +198,7 @@ class Objects:
         self._check(where.kind, new)
         return self._store(replace(where, name=name), "ADDED", new)
 
-    def update(self, where: Place, body: Object) -> Object:
+    def update(self, where: ApiPath, body: Object) -> Object:
         """Replaces an object, or its status."""
         old = self.get(where)
         new = self._received(where.kind, body)
@@ -208,16 +208,16 @@ class Objects:
                 message = (
                     f'Operation cannot be fulfilled on {where.kind.plural} "{where.name}": {key} differs'
                 )
-                raise Refused(409, "Conflict", message)
+                raise ApiRefused(409, "Conflict", message)
         if given.get("name") != where.name:
-            raise Refused(400, "BadRequest", "the name of the object does not match the name on the URL")
+            raise ApiRefused(400, "BadRequest", "the name of the object does not match the name on the URL")
         if where.part == "status":
             new = {**copy.deepcopy(old), "status": new.get("status", {})}
         elif "status" in old and where.kind.kind != "Node":
             new["status"] = copy.deepcopy(old["status"])
         for field in where.kind.immutable:
             if _field(new, field) != _field(old, field):
-                raise Refused(422, "Invalid", f"{field}: Invalid value: field is immutable")
+                raise ApiRefused(422, "Invalid", f"{field}: Invalid value: field is immutable")
         kept = ("uid", "generation", "creationTimestamp", "resourceVersion", "namespace")
         new["metadata"].update({key: stored[key] for key in kept if key in stored})
         if new == old:
@@ -227,24 +227,24 @@ class Objects:
         self._check(where.kind, new)
         return self._store(where, "MODIFIED", new)
 
-    def patch(self, where: Place, changes: Object) -> Object:
+    def patch(self, where: ApiPath, changes: Object) -> Object:
         """Changes an object, or its status, by a strategic merge patch."""
         old = self.get(where)
         version = changes.get("metadata", {}).get("resourceVersion", "")
         if version not in ("", old["metadata"]["resourceVersion"]):
             message = f'Operation cannot be fulfilled on {where.kind.plural} "{where.name}": it was modified'
-            raise Refused(409, "Conflict", message)
+            raise ApiRefused(409, "Conflict", message)
         other = "spec" if where.part == "status" else "status"
         new = _merged(old, {key: value for key, value in changes.items() if key != other})
         if new == old:
             return old
         return self._store(where, "MODIFIED", new)
 
-    def apply(self, where: Place, body: Object, manager: str, *, force: bool) -> Object:
+    def apply(self, where: ApiPath, body: Object, manager: str, *, force: bool) -> Object:
         """Makes the status of a claim have these devices (server-side apply); no other field is known."""
         old = self.get(where)
         if where.kind.kind != "ResourceClaim" or where.part != "status" or not manager:
-            raise Refused(
+            raise ApiRefused(
                 400, "BadRequest", "only the status of a ResourceClaim can be applied, with a manager"
             )
         self._same_claim(where, body, old)
@@ -254,7 +254,7 @@ class Objects:
         if conflicts := sorted(path for path in others if now.get(path, new[path]) != new[path]):
             if not force:
                 fields = ", ".join(".".join(path[1:]) for path in conflicts)
-                raise Refused(409, "Conflict", f"Apply failed with {len(conflicts)} conflicts: {fields}")
+                raise ApiRefused(409, "Conflict", f"Apply failed with {len(conflicts)} conflicts: {fields}")
             for path in conflicts:
                 owners[path] = set()
         for path in [path for path, names in owners.items() if manager in names and path not in new]:
@@ -268,24 +268,24 @@ class Objects:
         changed = {**copy.deepcopy(old), "status": {**old["status"], "devices": devices}}
         return old if changed == old else self._store(where, "MODIFIED", changed)
 
-    def _same_claim(self, where: Place, body: Object, old: Object) -> None:
+    def _same_claim(self, where: ApiPath, body: Object, old: Object) -> None:
         """Refuses the status of another claim, and of devices that are not allocated to this one."""
         if body.get("metadata", {}).get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
-            raise Refused(409, "Conflict", f'{where.kind.plural} "{where.name}": uid differs')
+            raise ApiRefused(409, "Conflict", f'{where.kind.plural} "{where.name}": uid differs')
         allocation = (old.get("status") or {}).get("allocation") or {}
         allocated = {_identity(one) for one in allocation.get("devices", {}).get("results", ())}
         for one in body["status"]["devices"]:
             if _identity(one) not in allocated:
                 message = f"{one['device']}: must be an allocated device in the claim"
-                raise Refused(422, "Invalid", message)
+                raise ApiRefused(422, "Invalid", message)
 
-    def delete(self, where: Place, preconditions: Mapping[str, str] | None = None) -> Object:
+    def delete(self, where: ApiPath, preconditions: Mapping[str, str] | None = None) -> Object:
         """Removes an object, if it still is the one in the preconditions."""
         old = self.get(where)
         for key, wanted in (preconditions or {}).items():
             if wanted != old["metadata"][key]:
                 message = f"Precondition failed: {key} in precondition: {wanted}, in object meta: "
-                raise Refused(409, "Conflict", message + old["metadata"][key])
+                raise ApiRefused(409, "Conflict", message + old["metadata"][key])
         del self._stored[where.kind.plural, where.namespace, where.name]
         self._record("DELETED", where.kind, old)
         return old
@@ -317,14 +317,14 @@ class Objects:
         self._pages.clear()
         self._tell()
 
-    def _of(self, where: Place) -> Iterator[Object]:
+    def _of(self, where: ApiPath) -> Iterator[Object]:
         for (plural, namespace, _), value in sorted(self._stored.items()):
             if plural == where.kind.plural and where.namespace in ("", namespace):
                 yield value
 
     def _received(self, kind: Kind, body: Object) -> Object:
         if body.get("kind", kind.kind) != kind.kind or body.get("apiVersion") != kind.api_version:
-            raise Refused(400, "BadRequest", f"the object is not a {kind.kind} of {kind.api_version}")
+            raise ApiRefused(400, "BadRequest", f"the object is not a {kind.kind} of {kind.api_version}")
         new = copy.deepcopy(body)
         new["kind"] = kind.kind
         new.setdefault("metadata", {})
@@ -337,13 +337,13 @@ class Objects:
             found = [number for number, one in enumerate(devices) if attribute in one.get("attributes", {})]
             errors = [f"spec.devices[{one}].attributes[{attribute}]: Invalid value" for one in found[:most]]
             if errors:
-                raise Refused(422, "Invalid", f"ResourceSlice is invalid: [{', '.join(errors)}]")
+                raise ApiRefused(422, "Invalid", f"ResourceSlice is invalid: [{', '.join(errors)}]")
         if kind.kind == "ResourceSlice" and (problems := list(_slice_problems(value["spec"]))):
             name = value["metadata"]["name"]
             message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {", ".join(problems)}'
-            raise Refused(422, "Invalid", message)
+            raise ApiRefused(422, "Invalid", message)
 
-    def _store(self, where: Place, change: str, value: Object) -> Object:
+    def _store(self, where: ApiPath, change: str, value: Object) -> Object:
         self._stored[where.kind.plural, where.namespace, where.name] = value
         return self._record(change, where.kind, value)
 
@@ -363,12 +363,12 @@ def selected(kind: Kind, value: Object, query: Mapping[str, str]) -> bool:
     """Whether an object matches the selectors of a query; only ``key=value`` is known.
 
     Raises:
-        Refused: 400, the kind cannot be selected by such a field.
+        ApiRefused: 400, the kind cannot be selected by such a field.
     """
     for term in filter(None, query.get("fieldSelector", "").split(",")):
         field, _, wanted = term.partition("=")
         if field not in kind.fields:
-            raise Refused(400, "BadRequest", f"field label not supported: {field}")
+            raise ApiRefused(400, "BadRequest", f"field label not supported: {field}")
         if _field(value, field) != wanted.removeprefix("="):
             return False
     labels = value["metadata"].get("labels", {})

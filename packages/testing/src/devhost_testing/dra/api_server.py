@@ -29,11 +29,11 @@ import h11
 
 from .api_objects import (
     NODES,
+    ApiPath,
+    ApiRefused,
     Change,
     Object,
     Objects,
-    Place,
-    Refused,
     encoded,
     metadata_of,
     place,
@@ -346,7 +346,7 @@ class ApiServer:
                 return 200, headers, encoded({"gitVersion": self.version})
             where = place(request.path)
             found = self._carry_out(request, where)
-        except Refused as error:
+        except ApiRefused as error:
             return error.status, headers, encoded(_status(error))
         status = 201 if request.method == "POST" else 200
         return status, headers, found if isinstance(found, _Watch) else encoded(found)
@@ -359,11 +359,11 @@ class ApiServer:
                     self._failures.remove(failure)
                 if failure.retry_after is not None:
                     headers["Retry-After"] = str(int(failure.retry_after))
-                raise Refused(failure.status, "Simulated", "the test wants this request to fail")
+                raise ApiRefused(failure.status, "Simulated", "the test wants this request to fail")
         if self._token is not None and request.headers.get("authorization") != f"Bearer {self._token}":
-            raise Refused(401, "Unauthorized", "Unauthorized")
+            raise ApiRefused(401, "Unauthorized", "Unauthorized")
 
-    def _carry_out(self, request: Request, where: Place) -> Object | _Watch:
+    def _carry_out(self, request: Request, where: ApiPath) -> Object | _Watch:
         partial = "as=PartialObjectMetadata" in request.headers.get("accept", "")
         if request.method == "GET" and where.name:
             found = self.objects.get(where)
@@ -378,7 +378,7 @@ class ApiServer:
         self.writes.append(Write(request.method.lower(), request.path, request.body, self._clock()))
         return found
 
-    def _write(self, request: Request, where: Place) -> Object:
+    def _write(self, request: Request, where: ApiPath) -> Object:
         if request.method == "POST" and not where.name:
             return self.objects.create(where, request.body)
         if request.method == "PUT" and where.name:
@@ -394,9 +394,9 @@ class ApiServer:
             for value in self.objects.all(where, request.query):
                 self.objects.delete(_named(where, value))
             return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
-        raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the resource")
+        raise ApiRefused(405, "MethodNotAllowed", "the server does not allow this method on the resource")
 
-    def _list(self, where: Place, query: Mapping[str, str], *, partial: bool) -> Object:
+    def _list(self, where: ApiPath, query: Mapping[str, str], *, partial: bool) -> Object:
         version, found, following, remaining = self.objects.page(where, query)
         metadata: Object = {"resourceVersion": str(version)}
         if following:
@@ -421,7 +421,7 @@ class ApiServer:
 class _Watch:
     """One open watch."""
 
-    def __init__(self, objects: Objects, where: Place, query: Mapping[str, str], *, partial: bool) -> None:
+    def __init__(self, objects: Objects, where: ApiPath, query: Mapping[str, str], *, partial: bool) -> None:
         self.wake = asyncio.Event()
         self.sent = 0
         self.busy = True
@@ -440,7 +440,7 @@ class _Watch:
         else:
             objects.all(where, query)  # refuses unknown selectors
             if not version.isdecimal():
-                raise Refused(400, "BadRequest", f"Invalid value: {version!r}: resourceVersion")
+                raise ApiRefused(400, "BadRequest", f"Invalid value: {version!r}: resourceVersion")
             self._version = int(version)
 
     def end(self) -> None:
@@ -457,7 +457,7 @@ class _Watch:
             self.wake.clear()
             try:
                 changes = self._objects.changes(self._where, self._version)
-            except Refused as error:
+            except ApiRefused as error:
                 yield self._raw("ERROR", _status(error))
                 return
             for change in changes:
@@ -548,12 +548,12 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-def _named(where: Place, value: Object) -> Place:
+def _named(where: ApiPath, value: Object) -> ApiPath:
     metadata = value["metadata"]
     return replace(where, name=metadata["name"], namespace=metadata.get("namespace", ""))
 
 
-def _status(error: Refused) -> Object:
+def _status(error: ApiRefused) -> Object:
     return {
         "kind": "Status",
         "apiVersion": "v1",

@@ -41,7 +41,7 @@ OPAE_REQUEST = struct.Struct("=IIIIQQ")
 """``struct fpga_fme_port_pr``: the same, and status, which the driver sets when it answers EIO."""
 
 
-class Refused(Exception):
+class StepFailed(Exception):
     """A step failed, and no later step was tried."""
 
     def __init__(self, step: str, number: int = 0, **details: Any) -> None:
@@ -56,7 +56,7 @@ def carry_out(request: dict[str, Any], ioctl: Callable[..., int] = fcntl.ioctl) 
             _load(request)
         else:
             _program(request, ioctl)
-    except Refused as refused:
+    except StepFailed as refused:
         return refused.verdict
     return {}
 
@@ -83,7 +83,7 @@ def _reconfigure(node: int, request: dict[str, Any], image: _Image, ioctl: Calla
         ioctl(node, FPGA_FME_PORT_PR if is_opae else DFL_FPGA_FME_PORT_PR, argument, True)
     except OSError as error:
         status = layout.unpack(argument)[5] if is_opae else 0
-        raise Refused("program", error.errno or 0, status=status) from error
+        raise StepFailed("program", error.errno or 0, status=status) from error
 
 
 class _Image:
@@ -99,10 +99,10 @@ class _Image:
                 self._file, request["size"], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
             )
         except OSError as error:
-            raise Refused("file", error.errno or 0) from error
+            raise StepFailed("file", error.errno or 0) from error
         if self._map[: len(head)] != head:
             self._map.close()
-            raise Refused("file")
+            raise StepFailed("file")
         self._start = ctypes.c_char.from_buffer(self._map)
         self.size = request["size"] - len(head)
         self.address = ctypes.addressof(self._start) + len(head)
@@ -111,7 +111,7 @@ class _Image:
         """Refuses a file that changed since it was checked."""
         status = os.fstat(self._file)
         if (status.st_size, status.st_mtime_ns) != self._wanted:
-            raise Refused("file")
+            raise StepFailed("file")
 
     def close(self) -> None:
         """Removes the mapping."""
@@ -133,14 +133,14 @@ def _opened(path: str, major: int, minor: int) -> int:
             os.close(place)
         _check_number(node, major, minor)
     except OSError as error:
-        raise Refused("node", error.errno or 0) from error
+        raise StepFailed("node", error.errno or 0) from error
     return node
 
 
 def _check_number(descriptor: int, major: int, minor: int) -> None:
     status = os.fstat(descriptor)
     if not stat.S_ISCHR(status.st_mode) or status.st_rdev != os.makedev(major, minor):
-        raise Refused("node")
+        raise StepFailed("node")
 
 
 def _load(request: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ def _write(name: str, request: dict[str, Any]) -> None:
         finally:
             os.close(file)
     except OSError as error:
-        raise Refused(name, error.errno or 0) from error
+        raise StepFailed(name, error.errno or 0) from error
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ Request = Mapping[str, Any]
 
 
 @frozen
-class Verdict:
+class ProgrammingResult:
     """The result of programming: ``step`` is the step that failed, empty on success.
 
     In addition to the steps of the child there are ``start``, ``time`` and ``crash``, with details in
@@ -133,7 +133,9 @@ class Unkillable(Exception):
 class Run(Protocol):
     """Runs the program that programs: :func:`run`."""
 
-    def __call__(self, request: Request, descriptors: Collection[int], patience: float, /) -> Verdict:
+    def __call__(
+        self, request: Request, descriptors: Collection[int], patience: float, /
+    ) -> ProgrammingResult:
         """See :func:`run`."""
 
 
@@ -145,7 +147,7 @@ def run(
     command: Sequence[str] = COMMAND,
     grace: float = process.GRACE,
     kill: process.Kill = process.kill_group,
-) -> Verdict:
+) -> ProgrammingResult:
     """Runs the program with one request. Blocks at most for ``patience`` and ``grace`` seconds.
 
     Args:
@@ -170,25 +172,27 @@ def run(
             kill=kill,
         )
     except process.NotStarted as error:
-        return Verdict("start", error.errno)
+        return ProgrammingResult("start", error.errno)
     except process.TimedOut as error:
         if error.leftover is not None:
             raise Unkillable(error.leftover) from error
-        return Verdict("time")
+        return ProgrammingResult("time")
     except process.ProcessError as error:
-        return Verdict("crash", text=error.message)
+        return ProgrammingResult("crash", text=error.message)
     if result.status:
-        return Verdict("crash", text=_cause(result.status, result.errors))
+        return ProgrammingResult("crash", text=_cause(result.status, result.errors))
     return judge(result.output)
 
 
-def judge(output: bytes) -> Verdict:
+def judge(output: bytes) -> ProgrammingResult:
     """The verdict in the output of the child; invalid output counts as a crash."""
     try:
         answer = json.loads(output)
-        return Verdict(str(answer.get("step", "")), int(answer.get("errno", 0)), int(answer.get("status", 0)))
+        return ProgrammingResult(
+            str(answer.get("step", "")), int(answer.get("errno", 0)), int(answer.get("status", 0))
+        )
     except (ValueError, AttributeError, TypeError):
-        return Verdict("crash", text="its answer cannot be parsed")
+        return ProgrammingResult("crash", text="its answer cannot be parsed")
 
 
 def _cause(status: int, stderr: bytes) -> str:
@@ -244,7 +248,7 @@ _BITS = (
 """The bits of ``status`` after EIO (``DEFINE_FPGA_PR_ERR_MSG`` in intel-fpga.h)."""
 
 
-def why(verdict: Verdict, detail: str = "") -> str:
+def why(verdict: ProgrammingResult, detail: str = "") -> str:
     """Why programming failed, as the end of a sentence.
 
     Args:

@@ -8,7 +8,7 @@ from logging import Logger
 
 from devhost.backend import AllocationError
 from devhost_fpga.manager_state import REBIND
-from devhost_fpga.model import FpgaSysfs, Interface, Kind, Slot, Unit
+from devhost_fpga.model import DeviceKind, FpgaSysfs, Interface, Slot, Unit
 from devhost_fpga.options import Program
 
 from . import loader
@@ -22,7 +22,7 @@ def check_slots(unit: Unit, program: Program) -> None:
     Raises:
         AllocationError: the device cannot be programmed.
     """
-    if not unit.slots and unit.device.attributes.get("kind") == Kind.CARD:
+    if not unit.slots and unit.device.attributes.get("kind") == DeviceKind.CARD:
         raise AllocationError("XRT programs this device from the container (remove `program`)")
     if not unit.slots:
         raise AllocationError("the kernel has no interface to program this device (remove `program`)")

@@ -63,7 +63,7 @@ class AmdFacts:
 
     adapter: Adapter
     whole: Adapter
-    node: kfd.Node | None = None
+    node: kfd.KfdNode | None = None
     computes: bool = False
 
     @property
@@ -221,7 +221,7 @@ class Amd:
         adapter: Adapter,
         whole: Adapter,
         topology: kfd.Topology,
-        node: kfd.Node | None,
+        node: kfd.KfdNode | None,
         *,
         is_part: bool,
     ) -> DriverState:

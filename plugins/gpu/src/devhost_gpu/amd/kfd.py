@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"\d{1,20}")
 
 
 @frozen
-class Node:
+class KfdNode:
     """One GPU, or one partition of a GPU.
 
     ``addresses`` are the possible PCI addresses of the GPU, the most likely one first: early drivers have the
@@ -66,13 +66,13 @@ class Topology:
     DRM nodes it may open (``kfd_devcgroup_check_permission``).
     """
 
-    nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes: Mapping[str, KfdNode] = field(default_factory=dict)
     is_hidden: bool = False
 
 
 def read(sysfs: Sysfs) -> Topology:
     """All GPUs and partitions; none on a kernel without KFD."""
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, KfdNode] = {}
     is_hidden = False
     for name in sysfs.names(f"{TOPOLOGY}/nodes"):
         facts = _properties(sysfs, f"{TOPOLOGY}/nodes/{name}/properties")
@@ -141,9 +141,9 @@ def _xgmi_link(link: Mapping[str, int]) -> XgmiLink:
     )
 
 
-def _node(sysfs: Sysfs, name: str, facts: Mapping[str, int]) -> Node:
+def _node(sysfs: Sysfs, name: str, facts: Mapping[str, int]) -> KfdNode:
     per_unit = facts.get("simd_per_cu", 0)
-    return Node(
+    return KfdNode(
         number=int(name),
         addresses=_addresses(facts.get("domain", 0), facts.get("location_id", 0)),
         render=f"renderD{facts['drm_render_minor']}",

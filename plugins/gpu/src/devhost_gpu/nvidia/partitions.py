@@ -31,7 +31,7 @@ from devhost_gpu.discovery import NVIDIA
 from devhost_gpu.environment import Timings
 from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.client import NvmlClient
-from devhost_gpu.nvml.process import Refused
+from devhost_gpu.nvml.process import ErrorReply
 from devhost_gpu.nvml.reports import GpuInstance, Made, Placement, Profile
 from devhost_gpu.vendor import Card
 
@@ -50,7 +50,7 @@ ON_DEMAND = "it is created for a claim: entries with serve: dra and dra.counters
 Capabilities = Callable[[int, int], tuple[int, ...]]
 
 
-class Place(NamedTuple):
+class GpuPlacement(NamedTuple):
     """A GPU, by its UUID, and the placement of a GPU instance in it."""
 
     gpu: str
@@ -60,7 +60,7 @@ class Place(NamedTuple):
     name: str
 
     @classmethod
-    def of(cls, gpu: str, at: Placement) -> Place:
+    def of(cls, gpu: str, at: Placement) -> GpuPlacement:
         """That of a placement."""
         return cls(gpu, at.profile, at.start, at.size, at.name)
 
@@ -75,7 +75,7 @@ class Place(NamedTuple):
         name = self.name.replace("-", "-no-").replace("+", "-").replace(".", "")
         return f"{self.gpu.lower()}-{name}-{self.start}"
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, other: GpuPlacement) -> bool:
         """Whether both take a memory slice of one GPU."""
         return self.gpu == other.gpu and self.at.overlaps(other.at)
 
@@ -90,14 +90,14 @@ class Record:
         self._prefix = prefix_of(root)
         self._path = Path(self._prefix + FILE)
 
-    def read(self) -> frozenset[Place]:
+    def read(self) -> frozenset[GpuPlacement]:
         """The places; none if the file is broken, of another version or boot, or others can write it."""
         try:
             document = json.loads(content(self._path, LIMIT))
             if document["version"] != VERSION or document["boot"] != self._boot():
                 return frozenset()
             return frozenset(
-                Place(str(gpu), int(profile), int(start), int(size), str(name))
+                GpuPlacement(str(gpu), int(profile), int(start), int(size), str(name))
                 for gpu, profile, start, size, name in document["made"]
             )
         except (
@@ -111,7 +111,7 @@ class Record:
         ):
             return frozenset()
 
-    def write(self, made: Iterable[Place]) -> None:
+    def write(self, made: Iterable[GpuPlacement]) -> None:
         """Replaces the record; removes the file if it is empty.
 
         Raises:
@@ -151,7 +151,7 @@ class _Listed:
     gpu: str
     since: float
     found: reports.Partitions
-    foreign: Mapping[Place, GpuInstance]
+    foreign: Mapping[GpuPlacement, GpuInstance]
 
 
 class _Stuck(NamedTuple):
@@ -188,11 +188,11 @@ class Partitions:
         self._changing = threading.Lock()
         """Held while instances are created or destroyed."""
         self._settling: threading.Thread | None = None
-        self._leaving: Place | None = None
+        self._leaving: GpuPlacement | None = None
         """The one that is being destroyed because no claim holds it."""
         # Replaced whole, never changed: scans read them on another thread.
-        self._own: Mapping[Place, _Own] = dict.fromkeys(self._record.read(), _Own(-1.0))
-        self._stuck: Mapping[Place, _Stuck] = {}
+        self._own: Mapping[GpuPlacement, _Own] = dict.fromkeys(self._record.read(), _Own(-1.0))
+        self._stuck: Mapping[GpuPlacement, _Stuck] = {}
         self._listed: Mapping[str, _Listed] = {}
         self._problems: Mapping[str, str] = {}
 
@@ -224,7 +224,7 @@ class Partitions:
                 continue
             gpu, since = gpus[address], reply.since - float(answer.get("age", 0.0))
             found = reports.partitions(answer)
-            places = {Place.of(gpu, one.placement): one for one in found.instances}
+            places = {GpuPlacement.of(gpu, one.placement): one for one in found.instances}
             own = before.keys() | self._own.keys()  # one may have been created or destroyed meanwhile
             foreign = {place: one for place, one in places.items() if place not in own}
             known[address] = _Listed(gpu, since, found, foreign)
@@ -263,11 +263,11 @@ class Partitions:
             for name, amount in _amounts(profiles[one.profile]).items():
                 free[name] -= amount
         scarce = {name for name, amount in _total(listed.found.profiles).items() if amount == 1}
-        present_at = {Place.of(listed.gpu, one.placement): one.gi for one in listed.found.instances}
+        present_at = {GpuPlacement.of(listed.gpu, one.placement): one.gi for one in listed.found.instances}
         for profile in sorted(listed.found.profiles, key=lambda one: (-one.slices, -one.memory, one.name)):
             amounts = _amounts(profile)
             for at in profile.placements:
-                place = Place.of(listed.gpu, at)
+                place = GpuPlacement.of(listed.gpu, at)
                 taken = next((one for one in listed.foreign if one.overlaps(place)), None)
                 lacking = [name for name, amount in amounts.items() if amount > free[name]]
                 why = (
@@ -306,7 +306,11 @@ class Partitions:
                 yield Card(device, NVIDIA, facts)
 
     def _facts(
-        self, state: GpuState, place: Place, present_at: Mapping[Place, int], capabilities: Capabilities
+        self,
+        state: GpuState,
+        place: GpuPlacement,
+        present_at: Mapping[GpuPlacement, int],
+        capabilities: Capabilities,
     ) -> NvidiaFacts:
         facts = NvidiaFacts("", state.uuid, state.adapter.address, "", state.minor, placement=place.at)
         gi = present_at.get(place) if place in self._own else None
@@ -328,7 +332,9 @@ class Partitions:
                 or (
                     (seen := listed.get(place.gpu)) is not None
                     and own.since < seen.since
-                    and all(Place.of(place.gpu, one.placement) != place for one in seen.found.instances)
+                    and all(
+                        GpuPlacement.of(place.gpu, one.placement) != place for one in seen.found.instances
+                    )
                 )
             }
             if gone:
@@ -349,7 +355,7 @@ class Partitions:
             AllocationError: it cannot be created; the reason is one line.
         """
         assert facts.placement is not None
-        place = Place.of(facts.gpu_uuid, facts.placement)
+        place = GpuPlacement.of(facts.gpu_uuid, facts.placement)
         is_leaving = place == self._leaving  # read first, see _destroy_unheld()
         known = self._own.get(place)
         if known is not None and not is_leaving and place not in self._stuck:
@@ -375,7 +381,7 @@ class Partitions:
         self._changed()
         return _made(facts, state, made, capabilities)
 
-    def _create(self, place: Place, address: str, until: float) -> Made:
+    def _create(self, place: GpuPlacement, address: str, until: float) -> Made:
         for other in [one for one in self._own if one.overlaps(place)]:
             if other != place:
                 held = self._context.held()
@@ -391,7 +397,7 @@ class Partitions:
         self._keep({**self._own, place: _Own(self._clock())})
         try:
             made = self._client.create(address, place.at, until - self._clock(), resume=is_known)
-        except Refused as error:
+        except ErrorReply as error:
             if error.code == reports.OCCUPIED:
                 self._keep({one: own for one, own in self._own.items() if one != place})
             raise
@@ -410,7 +416,7 @@ class Partitions:
         except EnvironmentFailure as error:
             self._context.log.warning("MIG instances are not destroyed: %s", error.message)
 
-    def _unheld(self) -> list[Place]:
+    def _unheld(self) -> list[GpuPlacement]:
         """Own instances that no claim holds, and that it is time to destroy."""
         held = self._context.held()
         if held is None:
@@ -448,7 +454,7 @@ class Partitions:
                     self._leaving = None
             self._changed()
 
-    def _destroy(self, place: Place, address: str, until: float) -> None:
+    def _destroy(self, place: GpuPlacement, address: str, until: float) -> None:
         """Destroys an own instance, if it exists.
 
         Raises:
@@ -460,7 +466,7 @@ class Partitions:
         if destroyed:
             self._context.log.info("destroyed %s", place)
 
-    def _keep(self, own: Mapping[Place, _Own]) -> None:
+    def _keep(self, own: Mapping[GpuPlacement, _Own]) -> None:
         """Records which instances are devhost's, and then knows it."""
         self._record.write(own)
         self._own = own
@@ -477,7 +483,7 @@ def _made(facts: NvidiaFacts, state: GpuState, made: Made, capabilities: Capabil
     )
 
 
-def _taken(place: Place) -> str:
+def _taken(place: GpuPlacement) -> str:
     where = f"{place.name} at memory slice {place.start}"
     return f"a MIG instance {where}, which devhost did not create, is in its place"
 

@@ -23,7 +23,7 @@ from devhost_gpu.environment import DEFAULT, Timings
 
 from . import reports
 from .library import find_library, missing_reason
-from .process import Message, NvmlProcess, Refused, Reply, Unanswered, program
+from .process import ErrorReply, Message, NvmlProcess, Reply, Unanswered, program
 
 
 def binding() -> str:
@@ -172,7 +172,7 @@ class NvmlClient:
 
         Raises:
             Unanswered: there is no answer yet.
-            Refused: NVML cannot be used; :attr:`problem` has the reason, and the process is ended.
+            ErrorReply: NVML cannot be used; :attr:`problem` has the reason, and the process is ended.
             Ended: there is no process.
         """
         process, scope = self._process, self._scope
@@ -180,9 +180,9 @@ class NvmlClient:
             raise Ended(self._problem or "NVML is released")
         try:
             answer = process.ask(do, scope.addresses, patience, arguments)
-        except (Refused, Ended) as error:
+        except (ErrorReply, Ended) as error:
             failure: BackendError = error
-            if isinstance(error, Refused) and error.code == LIBRARY_NOT_FOUND:
+            if isinstance(error, ErrorReply) and error.code == LIBRARY_NOT_FOUND:
                 failure = Ended(missing_reason(self._context.root, self._driver_root))
             with self._lock:
                 if self._process is process:
@@ -203,7 +203,7 @@ class NvmlClient:
             answer = self._run_alone("probe", address, patience)
         except Unanswered:
             return reports.NvmlError(-1, f"no answer within {patience:.0f} s")
-        except (Refused, Ended):
+        except (ErrorReply, Ended):
             return None
         return None if answer is None else reports.checks(answer)[address]
 
@@ -256,7 +256,7 @@ class NvmlClient:
         if not answer:
             raise BackendError(self._problem or "NVML cannot be used now")
         if error := answer.get("error"):
-            raise Refused(int(error["code"]), str(error["text"]), prefix="")
+            raise ErrorReply(int(error["code"]), str(error["text"]), prefix="")
         return dict(answer)
 
     def _run_alone(

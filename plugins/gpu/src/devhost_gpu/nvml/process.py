@@ -40,7 +40,7 @@ class Unanswered(BackendError):
     """There is no answer yet."""
 
 
-class Refused(BackendError):
+class ErrorReply(BackendError):
     """NVML answered with an error: its number (``NVML_ERROR_…``) and text."""
 
     def __init__(self, code: int, text: str, prefix: str = "NVML: ") -> None:
@@ -57,7 +57,7 @@ class Reply:
 
 
 @dataclass(slots=True)
-class _Request:
+class _NvmlRequest:
     number: int
     since: float
     answer: Message | None = None
@@ -92,7 +92,7 @@ class NvmlProcess:
         self._on_event = on_event
         self._timings = timings
         self._changed = threading.Condition()
-        self._open: dict[tuple[str, ...], _Request] = {}
+        self._open: dict[tuple[str, ...], _NvmlRequest] = {}
         self._count = 0
         self._waiting_for = ""
         self._waiting_since = self._progress = self._clock()
@@ -141,7 +141,7 @@ class NvmlProcess:
 
         Raises:
             Unanswered: not yet.
-            Refused: NVML answered with an error.
+            ErrorReply: NVML answered with an error.
             Ended: the process has ended, or was ended because it made no progress.
         """
         key = (do, *gpus)
@@ -222,15 +222,15 @@ class NvmlProcess:
         self._notify()
         self._on_event({"event": "ended"})
 
-    def _is_outdated(self, request: _Request) -> bool:
+    def _is_outdated(self, request: _NvmlRequest) -> bool:
         return request.answer is not None and self._clock() - request.answered > self._timings.fresh
 
-    def _send(self, do: str, gpus: Sequence[str], arguments: Message | None) -> _Request:
+    def _send(self, do: str, gpus: Sequence[str], arguments: Message | None) -> _NvmlRequest:
         self._count += 1
         more = {} if arguments is None else {"with": arguments}
         with suppress(ProcessError):  # it has ended, which the caller finds out
             self._lines.send(json.dumps({"id": self._count, "do": do, "gpus": list(gpus), **more}).encode())
-        return _Request(self._count, self._clock())
+        return _NvmlRequest(self._count, self._clock())
 
     def _take_answer(self, message: Message) -> None:
         with self._changed:
@@ -266,6 +266,6 @@ def program(pynvml: str, library: str, timings: Timings = DEFAULT) -> list[str]:
 def _content(message: Message) -> Message:
     if "error" in message:
         error = message["error"]
-        raise Refused(int(error["code"]), str(error["text"]))
+        raise ErrorReply(int(error["code"]), str(error["text"]))
     content: Message = message["ok"]
     return content
