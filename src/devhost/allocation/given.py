@@ -164,7 +164,7 @@ class Given:
         self.changed()
 
     def forget_claim(self, uid: str) -> None:
-        """No container has a claim any more; the record follows at the next look."""
+        """No container has a claim; the record follows at the next look."""
         self.claims.pop(uid, None)
 
     def keep(self, tokens: Callable[[Token], bool], claims: Collection[str]) -> None:

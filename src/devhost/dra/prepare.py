@@ -524,7 +524,7 @@ class Preparer:
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
-    """The results of calls at the same time; a single one, as a kubelet makes, needs no task of its own."""
+    """The results of calls at the same time; one, as a kubelet makes, without a further task."""
     return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
 
 
