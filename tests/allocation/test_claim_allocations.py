@@ -30,6 +30,7 @@ class Node:
     def __init__(self, *devices: Device) -> None:
         self.now = 0.0
         self.plans = 0
+        self.settings: dict[tuple[Serve, str], Settings] = {}
         self.found = {"toy": {device.id: device for device in devices or (CARD,)}}
         self.allocations = Allocations(lambda: self.now, self.replan)
         self.plan(Serve.DRA)
@@ -39,7 +40,8 @@ class Node:
 
     def plan(self, serve: Serve, name: str = NAME) -> Plan:
         entry = ResourceSettings(0, name, "toy", serve=serve)
-        return plan_devices(self.found, Settings((entry,)), self.allocations)
+        settings = self.settings.setdefault((serve, name), Settings((entry,)))
+        return plan_devices(self.found, settings, self.allocations)
 
     def prepare(self, claim: ClaimHolder, *devices: ClaimedDevice) -> None:
         with self.allocations.claims.reserved(claim, devices):
