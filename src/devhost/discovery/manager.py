@@ -20,7 +20,7 @@ from devhost.telemetry.metrics import Metrics
 from .catalog import Catalog
 from .provisioning import Provisioning, State
 from .releases import LONGEST, Releases
-from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
+from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims, provisions
 from .scanner import Scanner
 from .scanner import State as ScannerState
 from .timing import NODE, Timing
@@ -245,8 +245,9 @@ def _needed(settings: Settings, catalog: Catalog) -> tuple[str, ...]:
     """The backends that resources name, and those with options that configure hardware.
 
     Virtual functions may be for other software on the node, and devhost removes those that it created even
-    after the last resource was removed. So a backend that provisions runs as soon as it has options.
+    after the last resource was removed. So a backend runs as soon as it has options that need ``provision``.
     """
     named = settings.backend_names()
-    others = (name for name in settings.backends if name not in named)
-    return (*named, *(name for name in others if hasattr(catalog.get(name), "provision")))
+    others = ((name, options) for name, options in settings.backends.items() if name not in named)
+    kinds = ((name, catalog.get(name), options) for name, options in others)
+    return (*named, *(name for name, kind, options in kinds if kind and provisions(kind, options)))
