@@ -415,7 +415,9 @@ async def test_devices_are_counted_as_claims_come_change_and_go(files: ClaimFile
             case _:
                 await other.remove(uid)
                 await files.read_again()
-        expected = Counter((each.pool, each.device) for held in files.records.values() for each in held.devices)
+        expected = Counter(
+            (each.pool, each.device) for held in files.records.values() for each in held.devices
+        )
         assert dict(files.records.devices) == dict(expected)
     assert len(files.of(DRIVER).records.devices) <= 5
     other.close()

@@ -155,7 +155,8 @@ async def test_a_backend_without_resources_does_not_run_unless_its_options_chang
     calls = []
     make_provide(rig, calls)
     rig.classes["toy"].Options = Optional
-    text = "version: 1\nbackends: {{toy: {{count: {}}}}}\nresources: [{{name: example.com/other, backend: other}}]\n"
+    other = "[{{name: example.com/other, backend: other}}]"
+    text = f"version: 1\nbackends: {{{{toy: {{{{count: {{}}}}}}}}}}\nresources: {other}\n"
     rig.config.write_text(text.format(0))
     async with rig.running() as host:
         await kubelet.wait_for(lambda: "example.com/other" in kubelet.allocatable())

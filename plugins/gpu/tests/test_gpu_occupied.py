@@ -465,9 +465,7 @@ def test_a_driver_that_does_not_answer_is_asked_ever_less_often_with_jitter(node
 
     async def work() -> None:
         timings = Timings(occupied_check=5.0, occupied_retry=60.0)
-        occupied = Occupied(
-            nodes.backend.context, replace(STANDARD, timings=timings), dict, ask, sleep=sleep
-        )
+        occupied = Occupied(nodes.backend.context, replace(STANDARD, timings=timings), dict, ask, sleep=sleep)
         with suppress(over):
             async for _ in occupied.watch():
                 pass

@@ -144,7 +144,7 @@ class DraInventory:
         self._devices: dict[Name, DraDevice] = {}
         self._units: dict[str, Units] = {}
         self._known: dict[Name, _Known] = {}
-        """The devices that are offered, that slices may hold or that claims have; before them, former ones."""
+        """Former devices, then those that are offered, that slices may hold or that claims have."""
         self._absent: _Absent | None = None
         """Why devices are not offered; made when a claim first has one of them."""
         self.complete = False
