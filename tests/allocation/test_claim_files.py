@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -391,3 +393,34 @@ async def test_the_nodes_of_a_claim_are_those_of_all_its_drivers(files: ClaimFil
     for one in await fresh.read_all():
         fresh.of(one.driver)
     assert [path for path, _ in fresh.nodes(UID)] == ["/dev/a", "/dev/b"]
+
+
+async def test_devices_are_counted_as_claims_come_change_and_go(files: ClaimFiles, tmp_path: Path) -> None:
+    draw, other = Random(7), again(tmp_path)
+
+    def claim(number: int, *devices: int) -> ClaimRecord:
+        uid = f"0a000000-0000-4000-8000-{number:012d}"
+        ids = [f"{KIND}={uid}-gpu-{one}" for one in devices]
+        found = [device(one, cdi_ids=(name,)) for one, name in zip(devices, ids, strict=True)]
+        return ClaimRecord(ClaimHolder("team", f"claim-{number}", uid), DRIVER, tuple(found))
+
+    for _ in range(60):
+        one = claim(draw.randrange(6), *draw.sample(range(5), draw.randint(1, 3)))
+        uid = one.claim.uid
+        match draw.choice(["write", "write", "remove", "read", "another run"]):
+            case "write":
+                await files.remove(uid)
+                await files.write(one, {})
+            case "remove":
+                await files.remove(uid)
+            case "read":
+                await files.read(uid)
+            case _:
+                await other.remove(uid)
+                await files.read_again()
+        expected = Counter(
+            (each.pool, each.device) for held in files.records.values() for each in held.devices
+        )
+        assert dict(files.records.devices) == dict(expected)
+    assert len(files.of(DRIVER).records.devices) <= 5
+    other.close()

@@ -106,3 +106,26 @@ def test_the_shell_completes_commands():
         DEVHOST.split(), env=os.environ | asked, capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout == "plain,explain\n"
+
+
+LISTING = """
+import collections, sys
+read = collections.Counter()
+sys.addaudithook(
+    lambda event, found: read.update([found[0]])
+    if event == "open" and str(found[0]).endswith("entry_points.txt")
+    else None
+)
+from devhost.cli.program import root
+root(["--help"], standalone_mode=False)
+print(len(read), max(read.values()), file=sys.stderr)
+"""
+
+
+def test_help_looks_for_the_commands_of_other_packages_once():
+    done = subprocess.run(
+        [sys.executable, "-c", LISTING], capture_output=True, text=True, timeout=240, check=True
+    )
+    packages, reads = map(int, done.stderr.split())
+    assert packages > 1 and reads == 1
+    assert {"demo", "import", "kubelet"} <= set(done.stdout.split())

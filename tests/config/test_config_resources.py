@@ -252,6 +252,23 @@ def test_a_where_that_cannot_be_meant_is_refused(complaints: Complain, selection
     assert any(said in line for line in found), found
 
 
+@pytest.mark.parametrize("name", ["vendor", "numaNode", "virtual", "ID_BUS"])
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        ("where: {%s}", "where"),
+        ("where: [{path: /dev/a}, {%s}]", "where[1]"),
+        ("where: {path: /dev/a, not: {%s}}", "where.not"),
+        ("healthyWhile: {%s}", "healthyWhile"),
+        ("share: {replicas: 2, overrides: [{where: {%s}, replicas: 3}]}", "share.overrides[0].where"),
+    ],
+)
+def test_a_set_of_names_is_no_condition(complaints: Complain, body: str, key: str, name: str) -> None:
+    (found,) = map(str, complaints(file(f"name: a.b/c, {body % name}")))
+    assert f"resources[0].{key}.{name}: must be " in found
+    assert "not an empty value (give it a value or remove the key)" in found
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

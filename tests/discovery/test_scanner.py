@@ -235,8 +235,12 @@ def test_a_path_that_give_needs_is_looked_for_ever_less_often_until_it_is_back(v
         scene.discovery.required = frozenset({"/dev/ctl"})
         scene.source.missing = {"/dev/ctl"}
         async with scene.running():
-            await asyncio.sleep(200)
-            assert scene.source.times == pytest.approx([0, 5, 15, 35, 75, 135, 195], abs=0.1)
+            await asyncio.sleep(400)
+            pauses = [later - one for one, later in pairwise(scene.source.times)]
+            longest = [5, 10, 20, 40, *[NODE.resync] * (len(pauses) - 4)]
+            assert len(pauses) >= 6 and len({round(one, 3) for one in pauses[4:]}) > 1
+            for pause, at_most in zip(pauses, longest, strict=True):
+                assert at_most / 2 - 0.1 <= pause <= at_most + 0.1
             scene.source.missing = set()
             scene.discovery.request_scan(event(1))
             await asyncio.sleep(1)

@@ -20,6 +20,7 @@ from devhost.backend import Device
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.front_end import DraFrontEnd
 from devhost.dra.health import RESEND
+from devhost.dra.inventory import REMEMBERED
 from devhost.host.dra_side import access
 from devhost.host.shown.problems import problems
 from devhost.host.shown.status import status
@@ -193,6 +194,31 @@ async def test_a_device_that_is_unplugged_while_a_claim_holds_it_is_gone_and_doe
         node.node.look("cards")
         await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
         await node.node.until(lambda: not any(kind == "device" for kind, _, _ in wrong(node)))
+
+
+async def test_the_names_of_many_former_devices_are_forgotten_oldest_first(node: DraNode) -> None:
+    node.configure(CLAIMED)
+    batches = [[f"{batch}{number}" for number in range(REMEMBERED // 2)] for batch in "abcd"]
+    names = {}
+    async with node.node.served():
+        for batch in batches:
+            node.cards(*batch)
+            node.node.look("cards")
+            await node.node.until(lambda batch=batch: node.published() == {RESOURCE: set(batch)})
+            names |= {card: node.name_of(card) for card in (batch[0], batch[-1])}
+            await node.node.until(lambda: not node.node.host.dra.sides.withdrawn(DRIVER))
+
+        claims = {card: node.allocate(card, name) for card, name in names.items()}
+
+        async def error(card: str) -> str:
+            return (await node.prepare(claims[card]))[claims[card].uid].error
+
+        async with asyncio.timeout(60):
+            while not (await error(batches[0][-1])).endswith("devhost has no such device"):
+                await asyncio.sleep(0.05)
+        for known in ("b0", batches[2][-1]):
+            assert (await error(known)).endswith("the device is gone")
+        assert await error("d0") == ""
 
 
 async def test_the_claims_of_one_pod_get_all_functions_of_an_iommu_group_and_others_none(

@@ -229,3 +229,28 @@ async def test_units_join_the_slice_once_the_node_offers_no_member(node: DraNode
         assert not node.published().get(RESOURCE)
         node.kubelet_reports(example_com__card=0)
         await published(node)
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+async def test_without_the_record_units_of_an_earlier_run_come_back_right(
+    node: DraNode, claimed: bool
+) -> None:
+    record = node.options.plugins_dir / "devhost.example.com/published.json"
+    async with node.node.served():
+        await published(node)
+        before = record.read_bytes()
+        claim, late = (node.allocate(name, node.name_of("chip0")) for name in ("used", "late"))
+        if claimed:
+            assert not (await prepared(node, claim)).error
+        slices = node.slices()
+    record.unlink()
+    async with node.node.served():
+        await node.synced()
+        await node.node.until(lambda: record.exists() and record.read_bytes() == before)
+        assert node.moving() == [] and not problems(node.node.host).shown
+        assert node.slices() == slices
+        assert bool((await prepared(node, late)).error) is claimed
+        node.configure(PLUGIN)
+        await node.node.reload()
+        await freed(node)
+        assert node.node.kubelet.healthy(RESOURCE) == {"chip1-0", "chip1-1"}

@@ -151,6 +151,20 @@ async def test_hardware_is_provisioned_without_any_resource_of_its_backend(rig, 
         assert shown(host) is not None
 
 
+async def test_a_backend_without_resources_does_not_run_unless_its_options_change_hardware(rig, kubelet):
+    calls = []
+    make_provide(rig, calls)
+    rig.classes["toy"].Options = Optional
+    other = "[{{name: example.com/other, backend: other}}]"
+    text = f"version: 1\nbackends: {{{{toy: {{{{count: {{}}}}}}}}}}\nresources: {other}\n"
+    rig.config.write_text(text.format(0))
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: "example.com/other" in kubelet.allocatable())
+        assert list(host.scanners) == ["other"]
+        rig.config.write_text(text.format(1))
+        await rig.until(lambda: calls == [1])
+
+
 async def test_provisioning_that_waits_for_a_pod_is_tried_again_when_the_pod_ends(rig, kubelet):
     woken = []
     make_provide(rig, [])

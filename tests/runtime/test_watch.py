@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +210,31 @@ async def test_a_watch_that_ends_closes_its_descriptor(tmp_path: Path) -> None:
         async with watching(tmp_path):
             pass
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_watches_that_began_at_different_times_wake_at_the_same_moments(
+    virtual: Callable[..., None], tmp_path: Path
+) -> None:
+    async def main() -> None:
+        loop, moments = asyncio.get_running_loop(), Counter[float]()
+
+        async def follow(path: Path, after: float) -> None:
+            await asyncio.sleep(after)
+            async for _ in DirectoryWatch(lambda: [path], 5.0).changes():
+                moments[loop.time()] += 1
+
+        paths = [tmp_path, tmp_path, tmp_path / "missing"]
+        began = loop.time()
+        tasks = [
+            asyncio.create_task(follow(path, after))
+            for path, after in zip(paths, (0.3, 1.7, 4.1), strict=True)
+        ]
+        await asyncio.sleep(61)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        later = sorted({round(one, 3) for one in moments if one > began + 4.9})
+        assert len(later) == 12 and moments.total() >= 3 * 12
+        assert all(b - a == pytest.approx(5) for a, b in pairwise(later))
+
+    virtual(main())

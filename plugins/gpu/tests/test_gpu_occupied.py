@@ -13,7 +13,7 @@ import gpu_amd
 import pytest
 from devhost_gpu import Gpu
 from devhost_gpu.environment import STANDARD, Timings
-from devhost_gpu.occupied import sees_node
+from devhost_gpu.occupied import Occupied, sees_node
 from devhost_gpu.options import GpuOptions, Strategy
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import DGX, NvidiaMachine
@@ -447,3 +447,32 @@ def test_a_new_process_causes_a_scan(nodes: Scene) -> None:
 
     asyncio.run(work())
     assert nodes.reasons() == {AMD: "process 66 (python) uses it"}
+
+
+def test_a_driver_that_does_not_answer_is_asked_ever_less_often_with_jitter(nodes: Scene) -> None:
+    pauses: list[float] = []
+    over = asyncio.CancelledError
+
+    def ask() -> dict[str, list[int]]:
+        if 12 <= len(pauses) < 14:
+            return {}
+        raise BackendError("no driver answers")
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 20:
+            raise over
+
+    async def work() -> None:
+        timings = Timings(occupied_check=5.0, occupied_retry=60.0)
+        occupied = Occupied(nodes.backend.context, replace(STANDARD, timings=timings), dict, ask, sleep=sleep)
+        with suppress(over):
+            async for _ in occupied.watch():
+                pass
+
+    asyncio.run(work())
+    longest = [10, 20, 40, *[60] * 8]
+    assert pauses[0] == pauses[12] == pauses[13] == 5
+    assert all(one / 2 <= pause <= one for one, pause in zip(longest, pauses[1:12], strict=True))
+    assert 5 <= pauses[14] <= 10, "it begins again"
+    assert len(set(pauses[4:12])) > 1, "GPUs of many nodes are not asked at the same moments"

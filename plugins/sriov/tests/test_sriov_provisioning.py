@@ -15,6 +15,7 @@ from devhost_sriov.options import SriovOptions, VirtualFunctions
 from devhost_sriov.pci_bus import Bus, PhysicalFunction, write
 from devhost_sriov.provisioning import FILE, Made, Ownership, Provisioner
 from sriov_kernel import BOOT, PATH, PHYSICAL, Kernel
+from sriov_others import A10
 
 from devhost.backend import NotYet
 from devhost.backend.errors import BackendError, ConfigError
@@ -476,6 +477,58 @@ def test_functions_to_be_removed_are_withheld_with_the_reason(tmp_path: Path, lo
     found = {device.id: device for device in backend.discover()}
     assert "about to change" in (found[FIRST].withheld or "") and found[SECOND].withheld
     assert not found[PHYSICAL].divided, "a claim would get it while its functions change"
+
+
+def test_a_mediated_device_of_a_function_is_withheld_until_the_function_is_removed(
+    tmp_path: Path, looking: Any
+) -> None:
+    kernel, held = Kernel(tmp_path), set[str]()
+    kernel.write(kernel.whole / "sriov_numvfs", "2")
+    part = kernel.whole.parent.relative_to(tmp_path / "sys/devices") / FIRST
+    kernel.tree.mediated(str(part), A10, "nvidia-592", "NVIDIA A10-4Q", driver="nvidia-vgpu-vfio", group=201)
+    Ownership(tmp_path).write({PHYSICAL: Made("ens1", 2)})
+    backend: Sriov = looking(tmp_path, SriovOptions(), held=lambda: frozenset(held))
+
+    def withheld() -> dict[str, str | None]:
+        return {device.id: device.withheld for device in backend.discover()}
+
+    assert withheld()[A10] is None
+    (device,) = (one for one in backend.discover() if one.id == A10)
+    held |= device.part_of  # as the core reports it for a pod that has the device
+    with pytest.raises(NotYet, match=f"keeps its 2 virtual functions instead of 0 while pods hold {FIRST}"):
+        backend.provision()
+    assert withheld()[A10] is None
+    held.clear()
+    with pytest.raises(NotYet, match="must be withdrawn"):
+        backend.provision()
+    with pytest.raises(NotYet, match="must be withdrawn"):
+        backend.provision()  # until a scan has withheld it, a pod may get it
+    assert "about to change" in (withheld()[A10] or "")
+    held |= device.part_of  # a pod got it at the last moment
+    with pytest.raises(NotYet, match="while pods hold"):
+        backend.provision()
+    assert withheld()[A10] is None and kernel.virtual
+
+
+def test_a_function_of_which_only_mediated_devices_are_offered_is_withdrawn_too(
+    tmp_path: Path, looking: Any
+) -> None:
+    kernel = Kernel(tmp_path)
+    kernel.write(kernel.whole / "sriov_numvfs", "1")
+    part = kernel.whole.parent.relative_to(tmp_path / "sys/devices") / FIRST
+    kernel.tree.file(f"/sys/devices/{part}/nvidia/current_vgpu_type", "0")
+    (tmp_path / "sys/devices" / part / "driver").unlink()
+    kernel.tree.link(f"/sys/devices/{part}/driver", "/sys/bus/pci/drivers/nvidia")
+    kernel.tree.mediated(str(part), A10, "nvidia-592", "NVIDIA A10-4Q", driver="nvidia-vgpu-vfio", group=201)
+    Ownership(tmp_path).write({PHYSICAL: Made("ens1", 1)})
+    backend: Sriov = looking(tmp_path, SriovOptions(), held=frozenset)
+    found = {device.id: device.withheld for device in backend.discover()}
+    assert found[FIRST] and found[A10] is None
+    for _ in range(2):
+        with pytest.raises(NotYet, match="must be withdrawn"):
+            backend.provision()
+    assert kernel.virtual
+    assert all(device.withheld for device in backend.discover() if device.id in (FIRST, A10))
 
 
 def configured(text: str) -> Iterator[str]:

@@ -320,6 +320,10 @@ class ClaimAllocations:
         for (claim, _, _, key), (one, driver) in sorted(found.items(), key=lambda item: item[0]):
             yield self._as_held(claim, one, key, driver)
 
+    def of_driver(self, driver: str) -> Iterator[ClaimedDevice]:
+        """The devices of a driver that claims have."""
+        return (one for _, other, one in self._all() if other == driver)
+
     def held_otherwise(self, resource: str, unit: str, key: Key) -> Reason | None:
         """Why a device of a resource is not free as this unit, or by itself: a claim has it as another one.
 

@@ -50,13 +50,13 @@ ELSEWHERE = {"demo": "devhost-testing", "import": "devhost-import", "kubelet": "
 
 class _Lazy(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*COMMANDS, *ELSEWHERE, *(entry.name for entry in entry_points(GROUP))})
+        return sorted({*COMMANDS, *ELSEWHERE, *(entry.name for entry in _installed(ctx))})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
             command: click.Command = importlib.import_module(f"devhost.cli.{COMMANDS[cmd_name]}").command
             return command
-        for entry in entry_points(GROUP):
+        for entry in _installed(ctx):
             if entry.name == cmd_name:
                 return _loaded(entry)
         if cmd_name in ELSEWHERE:
@@ -78,6 +78,14 @@ class _Lazy(Group):
     def invoke(self, ctx: click.Context) -> object:
         with output():
             return super().invoke(ctx)
+
+
+def _installed(ctx: click.Context) -> list[EntryPoint]:
+    """The commands of other packages, which are looked for once in each run of the program."""
+    if GROUP not in ctx.meta:
+        ctx.meta[GROUP] = entry_points(GROUP)
+    found: list[EntryPoint] = ctx.meta[GROUP]
+    return found
 
 
 def _loaded(entry: EntryPoint) -> click.Command:

@@ -12,7 +12,7 @@ from devhost.backend import Event
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.planning.settings import Settings
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import FailureLog
+from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.worker import FileWorker
 from devhost.telemetry.metrics import Metrics
@@ -20,7 +20,7 @@ from devhost.telemetry.metrics import Metrics
 from .catalog import Catalog
 from .provisioning import Provisioning, ProvisioningState
 from .releases import LONGEST, Releases
-from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
+from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims, provisions
 from .scanner import BackendState, Scanner
 from .timing import NODE, DiscoveryTiming
 
@@ -59,6 +59,8 @@ class BackendManager:
         self._timing = timing
         self.releases = Releases(root, released)
         self._files = FileWorker("releases", "")
+        self._release_ends = Reconciler(self._end_releases, first=timing.releases)
+        self._unchecked = FailureLog(log, "releases cannot be checked", "releases can be checked again")
 
     def follow(self, settings: Settings, catalog: Catalog) -> None:
         """Starts and stops backends so that those run that the settings need."""
@@ -109,6 +111,7 @@ class BackendManager:
                 self._tasks.spawn(f"links {name}", runner.link_cache.run)
             if runner.provisions or name in self.provisioning:
                 self._provision(name, scanner)
+        self._release_ends.wake(self._timing.releases)
 
     async def answered(self, within: float) -> None:
         """Waits until every backend has answered, for at most ``within`` seconds."""
@@ -167,21 +170,23 @@ class BackendManager:
 
     async def watch_releases(self) -> None:
         """Ends releases whose time is over, or whose driver was loaded again."""
-        unchecked = FailureLog(log, "releases cannot be checked", "releases can be checked again")
-        while True:
-            await asyncio.sleep(self._timing.releases)
-            modules = {name: scanner.runner.kind.modules for name, scanner in self.scanners.items()}
-            if not any(name in self.releases for name in modules):
-                continue
-            try:
-                over = await self._files.file("look for drivers", self.releases.over, modules)
-                for name, why in over.items():
-                    if name in self.scanners:
-                        await self.resume(name, why)
-            except EnvironmentFailure as error:
-                unchecked.failed(str(error))
-            else:
-                unchecked.succeeded()
+        await self._release_ends.run()
+
+    async def _end_releases(self) -> float | None:
+        """One pass; the next one is soon while a driver is released, else when that begins."""
+        modules = {name: scanner.runner.kind.modules for name, scanner in self.scanners.items()}
+        if not any(name in self.releases for name in modules):
+            return None
+        try:
+            over = await self._files.file("look for drivers", self.releases.over, modules)
+            for name, why in over.items():
+                if name in self.scanners:
+                    await self.resume(name, why)
+        except EnvironmentFailure as error:
+            self._unchecked.failed(str(error))
+        else:
+            self._unchecked.succeeded()
+        return self._timing.releases
 
     def _releasing(self, name: str) -> Scanner:
         """The scanner of a backend that can release its driver."""
@@ -199,6 +204,7 @@ class BackendManager:
         was_released = scanner.runner.context.released
         scanner.runner.context.released = bool(reason)
         scanner.health.released = reason
+        self._release_ends.wake(self._timing.releases)
         if bool(reason) != was_released:
             scanner.recheck()
         self._found(None)
@@ -244,8 +250,9 @@ def _needed(settings: Settings, catalog: Catalog) -> tuple[str, ...]:
     """The backends that resources name, and those with options that configure hardware.
 
     Virtual functions may be for other software on the node, and devhost removes those that it created even
-    after the last resource was removed. So a backend that provisions runs as soon as it has options.
+    after the last resource was removed. So a backend runs as soon as it has options that need ``provision``.
     """
     named = settings.backend_names()
-    others = (name for name in settings.backends if name not in named)
-    return (*named, *(name for name in others if hasattr(catalog.get(name), "provision")))
+    others = ((name, options) for name, options in settings.backends.items() if name not in named)
+    kinds = ((name, catalog.get(name), options) for name, options in others)
+    return (*named, *(name for name, kind, options in kinds if kind and provisions(kind, options)))

@@ -131,6 +131,11 @@ class Abilities:
         return cls(**{one.name: overrides(kind, one.name) for one in fields(cls)})
 
 
+def provisions(kind: type[Backend], options: object) -> bool:
+    """Whether backends of a class configure hardware with these options."""
+    return overrides(kind, "provision") and bool(getattr(options, "provisions", True))
+
+
 class BackendRunner:
     """One running backend. What calls it or looks at the host may block: run it through :meth:`call`.
 
@@ -186,7 +191,7 @@ class BackendRunner:
     @property
     def provisions(self) -> bool:
         """Whether the backend configures hardware, with the options that it has."""
-        return self.abilities.provision and bool(getattr(self.options, "provisions", True))
+        return provisions(self.kind, self.options)
 
     @property
     def started(self) -> bool:

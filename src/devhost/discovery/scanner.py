@@ -131,7 +131,7 @@ class Scanner:
         self._full = False
         self._resynced_at: float | None = None
         self._pause = timing.resync
-        self._pauses = Backoff(timing.missing_resync, timing.resync, jitter=0.0)
+        self._pauses = Backoff(timing.missing_resync, timing.resync)
         self._failing = NOT_FAILING
         self._degraded = Incident()
         self._event_failures = FailureLog(

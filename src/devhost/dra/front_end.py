@@ -452,10 +452,9 @@ class DraFrontEnd:
         self._metrics.add("dra_api_requests_total", self.driver, method, code)
 
     def _show_prepared(self) -> None:
-        records = [one for one in self.files.records.values() if one.driver == self.driver]
+        records = self.files.records
         self._metrics.set("dra_prepared_claims", self.driver, to=len(records))
-        devices = {(one.pool, one.device) for record in records for one in record.devices}
-        self._metrics.set("dra_prepared_devices", self.driver, to=len(devices))
+        self._metrics.set("dra_prepared_devices", self.driver, to=len(records.devices))
 
     def _count(self, metric: str, results: Mapping[ClaimCall, int]) -> None:
         for result, count in results.items():

@@ -39,6 +39,9 @@ from .slices import Offered, Pool, attributes_of
 
 GONE = "the device is gone"
 
+REMEMBERED = 1024
+"""Names of former devices that are kept, so that claims of them are refused with the reason."""
+
 Name = tuple[str, str]
 """A device as the API server knows it: pool and device."""
 
@@ -141,7 +144,7 @@ class DraInventory:
         self._devices: dict[Name, DraDevice] = {}
         self._units: dict[str, Units] = {}
         self._known: dict[Name, _NamedDevice] = {}
-        """Every device that was offered since the start, or that slices may hold since an earlier run."""
+        """Former devices, then those that are offered, that slices may hold or that claims have."""
         self._absent: _Absent | None = None
         """Why devices are not offered; made when a claim first has one of them."""
         self.complete = False
@@ -163,6 +166,9 @@ class DraInventory:
             self._is_own(entry) and naming.fields(entry.name) and not self._listed(entry.backend)
             for entry in settings.resources
         )
+        before, self._known = self._known, {}
+        for one in self._claims.of_driver(self._driver):
+            self._remember((one.pool, one.device), one.resource, one.key, one.keys)
         units = self._sides.units(self._driver)
         for key, resource in self._sides.record(self._driver).items():
             self._know(resource, (key[0], units.get(key, key[1])), (key,))
@@ -184,6 +190,8 @@ class DraInventory:
         self._now = {}
         for name, planned in offered.items():
             self._take(name, planned)
+        former = [(name, known) for name, known in before.items() if name not in self._known]
+        self._known = dict(former[-REMEMBERED:]) | self._known
         for name in self._verdicts.keys() - offered.keys():
             del self._verdicts[name], self._aliases[name], self._units[name]
         self._moves.follow(self.moving())
@@ -490,11 +498,14 @@ class DraInventory:
         """Remembers the devices that have a name; gives the name."""
         pool = self._pool(resource, key[0])
         name = (pool.name, pool.device_name(key[1]))
+        self._remember(name, resource, key, keys)
+        return name
+
+    def _remember(self, name: Name, resource: str, key: Key, keys: Collection[Key]) -> None:
         known = self._known.get(name)
         if known is None or not known.keys.issuperset(keys):
             before = known.keys if known else frozenset()
             self._known[name] = _NamedDevice(resource, key, before.union(keys))
-        return name
 
     def _restore(self, key: Key, resource: str, settings: Settings) -> None:
         """Makes a device known that has left its slice since an earlier run began to publish it.

@@ -118,6 +118,7 @@ class Sides:
             place = _Place(driver, resource)
             if self._published.setdefault(key, place) == place and key in units:
                 self._units.setdefault(key, units[key])
+        self._know_members(units)
 
     def begin(self) -> None:
         """Begins a plan: what waits for the Node is found out again."""
@@ -201,6 +202,14 @@ class Sides:
             self._withdrawn.pop(key, None)
             self._units.pop(key, None)
         self._units.update(units)
+        self._know_members(units)
+
+    def _know_members(self, units: Mapping[Key, str]) -> None:
+        """Forgets units as such: slices that no record names show the id of a unit, but not its members."""
+        for key, unit in units.items():
+            whole = key[0], unit
+            if whole not in self._units and self._published.get(whole) == self._published.get(key):
+                self._published.pop(whole, None)
 
     def unpublished(self, keys: Collection[Key], driver: str = "") -> None:
         """The API server has confirmed that no slice of the driver holds these devices."""

@@ -71,11 +71,14 @@ class DirectoryWatch:
                 self._watched.clear()
 
     async def _next(self) -> None:
+        # all watches of a process wake at the same moments, so that an idle one wakes less often
+        now = asyncio.get_running_loop().time()
+        due = (now // self._poll + 1) * self._poll
         if self._inotify is None or not self._watched:
-            await asyncio.sleep(self._poll)
+            await asyncio.sleep(due - now)
             return
         try:
-            async with asyncio.timeout(self._poll):
+            async with asyncio.timeout_at(due):
                 await self._inotify.get()
                 while self._inotify.sync_get() is not None:
                     pass  # the rest of the burst

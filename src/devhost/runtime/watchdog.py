@@ -34,8 +34,8 @@ STALL = 20.0
 
 This is far longer than any uninterrupted work of the loop, and short enough for users who wait for a pod."""
 
-TICK = 2.0
-"""Seconds between two checks of the loop; each one is a callback in the loop."""
+TICK = 4.0
+"""Seconds between two checks of the loop; each one wakes the loop and a thread."""
 
 TELL = 2.0
 """Seconds for the final log lines: the loop may have stalled because stderr is a full pipe."""

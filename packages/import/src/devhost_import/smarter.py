@@ -21,7 +21,7 @@ from . import globs
 from .globs import Glob, Inexpressible, Invalid
 from .source import Source, Value, text_at
 from .workload import file_of, the_container
-from .writing import Entry, Group, Written, document, given, replicas, several
+from .writing import Entry, Group, Written, document, given, refused, replicas, several
 
 PEER = "smarter-device-manager"
 DOMAIN = "smarter-devices"
@@ -116,6 +116,8 @@ def _files(expression: str, keys: Mapping[str, Written]) -> Iterator[_Files]:
     remark, every = f"devicematch: {expression}", globs.of_expression(expression)
     varying: dict[str, list[Glob]] = {}
     for one in every:
+        if why := refused(f"/dev/{one.text}"):
+            raise Inexpressible(why)
         before, name, remarks = one.text.rpartition("/")[0], one.text, [remark]
         if globs.SIGN.search(name) and not _LINK.fullmatch(name):
             if "/by-" not in before:

@@ -85,6 +85,13 @@ def given(**values: Written) -> dict[str, Written]:
     return {key: value for key, value in values.items() if value}
 
 
+def refused(node: str) -> str:
+    """Why devhost refuses a pattern for paths of device nodes; empty if it does not."""
+    found, paths = Diagnostics(""), {"path": Attribute(str, "", "/dev/null", begins="/dev/")}
+    read_where(parse(flow({"path": node}).encode(), found), "", paths, KeyPath(found))
+    return found.found[0][2].replace("this attribute", "devNode") if found.found else ""
+
+
 def replicas(number: int) -> dict[str, Written]:
     return {"share": {"replicas": number}} if number > 1 else {}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 
 from devhost.backend import Context, Event, MissingDriver, claim
 from devhost.backend.backoff import Backoff
@@ -43,16 +43,23 @@ class Occupied:
         cards: returns the cards of the last scan, by id.
         ask: returns the ids of the processes that use each card, by its id; some may be missing. Raises
             ``BackendError`` if no driver answers.
+        sleep: pauses between two looks, for so many seconds.
     """
 
     def __init__(
-        self, context: Context, environment: Environment, cards: Callable[[], Mapping[str, Card]], ask: Ask
+        self,
+        context: Context,
+        environment: Environment,
+        cards: Callable[[], Mapping[str, Card]],
+        ask: Ask,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._cards = cards
         self._context = context
         self._timings, self._clock = environment.timings, environment.clock
         self._sysfs = Sysfs(context.root)
         self._ask = ask
+        self._sleep = sleep
         self._since: dict[tuple[str, int], float] = {}
         # Replaced whole, never changed: scans read it on another thread.
         self.reasons: Mapping[str, str] | None = None
@@ -100,10 +107,10 @@ class Occupied:
     async def watch(self) -> AsyncIterator[Event]:
         """Yields an event when the reasons have changed."""
         timings = self._timings
-        backoff = Backoff(2 * timings.occupied_check, timings.occupied_retry, jitter=0.0)
+        backoff = Backoff(2 * timings.occupied_check, timings.occupied_retry)
         pause = timings.occupied_check
         while True:
-            await asyncio.sleep(pause)
+            await self._sleep(pause)
             pause = timings.occupied_check
             try:
                 changed = await self._context.run_blocking(self.check)

@@ -228,7 +228,7 @@ class GpuOptions:
     @property
     def provisions(self) -> bool:
         """Whether devhost changes hardware."""
-        return bool(self.partitions)
+        return bool(self.partitions) or self.mig == "dynamic"
 
     @property
     def strategies(self) -> frozenset[str]:

@@ -39,7 +39,7 @@ class _RefusedChange:
     wanted: str
     reason: str = ""
     until: float = 0.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_RETRY, LAST_RETRY, jitter=0.0))
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_RETRY, LAST_RETRY))
 
 
 class Partitioner:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from devhost.backend import (
@@ -50,6 +51,9 @@ from .watch import network_events
 
 if TYPE_CHECKING:
     from .mediated import MediatedDevices
+
+LEAVING = "the virtual functions of its physical function are about to change"
+"""Why functions and their mediated devices are withheld meanwhile."""
 
 
 @frozen
@@ -112,6 +116,8 @@ class Sriov(Backend):
         self._made: dict[str, tuple[_Basis, Device]] = {}
         self._snapshot = Snapshot()
         self._mediated: MediatedDevices | None = None
+        self._divided: frozenset[str] = frozenset()
+        """Claims of the functions of which mediated devices were offered at the last scan."""
         self._files = NO_NAMED_FILES
         self._provisioner = Provisioner(
             Bus(context.root),
@@ -159,7 +165,15 @@ class Sriov(Backend):
             from .mediated import MediatedDevices
 
             self._mediated = MediatedDevices(self._sysfs)
-        return self._mediated.scan(everything=snapshot.everything) if self._mediated else ()
+        if self._mediated is None:
+            return ()
+        leaving = {claim.pci(address) for address in self._provisioner.leaving}
+        found = [
+            one if leaving.isdisjoint(one.part_of) else replace(one, withheld=LEAVING)
+            for one in self._mediated.scan(everything=snapshot.everything)
+        ]
+        self._divided = frozenset().union(*(one.part_of for one in found if not one.withheld))
+        return found
 
     def missing_drivers(self) -> list[MissingDriver]:
         """Options and keys that name nothing on this node, as of the last scan.
@@ -234,8 +248,9 @@ class Sriov(Backend):
                 yield event
 
     def _is_offered(self, address: str) -> bool:
+        """Whether a container can get a function, or a mediated device of it."""
         made = self._made.get(address)
-        return made is not None and not made[1].withheld
+        return claim.pci(address) in self._divided or (made is not None and not made[1].withheld)
 
     def _basis(self, device: Device) -> _Basis:
         if (made := self._made.get(device.id)) is None:
@@ -310,7 +325,7 @@ class Sriov(Backend):
         if function.vgpu_type == 0:
             return f"no vGPU is configured: its {VGPU_TYPE} is 0 (write the number of a vGPU type to it)"
         if basis.is_leaving:
-            return "the virtual functions of its physical function are about to change"
+            return LEAVING
         if basis.reason and not basis.purpose and not self.options.allow_in_use:
             return f"{basis.reason}; set backends.sriov.allowInUse to offer it"
         return None

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -307,20 +308,39 @@ class _ClaimFile:
     record: ClaimRecord = field(repr=False)
 
 
-class _Records(Mapping[str, ClaimRecord]):
-    """The records among files, without a copy."""
+class Records(Mapping[str, ClaimRecord]):
+    """The records among files, by the claim's uid, without a copy."""
 
-    def __init__(self, known: Mapping[str, _ClaimFile]) -> None:
-        self._known = known
+    def __init__(self, files: Iterable[_ClaimFile] = ()) -> None:
+        self.files: dict[str, _ClaimFile] = {}
+        self.devices: Counter[tuple[str, str]] = Counter()
+        """How often each device, a pool and a name, is in a record; those that are in none are absent."""
+        for one in files:
+            self.take(one)
+
+    def take(self, known: _ClaimFile) -> None:
+        """Takes a file in place of that of the same claim."""
+        self.drop(known.record.claim.uid)
+        self.files[known.record.claim.uid] = known
+        self.devices.update((one.pool, one.device) for one in known.record.devices)
+
+    def drop(self, uid: str) -> None:
+        """Forgets the file of a claim, if there is one."""
+        known = self.files.pop(uid, None)
+        for one in known.record.devices if known else ():
+            place = one.pool, one.device
+            self.devices[place] -= 1
+            if not self.devices[place]:
+                del self.devices[place]
 
     def __getitem__(self, uid: str) -> ClaimRecord:
-        return self._known[uid].record
+        return self.files[uid].record
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+        return iter(self.files)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self.files)
 
 
 class ClaimFiles:
@@ -354,9 +374,8 @@ class ClaimFiles:
         self._boot_id = boot_id
         self._boot = ""
         """The id of this boot, once it has been read."""
-        self._known: dict[str, _ClaimFile] = {}
-        self.records: Mapping[str, ClaimRecord] = _Records(self._known)
-        """What this process has written or read and not removed, by the claim's uid; it follows changes."""
+        self.records = Records()
+        """What this process has written or read and not removed; it follows changes."""
         self._hanging: dict[str, _Write] = {}
 
     def of(self, driver: str) -> ClaimFiles:
@@ -364,14 +383,17 @@ class ClaimFiles:
         if driver not in self._drivers:
             found = self._drivers[driver] = copy(self)
             found._driver, found._hanging = driver, {}
-            found._known = {one.record.claim.uid: one for one in self._all if one.record.driver == driver}
-            found.records = _Records(found._known)
+            found.records = Records(one for one in self._all if one.record.driver == driver)
         return self._drivers[driver]
 
     @property
     def drivers(self) -> Collection[str]:
         """The drivers whose files were asked for."""
         return self._drivers.keys()
+
+    @property
+    def _known(self) -> Mapping[str, _ClaimFile]:
+        return self.records.files
 
     @property
     def _current(self) -> ClaimDirectory:
@@ -435,7 +457,7 @@ class ClaimFiles:
         there = {record.claim.uid for record in records}
         for uid, known in before.items():
             if uid not in there and self._known.get(uid) is known:
-                del self._known[uid]
+                self.records.drop(uid)
                 self._forget(uid)
         return records
 
@@ -453,7 +475,7 @@ class ClaimFiles:
         record = known.record
         if self._metadata is not None and record.metadata:
             await self._metadata.read(record.driver, record.claim.uid, record.requests)
-        self._known[record.claim.uid] = known
+        self.records.take(known)
         if known.name == known.place.name(record.claim.uid):
             self._first[record.claim.uid] = record.driver
 
@@ -485,7 +507,7 @@ class ClaimFiles:
             with suppress(EnvironmentFailure):
                 await self._remove_metadata(uid, record)
             raise
-        self._known[uid] = _ClaimFile(place, path.name, data, record)
+        self.records.take(_ClaimFile(place, path.name, data, record))
 
     async def _write(self, uid: str, place: ClaimDirectory, path: Path, data: bytes) -> None:
         write = self._hanging[uid] = _Write(place, path.name, data)
@@ -567,7 +589,7 @@ class ClaimFiles:
             what = f"remove {place.directory / place.name(uid)}"
             removed |= await self._files.run(what, self._remove, place, uid)
         await self._remove_metadata(uid, self.records.get(uid))
-        self._known.pop(uid, None)
+        self.records.drop(uid)
         self._forget(uid)
         return removed
 

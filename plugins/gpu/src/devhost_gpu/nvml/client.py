@@ -108,7 +108,7 @@ class NvmlClient:
         self._library: tuple[str, object] | None = None
         self._ending: list[NvmlProcess] = []
         self._alone: dict[str, NvmlProcess] = {}
-        self._backoff = Backoff(timings.first_delay, timings.last_delay, jitter=0.0)
+        self._backoff = Backoff(timings.first_delay, timings.last_delay)
         self._not_before = 0.0
         self._problem = ""
         self._hung: list[str] = []
