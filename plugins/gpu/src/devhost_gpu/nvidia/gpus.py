@@ -273,6 +273,7 @@ class Nvidia:
             }
             for card in cards
             if isinstance(card.facts, NvidiaFacts) and card.facts.address in found
+            if card.facts.instance or not card.facts.is_mig  # a partition that does not exist is used by none
         }
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
