@@ -291,7 +291,12 @@ def labels(
         vendor: [d for d in devices if d.attributes.get("vendor") == vendor]
         for vendor in (NVIDIA, AMD, INTEL)
     }
-    of[NVIDIA] = [device for device in of[NVIDIA] if PURPOSE not in device.attributes]  # as NVIDIA's labeler
+    of[NVIDIA] = [
+        device
+        for device in of[NVIDIA]
+        if PURPOSE not in device.attributes  # as NVIDIA's labeler
+        and not (device.id in cards and getattr(cards[device.id].facts, "placement", None))  # exists on demand
+    ]
     found: Labels = {}
     if of[NVIDIA]:
         classes = _classes(of[NVIDIA], sysfs)
