@@ -70,6 +70,15 @@ def test_an_instance_of_an_administrator_is_offered_as_it_is_and_takes_its_place
     assert "which devhost did not create" in str(node.device("1g.10gb", 3).withheld)
 
 
+def test_labels_count_the_instances_of_an_administrator_only(node: Node) -> None:
+    node.machine.nvml.partition(node.machine.uuids[A], "3g.40gb", 0)
+    node.prepare("2g.20gb", 4)
+    labels = node.desk.backend.labels([*node.desk.look().values()], {})
+    counts = {name: value for name, value in labels.items() if name.endswith("count")}
+    assert counts == {"nvidia.com/gpu.count": 1, "nvidia.com/mig-3g.40gb.count": 1}
+    assert labels["nvidia.com/mig.capable"] == "true"
+
+
 def test_media_engines_of_which_there_is_one_are_given_once(node: Node) -> None:
     node.machine.nvml.partition(node.machine.uuids[A], "1g.10gb+me", 0)
     reason = node.device("1g.10gb+me", 5).withheld
@@ -413,6 +422,34 @@ def test_a_driver_that_is_being_unloaded_is_not_opened_to_create_an_instance(nod
     with pytest.raises(AllocationError):
         node.desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
     assert node.instances() == []
+
+
+def test_the_next_devhost_knows_what_the_one_before_created_while_it_waited(node: Node, at: Open) -> None:
+    held: set[str] | None = None
+    following = at(node.machine, DYNAMIC, held=lambda: None if held is None else frozenset(held), check=0.05)
+    following.look()
+    node.prepare("2g.20gb", 4)
+    assert offered(following.look()) == offered(node.desk.look())
+    assert all(one.withheld or one.attributes["kind"] == "gpu" for one in following.look().values())
+    node.crash()
+    held = node.held
+    following.settle()
+    following.look()
+    assert node.instances() == [(4, 2)]
+    held = set()
+    following.until(lambda: (following.look(), following.settle(), not node.instances())[2])
+
+
+def test_what_is_being_created_by_the_devhost_before_is_not_forgotten(node: Node, at: Open) -> None:
+    following = at(node.machine, DYNAMIC, held=lambda: None)
+    following.look()
+    fault = node.machine.nvml.fault("nvmlDeviceCreateGpuInstanceWithPlacement", crash="before")
+    with pytest.raises(AllocationError):
+        node.prepare("2g.20gb", 4)
+    node.machine.nvml.fix(fault)
+    for _ in range(3):
+        following.look()
+    assert [one["device"] for one in node.recorded()] == [node.id("2g.20gb", 4)]
 
 
 # The configuration

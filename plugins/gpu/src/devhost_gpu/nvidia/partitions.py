@@ -90,6 +90,15 @@ class Record:
         self._prefix = prefix_of(root)
         self._path = Path(self._prefix + FILE)
 
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Identifies what the file contains: each write makes another file. ``None`` if there is none."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
     def read(self) -> frozenset[Place]:
         """The places; none if the file is broken, of another version or boot, or others can write it."""
         try:
@@ -191,6 +200,7 @@ class Partitions:
         self._leaving: Place | None = None
         """The one that is being destroyed because no claim holds it."""
         # Replaced whole, never changed: scans read them on another thread.
+        self._recorded = self._record.identity
         self._own: Mapping[Place, _Own] = dict.fromkeys(self._record.read(), _Own(-1.0))
         self._stuck: Mapping[Place, _Stuck] = {}
         self._listed: Mapping[str, _Listed] = {}
@@ -216,6 +226,11 @@ class Partitions:
         except BackendError as error:
             self._listed, self._problems = known, dict.fromkeys(problems, error.message)
             return
+        if self._changing.acquire(blocking=False):  # else this object is the one that writes
+            try:
+                self._follow_record()  # after the answer, so that it has what others have just created
+            finally:
+                self._changing.release()
         for address, answer in reply.content.items():
             if address not in gpus:
                 continue
@@ -316,10 +331,14 @@ class Partitions:
         return facts
 
     def _forget(self, off: Collection[str] = ()) -> None:
-        """Removes instances from the record that exist no longer: others have destroyed them."""
-        if not self._own or not self._changing.acquire(blocking=False):
+        """Removes instances from the record that exist no longer: others have destroyed them.
+
+        While it is unknown what claims hold, another devhost may be creating them.
+        """
+        if not self._own or self._context.held() is None or not self._changing.acquire(blocking=False):
             return  # the next scan does it
         try:
+            self._follow_record()
             listed = {one.gpu: one for one in self._listed.values()}
             gone = {
                 place
@@ -364,6 +383,7 @@ class Partitions:
         if not self._changing.acquire(timeout=self._timings.instances):
             raise AllocationError(f"{place.device}: another MIG instance is being created or destroyed")
         try:
+            self._follow_record()
             made = self._create(place, facts.address, until)
         except AllocationError:
             raise
@@ -429,6 +449,7 @@ class Partitions:
                 # before it is looked up what claims hold: one that gets it now either sees this, or is seen
                 self._leaving = place
                 try:
+                    self._follow_record()
                     address = next((at for at, one in self._listed.items() if one.gpu == place.gpu), "")
                     if not address or place not in self._unheld():
                         continue
@@ -463,7 +484,15 @@ class Partitions:
     def _keep(self, own: Mapping[Place, _Own]) -> None:
         """Records which instances are devhost's, and then knows it."""
         self._record.write(own)
+        self._recorded = self._record.identity
         self._own = own
+
+    def _follow_record(self) -> None:
+        """Takes what the devhost before this one, or an earlier object, has recorded in the meantime."""
+        if (identity := self._record.identity) != self._recorded:
+            now = _Own(self._clock())
+            self._own = {place: self._own.get(place, now) for place in self._record.read()}
+            self._recorded = identity
 
 
 def _made(facts: NvidiaFacts, state: GpuState, made: Made, capabilities: Capabilities) -> NvidiaFacts:
