@@ -356,6 +356,34 @@ def test_an_instance_that_others_destroyed_is_forgotten(node: Node) -> None:
     assert node.desk.look()[theirs].withheld is None
 
 
+def test_the_instance_of_a_claim_is_not_offered_when_its_record_was_lost(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    node.crash()
+    (node.machine.root / FILE.lstrip("/")).unlink()
+    node.start()
+    (mig,) = [one["uuid"] for one in node.machine.nvml.instances() if one["word"] == "mig"]
+    device = node.id("1g.10gb", 0)
+    assert node.desk.look()[mig].withheld == f"it may be the instance of a claim, which got {device}"
+    node.held = set()
+    assert node.desk.look()[mig].withheld is None
+
+
+def test_a_claim_whose_instance_others_destroyed_has_an_unhealthy_device(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    node.machine.nvml.made.unlink()  # as a reset of the GPU does
+    reason = "its MIG instance no longer exists (delete the pods that hold it)"
+    node.desk.until(lambda: node.device("1g.10gb", 0).health.reason == reason)
+    assert node.device("1g.10gb", 1).health
+    node.unprepare("1g.10gb", 0)
+    node.desk.settle()
+    assert node.device("1g.10gb", 0).health
+    node.prepare("1g.10gb", 0)
+    node.machine.nvml.made.unlink()
+    node.desk.until(lambda: not node.device("1g.10gb", 0).health)
+    node.prepare("1g.10gb", 0)
+    assert node.device("1g.10gb", 0).health
+
+
 def test_a_reboot_leaves_nothing_to_destroy(node: Node) -> None:
     node.prepare("1g.10gb", 0)
     node.crash()

@@ -291,11 +291,11 @@ def labels(
         vendor: [d for d in devices if d.attributes.get("vendor") == vendor]
         for vendor in (NVIDIA, AMD, INTEL)
     }
+    on_demand = {name for name, card in cards.items() if getattr(card.facts, "placement", None)}
     of[NVIDIA] = [
         device
         for device in of[NVIDIA]
-        if PURPOSE not in device.attributes  # as NVIDIA's labeler
-        and not (device.id in cards and getattr(cards[device.id].facts, "placement", None))  # exists on demand
+        if PURPOSE not in device.attributes and device.id not in on_demand  # as NVIDIA's labeler
     ]
     found: Labels = {}
     if of[NVIDIA]:

@@ -47,6 +47,9 @@ LIMIT = 1 << 20
 
 ON_DEMAND = "it is created for a claim: entries with serve: dra and dra.counters offer it"
 
+LOST = "its MIG instance no longer exists (delete the pods that hold it)"
+"""Why a place that a claim holds is Unhealthy: a reset of the GPU or an administrator has destroyed it."""
+
 Capabilities = Callable[[int, int], tuple[int, ...]]
 
 
@@ -74,6 +77,10 @@ class Place(NamedTuple):
         """The id of its device, a DNS label of 63 characters at most: ``gpu-…-1g10gb-me-0``."""
         name = self.name.replace("-", "-no-").replace("+", "-").replace(".", "")
         return f"{self.gpu.lower()}-{name}-{self.start}"
+
+    def is_in(self, held: Collection[str] | None) -> bool:
+        """Whether a claim has it, by what containers use; false if that is unknown."""
+        return held is not None and claim.device("gpu", self.device) in held
 
     def overlaps(self, other: Place) -> bool:
         """Whether both take a memory slice of one GPU."""
@@ -203,6 +210,8 @@ class Partitions:
         self._recorded = self._record.identity
         self._own: Mapping[Place, _Own] = dict.fromkeys(self._record.read(), _Own(-1.0))
         self._stuck: Mapping[Place, _Stuck] = {}
+        self._lost: frozenset[Place] = frozenset()
+        """Those that claims have, and whose instances have disappeared."""
         self._listed: Mapping[str, _Listed] = {}
         self._problems: Mapping[str, str] = {}
 
@@ -253,10 +262,17 @@ class Partitions:
             return f"MIG is on, but its profiles cannot be read: {problem}"
         return "MIG is on: its partitions are offered instead"
 
-    def others(self, address: str) -> frozenset[int]:
-        """The ids of the GPU instances that devhost did not create, which are offered as they are."""
-        listed = self._listed.get(address)
-        return frozenset(one.gi for one in listed.foreign.values()) if listed else frozenset()
+    def others(self, address: str) -> Mapping[int, str]:
+        """The ids of the GPU instances that are offered as they are, and why not; empty if they are.
+
+        These are not in the record. If it was lost, one may be that of a claim.
+        """
+        listed, held = self._listed.get(address), self._context.held()
+        why = "it may be the instance of a claim, which got "
+        return {
+            one.gi: f"{why}{place.device}" if place.is_in(held) else ""
+            for place, one in (listed.foreign if listed else {}).items()
+        }
 
     def cards(
         self, state: GpuState, health: Callable[..., Health], capabilities: Capabilities, root: str
@@ -295,6 +311,7 @@ class Partitions:
                 facts = self._facts(state, place, present_at, capabilities)
                 sound = health(facts.instance)
                 stuck = next((one.reason for of, one in self._stuck.items() if of.overlaps(place)), "")
+                stuck = LOST if place in self._lost else stuck
                 parts = [f"memory-slice-{n}" for n in range(at.start, at.start + at.size)]
                 parts += sorted(scarce & amounts.keys())
                 device = Device(
@@ -351,6 +368,7 @@ class Partitions:
                 )
             }
             if gone:
+                self._lost |= {place for place in gone if place.is_in(self._context.held())}
                 self._keep({place: own for place, own in self._own.items() if place not in gone})
         except BackendError as error:
             self._context.log.warning("%s", error.message)
@@ -377,7 +395,7 @@ class Partitions:
             if facts.instance is not None:
                 return facts
         held = self._context.held()
-        if held is not None and claim.device("gpu", place.device) not in held:
+        if held is not None and not place.is_in(held):
             raise AllocationError(f"{place.device}: it does not exist (admin access does not create it)")
         until = self._clock() + self._timings.instances
         if not self._changing.acquire(timeout=self._timings.instances):
@@ -399,7 +417,7 @@ class Partitions:
         for other in [one for one in self._own if one.overlaps(place)]:
             if other != place:
                 held = self._context.held()
-                if held is None or claim.device("gpu", other.device) in held:
+                if held is None or other.is_in(held):
                     raise BackendError(f"a claim may still use the {other}")
             if other != place or place in self._stuck:
                 self._destroy(other, address, until)
@@ -416,12 +434,17 @@ class Partitions:
                 self._keep({one: own for one, own in self._own.items() if one != place})
             raise
         self._own = {**self._own, place: _Own(self._clock(), made)}
+        self._lost -= {place}
         return made
 
     # What claims no longer need
 
     def settle(self) -> None:
         """Begins to destroy instances that no claim holds, if there are some; does not block."""
+        held = self._context.held()
+        if held is not None and (over := {place for place in self._lost if not place.is_in(held)}):
+            self._lost -= over
+            self._changed()
         busy = self._settling is not None and self._settling.is_alive()
         if busy or not self._own or not self._unheld():
             return
@@ -439,8 +462,7 @@ class Partitions:
         return [
             place
             for place in self._own
-            if claim.device("gpu", place.device) not in held
-            and (place not in self._stuck or self._stuck[place].again <= now)
+            if not place.is_in(held) and (place not in self._stuck or self._stuck[place].again <= now)
         ]
 
     def _destroy_unheld(self) -> None:
