@@ -80,8 +80,9 @@ class Machine(Cluster):
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    async with Machine(tmp_path) as machine, KubeletSimulator(
-        tmp_path / "kubelet", "1.37", pod_resources=tmp_path / "pod-resources"
+    async with (
+        Machine(tmp_path) as machine,
+        KubeletSimulator(tmp_path / "kubelet", "1.37", pod_resources=tmp_path / "pod-resources"),
     ):
         yield machine
 
