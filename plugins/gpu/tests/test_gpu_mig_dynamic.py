@@ -143,6 +143,26 @@ def test_a_claim_that_follows_at_once_does_not_wait_for_the_one_before(node: Nod
     assert node.instances() == [(0, 2)]
 
 
+def test_what_a_prepare_that_took_too_long_created_is_there_for_the_next(
+    nvidia: NvidiaMachine, at: Open
+) -> None:
+    nvidia.divisible(A)
+    held: set[str] = set()
+    desk = at(nvidia, DYNAMIC, held=lambda: frozenset(held))
+    device = next(one for one in desk.look().values() if one.divided)
+    held.add(f"device:gpu/{device.id}")
+    first = desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
+    held.clear()
+    desk.settle()
+    desk.until(lambda: all(one.name != "mig-instances" for one in threading.enumerate()))
+    nvidia.nvml.fault("nvmlDeviceCreateGpuInstanceWithPlacement", error=999)
+    held.add(f"device:gpu/{device.id}")
+    assert desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS)) == first
+    held.clear()
+    desk.clock.ahead += 30
+    desk.until(lambda: (desk.look(), desk.settle(), not nvidia.nvml.instances())[2])
+
+
 def test_nothing_is_destroyed_while_it_is_unknown_what_claims_hold(node: Node) -> None:
     node.prepare("1g.10gb", 0)
     node.crash()

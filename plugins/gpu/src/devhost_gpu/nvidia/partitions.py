@@ -461,8 +461,10 @@ class Partitions:
         now = self._clock()
         return [
             place
-            for place in self._own
-            if not place.is_in(held) and (place not in self._stuck or self._stuck[place].again <= now)
+            for place, own in self._own.items()
+            if not place.is_in(held)
+            and (place not in self._stuck or self._stuck[place].again <= now)
+            and (own.made is None or now >= own.since + self._timings.kept)
         ]
 
     def _destroy_unheld(self) -> None:
