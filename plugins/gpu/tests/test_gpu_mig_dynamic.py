@@ -249,6 +249,24 @@ def test_a_claim_gets_no_instance_that_is_being_destroyed(node: Node) -> None:
     assert edits.env["NVIDIA_VISIBLE_DEVICES"] == made["uuid"]
 
 
+def test_a_claim_that_waits_for_another_instance_too_long_is_refused_with_the_reason(
+    nvidia: NvidiaMachine, at: Open
+) -> None:
+    nvidia.divisible(A)
+    held: set[str] = set()
+    desk = at(nvidia, DYNAMIC, held=lambda: frozenset(held), instances=6.0, kept=0.0)
+    first, other = [one for one in desk.look().values() if one.attributes.get("profile") == "3g.40gb"]
+    held.add(f"device:gpu/{first.id}")
+    desk.backend.allocate(AllocateRequest((first,), NO_OPTIONS))
+    held.clear()
+    nvidia.nvml.fault("nvmlComputeInstanceDestroy", hang=600)
+    desk.settle()
+    desk.until(lambda: desk.nvidia.client.processes[1:])  # of the destruction
+    held.add(f"device:gpu/{other.id}")
+    with pytest.raises(AllocationError, match="another MIG instance is being created or destroyed"):
+        desk.backend.allocate(AllocateRequest((other,), NO_OPTIONS))
+
+
 @pytest.mark.parametrize("end", ["release", "close"])
 def test_no_further_instance_is_destroyed_after_the_driver_is_released(node: Node, end: str) -> None:
     node.prepare("1g.10gb", 0)

@@ -398,7 +398,7 @@ class Partitions:
         if held is not None and not place.is_in(held):
             raise AllocationError(f"{place.device}: it does not exist (admin access does not create it)")
         until = self._clock() + self._timings.instances
-        if not self._changing.acquire(timeout=self._timings.instances):
+        if not self._changing.acquire(timeout=self._timings.instances / 2):  # the rest is for NVML
             raise AllocationError(f"{place.device}: another MIG instance is being created or destroyed")
         try:
             self._follow_record()
