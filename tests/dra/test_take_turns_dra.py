@@ -80,7 +80,10 @@ class Machine(Cluster):
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    async with Machine(tmp_path) as machine, KubeletSimulator(tmp_path / "kubelet", "1.37"):
+    async with (
+        Machine(tmp_path) as machine,
+        KubeletSimulator(tmp_path / "kubelet", "1.37", pod_resources=tmp_path / "pod-resources"),
+    ):
         yield machine
 
 
@@ -135,6 +138,46 @@ async def test_claims_wait_for_the_end_of_the_one_that_may_have_prepared_them(ma
             old.send_signal(signal.SIGCONT)
             assert await asyncio.wait_for(old.wait(), 60) == 0
             await preparing
+
+
+KEEPER = """
+import json
+from pathlib import Path
+from devhost.backend import NotYet
+
+class Keeper(Cards):
+    def provision(self):
+        if (held := self.context.held()) is None:
+            raise NotYet("it is unknown what is held")
+        (Path(self.context.root) / "held.json").write_text(json.dumps(sorted(held)))
+"""
+
+
+async def test_hardware_is_changed_once_it_is_known_what_the_one_before_gave(machine: Machine) -> None:
+    (machine.place / "backends" / "cards.py").write_text(
+        BACKEND.replace("[Cards]", "[Keeper]").replace("@hookimpl", f"{KEEPER}\n@hookimpl")
+    )
+    held = machine.place / "held.json"
+    async with DraKubelet(machine.options.plugins_registry) as kubelet, machine.devhost() as old:
+        await kubelet.registered(DRIVER)
+        await kubelet.until(lambda: machine.published() == {"example.com/card": {"c0", "c1"}})
+        await kubelet.until(held.exists)
+        async with machine.devhost() as new:
+            await kubelet.until(lambda: machine.logged("ready for the turn"))
+            new.send_signal(signal.SIGSTOP)
+            old.terminate()
+            await kubelet.until(lambda: machine.logged("passing the turn on"))
+            held.unlink()
+            await kubelet.prepare(DRIVER, machine.claim("late"))
+            old.send_signal(signal.SIGSTOP)
+            new.send_signal(signal.SIGCONT)
+            await kubelet.until(lambda: len(list(machine.options.plugins_registry.iterdir())) == 2)
+            await asyncio.sleep(1)
+            assert not held.exists()
+            old.send_signal(signal.SIGCONT)
+            assert await asyncio.wait_for(old.wait(), 60) == 0
+            await kubelet.until(held.exists)
+            assert "device:cards/c0" in json.loads(held.read_text())
 
 
 async def test_sockets_that_a_killed_process_left_are_removed(machine: Machine) -> None:

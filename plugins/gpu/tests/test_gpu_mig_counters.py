@@ -111,7 +111,7 @@ def test_the_largest_profile_takes_all_of_every_counter(nvidia: NvidiaMachine, a
     assert amounts(counters["counters"]) == {
         **{f"memory-slice-{number}": 1 for number in range(8)},
         **{"multiprocessors": 132, "copy-engines": 8, "decoders": 7, "jpeg-engines": 7, "ofa-engines": 1},
-        "memory": 81024 << 20,
+        "memory": 81152 << 20,
     }
 
 

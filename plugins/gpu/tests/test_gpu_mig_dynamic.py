@@ -70,6 +70,15 @@ def test_an_instance_of_an_administrator_is_offered_as_it_is_and_takes_its_place
     assert "which devhost did not create" in str(node.device("1g.10gb", 3).withheld)
 
 
+def test_labels_count_the_instances_of_an_administrator_only(node: Node) -> None:
+    node.machine.nvml.partition(node.machine.uuids[A], "3g.40gb", 0)
+    node.prepare("2g.20gb", 4)
+    labels = node.desk.backend.labels([*node.desk.look().values()], {})
+    counts = {name: value for name, value in labels.items() if name.endswith("count")}
+    assert counts == {"nvidia.com/gpu.count": 1, "nvidia.com/mig-3g.40gb.count": 1}
+    assert labels["nvidia.com/mig.capable"] == "true"
+
+
 def test_media_engines_of_which_there_is_one_are_given_once(node: Node) -> None:
     node.machine.nvml.partition(node.machine.uuids[A], "1g.10gb+me", 0)
     reason = node.device("1g.10gb+me", 5).withheld
@@ -132,6 +141,26 @@ def test_a_claim_that_follows_at_once_does_not_wait_for_the_one_before(node: Nod
     node.unprepare("1g.10gb", 1)
     node.prepare("2g.20gb", 0)
     assert node.instances() == [(0, 2)]
+
+
+def test_what_a_prepare_that_took_too_long_created_is_there_for_the_next(
+    nvidia: NvidiaMachine, at: Open
+) -> None:
+    nvidia.divisible(A)
+    held: set[str] = set()
+    desk = at(nvidia, DYNAMIC, held=lambda: frozenset(held))
+    device = next(one for one in desk.look().values() if one.divided)
+    held.add(f"device:gpu/{device.id}")
+    first = desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
+    held.clear()
+    desk.settle()
+    desk.until(lambda: all(one.name != "mig-instances" for one in threading.enumerate()))
+    nvidia.nvml.fault("nvmlDeviceCreateGpuInstanceWithPlacement", error=999)
+    held.add(f"device:gpu/{device.id}")
+    assert desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS)) == first
+    held.clear()
+    desk.clock.ahead += 30
+    desk.until(lambda: (desk.look(), desk.settle(), not nvidia.nvml.instances())[2])
 
 
 def test_nothing_is_destroyed_while_it_is_unknown_what_claims_hold(node: Node) -> None:
@@ -218,6 +247,24 @@ def test_a_claim_gets_no_instance_that_is_being_destroyed(node: Node) -> None:
     node.settle()
     (made,) = [one for one in node.machine.nvml.instances() if one["word"] == "mig"]
     assert edits.env["NVIDIA_VISIBLE_DEVICES"] == made["uuid"]
+
+
+def test_a_claim_that_waits_for_another_instance_too_long_is_refused_with_the_reason(
+    nvidia: NvidiaMachine, at: Open
+) -> None:
+    nvidia.divisible(A)
+    held: set[str] = set()
+    desk = at(nvidia, DYNAMIC, held=lambda: frozenset(held), instances=6.0, kept=0.0)
+    first, other = [one for one in desk.look().values() if one.attributes.get("profile") == "3g.40gb"]
+    held.add(f"device:gpu/{first.id}")
+    desk.backend.allocate(AllocateRequest((first,), NO_OPTIONS))
+    held.clear()
+    nvidia.nvml.fault("nvmlComputeInstanceDestroy", hang=600)
+    desk.settle()
+    desk.until(lambda: desk.nvidia.client.processes[1:])  # of the destruction
+    held.add(f"device:gpu/{other.id}")
+    with pytest.raises(AllocationError, match="another MIG instance is being created or destroyed"):
+        desk.backend.allocate(AllocateRequest((other,), NO_OPTIONS))
 
 
 @pytest.mark.parametrize("end", ["release", "close"])
@@ -347,6 +394,34 @@ def test_an_instance_that_others_destroyed_is_forgotten(node: Node) -> None:
     assert node.desk.look()[theirs].withheld is None
 
 
+def test_the_instance_of_a_claim_is_not_offered_when_its_record_was_lost(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    node.crash()
+    (node.machine.root / FILE.lstrip("/")).unlink()
+    node.start()
+    (mig,) = [one["uuid"] for one in node.machine.nvml.instances() if one["word"] == "mig"]
+    device = node.id("1g.10gb", 0)
+    assert node.desk.look()[mig].withheld == f"it may be the instance of a claim, which got {device}"
+    node.held = set()
+    assert node.desk.look()[mig].withheld is None
+
+
+def test_a_claim_whose_instance_others_destroyed_has_an_unhealthy_device(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    node.machine.nvml.made.unlink()  # as a reset of the GPU does
+    reason = "its MIG instance no longer exists (delete the pods that hold it)"
+    node.desk.until(lambda: node.device("1g.10gb", 0).health.reason == reason)
+    assert node.device("1g.10gb", 1).health
+    node.unprepare("1g.10gb", 0)
+    node.desk.settle()
+    assert node.device("1g.10gb", 0).health
+    node.prepare("1g.10gb", 0)
+    node.machine.nvml.made.unlink()
+    node.desk.until(lambda: not node.device("1g.10gb", 0).health)
+    node.prepare("1g.10gb", 0)
+    assert node.device("1g.10gb", 0).health
+
+
 def test_a_reboot_leaves_nothing_to_destroy(node: Node) -> None:
     node.prepare("1g.10gb", 0)
     node.crash()
@@ -413,6 +488,34 @@ def test_a_driver_that_is_being_unloaded_is_not_opened_to_create_an_instance(nod
     with pytest.raises(AllocationError):
         node.desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
     assert node.instances() == []
+
+
+def test_the_next_devhost_knows_what_the_one_before_created_while_it_waited(node: Node, at: Open) -> None:
+    held: set[str] | None = None
+    following = at(node.machine, DYNAMIC, held=lambda: None if held is None else frozenset(held), check=0.05)
+    following.look()
+    node.prepare("2g.20gb", 4)
+    assert offered(following.look()) == offered(node.desk.look())
+    assert all(one.withheld or one.attributes["kind"] == "gpu" for one in following.look().values())
+    node.crash()
+    held = node.held
+    following.settle()
+    following.look()
+    assert node.instances() == [(4, 2)]
+    held = set()
+    following.until(lambda: (following.look(), following.settle(), not node.instances())[2])
+
+
+def test_what_is_being_created_by_the_devhost_before_is_not_forgotten(node: Node, at: Open) -> None:
+    following = at(node.machine, DYNAMIC, held=lambda: None)
+    following.look()
+    fault = node.machine.nvml.fault("nvmlDeviceCreateGpuInstanceWithPlacement", crash="before")
+    with pytest.raises(AllocationError):
+        node.prepare("2g.20gb", 4)
+    node.machine.nvml.fix(fault)
+    for _ in range(3):
+        following.look()
+    assert [one["device"] for one in node.recorded()] == [node.id("2g.20gb", 4)]
 
 
 # The configuration

@@ -249,6 +249,16 @@ def test_a_process_that_only_opened_the_compute_driver_occupies_nothing(nodes: S
     assert nodes.reasons() == {}
 
 
+def test_no_process_uses_mig_instances_on_demand_that_do_not_exist(nvidia: NvidiaMachine, on: Open) -> None:
+    gpu = nvidia.divisible(A)
+    used = nvidia.nvml.partition(gpu, "1g.10gb", 0)
+    nvidia.nvml.gpus[gpu]["compute"] = "4711/1/0"
+    nvidia.nvml.write()
+    scene = on(nvidia.root, replace(REFUSE, mig="dynamic"))
+    scene.process(4711)
+    assert scene.reasons().keys() == {gpu, used}
+
+
 def test_a_process_on_a_partition_occupies_that_partition_only(on: Open, tmp_path: Path) -> None:
     gpu_amd.mi300x(tmp_path, "CPX", "NPS4", count=1)
     scene = on(tmp_path)

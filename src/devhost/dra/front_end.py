@@ -224,6 +224,11 @@ class DraFrontEnd:
         return self._serving and self._server.registration.registered is True
 
     @property
+    def taken(self) -> bool:
+        """Whether it knows what another process has prepared and released before."""
+        return self._taken.is_set()
+
+    @property
     def refusal(self) -> str:
         """Why the kubelet does not use the driver; empty if it does, or has not answered yet."""
         return self.failure or self._server.registration.error

@@ -41,6 +41,9 @@ log = get(__name__)
 
 NO_DEVICES: Mapping[Key, str] = MappingProxyType({})
 
+POLL = 0.05
+"""Seconds between two looks at whether front ends are ready."""
+
 
 class DraSide:
     """Starts the front end of a DRA driver when the configuration needs it.
@@ -105,6 +108,11 @@ class DraSide:
             self._allocations.own_driver(record.driver)
             self._files.of(record.driver)
             self._allocations.claims.prepared(record.claim, record.devices, record.driver)
+
+    async def taken(self) -> None:
+        """Waits until every front end knows what the devhost before has prepared and released."""
+        while not all(one.taken for one in self.front_ends.values()):  # noqa: ASYNC110 - they may end
+            await asyncio.sleep(POLL)
 
     def start(self, settings: Settings) -> None:
         """Begins with what an earlier run left. Call it before the first plan."""

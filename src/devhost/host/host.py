@@ -129,7 +129,7 @@ class Host:
         self._timing = timing
         self._changed = changed
         self._accepted = loaded.accepted
-        self._alone = alone
+        self._alone, self._knows_gifts = alone, alone is None
         self._stop = asyncio.Event()
         self.tasks = Tasks(changed=changed)
         self.configuration = Configuration(config, loaded)
@@ -143,7 +143,7 @@ class Host:
             metrics,
             self.replan,
             changed,
-            self.allocations.claims_in_use,
+            self._in_use,
             timing.discovery,
             released,
             self._scanned,
@@ -544,7 +544,14 @@ class Host:
     async def _keep_given(self) -> None:
         if self._alone is not None:
             await self.given.read()
+            await self.dra.taken()
+            self._knows_gifts = True
+            self.backends.released()
         await self.given.run()
+
+    def _in_use(self) -> frozenset[str] | None:
+        """See :meth:`.Context.held`; unknown while the devhost before may still give devices."""
+        return self.allocations.claims_in_use() if self._knows_gifts else None
 
     def _devices(self) -> Iterator[Device]:
         """All devices that exist."""

@@ -81,6 +81,9 @@ class Timings:
         What a GPU that is asked alone may take to answer.
     ``instances``
         What creating or destroying MIG instances may take for one claim: less than an Allocate.
+    ``kept``
+        How long a MIG instance stays after it was created, also if no claim holds it: to create several for
+        one claim may take longer than an Allocate, and the kubelet tries again.
     ``compare``
         Between comparisons of the MIG instances: not every driver reports their changes.
     ``event_wait``
@@ -136,6 +139,7 @@ class Timings:
     unloading: float = 1800.0
     alone: float = 15.0
     instances: float = 6.0
+    kept: float = 30.0
     compare: float = 5.0
     event_wait: float = 0.5
     exit_grace: float = 2.0

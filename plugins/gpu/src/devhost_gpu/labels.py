@@ -291,7 +291,12 @@ def labels(
         vendor: [d for d in devices if d.attributes.get("vendor") == vendor]
         for vendor in (NVIDIA, AMD, INTEL)
     }
-    of[NVIDIA] = [device for device in of[NVIDIA] if PURPOSE not in device.attributes]  # as NVIDIA's labeler
+    on_demand = {name for name, card in cards.items() if getattr(card.facts, "placement", None)}
+    of[NVIDIA] = [
+        device
+        for device in of[NVIDIA]
+        if PURPOSE not in device.attributes and device.id not in on_demand  # as NVIDIA's labeler
+    ]
     found: Labels = {}
     if of[NVIDIA]:
         classes = _classes(of[NVIDIA], sysfs)

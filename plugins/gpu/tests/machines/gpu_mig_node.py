@@ -27,7 +27,7 @@ class Node:
 
     def start(self) -> None:
         """Starts devhost, or starts it again."""
-        self.desk = self._at(self.machine, DYNAMIC, held=self._held, check=0.05, first_delay=0.05)
+        self.desk = self._at(self.machine, DYNAMIC, held=self._held, check=0.05, first_delay=0.05, kept=0.0)
         self.desk.look()
 
     def crash(self) -> None:

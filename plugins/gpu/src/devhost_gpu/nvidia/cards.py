@@ -200,10 +200,10 @@ DRIVES_DISPLAY = "it only drives the display of this machine"
 """The reason for the purpose of these models."""
 
 DRIVER = "nvidia"
+"""The name of the NVIDIA kernel driver on the PCI bus."""
 
 MIG_RECORD = "/run/devhost/mig-instances.json"
 """Which MIG instances devhost created for claims."""
-"""The name of the NVIDIA kernel driver on the PCI bus."""
 
 
 @frozen

@@ -180,7 +180,7 @@ class Nvidia:
             name = str(card.device.attributes.get("profile", "")).partition("+")[0]
             if device := kept.get((str(card.device.attributes.get("parent", "")), name)):
                 why = f"it may be the instance of a claim, which got {device} before mig: dynamic was removed"
-                card = replace(card, device=replace(card.device, withheld=why))
+                card = _withheld(card, why)
             found.append(card)
         return found
 
@@ -273,6 +273,7 @@ class Nvidia:
             }
             for card in cards
             if isinstance(card.facts, NvidiaFacts) and card.facts.address in found
+            if card.facts.instance or not card.facts.is_mig  # a partition that does not exist is used by none
         }
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
@@ -407,10 +408,13 @@ class Nvidia:
             return self.health.verdict_at(address, instance) and health_of(problem)
 
         capabilities = partial(self._driver_files.capabilities, state.minor)
+        others = divided.others(address) if divided is not None else {}
         made = [
-            mig_card(state, one, health((one.gi, one.ci)), capabilities, root)
+            _withheld(
+                mig_card(state, one, health((one.gi, one.ci)), capabilities, root), others.get(one.gi, "")
+            )
             for one in (state.gpu.instances if state.gpu else ())
-            if divided is None or one.gi in divided.others(address)
+            if divided is None or one.gi in others
         ]
         return made if divided is None else [*made, *divided.cards(state, health, capabilities, root)]
 
@@ -505,3 +509,8 @@ class Nvidia:
         if text != self._logged:
             self._logged = text
             self._context.log.info("%s", text)
+
+
+def _withheld(card: Card, why: str) -> Card:
+    """The card, which is not offered if there is a reason."""
+    return replace(card, device=replace(card.device, withheld=why)) if why else card

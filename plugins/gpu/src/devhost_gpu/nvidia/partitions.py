@@ -47,6 +47,9 @@ LIMIT = 1 << 20
 
 ON_DEMAND = "it is created for a claim: entries with serve: dra and dra.counters offer it"
 
+LOST = "its MIG instance no longer exists (delete the pods that hold it)"
+"""Why a place that a claim holds is Unhealthy: a reset of the GPU or an administrator has destroyed it."""
+
 Capabilities = Callable[[int, int], tuple[int, ...]]
 
 
@@ -75,6 +78,10 @@ class GpuPlacement(NamedTuple):
         name = self.name.replace("-", "-no-").replace("+", "-").replace(".", "")
         return f"{self.gpu.lower()}-{name}-{self.start}"
 
+    def is_in(self, held: Collection[str] | None) -> bool:
+        """Whether a claim has it, by what containers use; false if that is unknown."""
+        return held is not None and claim.device("gpu", self.device) in held
+
     def overlaps(self, other: GpuPlacement) -> bool:
         """Whether both take a memory slice of one GPU."""
         return self.gpu == other.gpu and self.at.overlaps(other.at)
@@ -89,6 +96,15 @@ class Record:
     def __init__(self, root: Path) -> None:
         self._prefix = prefix_of(root)
         self._path = Path(self._prefix + FILE)
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Identifies what the file contains: each write makes another file. ``None`` if there is none."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
 
     def read(self) -> frozenset[GpuPlacement]:
         """The places; none if the file is broken, of another version or boot, or others can write it."""
@@ -191,8 +207,11 @@ class Partitions:
         self._leaving: GpuPlacement | None = None
         """The one that is being destroyed because no claim holds it."""
         # Replaced whole, never changed: scans read them on another thread.
+        self._recorded = self._record.identity
         self._own: Mapping[GpuPlacement, _Own] = dict.fromkeys(self._record.read(), _Own(-1.0))
         self._stuck: Mapping[GpuPlacement, _Stuck] = {}
+        self._lost: frozenset[GpuPlacement] = frozenset()
+        """Those that claims have, and whose instances have disappeared."""
         self._listed: Mapping[str, _Listed] = {}
         self._problems: Mapping[str, str] = {}
 
@@ -216,6 +235,11 @@ class Partitions:
         except BackendError as error:
             self._listed, self._problems = known, dict.fromkeys(problems, error.message)
             return
+        if self._changing.acquire(blocking=False):  # else this object is the one that writes
+            try:
+                self._follow_record()  # after the answer, so that it has what others have just created
+            finally:
+                self._changing.release()
         for address, answer in reply.content.items():
             if address not in gpus:
                 continue
@@ -238,10 +262,17 @@ class Partitions:
             return f"MIG is on, but its profiles cannot be read: {problem}"
         return "MIG is on: its partitions are offered instead"
 
-    def others(self, address: str) -> frozenset[int]:
-        """The ids of the GPU instances that devhost did not create, which are offered as they are."""
-        listed = self._listed.get(address)
-        return frozenset(one.gi for one in listed.foreign.values()) if listed else frozenset()
+    def others(self, address: str) -> Mapping[int, str]:
+        """The ids of the GPU instances that are offered as they are, and why not; empty if they are.
+
+        These are not in the record. If it was lost, one may be that of a claim.
+        """
+        listed, held = self._listed.get(address), self._context.held()
+        why = "it may be the instance of a claim, which got "
+        return {
+            one.gi: f"{why}{place.device}" if place.is_in(held) else ""
+            for place, one in (listed.foreign if listed else {}).items()
+        }
 
     def cards(
         self, state: GpuState, health: Callable[..., Health], capabilities: Capabilities, root: str
@@ -280,6 +311,7 @@ class Partitions:
                 facts = self._facts(state, place, present_at, capabilities)
                 sound = health(facts.instance)
                 stuck = next((one.reason for of, one in self._stuck.items() if of.overlaps(place)), "")
+                stuck = LOST if place in self._lost else stuck
                 parts = [f"memory-slice-{n}" for n in range(at.start, at.start + at.size)]
                 parts += sorted(scarce & amounts.keys())
                 device = Device(
@@ -320,10 +352,14 @@ class Partitions:
         return facts
 
     def _forget(self, off: Collection[str] = ()) -> None:
-        """Removes instances from the record that exist no longer: others have destroyed them."""
-        if not self._own or not self._changing.acquire(blocking=False):
+        """Removes instances from the record that exist no longer: others have destroyed them.
+
+        While it is unknown what claims hold, another devhost may be creating them.
+        """
+        if not self._own or self._context.held() is None or not self._changing.acquire(blocking=False):
             return  # the next scan does it
         try:
+            self._follow_record()
             listed = {one.gpu: one for one in self._listed.values()}
             gone = {
                 place
@@ -338,6 +374,7 @@ class Partitions:
                 )
             }
             if gone:
+                self._lost |= {place for place in gone if place.is_in(self._context.held())}
                 self._keep({place: own for place, own in self._own.items() if place not in gone})
         except BackendError as error:
             self._context.log.warning("%s", error.message)
@@ -364,12 +401,13 @@ class Partitions:
             if facts.instance is not None:
                 return facts
         held = self._context.held()
-        if held is not None and claim.device("gpu", place.device) not in held:
+        if held is not None and not place.is_in(held):
             raise AllocationError(f"{place.device}: it does not exist (admin access does not create it)")
         until = self._clock() + self._timings.instances
-        if not self._changing.acquire(timeout=self._timings.instances):
+        if not self._changing.acquire(timeout=self._timings.instances / 2):  # the rest is for NVML
             raise AllocationError(f"{place.device}: another MIG instance is being created or destroyed")
         try:
+            self._follow_record()
             made = self._create(place, facts.address, until)
         except AllocationError:
             raise
@@ -385,7 +423,7 @@ class Partitions:
         for other in [one for one in self._own if one.overlaps(place)]:
             if other != place:
                 held = self._context.held()
-                if held is None or claim.device("gpu", other.device) in held:
+                if held is None or other.is_in(held):
                     raise BackendError(f"a claim may still use the {other}")
             if other != place or place in self._stuck:
                 self._destroy(other, address, until)
@@ -402,12 +440,17 @@ class Partitions:
                 self._keep({one: own for one, own in self._own.items() if one != place})
             raise
         self._own = {**self._own, place: _Own(self._clock(), made)}
+        self._lost -= {place}
         return made
 
     # What claims no longer need
 
     def settle(self) -> None:
         """Begins to destroy instances that no claim holds, if there are some; does not block."""
+        held = self._context.held()
+        if held is not None and (over := {place for place in self._lost if not place.is_in(held)}):
+            self._lost -= over
+            self._changed()
         busy = self._settling is not None and self._settling.is_alive()
         if busy or not self._own or not self._unheld():
             return
@@ -424,9 +467,10 @@ class Partitions:
         now = self._clock()
         return [
             place
-            for place in self._own
-            if claim.device("gpu", place.device) not in held
+            for place, own in self._own.items()
+            if not place.is_in(held)
             and (place not in self._stuck or self._stuck[place].again <= now)
+            and (own.made is None or now >= own.since + self._timings.kept)
         ]
 
     def _destroy_unheld(self) -> None:
@@ -435,6 +479,7 @@ class Partitions:
                 # before it is looked up what claims hold: one that gets it now either sees this, or is seen
                 self._leaving = place
                 try:
+                    self._follow_record()
                     address = next((at for at, one in self._listed.items() if one.gpu == place.gpu), "")
                     if not address or place not in self._unheld():
                         continue
@@ -469,7 +514,15 @@ class Partitions:
     def _keep(self, own: Mapping[GpuPlacement, _Own]) -> None:
         """Records which instances are devhost's, and then knows it."""
         self._record.write(own)
+        self._recorded = self._record.identity
         self._own = own
+
+    def _follow_record(self) -> None:
+        """Takes what the devhost before this one, or an earlier object, has recorded in the meantime."""
+        if (identity := self._record.identity) != self._recorded:
+            now = _Own(self._clock())
+            self._own = {place: self._own.get(place, now) for place in self._record.read()}
+            self._recorded = identity
 
 
 def _made(facts: NvidiaFacts, state: GpuState, made: Made, capabilities: Capabilities) -> NvidiaFacts:
