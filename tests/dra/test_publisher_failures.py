@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from devhost_testing.dra.api_objects import SLICES
 from publisher_scene import DRIVER, RESOURCE, Node, offered, offers
 
 from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.dra.aliases import Aliased
 from devhost.dra.slices import Offered
 
 
@@ -355,6 +357,34 @@ async def test_a_gate_that_was_switched_is_noticed_without_another_version(node:
             node.server.end_watches()
     await node.passes(70)
     assert ids(node) == ["d000"]
+
+
+def with_lists(**lists: tuple[str, ...]) -> Offered:
+    return replace(offered("d000"), aliased=Aliased(tuple(lists.items())))
+
+
+async def test_without_lists_a_list_with_one_member_is_published_as_this_member(node: Node) -> None:
+    """The API server drops what a list has, and then refuses the attribute, which has no value."""
+    node.server.drop_fields("strings")
+    wanted = [with_lists(one=("a",), two=("a", "b"))]
+    await node.publishes(wanted)
+    ((device,),) = [one["spec"]["devices"] for one in node.slices()]
+    assert device["attributes"]["one"] == {"string": "a"} and "two" not in device["attributes"]
+    assert node.publisher.status.dropped == ("strings",)
+    ((_, left),) = node.publisher.status.left_out
+    assert left.reason == "it has 2 values, and this API server does not support lists"
+    writes = len(node.server.writes)
+    await node.restarts()
+    await node.publishes(wanted)
+    await node.passes(120)
+    assert len(node.server.writes) == writes
+    node.server.drop_fields()
+    node.server.version = "v1.38.0"
+    await node.passes(80)
+    ((device,),) = [one["spec"]["devices"] for one in node.slices()]
+    assert device["attributes"]["one"] == {"strings": ["a"]}
+    assert device["attributes"]["two"] == {"strings": ["a", "b"]}
+    assert node.publisher.status.dropped == () and not node.publisher.status.left_out
 
 
 @pytest.mark.parametrize("most", [1, 1000])

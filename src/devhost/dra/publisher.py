@@ -36,11 +36,12 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import Metrics
 
+from .aliases import Aliased
 from .answers import LONGEST_WISH, Json, shortened
 from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
 from .mover import node_of
 from .record import SliceRecord
-from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool, hash_of, may_be_ours
+from .slices import LISTS, REFUSED, DesiredSlice, LeftOut, Offered, Pool, hash_of, may_be_ours
 
 if TYPE_CHECKING:
     from devhost.planning.counters import CounterSet
@@ -81,6 +82,7 @@ FALLBACKS = {
     "capacity": "devices with replicas are not published",
     "requestPolicy": "devices with replicas are not published",
     COUNTERS: "of devices that exclude each other, one is published",
+    LISTS: "attributes with several values are not published",
 }
 """What happens without a field."""
 
@@ -297,12 +299,24 @@ class Publisher:
         return LOOK_AT_VERSION
 
     async def _dropped_now(self) -> set[str]:
-        """The fields that the API server drops from a device that has all of them."""
-        pool = Pool(self._driver, self._node, "devhost/question", "devhost")
+        """The fields that the API server drops from devices that have all of them."""
         examples = [Offered(Device("question"), unhealthy("question"), 2)]
         if COUNTERS in self._dropped:
             same = frozenset({"device:question"})
             examples += [Offered(Device(name, claims=same), HEALTHY, counters=True) for name in ("a", "b")]
+        missing = await self._dropped_from(examples)
+        if LISTS in self._dropped:
+            listed = Aliased((("question", ("a", "b")),))
+            try:
+                missing |= await self._dropped_from([Offered(Device("question"), HEALTHY, aliased=listed)])
+            except ApiError as error:
+                if error.status != 422:
+                    raise
+                missing.add(LISTS)
+        return missing
+
+    async def _dropped_from(self, examples: Sequence[Offered]) -> set[str]:
+        pool = Pool(self._driver, self._node, "devhost/question", "devhost")
         wanted, _ = pool.slices(examples)
         missing: set[str] = set()
         for one in wanted:
@@ -760,6 +774,9 @@ class Publisher:
             if int(number) >= len(wanted.ids):
                 continue
             identity = wanted.ids[int(number)]
+            if LISTS in wanted.devices[int(number)]["attributes"].get(attribute, ()):
+                self._drop(LISTS)
+                return True
             if (identity, attribute) in state.rejected:
                 attribute = ""
             if (identity, attribute) in state.rejected or identity not in offers:
@@ -781,16 +798,20 @@ class Publisher:
     def _compare(self, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
         """Finds the fields that the API server has dropped."""
         for name in dict.fromkeys(_missing(sent, stored)):
-            if name in FALLBACKS and name not in self._dropped:
-                self._dropped.append(name)
-                self._questions.wake()
-            if name not in self._told:
-                self._told.add(name)
-                log.warning(
-                    "the API server drops a field of devices",
-                    field=name,
-                    effect=FALLBACKS.get(name, "devices are published without it"),
-                )
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        """Takes that the API server drops a field."""
+        if name in FALLBACKS and name not in self._dropped:
+            self._dropped.append(name)
+            self._questions.wake()
+        if name not in self._told:
+            self._told.add(name)
+            log.warning(
+                "the API server drops a field of devices",
+                field=name,
+                effect=FALLBACKS.get(name, "devices are published without it"),
+            )
 
     async def _delete(self, name: str, known: _Stored) -> None:
         await self._permit()
