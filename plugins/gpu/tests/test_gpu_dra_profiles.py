@@ -25,7 +25,7 @@ from devhost.backend import Device
 from devhost.config import loads
 from devhost.discovery import catalog
 from devhost.dra.aliases import aliased
-from devhost.dra.slices import OWN, Offered, Pool
+from devhost.dra.slices import OWN, DesiredSlice, LeftOut, Offered, Pool
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs/dra-names.md").read_text()
 LEFT_OUT = {
@@ -42,8 +42,10 @@ STANDARD = "resource.kubernetes.io"
 A, B = DGX[:2]
 
 
-def published(profile: str, devices: Iterable[Device], driver: str = "d") -> dict[str, dict[str, Any]]:
-    """The devices in slices by id, as far as they are offered, with a profile."""
+def sliced(
+    profile: str, devices: Iterable[Device], driver: str = "d"
+) -> tuple[list[DesiredSlice], list[LeftOut]]:
+    """The slices of these devices, as far as they are offered, with a profile."""
     entry = f"{{name: a.b/c, backend: gpu, serve: dra, dra: {{profile: {profile}}}}}"
     text = f"version: 1\ndra: {{driver: {driver}}}\nresources: [{entry}]"
     (resource,) = loads(text, "f.yaml", catalog.load).resources
@@ -53,7 +55,12 @@ def published(profile: str, devices: Iterable[Device], driver: str = "d") -> dic
         for device in all_devices.values()
         if not device.withheld
     ]
-    slices, left_out = Pool(driver, "node", resource.name, "gpu").slices(offers)
+    return Pool(driver, "node", resource.name, "gpu").slices(offers)
+
+
+def published(profile: str, devices: Iterable[Device], driver: str = "d") -> dict[str, dict[str, Any]]:
+    """The devices in slices by id, all of which can be published."""
+    slices, left_out = sliced(profile, devices, driver)
     assert not left_out
     return {device["attributes"]["id"]["string"]: dict(device) for one in slices for device in one.devices}
 
@@ -150,6 +157,18 @@ def test_a_card_looks_as_published_by_the_driver_of_intel(tmp_path: Path, lookin
         {"memory": "13536Mi", "millicores": "1k"},
     )
     assert facts(found["0000:b4:00.1"])[0]["type"] == {"string": "vf"}
+
+
+@pytest.mark.parametrize("profile", ["nvidia", "amd"])
+def test_a_gpu_of_another_vendor_is_not_published_with_the_names_of_a_driver(
+    profile: str, tmp_path: Path, looking: BackendFixture
+) -> None:
+    """A class of that driver would select it, and its pods cannot use it."""
+    devices = looking(gpu_intel.flex(tmp_path)).discover()
+    slices, left_out = sliced(profile, devices)
+    assert not any(one.devices for one in slices)
+    reasons = {(one.attribute, one.reason) for one in left_out}
+    assert reasons == {("", f"its vendor is intel, and the entry has dra.profile: {profile}")}
 
 
 @pytest.mark.parametrize("profile", LEFT_OUT)

@@ -573,7 +573,7 @@ def _withheld(offer: Offered, terms: _Terms) -> str:
     """Why a device is left out; empty if it is not."""
     if "" in terms.rejected or (offer.shared and not terms.rejected.isdisjoint(offer.shares())):
         return REFUSED
-    if reason := flaw(offer.amounts, offer.device.attributes):
+    if reason := offer.aliased.foreign or flaw(offer.amounts, offer.device.attributes):
         return reason
     if not terms.taints and is_tainted(offer.health, offer.effects):
         reason = sound_reason(offer.health.reason)

@@ -24,12 +24,14 @@ class Published:
     """What a driver publishes of a device that a backend has found.
 
     ``driver`` is its name; empty if all names have a domain, so that readers find them with any driver.
+    ``vendor`` is that of its devices; others are not published.
     """
 
     backend: str
     attributes: tuple[Alias, ...]
     capacity: tuple[Alias, ...] = ()
     driver: str = ""
+    vendor: str = ""
 
 
 def version(value: AttributeValue) -> Version | None:
@@ -94,6 +96,7 @@ def always(constant: AttributeValue) -> Callable[[AttributeValue], AttributeValu
 
 _SRIOV = "sriovnetwork.k8snetworkplumbingwg.io"
 _LINKS = {"ether": "ethernet", "infiniband": "infiniband"}
+_KINDS = {"ether": "device", "infiniband": "ipoib"}
 _MEMORY = Alias("memory", "memory", unit="Mi")
 
 PROFILES: Mapping[Profile, Published] = {
@@ -113,6 +116,7 @@ PROFILES: Mapping[Profile, Published] = {
         ),
         (_MEMORY,),
         "gpu.nvidia.com",
+        "nvidia",
     ),
     Profile.AMD: Published(
         "gpu",
@@ -130,6 +134,7 @@ PROFILES: Mapping[Profile, Published] = {
         ),
         (_MEMORY,),
         "gpu.amd.com",
+        "amd",
     ),
     Profile.INTEL: Published(
         "gpu",
@@ -140,8 +145,9 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("pciAddress", "pciBusID"),
             Alias("pciRoot", "pcieRoot", bus),
         ),
-        (_MEMORY, Alias("millicores", "id", always(1000))),
+        (Alias("memory", "memory", otherwise=0, unit="Mi"), Alias("millicores", "id", always(1000))),
         "gpu.intel.com",
+        "intel",
     ),
     Profile.DRANET: Published(
         "sriov",
@@ -154,11 +160,11 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("dra.net/encapsulation", "linkType"),
             Alias("dra.net/state", "linkState"),
             Alias("dra.net/numaNode", "numaNode"),
-            Alias("dra.net/sriov", "totalVfs", positive, otherwise=False),
+            Alias("dra.net/sriov", "totalVfs", positive, otherwise=False, needs="netDevs"),
             Alias("dra.net/sriovVfs", "numVfs"),
-            Alias("dra.net/isSriovVf", "kind", one_of({"vf": True})),
-            Alias("dra.net/type", "netDevs", always("device")),
-            Alias("dra.net/virtual", "id", always(False)),
+            Alias("dra.net/isSriovVf", "kind", one_of({"vf": True}), needs="netDevs"),
+            Alias("dra.net/type", "linkType", one_of(_KINDS), otherwise="device", needs="netDevs"),
+            Alias("dra.net/virtual", "netDevs", always(False)),
             Alias("dra.net/rdma", "isRdma"),
             Alias("dra.net/rdmaDevice", "rdmaDevices", first),
         ),
