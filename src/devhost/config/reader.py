@@ -550,8 +550,11 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
 def _read_quantity(node: Node, place: Place) -> Any:
     text = node.text if isinstance(node, Scalar) and node.kind in ("int", "str") else ""
     amount = thousandths(text)
-    if amount is None or amount % 1000 or amount // 1000 > GREATEST:
+    if amount is None or amount % 1000:
         place.report(node, f"must be a whole quantity, not {node}", "write it as 10, 256Mi or 4Gi")
+        return WRONG
+    if amount // 1000 > GREATEST:
+        place.report(node, f"must be at most {GREATEST}, which is less than 8Ei, not {node}")
         return WRONG
     return amount // 1000
 
