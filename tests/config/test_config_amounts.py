@@ -122,6 +122,11 @@ MEMORY = "capacity: {memory: {min: 1Gi}}"
         (f"capacity: {{memory: {{min: 5 G}}}}{NONE}", "share.capacity.memory.min: must be a whole quantity"),
         (f"capacity: {{memory: {{min: 500m}}}}{NONE}", "share.capacity.memory.min: must be a whole quantity"),
         (
+            f"capacity: {{memory: {{min: 2000m}}}}{NONE}",
+            "share.capacity.memory.min: must be a whole quantity",
+        ),
+        (f"capacity: {{memory: {{min: 1e3}}}}{NONE}", "share.capacity.memory.min: must be a whole quantity"),
+        (
             f"capacity: {{memory: {{min: 9Ei}}}}{NONE}",
             "share.capacity.memory.min: must be at most 9223372036854775807, which is less than 8Ei",
         ),
