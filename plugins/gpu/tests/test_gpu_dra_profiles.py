@@ -11,12 +11,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gpu_amd
 import gpu_intel
 import pytest
+from devhost_gpu.attributes import COUNTED
+from devhost_gpu.options import GpuOptions
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
@@ -28,12 +31,10 @@ from devhost.dra.aliases import aliased
 from devhost.dra.slices import OWN, DesiredSlice, LeftOut, Offered, Pool
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs/dra-names.md").read_text()
+ENGINES = {"copyEngines": "1", "decoders": "1", "encoders": "0", "jpegEngines": "1", "ofaEngines": "0"}
 LEFT_OUT = {
-    "nvidia": {
-        *("brand", "addressingMode", "multiprocessors", "copyEngines", "decoders", "encoders"),
-        *("jpegEngines", "ofaEngines", "memorySlice<n>"),
-    },
-    "amd": {"family", "driverSrcVersion", "computeUnits", "simdUnits"},
+    "nvidia": {"brand", "addressingMode", "memorySlice<n>"},
+    "amd": {"family", "driverSrcVersion"},
     "intel": {"model", "family", "sriov", "health"},
 }
 """What a driver publishes besides, and no backend knows."""
@@ -96,7 +97,7 @@ def test_a_gpu_and_a_mig_instance_look_as_published_by_the_driver_of_nvidia(
 ) -> None:
     gpu = nvidia.gpu(A)
     parent = nvidia.gpu(B)
-    instance = nvidia.mig(B, 1, 0, "3g.40gb", mem_mib=40192)
+    instance = nvidia.mig(B, 1, 0, "3g.40gb", memory_mib=40192, multiprocessors=42, decoder=1, jpeg=1)
     found = published("nvidia", at(nvidia).look().values())
     assert found.keys() == {gpu, instance}
     assert facts(found[gpu]) == (whole(gpu) | string(type="gpu"), {"memory": "80Gi"})
@@ -105,7 +106,33 @@ def test_a_gpu_and_a_mig_instance_look_as_published_by_the_driver_of_nvidia(
         f"{STANDARD}/pciBusID": {"string": B},
         f"{STANDARD}/pcieRoot": {"string": "pci0000:0e"},
     }
-    assert facts(found[instance])[0] == part
+    assert facts(found[instance]) == (part, ENGINES | {"memory": "40192Mi", "multiprocessors": "42"})
+
+
+@pytest.mark.conformance(122)
+def test_an_instance_on_demand_looks_as_published_by_the_driver_of_nvidia(
+    nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk]
+) -> None:
+    parent = nvidia.divisible(A)
+    devices = at(nvidia, GpuOptions(mig="dynamic")).look()
+    place = replace(devices[f"{parent.lower()}-1g10gb-0"], withheld=None)
+    ((_, one),) = published("nvidia", [place, devices[parent]]).items()
+    attributes, capacity = facts(one)
+    assert attributes.keys() == {*whole(""), "type", "parentUUID", "profile"} - {"uuid"}
+    assert attributes["profile"] == {"string": "1g.10gb"} and attributes["parentUUID"] == {"string": parent}
+    assert capacity == ENGINES | {"memory": "9984Mi", "multiprocessors": "16"}
+
+
+def test_devices_have_numbers_of_engines_only_for_an_entry_that_names_them(
+    nvidia: NvidiaMachine, tmp_path: Path, looking: BackendFixture
+) -> None:
+    nvidia.gpu(A)
+    instance = nvidia.mig(A, 1, 0)
+    for wanted, names in (((), frozenset()), (("decoders",), {"decoders"})):
+        (found,) = (one for one in looking(nvidia.tree, None, wanted).discover() if one.id == instance)
+        assert found.attributes.keys() & COUNTED == names
+        (card,) = looking(gpu_amd.mi300x(tmp_path / str(len(wanted)), count=1), None, wanted).discover()
+        assert not card.attributes.keys() & COUNTED
 
 
 @pytest.mark.conformance(122)
@@ -124,7 +151,7 @@ def test_an_amd_gpu_looks_as_published_by_the_driver_of_amd(tmp_path: Path, look
             f"{STANDARD}/pcieRoot": {"string": "pci0000:0a"},
             f"{STANDARD}/numaNode": {"int": 0},
         },
-        {"memory": "196592Mi"},
+        {"memory": "196592Mi", "computeUnits": "104", "simdUnits": "416"},
     )
 
 
@@ -141,7 +168,7 @@ def test_a_partition_looks_as_published_by_the_driver_of_amd(tmp_path: Path, loo
         }.items()
     )
     assert not attributes.keys() & {"pciAddr", "deviceID"}
-    assert capacity == {"memory": "24574Mi"}
+    assert capacity == {"memory": "24574Mi", "computeUnits": "104", "simdUnits": "416"}
 
 
 @pytest.mark.conformance(122)

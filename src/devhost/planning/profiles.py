@@ -97,6 +97,7 @@ def always(constant: AttributeValue) -> Callable[[AttributeValue], AttributeValu
 _SRIOV = "sriovnetwork.k8snetworkplumbingwg.io"
 _LINKS = {"ether": "ethernet", "infiniband": "infiniband"}
 _KINDS = {"ether": "device", "infiniband": "ipoib"}
+_ENGINES = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
 _MEMORY = Alias("memory", "memory", unit="Mi")
 
 PROFILES: Mapping[Profile, Published] = {
@@ -114,7 +115,7 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("driverVersion", "driverVersion", version),
             Alias("cudaDriverVersion", "cudaVersion", version),
         ),
-        (_MEMORY,),
+        (_MEMORY, *(Alias(name, name) for name in _ENGINES)),
         "gpu.nvidia.com",
         "nvidia",
     ),
@@ -132,7 +133,7 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("driverVersion", "driverVersion", version),
             Alias("partitionProfile", "profile"),
         ),
-        (_MEMORY,),
+        (_MEMORY, Alias("computeUnits", "computeUnits"), Alias("simdUnits", "simdUnits")),
         "gpu.amd.com",
         "amd",
     ),
@@ -145,7 +146,7 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("pciAddress", "pciBusID"),
             Alias("pciRoot", "pcieRoot", bus),
         ),
-        (Alias("memory", "memory", otherwise=0, unit="Mi"), Alias("millicores", "id", always(1000))),
+        (_MEMORY, Alias("millicores", "id", always(1000))),
         "gpu.intel.com",
         "intel",
     ),

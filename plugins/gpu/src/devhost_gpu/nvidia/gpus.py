@@ -30,6 +30,7 @@ from .cards import (
     DriverFiles,
     GpuState,
     NvidiaFacts,
+    engines_of,
     gpu_card,
     health_of,
     mig_card,
@@ -408,7 +409,14 @@ class Nvidia:
 
         capabilities = partial(self._driver_files.capabilities, state.minor)
         made = [
-            mig_card(state, one, health((one.gi, one.ci)), capabilities, root)
+            mig_card(
+                state,
+                one,
+                health((one.gi, one.ci)),
+                capabilities,
+                root,
+                engines_of(self._context, one.shape),
+            )
             for one in (state.gpu.instances if state.gpu else ())
             if divided is None or one.gi in divided.others(address)
         ]
