@@ -4,7 +4,7 @@
 |---|---|---|---|
 | nvidia | kubernetes-sigs/dra-driver-nvidia-gpu | cmd/gpu-kubelet-plugin/deviceinfo.go, mig.go | 95932046 |
 | amd | ROCm/k8s-gpu-dra-driver | cmd/gpu-kubeletplugin/deviceinfo.go, discovery.go | 26224272 |
-| intel | intel/intel-resource-drivers-for-kubernetes | cmd/kubelet-gpu-plugin/node_state.go | 1da939fa |
+| intel | intel/intel-resource-drivers-for-kubernetes | node_state.go, models.go, sriov.go | 1da939fa |
 | reader | NVIDIA/dcgm-exporter | internal/pkg/transformation/dra.go | d5e5f510 |
 """
 
@@ -35,7 +35,7 @@ ENGINES = {"copyEngines": "1", "decoders": "1", "encoders": "0", "jpegEngines": 
 LEFT_OUT = {
     "nvidia": {"brand", "addressingMode", "memorySlice<n>"},
     "amd": {"family", "driverSrcVersion"},
-    "intel": {"model", "family", "sriov", "health"},
+    "intel": {"health"},
 }
 """What a driver publishes besides, and no backend knows."""
 
@@ -177,13 +177,34 @@ def test_a_card_looks_as_published_by_the_driver_of_intel(tmp_path: Path, lookin
     assert facts(found["0000:4d:00.0"]) == (
         {
             **string(type="gpu", driver="i915", pciId="0x56c0", pciAddress="0000:4d:00.0", pciRoot="4a"),
+            **string(model="Flex 170", family="Data Center Flex"),
+            "sriov": {"bool": True},
             f"{STANDARD}/pciBusID": {"string": "0000:4d:00.0"},
             f"{STANDARD}/pcieRoot": {"string": "pci0000:4a"},
             f"{STANDARD}/numaNode": {"int": 0},
         },
         {"memory": "13536Mi", "millicores": "1k"},
     )
-    assert facts(found["0000:b4:00.1"])[0]["type"] == {"string": "vf"}
+    virtual, _ = facts(found["0000:b4:00.1"])
+    assert (virtual["type"], virtual["sriov"]) == ({"string": "vf"}, {"bool": False})
+
+
+def test_an_intel_gpu_has_no_virtual_functions_for_its_driver_without_their_drivers(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    tree = gpu_intel.flex(tmp_path)
+    tree.file("/sys/bus/pci/devices/0000:4d:00.0/sriov_drivers_autoprobe", "0")
+    found = published("intel", looking(tree).discover())
+    assert facts(found["0000:4d:00.0"])[0]["sriov"] == {"bool": False}
+
+
+def test_an_intel_gpu_that_its_driver_does_not_know_is_unknown(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    tree = gpu_intel.flex(tmp_path)
+    tree.file("/sys/bus/pci/devices/0000:4d:00.0/device", "0x1234")
+    attributes, _ = facts(published("intel", looking(tree).discover())["0000:4d:00.0"])
+    assert attributes["model"] == attributes["family"] == {"string": "Unknown"}
 
 
 @pytest.mark.parametrize("profile", ["nvidia", "amd"])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AttributeValue
 
+from .intel_gpus import family, model
 from .settings import Alias, Profile, Version
 
 _PARTS = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?")
@@ -145,6 +146,9 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("pciId", "deviceID", prefixed),
             Alias("pciAddress", "pciBusID"),
             Alias("pciRoot", "pcieRoot", bus),
+            Alias("model", "deviceID", model),
+            Alias("family", "deviceID", family),
+            Alias("sriov", "totalVfs", positive, otherwise=False),
         ),
         (_MEMORY, Alias("millicores", "id", always(1000))),
         "gpu.intel.com",

@@ -52,6 +52,9 @@ ATTRIBUTES = {
     "encoders": Attribute(int, "NVIDIA: video encoders of a MIG instance, if an entry names this", 0),
     "jpegEngines": Attribute(int, "NVIDIA: JPEG engines of a MIG instance, if an entry names this", 1),
     "ofaEngines": Attribute(int, "NVIDIA: optical flow engines of a MIG instance, if an entry names this", 0),
+    "totalVfs": Attribute(
+        int, "Intel: largest number of virtual functions that get a driver, if an entry names this", 31
+    ),
     "computeUnits": Attribute(int, "AMD: compute units, if an entry names this", 304),
     "simdUnits": Attribute(int, "AMD: SIMD units of these, if an entry names this", 1216),
 }
@@ -67,7 +70,7 @@ ENGINES = {
 }
 """Those of MIG instances, and the names in NVML's reports."""
 
-COUNTED = frozenset({*ENGINES, "computeUnits", "simdUnits"})
+COUNTED = frozenset({*ENGINES, "totalVfs", "computeUnits", "simdUnits"})
 """Those that a device has only if the configuration names them, or ``dra.profile`` does."""
 
 CHANGING = COUNTED | {*("kind", PURPOSE, "index", "memory", "profile", "parent", "renderNode", "cardNode")}
