@@ -289,6 +289,21 @@ async def test_without_counters_no_two_devices_that_exclude_each_other_are_ever_
     assert len(node.server.writes) == writes
 
 
+async def test_counters_that_must_be_in_the_slice_of_their_devices_are_not_used(node: Node) -> None:
+    """Kubernetes 1.34 refuses the devices; without counters it has them."""
+    node.server.refuse_counters()
+    await node.publishes(card())
+    assert ids(node) == ["d000"] and node.publisher.status.dropped == ("sharedCounters",)
+    left_out = {one.device_id: one.reason for _, one in node.publisher.status.left_out}
+    assert left_out.keys() == {"d001", "d002"} and "support shared counters" in left_out["d001"]
+    await node.passes(300)
+    assert ids(node) == ["d000"] and await _questions(node) == 2
+    node.server.refuse_counters(refuse=False)
+    node.server.version = "v1.36.0"
+    await node.passes(80)
+    assert ids(node) == ["d000", "d001", "d002"] and node.publisher.status.dropped == ()
+
+
 async def test_counters_are_sent_again_only_when_the_api_server_supports_them(node: Node) -> None:
     node.server.drop_fields("sharedCounters", "consumesCounters")
     await node.publishes(card())

@@ -74,7 +74,9 @@ REPEATED = "repeated"
 later, because it names an outdated resource version."""
 
 COUNTERS = "sharedCounters"
-"""The field for ``dra.counters``; an API server that drops it drops what devices consume of it, too."""
+"""The field for ``dra.counters``; an API server that drops it drops what devices consume of it, too.
+
+Kubernetes 1.34 with the gate wants it in the slice of these devices, and refuses them."""
 
 FALLBACKS = {
     "taints": "unhealthy devices are not published",
@@ -86,7 +88,7 @@ FALLBACKS = {
 }
 """What happens without a field."""
 
-_REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\])?")
+_REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\]|\.(consumesCounters))?")
 OUTDATED = (400, 410)
 """Answers to a version that is no longer good for a watch: a new list has another one."""
 
@@ -300,19 +302,20 @@ class Publisher:
 
     async def _dropped_now(self) -> set[str]:
         """The fields that the API server drops from devices that have all of them."""
-        examples = [Offered(Device("question"), unhealthy("question"), 2)]
-        if COUNTERS in self._dropped:
-            same = frozenset({"device:question"})
-            examples += [Offered(Device(name, claims=same), HEALTHY, counters=True) for name in ("a", "b")]
-        missing = await self._dropped_from(examples)
-        if LISTS in self._dropped:
-            listed = Aliased((("question", ("a", "b")),))
+        missing = await self._dropped_from([Offered(Device("question"), unhealthy("question"), 2)])
+        same = frozenset({"device:question"})
+        listed = Aliased((("question", ("a", "b")),))
+        refused = {
+            COUNTERS: [Offered(Device(name, claims=same), HEALTHY, counters=True) for name in ("a", "b")],
+            LISTS: [Offered(Device("question"), HEALTHY, aliased=listed)],
+        }
+        for name in [name for name in refused if name in self._dropped]:
             try:
-                missing |= await self._dropped_from([Offered(Device("question"), HEALTHY, aliased=listed)])
+                missing |= await self._dropped_from(refused[name])
             except ApiError as error:
                 if error.status != 422:
                     raise
-                missing.add(LISTS)
+                missing.add(name)
         return missing
 
     async def _dropped_from(self, examples: Sequence[Offered]) -> set[str]:
@@ -770,12 +773,13 @@ class Publisher:
         """Leaves out what the API server refused; false if it does not name it."""
         offers = {offer.device.id: offer for offer in state.offers or ()}
         new = False
-        for number, attribute in dict.fromkeys(_REJECTED.findall(error.text)):
+        for number, attribute, counters in dict.fromkeys(_REJECTED.findall(error.text)):
             if int(number) >= len(wanted.ids):
                 continue
             identity = wanted.ids[int(number)]
-            if LISTS in wanted.devices[int(number)]["attributes"].get(attribute, ()):
-                self._drop(LISTS)
+            listed = LISTS in wanted.devices[int(number)]["attributes"].get(attribute, ())
+            if dropped := LISTS if listed else COUNTERS if counters else "":
+                self._drop(dropped)
                 return True
             if (identity, attribute) in state.rejected:
                 attribute = ""
