@@ -68,7 +68,7 @@ def test_explain_shows_how_claims_share_a_device(toys):
     capacity = "{memory: {total: 8Gi, min: 1Gi}}"
     write(toys, f"{PLAIN}, where: {{model: x100}}, share: {{capacity: {capacity}, limit: none}}")
     shown = toys.devhost("explain", "one").stdout
-    assert "yes, it takes the device, shared by memory between 8 claims or fewer" in shown
+    assert "yes, it takes the device, shared by memory: at most 8 claims" in shown
 
 
 def test_json_has_the_same_objects_in_a_list(toys):

@@ -121,7 +121,19 @@ MEMORY = "capacity: {memory: {min: 1Gi}}"
         (f"capacity: {{memory: {{min: 1.5}}}}{NONE}", "share.capacity.memory.min: must be a whole quantity"),
         (f"capacity: {{memory: {{min: 5 G}}}}{NONE}", "share.capacity.memory.min: must be a whole quantity"),
         (f"capacity: {{memory: {{min: 500m}}}}{NONE}", "share.capacity.memory.min: must be a whole quantity"),
-        (f"capacity: {{memory: {{min: 9Ei}}}}{NONE}", "share.capacity.memory.min: must be a whole quantity"),
+        (
+            f"capacity: {{memory: {{min: 2000m}}}}{NONE}",
+            "share.capacity.memory.min: must be a whole quantity",
+        ),
+        (f"capacity: {{memory: {{min: 1e3}}}}{NONE}", "share.capacity.memory.min: must be a whole quantity"),
+        (
+            f"capacity: {{memory: {{min: 9Ei}}}}{NONE}",
+            "share.capacity.memory.min: must be at most 9223372036854775807, which is less than 8Ei",
+        ),
+        (
+            f"capacity: {{memory: {{total: 8, min: 1, default: 9}}}}{NONE}",
+            "share.capacity.memory.default: is more than total, 8",
+        ),
         (f"capacity: {{c: {{min: 2, total: 1}}}}{NONE}", "share.capacity.c.total: is less than min, 2"),
         (f"capacity: {{memory: {{min: 2, max: 1}}}}{NONE}", "share.capacity.memory.max: is less than min, 2"),
         (
@@ -187,3 +199,11 @@ def test_the_device_plugin_api_has_no_amounts() -> None:
 
 def test_a_device_for_one_container_is_not_shared_by_amount() -> None:
     assert complaint(f"{{{MEMORY}{NONE}}}", "serve: dra, alone: true").startswith("share: one container at")
+
+
+def test_names_in_slices_and_amounts_together_fit_into_a_slice() -> None:
+    names = ", ".join(f"a{number}: kind" for number in range(23))
+    more = f"serve: dra, dra: {{attributes: {{{names}}}, capacity: {{m: memory}}}}"
+    assert entry("{capacity: {memory: {min: 1}}, limit: none}", more)
+    found = complaint("{capacity: {memory: {min: 1}, x: {total: 9, min: 1}}, limit: none}", more)
+    assert "has 23 attributes and 2 capacities, and may have 24" in found

@@ -113,6 +113,14 @@ async def test_an_invalid_object_is_refused(
     assert len(server.stored(SLICES)) == 1
 
 
+async def test_a_refused_attribute_is_one_of_slices(server: ApiServer, api: KubeApi) -> None:
+    server.refuse_attribute("a")
+    claim = {**a_claim("c"), "spec": {"devices": {"requests": [{"name": "r"}]}}}
+    assert await api.create(claims("default"), claim)
+    with pytest.raises(ApiError):
+        await api.create(SLICES, a_slice("s", devices=[{"name": "x", "attributes": {"a": {"int": 1}}}]))
+
+
 async def test_a_list_selects_objects_and_has_pages(server: ApiServer, api: KubeApi) -> None:
     for index in range(5):
         server.put(SLICES, a_slice(f"s{index}", node="n1" if index else "n2"))

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from devhost_testing.dra.api_objects import SLICES
 from publisher_scene import DRIVER, RESOURCE, Node, offered, offers
 
 from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.dra.aliases import Aliased
 from devhost.dra.slices import Offered
 
 
@@ -287,6 +289,21 @@ async def test_without_counters_no_two_devices_that_exclude_each_other_are_ever_
     assert len(node.server.writes) == writes
 
 
+async def test_counters_that_must_be_in_the_slice_of_their_devices_are_not_used(node: Node) -> None:
+    """Kubernetes 1.34 refuses the devices; without counters it has them."""
+    node.server.refuse_counters()
+    await node.publishes(card())
+    assert ids(node) == ["d000"] and node.publisher.status.dropped == ("sharedCounters",)
+    left_out = {one.device_id: one.reason for _, one in node.publisher.status.left_out}
+    assert left_out.keys() == {"d001", "d002"} and "support shared counters" in left_out["d001"]
+    await node.passes(300)
+    assert ids(node) == ["d000"] and await _questions(node) == 2
+    node.server.refuse_counters(refuse=False)
+    node.server.version = "v1.36.0"
+    await node.passes(80)
+    assert ids(node) == ["d000", "d001", "d002"] and node.publisher.status.dropped == ()
+
+
 async def test_counters_are_sent_again_only_when_the_api_server_supports_them(node: Node) -> None:
     node.server.drop_fields("sharedCounters", "consumesCounters")
     await node.publishes(card())
@@ -355,6 +372,34 @@ async def test_a_gate_that_was_switched_is_noticed_without_another_version(node:
             node.server.end_watches()
     await node.passes(70)
     assert ids(node) == ["d000"]
+
+
+def with_lists(**lists: tuple[str, ...]) -> Offered:
+    return replace(offered("d000"), aliased=Aliased(tuple(lists.items())))
+
+
+async def test_without_lists_a_list_with_one_member_is_published_as_this_member(node: Node) -> None:
+    """The API server drops what a list has, and then refuses the attribute, which has no value."""
+    node.server.drop_fields("strings")
+    wanted = [with_lists(one=("a",), two=("a", "b"))]
+    await node.publishes(wanted)
+    ((device,),) = [one["spec"]["devices"] for one in node.slices()]
+    assert device["attributes"]["one"] == {"string": "a"} and "two" not in device["attributes"]
+    assert node.publisher.status.dropped == ("strings",)
+    ((_, left),) = node.publisher.status.left_out
+    assert left.reason == "it has 2 values, and this API server does not support lists"
+    writes = len(node.server.writes)
+    await node.restarts()
+    await node.publishes(wanted)
+    await node.passes(120)
+    assert len(node.server.writes) == writes
+    node.server.drop_fields()
+    node.server.version = "v1.38.0"
+    await node.passes(80)
+    ((device,),) = [one["spec"]["devices"] for one in node.slices()]
+    assert device["attributes"]["one"] == {"strings": ["a"]}
+    assert device["attributes"]["two"] == {"strings": ["a", "b"]}
+    assert node.publisher.status.dropped == () and not node.publisher.status.left_out
 
 
 @pytest.mark.parametrize("most", [1, 1000])

@@ -324,6 +324,16 @@ async def test_a_path_too_long_for_a_socket_is_refused(place: Path) -> None:
         await made(place / ("d" * 100)).start()
 
 
+@pytest.mark.parametrize("above", [0, 1])
+async def test_a_file_in_place_of_a_directory_is_left_alone(place: Path, above: int) -> None:
+    file = [service_socket(place / "plugins", DRIVER).parent, place / "plugins"][above]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("precious")
+    with pytest.raises(EnvironmentFailure, match=rf"^{file} is not a directory \(remove it"):
+        await made(place).start()
+    assert file.read_text() == "precious"
+
+
 async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
     path = service_socket(place / "plugins", DRIVER)
     path.parent.mkdir(parents=True)

@@ -18,13 +18,14 @@ promise = settings(deadline=None, derandomize=True)
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("4Gi", 4096 * GIB * 1000 // 1024), ("10", 10_000), ("2500m", 2500), ("1k", 10**6)]
+    ("text", "number"),
+    [("4Gi", 4 * GIB * 1000), ("10", 10_000), ("2500m", 2500), ("1k", 10**6), ("6e3", 6 * 10**6)],
 )
 def test_a_quantity_is_read_in_thousandths(text: str, number: int) -> None:
     assert thousandths(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "1.5Gi", "-1", "1e3", "1 Gi", "1gi", "٣"])
+@pytest.mark.parametrize("text", ["", "Gi", "1.5Gi", "-1", "1e", "1e-3", "1e999", "1 Gi", "1gi", "٣"])
 def test_other_notations_are_no_quantity(text: str) -> None:
     assert thousandths(text) is None
 

@@ -4,19 +4,22 @@
 |---|---|---|---|
 | nvidia | kubernetes-sigs/dra-driver-nvidia-gpu | cmd/gpu-kubelet-plugin/deviceinfo.go, mig.go | 95932046 |
 | amd | ROCm/k8s-gpu-dra-driver | cmd/gpu-kubeletplugin/deviceinfo.go, discovery.go | 26224272 |
-| intel | intel/intel-resource-drivers-for-kubernetes | cmd/kubelet-gpu-plugin/node_state.go | 1da939fa |
+| intel | intel/intel-resource-drivers-for-kubernetes | node_state.go, models.go, sriov.go | 1da939fa |
 | reader | NVIDIA/dcgm-exporter | internal/pkg/transformation/dra.go | d5e5f510 |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gpu_amd
 import gpu_intel
 import pytest
+from devhost_gpu.attributes import COUNTED
+from devhost_gpu.options import GpuOptions
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
@@ -25,16 +28,14 @@ from devhost.backend import Device
 from devhost.config import loads
 from devhost.discovery import catalog
 from devhost.dra.aliases import aliased
-from devhost.dra.slices import OWN, Offered, Pool
+from devhost.dra.slices import OWN, DesiredSlice, LeftOut, Offered, Pool
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs/dra-names.md").read_text()
+ENGINES = {"copyEngines": "1", "decoders": "1", "encoders": "0", "jpegEngines": "1", "ofaEngines": "0"}
 LEFT_OUT = {
-    "nvidia": {
-        *("brand", "addressingMode", "multiprocessors", "copyEngines", "decoders", "encoders"),
-        *("jpegEngines", "ofaEngines", "memorySlice<n>"),
-    },
-    "amd": {"family", "driverSrcVersion", "computeUnits", "simdUnits"},
-    "intel": {"model", "family", "sriov", "health"},
+    "nvidia": {"brand", "addressingMode", "memorySlice<n>"},
+    "amd": {"family", "driverSrcVersion"},
+    "intel": {"health"},
 }
 """What a driver publishes besides, and no backend knows."""
 
@@ -42,8 +43,10 @@ STANDARD = "resource.kubernetes.io"
 A, B = DGX[:2]
 
 
-def published(profile: str, devices: Iterable[Device], driver: str = "d") -> dict[str, dict[str, Any]]:
-    """The devices in slices by id, as far as they are offered, with a profile."""
+def sliced(
+    profile: str, devices: Iterable[Device], driver: str = "d"
+) -> tuple[list[DesiredSlice], list[LeftOut]]:
+    """The slices of these devices, as far as they are offered, with a profile."""
     entry = f"{{name: a.b/c, backend: gpu, serve: dra, dra: {{profile: {profile}}}}}"
     text = f"version: 1\ndra: {{driver: {driver}}}\nresources: [{entry}]"
     (resource,) = loads(text, "f.yaml", catalog.load).resources
@@ -53,7 +56,12 @@ def published(profile: str, devices: Iterable[Device], driver: str = "d") -> dic
         for device in all_devices.values()
         if not device.withheld
     ]
-    slices, left_out = Pool(driver, "node", resource.name, "gpu").slices(offers)
+    return Pool(driver, "node", resource.name, "gpu").slices(offers)
+
+
+def published(profile: str, devices: Iterable[Device], driver: str = "d") -> dict[str, dict[str, Any]]:
+    """The devices in slices by id, all of which can be published."""
+    slices, left_out = sliced(profile, devices, driver)
     assert not left_out
     return {device["attributes"]["id"]["string"]: dict(device) for one in slices for device in one.devices}
 
@@ -89,7 +97,7 @@ def test_a_gpu_and_a_mig_instance_look_as_published_by_the_driver_of_nvidia(
 ) -> None:
     gpu = nvidia.gpu(A)
     parent = nvidia.gpu(B)
-    instance = nvidia.mig(B, 1, 0, "3g.40gb", mem_mib=40192)
+    instance = nvidia.mig(B, 1, 0, "3g.40gb", memory_mib=40192, multiprocessors=42, decoder=1, jpeg=1)
     found = published("nvidia", at(nvidia).look().values())
     assert found.keys() == {gpu, instance}
     assert facts(found[gpu]) == (whole(gpu) | string(type="gpu"), {"memory": "80Gi"})
@@ -98,7 +106,33 @@ def test_a_gpu_and_a_mig_instance_look_as_published_by_the_driver_of_nvidia(
         f"{STANDARD}/pciBusID": {"string": B},
         f"{STANDARD}/pcieRoot": {"string": "pci0000:0e"},
     }
-    assert facts(found[instance])[0] == part
+    assert facts(found[instance]) == (part, ENGINES | {"memory": "40192Mi", "multiprocessors": "42"})
+
+
+@pytest.mark.conformance(122)
+def test_an_instance_on_demand_looks_as_published_by_the_driver_of_nvidia(
+    nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk]
+) -> None:
+    parent = nvidia.divisible(A)
+    devices = at(nvidia, GpuOptions(mig="dynamic")).look()
+    place = replace(devices[f"{parent.lower()}-1g10gb-0"], withheld=None)
+    ((_, one),) = published("nvidia", [place, devices[parent]]).items()
+    attributes, capacity = facts(one)
+    assert attributes.keys() == {*whole(""), "type", "parentUUID", "profile"} - {"uuid"}
+    assert attributes["profile"] == {"string": "1g.10gb"} and attributes["parentUUID"] == {"string": parent}
+    assert capacity == ENGINES | {"memory": "9984Mi", "multiprocessors": "16"}
+
+
+def test_devices_have_numbers_of_engines_only_for_an_entry_that_names_them(
+    nvidia: NvidiaMachine, tmp_path: Path, looking: BackendFixture
+) -> None:
+    nvidia.gpu(A)
+    instance = nvidia.mig(A, 1, 0)
+    for wanted, names in (((), frozenset()), (("decoders",), {"decoders"})):
+        (found,) = (one for one in looking(nvidia.tree, None, wanted).discover() if one.id == instance)
+        assert found.attributes.keys() & COUNTED == names
+        (card,) = looking(gpu_amd.mi300x(tmp_path / str(len(wanted)), count=1), None, wanted).discover()
+        assert not card.attributes.keys() & COUNTED
 
 
 @pytest.mark.conformance(122)
@@ -117,7 +151,7 @@ def test_an_amd_gpu_looks_as_published_by_the_driver_of_amd(tmp_path: Path, look
             f"{STANDARD}/pcieRoot": {"string": "pci0000:0a"},
             f"{STANDARD}/numaNode": {"int": 0},
         },
-        {"memory": "196592Mi"},
+        {"memory": "196592Mi", "computeUnits": "104", "simdUnits": "416"},
     )
 
 
@@ -134,7 +168,7 @@ def test_a_partition_looks_as_published_by_the_driver_of_amd(tmp_path: Path, loo
         }.items()
     )
     assert not attributes.keys() & {"pciAddr", "deviceID"}
-    assert capacity == {"memory": "24574Mi"}
+    assert capacity == {"memory": "24574Mi", "computeUnits": "104", "simdUnits": "416"}
 
 
 @pytest.mark.conformance(122)
@@ -143,13 +177,46 @@ def test_a_card_looks_as_published_by_the_driver_of_intel(tmp_path: Path, lookin
     assert facts(found["0000:4d:00.0"]) == (
         {
             **string(type="gpu", driver="i915", pciId="0x56c0", pciAddress="0000:4d:00.0", pciRoot="4a"),
+            **string(model="Flex 170", family="Data Center Flex"),
+            "sriov": {"bool": True},
             f"{STANDARD}/pciBusID": {"string": "0000:4d:00.0"},
             f"{STANDARD}/pcieRoot": {"string": "pci0000:4a"},
             f"{STANDARD}/numaNode": {"int": 0},
         },
         {"memory": "13536Mi", "millicores": "1k"},
     )
-    assert facts(found["0000:b4:00.1"])[0]["type"] == {"string": "vf"}
+    virtual, _ = facts(found["0000:b4:00.1"])
+    assert (virtual["type"], virtual["sriov"]) == ({"string": "vf"}, {"bool": False})
+
+
+def test_an_intel_gpu_has_no_virtual_functions_for_its_driver_without_their_drivers(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    tree = gpu_intel.flex(tmp_path)
+    tree.file("/sys/bus/pci/devices/0000:4d:00.0/sriov_drivers_autoprobe", "0")
+    found = published("intel", looking(tree).discover())
+    assert facts(found["0000:4d:00.0"])[0]["sriov"] == {"bool": False}
+
+
+def test_an_intel_gpu_that_its_driver_does_not_know_is_unknown(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    tree = gpu_intel.flex(tmp_path)
+    tree.file("/sys/bus/pci/devices/0000:4d:00.0/device", "0x1234")
+    attributes, _ = facts(published("intel", looking(tree).discover())["0000:4d:00.0"])
+    assert attributes["model"] == attributes["family"] == {"string": "Unknown"}
+
+
+@pytest.mark.parametrize("profile", ["nvidia", "amd"])
+def test_a_gpu_of_another_vendor_is_not_published_with_the_names_of_a_driver(
+    profile: str, tmp_path: Path, looking: BackendFixture
+) -> None:
+    """A class of that driver would select it, and its pods cannot use it."""
+    devices = looking(gpu_intel.flex(tmp_path)).discover()
+    slices, left_out = sliced(profile, devices)
+    assert not any(one.devices for one in slices)
+    reasons = {(one.attribute, one.reason) for one in left_out}
+    assert reasons == {("", f"its vendor is intel, and the entry has dra.profile: {profile}")}
 
 
 @pytest.mark.parametrize("profile", LEFT_OUT)

@@ -39,6 +39,8 @@ def test_an_mi210_has_every_attribute_that_sysfs_offers(tmp_path: Path, looking:
         "subsystemDeviceID": "0c34",
         "firmware": "113-D67301-063",
         "serial": "692229000000",
+        "computeUnits": 104,
+        "simdUnits": 416,
     }
     assert device.claims == {"pci:0000:63:00.0", "node:/dev/dri/card0", "node:/dev/dri/renderD128"}
     assert device.part_of == frozenset()

@@ -117,6 +117,20 @@ def test_a_physical_function_looks_as_published_by_dranet(published):
     assert "dra.net/isSriovVf" not in found
 
 
+def test_an_infiniband_function_looks_as_published_by_dranet(published):
+    found = published("{profile: dranet}", network.connectx_infiniband)
+    named = [one for one in found.values() if "dra.net/ifName" in one]
+    assert {one["dra.net/type"]["string"] for one in named} == {"ipoib"}
+    assert {one["dra.net/encapsulation"]["string"] for one in named} == {"infiniband"}
+
+
+def test_a_function_without_an_interface_has_no_name_of_dranet_for_one(published):
+    found = published("{profile: dranet}", network.i40e_with_vfio)
+    bare = [one for one in found.values() if "dra.net/ifName" not in one]
+    of_interfaces = {f"dra.net/{name}" for name in ("type", "virtual", "sriov", "isSriovVf", "mtu")}
+    assert bare and not any(of_interfaces & one.keys() for one in bare)
+
+
 @pytest.mark.conformance(122)
 def test_multus_finds_the_function_of_a_claim(published):
     names = '{"k8s.cni.cncf.io/deviceID": pciBusID, "k8s.cni.cncf.io/resourceName": resource}'

@@ -84,8 +84,9 @@ def _check(one: Amount, given: SharedCapacity) -> None:
     if beyond := (one.usual - one.least) % one.step:
         message = f"must be min, {written(one.least)}, and a multiple of step, {written(one.step)}, above it"
         raise OptionError(message, key="default", hint=f"for example {written(one.usual - beyond)}")
-    if one.most is not None and one.usual > one.most:
-        raise OptionError(f"is more than max, {written(one.most)}", key="default")
+    for bound, most in (("max", one.most), ("total", given.total)):
+        if most is not None and one.usual > most:
+            raise OptionError(f"is more than {bound}, {written(most)}", key="default")
     for key, number in (("min", one.least), ("step", one.step)):
         if number % factor(given.unit):
             message = (

@@ -26,12 +26,17 @@ _STANDARD = "kubernetes.io"
 
 
 def read_published(
-    terms: ResourceDra, backend: type[Backend], node: Node | None, driver: str, place: KeyPath
+    terms: ResourceDra,
+    backend: type[Backend],
+    node: Node | None,
+    driver: str,
+    place: KeyPath,
+    shared: int = 0,
 ) -> tuple[tuple[Alias, ...], tuple[Alias, ...]]:
     """The attributes and the capacities by the terms of an entry; what is wrong with them is reported.
 
     ``node`` is the value of its key ``dra``, ``driver`` the DRA driver. A name of the file comes before that
-    of a profile.
+    of a profile. An entry with ``shared`` capacities publishes these in place of others.
     """
     if not (terms.profile or terms.attributes or terms.capacity) or not isinstance(node, Fields):
         return (), ()
@@ -52,8 +57,8 @@ def read_published(
         capacity = {one.name: one for one in published.capacity} | capacity
     _refuse_second(terms.attributes, "attributes", {*attributes, *RESERVED}, driver, node, place)
     _refuse_second(terms.capacity, "capacity", capacity.keys(), driver, node, place)
-    if len(attributes) + len(capacity) > MOST:
-        message = f"has {len(attributes)} attributes and {len(capacity)} capacities, and may have {MOST}"
+    if len(attributes) + (count := shared or len(capacity)) > MOST:
+        message = f"has {len(attributes)} attributes and {count} capacities, and may have {MOST}"
         place.report(node, message, "a device in a slice has at most 32, with those that devhost needs")
     return tuple(attributes.values()), tuple(capacity.values())
 

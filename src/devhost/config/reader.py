@@ -29,7 +29,7 @@ from devhost.backend.base import declared
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF
 from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
-from devhost.planning.quantities import GREATEST, thousandths
+from devhost.planning.quantities import GREATEST, WHOLE, thousandths
 
 from .diagnostics import Diagnostics, KeyPath, one_line, shown, suggest
 from .document import Entry, Fields, Items, Node, Scalar
@@ -549,9 +549,12 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: KeyP
 
 def _read_quantity(node: Node, place: KeyPath) -> Any:
     text = node.text if isinstance(node, Scalar) and node.kind in ("int", "str") else ""
-    amount = thousandths(text)
-    if amount is None or amount % 1000 or amount // 1000 > GREATEST:
+    amount = thousandths(text) if re.fullmatch(WHOLE, text) else None
+    if amount is None:
         place.report(node, f"must be a whole quantity, not {node}", "write it as 10, 256Mi or 4Gi")
+        return WRONG
+    if amount // 1000 > GREATEST:
+        place.report(node, f"must be at most {GREATEST}, which is less than 8Ei, not {node}")
         return WRONG
     return amount // 1000
 

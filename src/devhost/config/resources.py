@@ -314,7 +314,9 @@ def _entry(
     terms = values.pop("dra", ResourceDra())
     _check_claim_options(terms.claim_options, backend, node, place)
     dra = node.entries["dra"].value if "dra" in node.entries else None
-    attributes, capacity = read_published(terms, backend, dra, terms.driver or driver, place.key("dra"))
+    attributes, capacity = read_published(
+        terms, backend, dra, terms.driver or driver, place.key("dra"), len(share.amounts)
+    )
     return ResourceSettings(
         index=index,
         name=name or "",

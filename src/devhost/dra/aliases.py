@@ -16,13 +16,14 @@ class Aliased:
     """The attributes of a device under their names in slices, and its capacities as quantities.
 
     With ``only``, the attributes of the backend are not published besides. ``left_out`` has what
-    cannot be published, with the reason.
+    cannot be published, with the reason; ``foreign`` is why the device is not published at all.
     """
 
     attributes: tuple[tuple[str, AttributeValue], ...] = ()
     capacity: tuple[tuple[str, str], ...] = ()
     only: bool = False
     left_out: tuple[tuple[str, str], ...] = ()
+    foreign: str = ""
 
 
 NOTHING = Aliased()
@@ -59,6 +60,13 @@ def aliased(terms: DraTerms, resource: str, device: Device, others: Mapping[str,
     """
     if not (terms.attributes or terms.capacity):
         return NOTHING
+    if terms.profile is not None:
+        from devhost.planning.profiles import PROFILES  # only where it is used
+
+        vendor = PROFILES[terms.profile].vendor
+        if vendor and (found := device.attributes.get("vendor", vendor)) != vendor:
+            reason = f"its vendor is {found}, and the entry has dra.profile: {terms.profile.value}"
+            return Aliased(only=True, foreign=reason)
     attributes, capacity, left_out = [], [], []
     for one, value in _values(terms.attributes, resource, device, others):
         if isinstance(value, tuple) and not terms.lists:
@@ -80,6 +88,8 @@ def _values(
 ) -> Iterator[tuple[Alias, AttributeValue]]:
     for one in wanted:
         if one.kind and device.attributes.get("kind") != one.kind:
+            continue
+        if one.needs and one.needs not in device.attributes:
             continue
         value = _source(one.source, resource, device, others)
         if value == ():  # a slice cannot have an empty list

@@ -36,11 +36,12 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import Metrics
 
+from .aliases import Aliased
 from .answers import LONGEST_WISH, Json, shortened
 from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
 from .mover import node_of
 from .record import SliceRecord
-from .slices import REFUSED, DesiredSlice, LeftOut, Offered, Pool, hash_of, may_be_ours
+from .slices import LISTS, REFUSED, DesiredSlice, LeftOut, Offered, Pool, hash_of, may_be_ours
 
 if TYPE_CHECKING:
     from devhost.planning.counters import CounterSet
@@ -73,7 +74,9 @@ REPEATED = "repeated"
 later, because it names an outdated resource version."""
 
 COUNTERS = "sharedCounters"
-"""The field for ``dra.counters``; an API server that drops it drops what devices consume of it, too."""
+"""The field for ``dra.counters``; an API server that drops it drops what devices consume of it, too.
+
+Kubernetes 1.34 with the gate wants it in the slice of these devices, and refuses them."""
 
 FALLBACKS = {
     "taints": "unhealthy devices are not published",
@@ -81,10 +84,11 @@ FALLBACKS = {
     "capacity": "devices with replicas are not published",
     "requestPolicy": "devices with replicas are not published",
     COUNTERS: "of devices that exclude each other, one is published",
+    LISTS: "attributes with several values are not published",
 }
 """What happens without a field."""
 
-_REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\])?")
+_REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\]|\.(consumesCounters))?")
 OUTDATED = (400, 410)
 """Answers to a version that is no longer good for a watch: a new list has another one."""
 
@@ -297,12 +301,25 @@ class Publisher:
         return LOOK_AT_VERSION
 
     async def _dropped_now(self) -> set[str]:
-        """The fields that the API server drops from a device that has all of them."""
+        """The fields that the API server drops from devices that have all of them."""
+        missing = await self._dropped_from([Offered(Device("question"), unhealthy("question"), 2)])
+        same = frozenset({"device:question"})
+        listed = Aliased((("question", ("a", "b")),))
+        refused = {
+            COUNTERS: [Offered(Device(name, claims=same), HEALTHY, counters=True) for name in ("a", "b")],
+            LISTS: [Offered(Device("question"), HEALTHY, aliased=listed)],
+        }
+        for name in [name for name in refused if name in self._dropped]:
+            try:
+                missing |= await self._dropped_from(refused[name])
+            except ApiError as error:
+                if error.status != 422:
+                    raise
+                missing.add(name)
+        return missing
+
+    async def _dropped_from(self, examples: Sequence[Offered]) -> set[str]:
         pool = Pool(self._driver, self._node, "devhost/question", "devhost")
-        examples = [Offered(Device("question"), unhealthy("question"), 2)]
-        if COUNTERS in self._dropped:
-            same = frozenset({"device:question"})
-            examples += [Offered(Device(name, claims=same), HEALTHY, counters=True) for name in ("a", "b")]
         wanted, _ = pool.slices(examples)
         missing: set[str] = set()
         for one in wanted:
@@ -758,10 +775,14 @@ class Publisher:
         """Leaves out what the API server refused; false if it does not name it."""
         offers = {offer.device.id: offer for offer in state.offers or ()}
         new = False
-        for number, attribute in dict.fromkeys(_REJECTED.findall(error.text)):
+        for number, attribute, counters in dict.fromkeys(_REJECTED.findall(error.text)):
             if int(number) >= len(wanted.ids):
                 continue
             identity = wanted.ids[int(number)]
+            listed = LISTS in wanted.devices[int(number)]["attributes"].get(attribute, ())
+            if dropped := LISTS if listed else COUNTERS if counters else "":
+                self._drop(dropped)
+                return True
             if (identity, attribute) in state.rejected:
                 attribute = ""
             if (identity, attribute) in state.rejected or identity not in offers:
@@ -783,16 +804,20 @@ class Publisher:
     def _compare(self, sent: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
         """Finds the fields that the API server has dropped."""
         for name in dict.fromkeys(_missing(sent, stored)):
-            if name in FALLBACKS and name not in self._dropped:
-                self._dropped.append(name)
-                self._questions.wake()
-            if name not in self._told:
-                self._told.add(name)
-                log.warning(
-                    "the API server drops a field of devices",
-                    field=name,
-                    effect=FALLBACKS.get(name, "devices are published without it"),
-                )
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        """Takes that the API server drops a field."""
+        if name in FALLBACKS and name not in self._dropped:
+            self._dropped.append(name)
+            self._questions.wake()
+        if name not in self._told:
+            self._told.add(name)
+            log.warning(
+                "the API server drops a field of devices",
+                field=name,
+                effect=FALLBACKS.get(name, "devices are published without it"),
+            )
 
     async def _delete(self, name: str, known: _Stored) -> None:
         await self._permit()

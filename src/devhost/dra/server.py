@@ -238,10 +238,12 @@ async def _replacing(server: rpc.Server) -> None:
     path = server.path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        there = next(one for one in path.parents if one.exists())
+        raise EnvironmentFailure(f"{there} is not a directory", "remove it") from None
     except OSError as error:
-        raise EnvironmentFailure(
-            f"cannot use directory {path.parent}: {error.strerror}", "run devhost as root"
-        ) from None
+        hint = "run devhost as root, with the directory mounted writable"
+        raise EnvironmentFailure(f"cannot use directory {path.parent}: {error.strerror}", hint) from None
     if sockets.is_other_file(path):
         raise EnvironmentFailure(f"{path} is not a socket", "remove it")
     try:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 SLOTS = "slots"
 """The capacity of a shared device, of which a claim uses one or more."""
 
+LISTS = "strings"
+"""The field of an attribute that is a list. An API server that drops it refuses the attribute."""
+
 PER_SLICE = 64
 """Devices in a slice: the limit if one of them has a taint, which any device may get."""
 
@@ -158,6 +161,7 @@ class _Terms:
     sharing: bool
     rejected: frozenset[str]
     capacity: bool = True
+    lists: bool = True
 
 
 @frozen
@@ -238,7 +242,7 @@ class Pool:
             offers: the devices; a new one gets the first free place, in this order.
             dropped: fields that the API server is known to ignore. Without ``taints``, unhealthy devices are
                 left out; without ``allowMultipleAllocations``, those with several replicas; without
-                ``sharedCounters``, those that an earlier one excludes.
+                ``sharedCounters``, those that an earlier one excludes; without ``strings``, lists.
             rejected: what the API server refused: the id of a device, and the key of one of its attributes
                 in the slice. ``""`` and the key of its capacity mean the whole device.
         """
@@ -324,7 +328,9 @@ class Pool:
     ) -> dict[str, _Described]:
         """The devices in the terms of JSON, by id; those that are unchanged are kept."""
         sharing = not any(name.startswith(_SHARING) for name in dropped)
-        usual = _Terms("taints" not in dropped, sharing, frozenset(), "capacity" not in dropped)
+        usual = _Terms(
+            "taints" not in dropped, sharing, frozenset(), "capacity" not in dropped, LISTS not in dropped
+        )
         refused: dict[str, set[str]] = {}
         for identity, attribute in rejected:
             refused.setdefault(identity, set()).add(attribute)
@@ -359,6 +365,7 @@ class Pool:
             aliased,
             len(offer.amounts) or offer.replicas > 1,
             terms.rejected,
+            lists=terms.lists,
         )
         body: dict[str, Any] = {"name": name, "attributes": attributes.values}
         if shared:
@@ -428,6 +435,7 @@ class Attributes:
     limit: int
     rejected: frozenset[str]
     own_domain: str
+    lists: bool = True
     values: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
@@ -464,11 +472,15 @@ class Attributes:
             self.leave(key, "devhost publishes its own attribute with this name")
         elif not isinstance(value, tuple):
             self.add(key, value)
+        elif not self.lists and len(value) == 1:
+            self.add(key, value[0])
+        elif not self.lists:
+            self.leave(key, f"it has {len(value)} values, and this API server does not support lists")
         else:
             flaw = next(filter(None, map(_flaw, value)), "")
             if not flaw and (self.members + len(value) > MAX_MEMBERS):
                 flaw = f"the lists of the device have more than {MAX_MEMBERS} members"
-            if self._put(key, {"strings": value}, flaw):
+            if self._put(key, {LISTS: value}, flaw):
                 self.members += len(value)
 
     def _put(self, key: str, value: Mapping[str, Any], flaw: str, name: str = "") -> bool:
@@ -494,13 +506,15 @@ def attributes_of(
     aliased: Aliased = NOTHING,
     shares: int = 0,
     rejected: frozenset[str] = frozenset(),
+    *,
+    lists: bool = True,
 ) -> Attributes:
     """The attributes of a device of a resource, without those that the API server rejected.
 
     There are fewer if it has capacities: those that claims share, or else those of its entry.
     """
     limit = MAX_ENTRIES - (shares or len(aliased.capacity))
-    attributes = Attributes(device.id, limit, rejected, f"{driver}/")
+    attributes = Attributes(device.id, limit, rejected, f"{driver}/", lists)
     attributes.add("resource", resource_attribute(resource))
     attributes.add("backend", backend)
     attributes.add("id", device.id)
@@ -559,7 +573,7 @@ def _withheld(offer: Offered, terms: _Terms) -> str:
     """Why a device is left out; empty if it is not."""
     if "" in terms.rejected or (offer.shared and not terms.rejected.isdisjoint(offer.shares())):
         return REFUSED
-    if reason := flaw(offer.amounts, offer.device.attributes):
+    if reason := offer.aliased.foreign or flaw(offer.amounts, offer.device.attributes):
         return reason
     if not terms.taints and is_tainted(offer.health, offer.effects):
         reason = sound_reason(offer.health.reason)

@@ -219,7 +219,7 @@ def terms(entry: ResourceSettings, replicas: int, of: Membership | None = None) 
         found.append(f"as a member of {of.unit}{f' ({of.flaw})' if of.flaw else ''}")
     if entry.share.amounts:
         names = " and ".join(one.name for one in entry.share.amounts)
-        found.append(f"shared by {names} between {replicas} claims or fewer")
+        found.append(f"shared by {names}: at most {replicas} claim{'s' * (replicas != 1)}")
     elif replicas > 1 or entry.share.of == Of.ALL:
         found.append(f"handed out {replicas} times" if replicas > 1 else "handed out once")
     if entry.share.of == Of.ALL:

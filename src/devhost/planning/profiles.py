@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AttributeValue
 
+from .intel_gpus import family, model
 from .settings import Alias, Profile, Version
 
 _PARTS = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?")
@@ -24,12 +25,14 @@ class Published:
     """What a driver publishes of a device that a backend has found.
 
     ``driver`` is its name; empty if all names have a domain, so that readers find them with any driver.
+    ``vendor`` is that of its devices; others are not published.
     """
 
     backend: str
     attributes: tuple[Alias, ...]
     capacity: tuple[Alias, ...] = ()
     driver: str = ""
+    vendor: str = ""
 
 
 def version(value: AttributeValue) -> Version | None:
@@ -94,6 +97,8 @@ def always(constant: AttributeValue) -> Callable[[AttributeValue], AttributeValu
 
 _SRIOV = "sriovnetwork.k8snetworkplumbingwg.io"
 _LINKS = {"ether": "ethernet", "infiniband": "infiniband"}
+_KINDS = {"ether": "device", "infiniband": "ipoib"}
+_ENGINES = ("multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
 _MEMORY = Alias("memory", "memory", unit="Mi")
 
 PROFILES: Mapping[Profile, Published] = {
@@ -111,8 +116,9 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("driverVersion", "driverVersion", version),
             Alias("cudaDriverVersion", "cudaVersion", version),
         ),
-        (_MEMORY,),
+        (_MEMORY, *(Alias(name, name) for name in _ENGINES)),
         "gpu.nvidia.com",
+        "nvidia",
     ),
     Profile.AMD: Published(
         "gpu",
@@ -128,8 +134,9 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("driverVersion", "driverVersion", version),
             Alias("partitionProfile", "profile"),
         ),
-        (_MEMORY,),
+        (_MEMORY, Alias("computeUnits", "computeUnits"), Alias("simdUnits", "simdUnits")),
         "gpu.amd.com",
+        "amd",
     ),
     Profile.INTEL: Published(
         "gpu",
@@ -139,9 +146,13 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("pciId", "deviceID", prefixed),
             Alias("pciAddress", "pciBusID"),
             Alias("pciRoot", "pcieRoot", bus),
+            Alias("model", "deviceID", model),
+            Alias("family", "deviceID", family),
+            Alias("sriov", "totalVfs", positive, otherwise=False),
         ),
         (_MEMORY, Alias("millicores", "id", always(1000))),
         "gpu.intel.com",
+        "intel",
     ),
     Profile.DRANET: Published(
         "sriov",
@@ -154,11 +165,11 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("dra.net/encapsulation", "linkType"),
             Alias("dra.net/state", "linkState"),
             Alias("dra.net/numaNode", "numaNode"),
-            Alias("dra.net/sriov", "totalVfs", positive, otherwise=False),
+            Alias("dra.net/sriov", "totalVfs", positive, otherwise=False, needs="netDevs"),
             Alias("dra.net/sriovVfs", "numVfs"),
-            Alias("dra.net/isSriovVf", "kind", one_of({"vf": True})),
-            Alias("dra.net/type", "netDevs", always("device")),
-            Alias("dra.net/virtual", "id", always(False)),
+            Alias("dra.net/isSriovVf", "kind", one_of({"vf": True}), needs="netDevs"),
+            Alias("dra.net/type", "linkType", one_of(_KINDS), otherwise="device", needs="netDevs"),
+            Alias("dra.net/virtual", "netDevs", always(False)),
             Alias("dra.net/rdma", "isRdma"),
             Alias("dra.net/rdmaDevice", "rdmaDevices", first),
         ),

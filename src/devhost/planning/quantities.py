@@ -18,7 +18,7 @@ _SUFFIXES = "|".join((*DECIMAL_UNITS[1:], *BINARY_UNITS[1:]))
 WHOLE = rf"^[0-9]{{1,19}}({_SUFFIXES})?$"
 """The pattern of a quantity that is a whole number."""
 
-_QUANTITY = re.compile(rf"([0-9]{{1,19}})({_SUFFIXES}|m)?")
+_QUANTITY = re.compile(rf"([0-9]{{1,19}})(?:({_SUFFIXES}|m)|[eE]([0-9]{{1,2}}))?")
 
 
 def thousandths(text: str) -> int | None:
@@ -27,7 +27,8 @@ def thousandths(text: str) -> int | None:
     if found is None:
         return None
     digits, suffix = int(found[1]), found[2] or ""
-    return digits if suffix == "m" else digits * factor(suffix) * 1000
+    exponent = int(found[3] or 0)  # a claim's request may have one, and a scheduler keeps it
+    return digits if suffix == "m" else digits * 10**exponent * factor(suffix) * 1000
 
 
 def quantity(number: int, unit: str = "") -> str:

@@ -136,7 +136,8 @@ class Alias:
     ``source`` is an attribute of the device, one of :data:`OWN_SOURCES`, or ``parent.uuid``: an attribute of
     the device whose id is an attribute of this one. ``convert`` makes the published value; ``None`` publishes
     nothing. A device without the source has the value ``otherwise``. With ``kind``, only devices with this
-    value of the attribute ``kind`` have the alias. A capacity is counted in ``unit``, a suffix of quantities.
+    value of the attribute ``kind`` have the alias; with ``needs``, only those with this attribute. A capacity
+    is counted in ``unit``, a suffix of quantities.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Alias:
     convert: Callable[[AttributeValue], AttributeValue | None] | None = None
     otherwise: AttributeValue | None = None
     kind: str = ""
+    needs: str = ""
     unit: str = ""
 
 

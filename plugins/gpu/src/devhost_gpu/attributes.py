@@ -44,10 +44,36 @@ ATTRIBUTES = {
     "subsystemDeviceID": Attribute(str, "PCI device id of the board", "0c34", hex=True),
     "firmware": Attribute(str, "version of the card's video BIOS", "113-D67301-063"),
     "serial": Attribute(str, "serial number of the board", "692229001234"),
+    "multiprocessors": Attribute(
+        int, "NVIDIA: multiprocessors of a MIG instance, if an entry names this", 14
+    ),
+    "copyEngines": Attribute(int, "NVIDIA: copy engines of a MIG instance, if an entry names this", 1),
+    "decoders": Attribute(int, "NVIDIA: video decoders of a MIG instance, if an entry names this", 1),
+    "encoders": Attribute(int, "NVIDIA: video encoders of a MIG instance, if an entry names this", 0),
+    "jpegEngines": Attribute(int, "NVIDIA: JPEG engines of a MIG instance, if an entry names this", 1),
+    "ofaEngines": Attribute(int, "NVIDIA: optical flow engines of a MIG instance, if an entry names this", 0),
+    "totalVfs": Attribute(
+        int, "Intel: largest number of virtual functions that get a driver, if an entry names this", 31
+    ),
+    "computeUnits": Attribute(int, "AMD: compute units, if an entry names this", 304),
+    "simdUnits": Attribute(int, "AMD: SIMD units of these, if an entry names this", 1216),
 }
 """The attributes that a configuration can select by."""
 
-CHANGING = frozenset({"kind", PURPOSE, "index", "memory", "profile", "parent", "renderNode", "cardNode"})
+ENGINES = {
+    "multiprocessors": "multiprocessors",
+    "copyEngines": "copy_engines",
+    "decoders": "decoders",
+    "encoders": "encoders",
+    "jpegEngines": "jpeg_engines",
+    "ofaEngines": "ofa_engines",
+}
+"""Those of MIG instances, and the names in NVML's reports."""
+
+COUNTED = frozenset({*ENGINES, "totalVfs", "computeUnits", "simdUnits"})
+"""Those that a device has only if the configuration names them, or ``dra.profile`` does."""
+
+CHANGING = COUNTED | {*("kind", PURPOSE, "index", "memory", "profile", "parent", "renderNode", "cardNode")}
 """Those that change with the partitions of a GPU, or differ between them."""
 
 OF_WHOLE = {name: one for name, one in ATTRIBUTES.items() if name not in CHANGING}

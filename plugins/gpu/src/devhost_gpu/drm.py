@@ -335,6 +335,7 @@ class DrmVendor:
     """The drivers with which a function is a GPU; empty: any driver that creates DRM nodes."""
 
     def __init__(self, options: GpuOptions, context: Context, environment: Environment = STANDARD) -> None:
+        self.context = context
         self.sysfs = Sysfs(context.root)
         self._health = DrmHealth(context.root, options, environment)
 

@@ -13,7 +13,7 @@ from devhost.backend.frozen import frozen
 
 from .discovery import INTEL, Adapter
 from .drm import DrmFacts, DrmVendor, drm_nodes
-from .vendor import Card, ContainerRequest
+from .vendor import Card, ContainerRequest, named
 
 DRIVERS = frozenset({"i915", "xe"})
 """The drivers with which an Intel function is a GPU. With any other driver (``vfio-pci``) it is withheld."""
@@ -54,8 +54,8 @@ class Intel(DrmVendor):
         return IntelFacts(adapter, self._mei(adapter))
 
     def extra_attributes(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
-        """Its memory, if a driver reports it."""
-        return {"memory": self._memory(adapter)}
+        """Its memory, if a driver reports it, and its number of virtual functions."""
+        return {"memory": self._memory(adapter), **named(self.context, {"totalVfs": self._virtual(adapter)})}
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """The DRM nodes with both of their names, and the nodes of the firmware interface if the entry
@@ -100,6 +100,11 @@ class Intel(DrmVendor):
             )
             total = sum(size for size in sizes if size is not None)
         return total >> 20 if 0 < total < 1 << 60 else None
+
+    def _virtual(self, adapter: Adapter) -> int | None:
+        """The largest number of its virtual functions that the kernel binds to a driver."""
+        total = self.sysfs.integer(f"{adapter.path}/sriov_totalvfs")
+        return total if self.sysfs.integer(f"{adapter.path}/sriov_drivers_autoprobe") else None
 
     def _mei(self, adapter: Adapter) -> tuple[str, ...]:
         return tuple(

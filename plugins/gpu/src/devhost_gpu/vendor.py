@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from devhost.backend import (
     AttributeValue,
     Consumed,
+    Context,
     Device,
     Edits,
     Event,
@@ -176,6 +177,16 @@ def device(
         reserved=reserved,
         divided=divided,
     )
+
+
+def named(context: Context, attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
+    """Those of these attributes that are known and that the configuration uses."""
+    wanted = context.wanted
+    return {
+        name: value
+        for name, value in attributes.items()
+        if value is not None and (name in wanted or "*" in wanted)
+    }
 
 
 def own_claims(adapter: Adapter) -> frozenset[str]:

@@ -49,7 +49,7 @@ def flex(root: Path) -> GpuTree:
         "i915",
         below="0000:4a:02.0/0000:4b:00.0/0000:4c:01.0",
         pci_class=DISPLAY,
-        files={"sriov_totalvfs": "31", "sriov_numvfs": "0"},
+        files={"sriov_totalvfs": "31", "sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"},
     )
     drm = tree.drm(path)
     tree.file(f"{path}/drm/{drm.card}/lmem_total_bytes", "14193524736")

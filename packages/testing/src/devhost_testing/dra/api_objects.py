@@ -120,6 +120,7 @@ class Objects:
     def __init__(self) -> None:
         self.version = 100
         self.dropped: frozenset[str] = frozenset()
+        self.counters_apart = True
         self.refused: dict[str, int] = {}
         """Attributes of devices that are refused, each with how many devices an answer names at most."""
         self.listeners: list[Callable[[], object]] = []
@@ -332,13 +333,18 @@ class Objects:
         return kept
 
     def _check(self, kind: Kind, value: Object) -> None:
+        if kind.kind != "ResourceSlice":
+            return
         for attribute, most in self.refused.items():
-            devices = (value.get("spec") or {}).get("devices") or []
+            devices = value["spec"].get("devices") or []
             found = [number for number, one in enumerate(devices) if attribute in one.get("attributes", {})]
             errors = [f"spec.devices[{one}].attributes[{attribute}]: Invalid value" for one in found[:most]]
             if errors:
                 raise ApiRefused(422, "Invalid", f"ResourceSlice is invalid: [{', '.join(errors)}]")
-        if kind.kind == "ResourceSlice" and (problems := list(_slice_problems(value["spec"]))):
+        problems = list(_slice_problems(value["spec"]))
+        if not self.counters_apart:
+            problems += _counter_problems(value["spec"])
+        if problems:
             name = value["metadata"]["name"]
             message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {", ".join(problems)}'
             raise ApiRefused(422, "Invalid", message)
@@ -461,6 +467,19 @@ def _devices(leaves: Mapping[_Leaf, Any]) -> list[Object]:
             conditions.append(known := {"type": path[0]})
         known[path[1]] = value
     return list(found.values())
+
+
+def _counter_problems(spec: Object) -> Iterator[str]:
+    """Devices that consume counters of another slice."""
+    known = {one["name"] for one in spec.get("sharedCounters") or ()}
+    for index, device in enumerate(spec.get("devices") or ()):
+        for number, one in enumerate(device.get("consumesCounters", ())):
+            if one["counterSet"] not in known:
+                yield (
+                    f"spec.devices[{index}].consumesCounters[{number}].counterSet: Invalid value: "
+                    f'"{one["counterSet"]}": must reference a counterSet defined in the ResourceSlice '
+                    "sharedCounters"
+                )
 
 
 def _slice_problems(spec: Object) -> Iterator[str]:

@@ -228,6 +228,10 @@ class ApiServer:
         """Refuses slices with devices that have this attribute; an answer names ``most`` devices at most."""
         self.objects.refused[name] = most
 
+    def refuse_counters(self, *, refuse: bool = True) -> None:
+        """Refuses devices that consume counters of another slice, as Kubernetes 1.34 with the gate."""
+        self.objects.counters_apart = not refuse
+
     def forget_history(self) -> None:
         """Answers 410 to open lists and watches, and to watches from an older version."""
         self.objects.forget()

@@ -22,7 +22,7 @@ from devhost_gpu.discovery import AMD, Adapter
 from devhost_gpu.drm import DriverState, driver_state, drm_nodes
 from devhost_gpu.environment import STANDARD, Environment
 from devhost_gpu.options import GpuOptions, Layout
-from devhost_gpu.vendor import Card, Change, ContainerRequest, device, of_adapter, parents
+from devhost_gpu.vendor import Card, Change, ContainerRequest, device, named, of_adapter, parents
 
 from . import kfd
 from .health import AmdHealth
@@ -203,6 +203,10 @@ class Amd:
             "architecture": node.architecture if node else "",
             "memory": ((memory or facts.memory) if is_part else (facts.memory or memory)) or None,
             **facts.attributes,
+            **named(
+                self._context,
+                {"computeUnits": node.compute_units, "simdUnits": node.simds} if node else {},
+            ),
         }
         computes = node is not None or (topology.is_hidden and self._sysfs.exists("/dev/kfd"))
         own = AmdFacts(adapter, whole, node, computes)

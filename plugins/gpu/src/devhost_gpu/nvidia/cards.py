@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Context, Device, Health, claim, unhealthy
 from devhost.backend.frozen import frozen
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
-from devhost_gpu.attributes import GPU, MIG, VF
+from devhost_gpu.attributes import ENGINES, GPU, MIG, VF
 from devhost_gpu.discovery import NVIDIA, Adapter
-from devhost_gpu.nvml.reports import Gpu, Instance, Placement, Shape
-from devhost_gpu.vendor import Card, of_adapter, own_claims, parents
+from devhost_gpu.nvml.reports import Gpu, Instance, Placement, Profile, Shape
+from devhost_gpu.vendor import Card, named, of_adapter, own_claims, parents
 
 CAPABILITIES = "/dev/nvidia-caps"
 """The directory of the driver's capability nodes."""
@@ -282,6 +282,7 @@ def mig_card(
     health: Health,
     capabilities: Callable[[int, int], tuple[int, ...]],
     root: str = "",
+    engines: Mapping[str, AttributeValue] | None = None,
 ) -> Card:
     """The card of a MIG instance.
 
@@ -291,6 +292,7 @@ def mig_card(
         health: whether it can be used.
         capabilities: returns the minors of its capability nodes.
         root: the prefix of its nodes on the host.
+        engines: its attributes that are :data:`~devhost_gpu.attributes.ENGINES`.
     """
     adapter, gpu = state.adapter, state.gpu
     number = gpu.index if gpu else None
@@ -317,6 +319,7 @@ def mig_card(
                 "memory": instance.memory,
                 "profile": profile(instance, gpu.memory if gpu else None),
                 "parent": state.uuid,
+                **(engines or {}),
             }
         ),
         claims=frozenset({claim.mig(instance.uuid), *own}),
@@ -332,6 +335,11 @@ def _node_claims(nodes: Sequence[str], root: str) -> set[str]:
     """The claims of nodes, also below another root on the host, where containers may get them from."""
     places = ("", f"/{root.lstrip('/')}" if root else "")
     return {claim.node(posixpath.normpath(f"{place}{node}")) for place in places for node in nodes}
+
+
+def engines_of(context: Context, has: Shape | Profile | None) -> dict[str, AttributeValue]:
+    """The engines of a MIG instance that the configuration asks for."""
+    return named(context, {name: getattr(has, of) for name, of in ENGINES.items()} if has else {})
 
 
 def common_claims(state: GpuState, root: str) -> frozenset[str]:

@@ -30,6 +30,7 @@ from .cards import (
     DriverFiles,
     GpuState,
     NvidiaFacts,
+    engines_of,
     gpu_card,
     health_of,
     mig_card,
@@ -411,7 +412,15 @@ class Nvidia:
         others = divided.others(address) if divided is not None else {}
         made = [
             _withheld(
-                mig_card(state, one, health((one.gi, one.ci)), capabilities, root), others.get(one.gi, "")
+                mig_card(
+                    state,
+                    one,
+                    health((one.gi, one.ci)),
+                    capabilities,
+                    root,
+                    engines_of(self._context, one.shape),
+                ),
+                others.get(one.gi, ""),
             )
             for one in (state.gpu.instances if state.gpu else ())
             if divided is None or one.gi in others

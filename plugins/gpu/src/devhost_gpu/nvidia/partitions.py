@@ -35,7 +35,15 @@ from devhost_gpu.nvml.process import ErrorReply
 from devhost_gpu.nvml.reports import GpuInstance, Made, Placement, Profile
 from devhost_gpu.vendor import Card
 
-from .cards import MIG_RECORD, GpuState, NvidiaFacts, common_claims, present, shared_attributes
+from .cards import (
+    MIG_RECORD,
+    GpuState,
+    NvidiaFacts,
+    common_claims,
+    engines_of,
+    present,
+    shared_attributes,
+)
 
 FILE = MIG_RECORD
 BOOT = "/proc/sys/kernel/random/boot_id"
@@ -323,6 +331,7 @@ class Partitions:
                             "memory": profile.memory,
                             "profile": profile.name,
                             "parent": state.uuid,
+                            **engines_of(self._context, profile),
                         }
                     ),
                     claims=frozenset(claim.part(f"{listed.gpu}#{part}") for part in parts),
