@@ -22,12 +22,16 @@ class Card(Backend):
     """Cards, each with a node ``dev/card<n>``; a card whose node has content also has a variable."""
 
     name = "card"
-    attributes: ClassVar = {"serial": Attribute(str, "serial", "A")}
+    attributes: ClassVar = {"serial": Attribute(str, "serial", "A"), "board": Attribute(str, "board", "b0")}
 
     def discover(self) -> list[Device]:
         paths = sorted((self.context.root / "dev").glob("card?"))
         return [
-            Device(path.name, {"serial": path.name[-1]}, claims=frozenset({node_claim(f"/dev/{path.name}")}))
+            Device(
+                path.name,
+                {"serial": path.name[-1], "board": "b0" if path.name < "card2" else "b1"},
+                claims=frozenset({node_claim(f"/dev/{path.name}")}),
+            )
             for path in paths
         ]
 
@@ -221,15 +225,31 @@ async def test_any_number_of_pods_hold_a_node_that_is_given(node: Node, backend:
         assert node.kubelet.allocatable() == {CARD: 2, CTL: 1}
 
 
+async def variables(node: Node, count: int) -> dict[str, str]:
+    started = await node.container({CARD: count})
+    edits = node.specified([one.name for one in started.cdi_devices])
+    return dict(started.envs) | dict(text.split("=", 1) for one in edits for text in one.get("env", ()))
+
+
+@pytest.mark.parametrize("inject", ["direct", "cdi"])
+async def test_a_unit_is_one_device(node: Node, inject: str) -> None:
+    for name in ("card2", "card3"):
+        (node.root / "dev" / name).touch()
+    give = "{env: {'ID{index}': '{id}', 'SERIALS{index}': '{serial}', COUNT: '{count}'}}"
+    configure(node, card(give, f", share: {{of: board}}, inject: {inject}"))
+    both = {"ID0": "b0", "ID1": "b1", "SERIALS0": "0,1", "SERIALS1": "2,3", "COUNT": "2"}
+    async with node.served():
+        await node.offers({CARD: 2})
+        assert await variables(node, 1) == {"ID0": "b0", "SERIALS0": "0,1", "COUNT": "1"}
+        assert await variables(node, 2) == both
+
+
 @pytest.mark.parametrize("inject", ["direct", "cdi"])
 async def test_partial_follows_the_number_of_devices(node: Node, inject: str) -> None:
     configure(node, card("{env: {SERIALS: {value: '{serial}', when: partial}}}", f", inject: {inject}"))
 
     async def serials(count: int) -> str | None:
-        started = await node.container({CARD: count})
-        edits = node.specified([one.name for one in started.cdi_devices])
-        found = dict(text.split("=", 1) for one in edits for text in one.get("env", ()))
-        return (dict(started.envs) | found).get("SERIALS")
+        return (await variables(node, count)).get("SERIALS")
 
     async with node.served():
         await node.offers({CARD: 2})

@@ -65,7 +65,8 @@ class Terms:
     ``options`` is the value of the backend's ``ResourceOptions``, ``None`` where it has none;
     ``permissions`` are those of the device nodes, empty where the backend decides; ``shares`` is how much
     the container asks for of each device, by id, empty where the backend does not use it. ``give`` is what
-    the entry gives, ``whole`` the number of the resource's devices; 0 where that does not matter.
+    the entry gives, ``whole`` the number of the resource's devices, 0 where that does not matter, and
+    ``of`` the attribute whose values make units of them; empty if there are none.
     ``consumed`` is what a claim uses of each device, by id, if claims share by amount, and ``limit`` how
     its containers are limited to that.
     """
@@ -74,6 +75,7 @@ class Terms:
     permissions: str = ""
     give: Give = NO_GIVE
     whole: int = 0
+    of: str = ""
     shares: Mapping[str, Fraction] = field(default_factory=dict)
     consumed: Mapping[str, Mapping[str, Consumed]] = field(default_factory=dict)
     limit: Limit = NO_LIMIT
@@ -256,7 +258,7 @@ class ResourceBackend:
             return edits
         from devhost.planning.give.edits import completed  # most nodes have no entry with give
 
-        edits = completed(edits, terms.give, devices, self.resource, terms.whole)
+        edits = completed(edits, terms.give, devices, self.resource, terms.whole, terms.of)
         if (count := len(edits.nodes)) > MAX_NODES:
             reason = f"with give, a container would get {count} device nodes, more than {MAX_NODES}"
             raise AllocationError(f"{self.resource}: {reason}")
@@ -316,7 +318,8 @@ class ResourceBackend:
 
 def _terms(entry: ResourceSettings, devices: int = 0) -> Terms:
     whole = devices if entry.give.depends_on_count else 0
-    return Terms(entry.options, entry.permissions, entry.give, whole, limit=entry.share.limit)
+    of = entry.share.attribute if entry.give else ""
+    return Terms(entry.options, entry.permissions, entry.give, whole, of, limit=entry.share.limit)
 
 
 def each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
