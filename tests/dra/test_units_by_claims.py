@@ -98,7 +98,9 @@ async def test_two_units_in_one_request_give_every_member_once(node: DraNode) ->
 
 
 async def test_what_an_entry_gives_counts_a_unit_as_one_device(node: DraNode) -> None:
-    node.configure(UNITS.replace("share:", 'give: {env: {"CARDS_{index}": "{id} {function} of {count}"}}, share:'))
+    node.configure(
+        UNITS.replace("share:", 'give: {env: {"CARDS_{index}": "{id} {function} of {count}"}}, share:')
+    )
     async with node.node.served():
         await published(node)
         answer = await prepared(node, node.allocate("one", node.name_of("chip1")))

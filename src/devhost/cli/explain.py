@@ -380,7 +380,8 @@ def _why(found: ScanResult, verdict: Verdict, device: Device) -> str:
     """The reason of a verdict, and why the device is Unhealthy only in that resource."""
     entry = verdict.entry
     own = in_resource(device, HEALTHY, entry.uses)
-    health = worst(own, entry.condition(device), entry.given(found.scanners[entry.backend].health.absent))
+    absent = found.scanners[entry.backend].health.absent
+    health = worst(own, entry.condition(device), entry.given(absent, device))
     if not verdict.taken or health.healthy:
         return verdict.reason
     return f"{verdict.reason}, and is Unhealthy there: {health.reason}"

@@ -39,6 +39,19 @@ def completed(
     return Edits.merge([edits, more])
 
 
+def refusal(give: Give, device: Device) -> str:
+    """Why no container can get a device: what it reports makes no path or name; empty if one can."""
+    values = {**device.attributes, ID: device.id, COUNT: 1}
+    try:
+        list(_places(give.nodes, values, 0))
+        list(_places(give.mounts, values, 0))
+        for name in give.cdi_devices:
+            _cdi_name(name, values, 0)
+    except AllocationError as error:
+        return error.message.removeprefix(f"{device.id}: ")
+    return ""
+
+
 def given(give: Give, devices: Sequence[Device], resource: str, whole: int, of: str = "") -> Edits:
     """What an entry gives a container with these devices of a resource.
 
