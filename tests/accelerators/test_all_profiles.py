@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
@@ -37,3 +38,27 @@ def test_a_profile_states_its_source_its_differences_and_its_migration() -> None
         header = file.read_text(encoding="utf-8").partition("version: 1")[0]
         compared = "\n# Difference" in header or "No vendor has a plugin" in header.replace("\n# ", " ")
         assert compared and all(f"\n# {part}" in header for part in ("Source: ", "Migration")), file.name
+
+
+@pytest.mark.parametrize(
+    ("entry", "variable"),
+    [
+        ("backend: neuron, where: {kind: core}", "NEURON_RT_VISIBLE_CORES"),
+        ("backend: sriov, where: {kind: mdev}", "MDEV_PCI_RESOURCE_{RESOURCE}"),
+        ("backend: sriov, kubevirt: true", "PCI_RESOURCE_{RESOURCE-}"),
+        ("backend: udev, kubevirt: true", "USB_RESOURCE_EXAMPLE_COM_X"),
+    ],
+)
+def test_a_variable_that_a_backend_sets_in_an_entry_is_refused_at_the_check(
+    tmp_path: Path, entry: str, variable: str
+) -> None:
+    file = tmp_path / "devhost.yaml"
+    command = [sys.executable, "-m", "devhost", "check", file]
+
+    def errors(text: str) -> str:
+        file.write_text(f"version: 1\nresources:\n- {{name: example.com/x, {text}}}\n", encoding="utf-8")
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+    give = f"give: {{env: {{'{variable}': x}}}}"
+    assert "sets this variable (remove it)" in errors(f"{entry}, {give}")
+    assert "kubevirt" not in entry or not errors(f"{entry.replace('true', 'false')}, {give}")

@@ -55,6 +55,14 @@ def test_a_container_with_the_only_device_has_all_of_them(toys) -> None:
     assert "SOME=" not in toys.devhost("explain", "one").stdout
 
 
+def test_explain_shows_what_a_container_with_the_unit_of_the_device_would_get(toys) -> None:
+    toys.plug("one=x100", "two=x100", "three=x200")
+    give = "give: {env: {'TOY{index}': '{id} of {count}', SOME: {value: '{model}', when: partial}}}"
+    toys.write(f"name: example.com/toy, backend: toy, share: {{of: model}}, {give}")
+    shown = toys.devhost("explain", "two").stdout
+    assert "  gives: TOY0=x100 of 1\n  gives: SOME=x100\n" in shown
+
+
 def test_explain_shows_why_a_pod_would_be_refused_and_nothing_that_controls_the_terminal(toys) -> None:
     toys.plug("one=..", "two=x\x1b[2Jy")
     toys.write(

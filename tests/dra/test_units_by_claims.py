@@ -97,6 +97,16 @@ async def test_two_units_in_one_request_give_every_member_once(node: DraNode) ->
         assert given(node, answer) == [f"CARDS={','.join(BOTH)}"]
 
 
+async def test_what_an_entry_gives_counts_a_unit_as_one_device(node: DraNode) -> None:
+    node.configure(
+        UNITS.replace("share:", 'give: {env: {"CARDS_{index}": "{id} {function} of {count}"}}, share:')
+    )
+    async with node.node.served():
+        await published(node)
+        answer = await prepared(node, node.allocate("one", node.name_of("chip1")))
+        assert "CARDS_0=chip1 0 of 1,chip1 1 of 1" in given(node, answer)
+
+
 async def test_an_unhealthy_member_makes_the_unit_unhealthy_and_is_named(node: DraNode) -> None:
     async with node.node.served():
         await published(node)

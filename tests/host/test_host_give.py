@@ -8,7 +8,7 @@ from string import ascii_letters
 from typing import ClassVar
 
 import pytest
-from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.kubelet import UnexpectedAdmissionError, events
 from devhost_testing.node import Node
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits
@@ -22,12 +22,22 @@ class Card(Backend):
     """Cards, each with a node ``dev/card<n>``; a card whose node has content also has a variable."""
 
     name = "card"
-    attributes: ClassVar = {"serial": Attribute(str, "serial", "A")}
+    attributes: ClassVar = {
+        "serial": Attribute(str, "serial", "A"),
+        "board": Attribute(str, "board", "b0"),
+        "slot": Attribute(str, "slot, as text in the file slot", "A"),
+    }
 
     def discover(self) -> list[Device]:
         paths = sorted((self.context.root / "dev").glob("card?"))
+        slot = self.context.root / "slot"
+        more = {"slot": slot.read_text()} if slot.exists() and "slot" in self.context.wanted else {}
         return [
-            Device(path.name, {"serial": path.name[-1]}, claims=frozenset({node_claim(f"/dev/{path.name}")}))
+            Device(
+                path.name,
+                {"serial": path.name[-1], "board": "b0" if path.name < "card2" else "b1", **more},
+                claims=frozenset({node_claim(f"/dev/{path.name}")}),
+            )
             for path in paths
         ]
 
@@ -119,6 +129,61 @@ async def test_devices_whose_pods_would_be_refused_are_unhealthy_in_that_resourc
         (node.root / "opt" / "lib").mkdir(parents=True)
         node.look()
         await node.offers({CARD: 2, CTL: 1})
+
+
+@pytest.mark.parametrize(
+    ("give", "slot", "reason"),
+    [
+        (
+            "{nodes: [{path: /dev/ctl, containerPath: '/dev/{slot}'}]}",
+            "../y",
+            "/dev/ctl would be at /dev/../y in the container, where the slash in its slot would lead to "
+            "another directory",
+        ),
+        (
+            "{mounts: [{path: /dev/ctl, containerPath: '/x{slot}'}]}",
+            "",
+            "it has no slot, which containerPath /x{slot} of give needs",
+        ),
+        (
+            "{cdiDevices: ['a.b/c={slot}']}",
+            "y=",
+            "a.b/c=y= in give.cdiDevices is not the name of a CDI device",
+        ),
+        ("{cdiDevices: ['a.b/c={slot}']}", "", "it has no slot, which a.b/c={slot} in give.cdiDevices needs"),
+    ],
+)
+async def test_devices_whose_facts_make_no_path_or_name_are_unhealthy_until_they_do(
+    node: Node, give: str, slot: str, reason: str
+) -> None:
+    file = node.root / "slot"
+    if slot:
+        file.write_text(slot)
+    configure(node, card(give))
+    async with node.served():
+        await node.until(lambda: len(node.kubelet.devices(CARD)) == 2)
+        assert not node.kubelet.healthy(CARD)
+        (device, _) = status(node.host)["resources"][0]["devices"]
+        assert device["reason"] == reason
+        file.write_text("7")
+        node.look()
+        await node.offers({CARD: 2})
+        await node.container({CARD: 1})
+
+
+async def test_an_edit_with_an_attribute_that_was_not_read_yet_makes_no_device_unhealthy(node: Node) -> None:
+    (node.root / "slot").write_text("7")
+    configure(node, card("{}"))
+    async with node.served():
+        await node.offers({CARD: 2})
+        before = node.kubelet.events.position
+        configure(node, card("{mounts: [{path: /dev/ctl, containerPath: '/x{slot}'}]}"))
+        assert not await node.reload()
+        await node.until(lambda: all("slot" in one.attributes for one in node.devices("card").values()))
+        started = await node.container({CARD: 1})
+        assert [one.container_path for one in started.mounts] == ["/x7"]
+        lists = node.kubelet.events.of(events.ListReceived, since=before)
+        assert all(one.healthy for received in lists for one in received.devices)
 
 
 async def test_an_edit_that_gives_more_is_checked_before_the_next_pod(node: Node) -> None:
@@ -221,15 +286,31 @@ async def test_any_number_of_pods_hold_a_node_that_is_given(node: Node, backend:
         assert node.kubelet.allocatable() == {CARD: 2, CTL: 1}
 
 
+async def variables(node: Node, count: int) -> dict[str, str]:
+    started = await node.container({CARD: count})
+    edits = node.specified([one.name for one in started.cdi_devices])
+    return dict(started.envs) | dict(text.split("=", 1) for one in edits for text in one.get("env", ()))
+
+
+@pytest.mark.parametrize("inject", ["direct", "cdi"])
+async def test_a_unit_is_one_device(node: Node, inject: str) -> None:
+    for name in ("card2", "card3"):
+        (node.root / "dev" / name).touch()
+    give = "{env: {'ID{index}': '{id}', 'SERIALS{index}': '{serial}', COUNT: '{count}'}}"
+    configure(node, card(give, f", share: {{of: board}}, inject: {inject}"))
+    both = {"ID0": "b0", "ID1": "b1", "SERIALS0": "0,1", "SERIALS1": "2,3", "COUNT": "2"}
+    async with node.served():
+        await node.offers({CARD: 2})
+        assert await variables(node, 1) == {"ID0": "b0", "SERIALS0": "0,1", "COUNT": "1"}
+        assert await variables(node, 2) == both
+
+
 @pytest.mark.parametrize("inject", ["direct", "cdi"])
 async def test_partial_follows_the_number_of_devices(node: Node, inject: str) -> None:
     configure(node, card("{env: {SERIALS: {value: '{serial}', when: partial}}}", f", inject: {inject}"))
 
     async def serials(count: int) -> str | None:
-        started = await node.container({CARD: count})
-        edits = node.specified([one.name for one in started.cdi_devices])
-        found = dict(text.split("=", 1) for one in edits for text in one.get("env", ()))
-        return (dict(started.envs) | found).get("SERIALS")
+        return (await variables(node, count)).get("SERIALS")
 
     async with node.served():
         await node.offers({CARD: 2})

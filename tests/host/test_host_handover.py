@@ -135,6 +135,63 @@ async def test_an_error_of_the_hook_refuses_the_pod_with_its_text(rig, kubelet, 
         await rig.until(lambda: hooks.released == [["d0"]])  # what the hook has begun is undone
 
 
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("yes", "it answered str, not Edits"),
+        (Edits(env={"GROUP": 7}), "it answered env that is not a mapping of str to str"),
+        (Edits(env={"A=B": "7"}), "it answered an unusable variable name 'A=B'"),
+        (Edits(nodes=("/dev/zero",)), "it answered nodes that are not a tuple of DeviceNode"),
+        (
+            Edits(nodes=(DeviceNode("dev/zero"),)),
+            "it answered a device node whose path is not absolute: 'dev/zero'",
+        ),
+        (
+            Edits(env={"GROUP": "7" * (1 << 16)}),
+            "it answered variables and annotations of 65541 characters, more than 65536",
+        ),
+    ],
+)
+async def test_an_unusable_answer_of_a_hook_is_its_fault(rig, kubelet, hooks, answer, text):
+    hooks.additions = answer
+    hooks.go.set()
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        with pytest.raises(UnexpectedAdmissionError) as refused:
+            await kubelet.admit("one", "main", TOY, 1)
+        assert f"{TOY}: devhost_before_container of observer0: {text}" in str(refused.value)
+        assert value(host.metrics, "devhost_observer_failures_total", observer="observer0", kind="error") == 1
+
+
+async def test_a_device_does_not_wait_for_a_path_that_only_a_hook_makes(rig, kubelet, hooks):
+    hooks.additions = Edits(nodes=(DeviceNode("/dev/group7"), DeviceNode("/dev/group8", required=False)))
+    hooks.go.set()
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        with pytest.raises(UnexpectedAdmissionError) as refused:
+            await kubelet.admit("one", "main", TOY, 1)
+        assert f"{TOY}: /dev/group7 does not exist on the node: a hook gave it" in str(refused.value)
+        hooks.additions = Edits(nodes=(DeviceNode("/dev/zero"),))
+        await rig.until(lambda: hooks.released == [["d0"]])
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        answer = (await kubelet.admit("two", "main", TOY, 1)).response
+        assert [spec.host_path for spec in answer.devices] == ["/dev/null", "/dev/zero"]
+
+
+async def test_a_hook_and_the_backend_together_give_a_bounded_number_of_nodes(rig, kubelet, hooks):
+    hooks.additions = Edits(nodes=tuple(DeviceNode("/dev/zero", f"/dev/x{n}") for n in range(1024)))
+    hooks.go.set()
+    rig.write(LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        with pytest.raises(
+            UnexpectedAdmissionError, match="with hooks, a container would get 1025 device nodes"
+        ):
+            await kubelet.admit("one", "main", TOY, 1)
+
+
 async def test_a_container_that_follows_at_once_waits_for_the_hook(rig, kubelet, hooks):
     rig.write(LINE)
     rig.hurry_discovery(handover_wait=0.1, handover_pod=0.0)

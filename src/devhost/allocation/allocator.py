@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import AnyHolder, Device
+from devhost.discovery.runner import quoted
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
@@ -24,7 +25,7 @@ from .injection import DirectInjection, Injection
 from .inventory import Entry, Given, Inventory, Member
 from .lasting import Answered, LastingAnswers
 from .preferred.across_resources import PreferredAllocation
-from .resource_backend import Granted, MissingPath, ResourceBackend, Terms, each_once, quoted
+from .resource_backend import Granted, MissingPath, ResourceBackend, Terms, each_once
 from .timing import NODE, AllocationTiming
 
 if TYPE_CHECKING:

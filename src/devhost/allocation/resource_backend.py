@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from devhost.backend import AllocateRequest, Consumed, NoOptions, templates
 from devhost.backend.errors import AllocationError, BackendError, absent_paths, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
 from devhost.backend.sysfs import node_number
-from devhost.discovery.runner import BackendRunner
+from devhost.discovery.runner import MAX_NODES, BackendRunner, check_edits
 from devhost.discovery.scanner import Scanner
 from devhost.planning.amounts import NO_LIMIT, Limit
-from devhost.planning.give import CDI_NAME, NO_GIVE, Give
-from devhost.planning.naming import variable, variable_problem
+from devhost.planning.give import NO_GIVE, Give
+from devhost.planning.naming import variable
 from devhost.planning.settings import ResourceSettings
 
 from .device_info import Document, flaw
@@ -25,14 +24,6 @@ from .handed_out import is_node, unclaimed
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
-
-MAX_NODES = 1024
-"""Device nodes one container may get; each becomes a cgroup rule the runtime must load."""
-
-_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
-_CONTROL = r"\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-_NO_TEXT = re.compile(f"[{_CONTROL}]")  # control characters, text directions, and halves of characters
-_NO_VALUE = re.compile(rf"(?![\n\t])[{_CONTROL}]")  # a value may have several lines, if the user wrote them
 
 _ORDINARY = frozenset("rw")
 _NO_OPTIONS = NoOptions()
@@ -65,7 +56,8 @@ class Terms:
     ``options`` is the value of the backend's ``ResourceOptions``, ``None`` where it has none;
     ``permissions`` are those of the device nodes, empty where the backend decides; ``shares`` is how much
     the container asks for of each device, by id, empty where the backend does not use it. ``give`` is what
-    the entry gives, ``whole`` the number of the resource's devices; 0 where that does not matter.
+    the entry gives, ``whole`` the number of the resource's devices, 0 where that does not matter, and
+    ``of`` the attribute whose values make units of them; empty if there are none.
     ``consumed`` is what a claim uses of each device, by id, if claims share by amount, and ``limit`` how
     its containers are limited to that.
     """
@@ -74,6 +66,7 @@ class Terms:
     permissions: str = ""
     give: Give = NO_GIVE
     whole: int = 0
+    of: str = ""
     shares: Mapping[str, Fraction] = field(default_factory=dict)
     consumed: Mapping[str, Mapping[str, Consumed]] = field(default_factory=dict)
     limit: Limit = NO_LIMIT
@@ -246,9 +239,9 @@ class ResourceBackend:
         edits = self.runner.allocate(self._request(devices, terms), (self._before,))
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.runner.name} answered {type(edits).__name__}, not Edits")
+        check_edits(edits, f"backend {self.runner.name}")
         if self.scanner.handover is not None:
-            edits = Edits.merge([edits, self.scanner.handover.additions(self.runner.name, devices)])
-        check_edits(edits, self.runner.name)
+            edits = self._with_additions(edits, devices)
         edits = named(Edits.merge([edits]), self.resource)
         if terms.consumed and terms.limit.env:
             edits = self._limited(edits, devices, terms)
@@ -256,11 +249,26 @@ class ResourceBackend:
             return edits
         from devhost.planning.give.edits import completed  # most nodes have no entry with give
 
-        edits = completed(edits, terms.give, devices, self.resource, terms.whole)
-        if (count := len(edits.nodes)) > MAX_NODES:
-            reason = f"with give, a container would get {count} device nodes, more than {MAX_NODES}"
-            raise AllocationError(f"{self.resource}: {reason}")
+        edits = completed(edits, terms.give, devices, self.resource, terms.whole, terms.of)
+        self._check_count(edits, "give")
         return edits
+
+    def _with_additions(self, edits: Edits, devices: Sequence[Device]) -> Edits:
+        """The same with what hooks added for these devices."""
+        assert self.scanner.handover is not None
+        added = self.scanner.handover.additions(self.runner.name, devices)
+        absent = [path for path in _paths(added, required=True) if not self.runner.exists(path)]
+        if absent:  # the devices do not wait for it, because only a hook may make it
+            reason = f"{absent_paths(absent)}: a hook gave {'them' if absent[1:] else 'it'}"
+            raise AllocationError(f"{self.resource}: {reason}")
+        found = Edits.merge([edits, added])
+        self._check_count(found, "hooks")
+        return found
+
+    def _check_count(self, edits: Edits, by: str) -> None:
+        if (count := len(edits.nodes)) > MAX_NODES:
+            reason = f"with {by}, a container would get {count} device nodes, more than {MAX_NODES}"
+            raise AllocationError(f"{self.resource}: {reason}")
 
     def _limited(self, edits: Edits, devices: Sequence[Device], terms: Terms) -> Edits:
         """The same with the variables of the entry's limit."""
@@ -316,7 +324,8 @@ class ResourceBackend:
 
 def _terms(entry: ResourceSettings, devices: int = 0) -> Terms:
     whole = devices if entry.give.depends_on_count else 0
-    return Terms(entry.options, entry.permissions, entry.give, whole, limit=entry.share.limit)
+    of = entry.share.attribute if entry.give else ""
+    return Terms(entry.options, entry.permissions, entry.give, whole, of, limit=entry.share.limit)
 
 
 def each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
@@ -352,69 +361,6 @@ def named(edits: Edits, resource: str) -> Edits:
     for name, value in edits.env.items():
         env.setdefault(variable(name, resource), value)
     return replace(edits, env=env)
-
-
-def check_edits(edits: Edits, backend: str) -> None:
-    """Refuses what a runtime would choke on, always as the backend's fault (``BackendError``)."""
-    wrong = f"backend {backend} answered"
-    if flaw := _mistyped(edits):
-        raise BackendError(f"{wrong} {flaw}")
-    if len(edits.nodes) > MAX_NODES:
-        raise BackendError(f"{wrong} {len(edits.nodes)} device nodes, more than {MAX_NODES}")
-    for node in edits.nodes:
-        if not node.path.startswith("/") or not (node.container_path or "/").startswith("/"):
-            raise BackendError(f"{wrong} a device node whose path is not absolute: {quoted(node.path)}")
-        if not _PERMISSIONS.fullmatch(node.permissions):
-            raise BackendError(
-                f"{wrong} permissions {quoted(node.permissions)}; it takes each of r, w and m once"
-            )
-    for mount in edits.mounts:
-        if not mount.host_path.startswith("/") or not mount.container_path.startswith("/"):
-            raise BackendError(f"{wrong} a mount whose path is not absolute: {quoted(mount.host_path)}")
-    for name, value in edits.env.items():
-        if flaw := variable_problem(name):
-            raise BackendError(f"{wrong} {flaw} {quoted(name)}")
-        if "\0" in value:
-            raise BackendError(f"{wrong} a variable {quoted(name)} whose value holds a NUL character")
-    for name in edits.cdi_devices:
-        if not CDI_NAME.fullmatch(name):
-            raise BackendError(f"{wrong} {quoted(name)} for a CDI name; it reads vendor/class=device")
-    seen_as = [node.container_path or node.path for node in edits.nodes]
-    seen_as += [mount.container_path for mount in edits.mounts]
-    for path in seen_as:
-        if ".." in path and ".." in path.split("/"):
-            raise BackendError(f"{wrong} {quoted(path)} for a path in the container, which goes up with ..")
-    texts = [node.path for node in edits.nodes] + [mount.host_path for mount in edits.mounts] + seen_as
-    texts += [*edits.env, *edits.annotations, *edits.cdi_devices]
-    values = [*edits.env.values(), *edits.annotations.values()]
-    for text in (*filter(_NO_TEXT.search, texts), *filter(_NO_VALUE.search, values)):
-        raise BackendError(
-            f"{wrong} {quoted(text)}, which has a NUL, a control character or half a character in it"
-        )
-
-
-def _mistyped(edits: Any) -> str:
-    """What is of another type than :class:`Edits` declares; empty when nothing is."""
-    for name, kind in (("nodes", DeviceNode), ("mounts", Mount), ("cdi_devices", str)):
-        value = getattr(edits, name)
-        if not isinstance(value, tuple) or not all(isinstance(member, kind) for member in value):
-            return f"{name} that are not a tuple of {kind.__name__}"
-    for name in ("env", "annotations"):
-        value = getattr(edits, name)
-        if not isinstance(value, Mapping) or not all(
-            isinstance(text, str) for pair in value.items() for text in pair
-        ):
-            return f"{name} that is not a mapping of str to str"
-    texts = [text for node in edits.nodes for text in (node.path, node.container_path, node.permissions)]
-    texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
-    if not all(isinstance(text, str) for text in texts):
-        return "a path or permissions that are not a str"
-    return ""
-
-
-def quoted(text: str) -> str:
-    """Text from outside devhost, short enough and plain enough for one line."""
-    return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 def _source(thing: DeviceNode | Mount) -> str:

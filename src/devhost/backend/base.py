@@ -363,6 +363,9 @@ class Backend:
     ``uses: Collection[str]``
         What such a resource provides besides the device itself, as keys of ``Device.unusable_for``. A device
         is Unhealthy in the resource while it is unusable for one of them. Empty by default.
+    ``variables: Collection[str]``
+        Variables that ``allocate`` sets for such a resource besides :attr:`Backend.variables`. Empty by
+        default.
     ``limits: Mapping[str, Collection[str]]``
         By what ``allocate`` can limit containers to :attr:`AllocateRequest.consumed`: the value of
         ``share.limit`` in the file, with the names of the capacities. Empty by default.
@@ -381,7 +384,9 @@ class Backend:
     """Every attribute a device of this backend can have."""
 
     variables: ClassVar[Collection[str]] = ()
-    """Variables that ``allocate`` always sets, with ``*`` for what varies: an entry cannot ``give`` them."""
+    """Variables that ``allocate`` sets for some or all devices, with ``*`` for what varies: an entry cannot
+    ``give`` them.
+    """
 
     claim_kinds: ClassVar[Collection[str]] = ()
     """The kinds of claims that only this backend and related ones use: the first arguments of

@@ -231,7 +231,7 @@ def _print(seen: View, backend: str, device: Device) -> None:
 
 
 class _Gives:
-    """What an entry gives a container with one device besides what the backend gives."""
+    """What an entry gives a container with one device, or its unit, besides what the backend gives."""
 
     def __init__(self, found: ScanResult, verdict: EntryMatch, device: Device) -> None:
         from devhost.planning.give.edits import given  # only where an entry gives something
@@ -239,9 +239,11 @@ class _Gives:
         self._exists = found.scanners[verdict.entry.backend].runner.exists
         self._edits = Edits()
         self._refusal = ""
-        whole = len(found.plan.resources[verdict.resource].offers)
+        offers, of = found.plan.resources[verdict.resource].offers, verdict.entry.share.attribute
+        (unit,) = (one.unit for one in offers if one.device.id == device.id)
+        devices = [one.device for one in offers if one.unit == unit]
         try:
-            self._edits = given(verdict.entry.give, [device], verdict.resource, whole)
+            self._edits = given(verdict.entry.give, devices, verdict.resource, len(offers), of)
         except AllocationError as error:
             self._refusal = error.message
 
@@ -378,7 +380,8 @@ def _why(found: ScanResult, verdict: EntryMatch, device: Device) -> str:
     """The reason of a verdict, and why the device is Unhealthy only in that resource."""
     entry = verdict.entry
     own = in_resource(device, HEALTHY, entry.uses)
-    health = worst(own, entry.condition(device), entry.given(found.scanners[entry.backend].health.absent))
+    absent = found.scanners[entry.backend].health.absent
+    health = worst(own, entry.condition(device), entry.given(absent, device))
     if not verdict.taken or health.healthy:
         return verdict.reason
     return f"{verdict.reason}, and is Unhealthy there: {health.reason}"

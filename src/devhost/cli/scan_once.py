@@ -74,7 +74,7 @@ class ScanResult:
         """The health that a device has in the resources of an entry."""
         health = in_resource(device, self.health(entry.backend, device), entry.uses)
         absent = self.scanners[entry.backend].health.absent
-        return worst(health, entry.condition(device), entry.given(absent))
+        return worst(health, entry.condition(device), entry.given(absent, device))
 
 
 async def scan_once(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 
@@ -116,7 +116,10 @@ def read_limit(
     if isinstance(given, LimitVariables):
         units = {name: factor(one.unit) for name, one in sharing.capacity.items()}
         limit = Limit(ENV, given.env, units)
-        agreed(partial(_check_variables, limit, names, backend, give), at, backend.name, place)
+        variables = (*backend.variables, *getattr(options, "variables", ()))
+        agreed(
+            partial(_check_variables, limit, names, backend.name, variables, give), at, backend.name, place
+        )
         return limit
     by = str(given)
     if by == NONE:
@@ -130,7 +133,9 @@ def read_limit(
     return Limit(by)
 
 
-def _check_variables(limit: Limit, names: Sequence[str], backend: type[Backend], give: Give) -> None:
+def _check_variables(
+    limit: Limit, names: Sequence[str], backend: str, variables: Collection[str], give: Give
+) -> None:
     """Complains about variables that would leave a container without one of its limits.
 
     A placeholder may not be an attribute: a device without it would not get the variable.
@@ -148,8 +153,8 @@ def _check_variables(limit: Limit, names: Sequence[str], backend: type[Backend],
                 )
         if name in give.env:
             raise OptionError("give sets this variable, too", key=key, hint="remove one of the two")
-        if any(fnmatchcase(name, one) for one in backend.variables):
-            raise OptionError(f"backend {backend.name} sets this variable", key=key, hint="remove it")
+        if any(fnmatchcase(name, one) for one in variables):
+            raise OptionError(f"backend {backend} sets this variable", key=key, hint="remove it")
     if missing := [name for name in names if f"{CONSUMED}{name}" not in used]:
         message = f"no variable has {{{CONSUMED}{missing[0]}}}, so that containers are not limited to it"
         raise OptionError(message, key="env", hint="add one, or remove the capacity")

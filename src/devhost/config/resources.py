@@ -308,7 +308,7 @@ def _entry(
         values["expect"] = read_ranges(expected, place.key("expect"), is_condition=False)
     options = read_resource_options(theirs, backend, name or "", where, share, exclusive, node, place)
     give = values.get("give", NO_GIVE)
-    _check_give(give, backend, node, place)
+    _check_give(give, backend, options, node, place)
     if share.amounts:
         share = replace(share, limit=read_limit(sharing, share.amounts, options, backend, give, node, place))
     terms = values.pop("dra", ResourceDra())
@@ -344,12 +344,13 @@ def _entry(
     )
 
 
-def _check_give(give: Give, backend: type[Backend], node: Fields, place: KeyPath) -> None:
+def _check_give(give: Give, backend: type[Backend], options: object, node: Fields, place: KeyPath) -> None:
     """Complains about each placeholder that is no attribute, and each variable that the backend sets."""
+    variables = (*backend.variables, *getattr(options, "variables", ()))
 
     def check(key: str, text: str, others: Collection[str]) -> None:
         templates.check(text, key, backend.attributes, others)
-        if key == f"env.{text}" and any(fnmatchcase(text, one) for one in backend.variables):
+        if key == f"env.{text}" and any(fnmatchcase(text, one) for one in variables):
             raise OptionError(f"backend {backend.name} sets this variable", key=key, hint="remove it")
 
     for one in give.texts():

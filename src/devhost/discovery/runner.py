@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from devhost.backend import AllocateRequest, Backend, Event, MissingDriver, NoOptions, Offered, Usage
 from devhost.backend.base import overrides
@@ -25,8 +26,10 @@ from devhost.backend.errors import (
     words,
 )
 from devhost.backend.frozen import frozen
-from devhost.backend.model import Device, Edits, Health, sound_health, sound_reason
+from devhost.backend.model import Device, DeviceNode, Edits, Health, Mount, sound_health, sound_reason
 from devhost.backend.sysfs import prefix_of
+from devhost.planning.give import CDI_NAME
+from devhost.planning.naming import variable_problem
 from devhost.runtime.log import get
 from devhost.runtime.worker import WorkerThread
 
@@ -55,6 +58,14 @@ RELEASE_DEADLINE = 20.0
 
 WATCH_DEADLINE = 60.0
 """Seconds that one ``run_blocking`` call of ``watch()`` may take."""
+
+MAX_NODES = 1024
+"""Device nodes one container may get; each becomes a cgroup rule the runtime must load."""
+
+_PERMISSIONS = re.compile(r"(?!.*(.).*\1)[rwm]{1,3}")
+_CONTROL = r"\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_NO_TEXT = re.compile(f"[{_CONTROL}]")  # control characters, text directions, and halves of characters
+_NO_VALUE = re.compile(rf"(?![\n\t])[{_CONTROL}]")  # a value may have several lines, if the user wrote them
 
 HeldClaims = Callable[[], frozenset[str] | None]
 """Returns what containers use, see :meth:`devhost.backend.Context.held`; called from any thread."""
@@ -380,3 +391,66 @@ class BackendRunner:
             replace(one, subject=printable(str(one.subject)), reason=sound_reason(str(one.reason)))
             for one in known
         )
+
+
+def check_edits(edits: Edits, by: str) -> None:
+    """Refuses what a runtime would choke on, always as the fault of who answered (``BackendError``)."""
+    wrong = f"{by} answered"
+    if flaw := _mistyped(edits):
+        raise BackendError(f"{wrong} {flaw}")
+    if len(edits.nodes) > MAX_NODES:
+        raise BackendError(f"{wrong} {len(edits.nodes)} device nodes, more than {MAX_NODES}")
+    for node in edits.nodes:
+        if not node.path.startswith("/") or not (node.container_path or "/").startswith("/"):
+            raise BackendError(f"{wrong} a device node whose path is not absolute: {quoted(node.path)}")
+        if not _PERMISSIONS.fullmatch(node.permissions):
+            raise BackendError(
+                f"{wrong} permissions {quoted(node.permissions)}; it takes each of r, w and m once"
+            )
+    for mount in edits.mounts:
+        if not mount.host_path.startswith("/") or not mount.container_path.startswith("/"):
+            raise BackendError(f"{wrong} a mount whose path is not absolute: {quoted(mount.host_path)}")
+    for name, value in edits.env.items():
+        if flaw := variable_problem(name):
+            raise BackendError(f"{wrong} {flaw} {quoted(name)}")
+        if "\0" in value:
+            raise BackendError(f"{wrong} a variable {quoted(name)} whose value holds a NUL character")
+    for name in edits.cdi_devices:
+        if not CDI_NAME.fullmatch(name):
+            raise BackendError(f"{wrong} {quoted(name)} for a CDI name; it reads vendor/class=device")
+    seen_as = [node.container_path or node.path for node in edits.nodes]
+    seen_as += [mount.container_path for mount in edits.mounts]
+    for path in seen_as:
+        if ".." in path and ".." in path.split("/"):
+            raise BackendError(f"{wrong} {quoted(path)} for a path in the container, which goes up with ..")
+    texts = [node.path for node in edits.nodes] + [mount.host_path for mount in edits.mounts] + seen_as
+    texts += [*edits.env, *edits.annotations, *edits.cdi_devices]
+    values = [*edits.env.values(), *edits.annotations.values()]
+    for text in (*filter(_NO_TEXT.search, texts), *filter(_NO_VALUE.search, values)):
+        raise BackendError(
+            f"{wrong} {quoted(text)}, which has a NUL, a control character or half a character in it"
+        )
+
+
+def _mistyped(edits: Any) -> str:
+    """What is of another type than :class:`Edits` declares; empty when nothing is."""
+    for name, kind in (("nodes", DeviceNode), ("mounts", Mount), ("cdi_devices", str)):
+        value = getattr(edits, name)
+        if not isinstance(value, tuple) or not all(isinstance(member, kind) for member in value):
+            return f"{name} that are not a tuple of {kind.__name__}"
+    for name in ("env", "annotations"):
+        value = getattr(edits, name)
+        if not isinstance(value, Mapping) or not all(
+            isinstance(text, str) for pair in value.items() for text in pair
+        ):
+            return f"{name} that is not a mapping of str to str"
+    texts = [text for node in edits.nodes for text in (node.path, node.container_path, node.permissions)]
+    texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
+    if not all(isinstance(text, str) for text in texts):
+        return "a path or permissions that are not a str"
+    return ""
+
+
+def quoted(text: str) -> str:
+    """Text from outside devhost, short enough and plain enough for one line."""
+    return repr(text if len(text) <= 80 else text[:77] + "...")

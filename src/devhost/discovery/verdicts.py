@@ -35,9 +35,13 @@ class Verdicts:
         known, now = self._scanner.health, time.monotonic()
         entry, recovery = self._entry, self._recovery
         uses, given = entry.uses, entry.given(known.absent)
+        # after an edit the backend may not have read an attribute yet, as in _conditional()
+        fits = entry.give.depends_on_device and entry.give.attributes <= self._scanner.requested
 
         def usable(device: Device) -> Health:
             own = in_resource(device, known.verdict(device, now), uses)
+            if fits:
+                return worst(own, entry.given(known.absent, device))
             return own if given.healthy else worst(own, given)
 
         if not self._conditional():

@@ -422,7 +422,7 @@ def check_variables(renderings: Sequence[tuple[RequestedDevices, Rendering]]) ->
 
         for group, env in groups:
             terms = group.terms
-            for name in given(terms.give, group.devices, group.resource, terms.whole).env:
+            for name in given(terms.give, group.devices, group.resource, terms.whole, terms.of).env:
                 for other, others in groups:
                     if others.get(name, env[name]) != env[name]:
                         both = f"{group.resource} and {other.resource}"

@@ -343,13 +343,17 @@ class ResourceSettings:
         nodes = [one.path for one in self.give.nodes if not one.optional]
         return (*nodes, *(one.path for one in self.give.mounts if not one.optional))
 
-    def given(self, absent: Collection[str]) -> Health:
-        """The health of all devices by ``give`` alone, if these host paths do not exist."""
-        missing = [path for path in self.required if path in absent]
-        if not missing:
+    def given(self, absent: Collection[str], device: Device | None = None) -> Health:
+        """The health of a device, or of all, by ``give`` alone, if these host paths do not exist."""
+        if missing := [path for path in self.required if path in absent]:
+            needs = f"give needs {'them' if missing[1:] else 'it'}"
+            return unhealthy(f"{absent_paths(missing)}: {needs}", Cause.MISSING)
+        if device is None or not self.give.depends_on_device:
             return HEALTHY
-        needs = f"give needs {'them' if missing[1:] else 'it'}"
-        return unhealthy(f"{absent_paths(missing)}: {needs}", Cause.MISSING)
+        from .give.edits import refusal  # most nodes have no entry with give
+
+        reason = refusal(self.give, device)
+        return unhealthy(reason) if reason else HEALTHY
 
 
 @frozen

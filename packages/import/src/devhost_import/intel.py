@@ -22,7 +22,7 @@ from .workload import Container, containers, version_of
 from .writing import Block, Entry, Written, document, given, replicas, several
 
 DEFAULT_SERVICES = "sym;asym"  # of a QAT device of generation 4, unless the file or the user names others
-_SERVICES = ("sym", "asym", "cy", "dc", "dcc", "decomp")
+_SERVICES = ("cy", "asym", "sym", "dc", "dcc", "decomp")  # in the order of the kernel, from 6.16 on
 _CONFIGURED = re.compile(r"^\s*ServicesEnabled\s*=\s*(\S+)", re.MULTILINE)
 
 _VF_DRIVERS = {  # PCI ids of virtual functions by the kernel's driver (drivers/crypto/intel/qat)

@@ -35,7 +35,6 @@ from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from devhost.allocation.device_info import flaw
 from devhost.allocation.handed_out import unclaimed
-from devhost.allocation.resource_backend import check_edits
 from devhost.backend import AllocateRequest, Backend, Conditions, Event, MissingDriver
 from devhost.backend.base import overrides
 from devhost.backend.errors import AllocationError, typed
@@ -43,7 +42,7 @@ from devhost.backend.model import Device, Edits, Health, unhealthy
 from devhost.backend.sysfs import prefix_of
 from devhost.discovery import catalog
 from devhost.discovery.health import in_resource
-from devhost.discovery.runner import ServiceContext
+from devhost.discovery.runner import ServiceContext, check_edits
 from devhost.discovery.validation import flaw_of
 from devhost.host.node_labels import sorted_out
 
@@ -450,7 +449,7 @@ class BackendContract:
     def _edits(self, backend: Backend, devices: Sequence[Device], use: object = None) -> Edits:
         edits = backend.allocate(self._request(devices, self._uses()[0] if use is None else use))
         assert isinstance(edits, Edits), f"allocate() returned {type(edits).__name__}, not Edits"
-        check_edits(edits, self.backend.name)
+        check_edits(edits, f"backend {self.backend.name}")
         return edits
 
     def _request(self, devices: Sequence[Device], use: object) -> AllocateRequest:

@@ -88,6 +88,7 @@ class Neuron(Backend):
     subsystems = ("neuron_device", "pci")
     claim_kinds = ("neuron-core",)
     attributes = ATTRIBUTES
+    variables = (VISIBLE,)
 
     def __init__(self, options: NeuronOptions, context: Context) -> None:
         super().__init__(options, context)

@@ -80,7 +80,7 @@ class Sriov(Backend):
     Options = SriovOptions
     ResourceOptions = SriovUse
     attributes = ATTRIBUTES
-    variables = (f"{VARIABLE}_*",)
+    variables = (f"{VARIABLE}_*", "MDEV_PCI_RESOURCE_*")
     discover_deadline = 30.0  # a scan waits for the end of a burst, then for the netlink process
     subsystems = (
         "pci",

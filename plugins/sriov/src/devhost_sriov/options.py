@@ -103,6 +103,11 @@ class SriovUse:
         uses = {RDMA: self.rdma, VHOST_NET: self.vhost_net, KUBEVIRT: self.kubevirt}
         return frozenset(use for use, wanted in uses.items() if wanted)
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that only containers of such a resource get, with ``*`` for its name."""
+        return ("PCI_RESOURCE_*",) if self.kubevirt else ()
+
 
 PLAIN = SriovUse()
 """An entry without keys of this backend."""

@@ -276,3 +276,8 @@ class Use:
     def uses(self) -> frozenset[str]:
         """What the resource needs of a device, as keys of ``Device.unusable_for``."""
         return frozenset((KUBEVIRT,) if self.kubevirt else ())
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that only containers of such a resource get, with ``*`` for its name."""
+        return ("USB_RESOURCE_*",) if self.kubevirt else ()

@@ -9,12 +9,16 @@ from devhost.backend.base import ContainerRequest
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, one_line, words
 from devhost.backend.model import Device, Edits
 from devhost.discovery.catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
+from devhost.discovery.runner import check_edits
 from devhost.discovery.timing import DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.worker import WorkerThread
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 log = get(__name__)
+
+MAX_TEXT = 1 << 16
+"""Characters of the variables and annotations that a hook may add for a container."""
 
 
 class HookCalls:
@@ -60,16 +64,10 @@ class HookCalls:
             worker = self._workers[plugin.name] = WorkerThread(f"before-{plugin.name}")
 
         try:
-            call = worker.call(
-                self._timing.handover_before, _called, plugin, BEFORE_CONTAINER, request=request
-            )
-            parts = [one for one in await call if one is not None]
-            if wrong := [type(one).__name__ for one in parts if not isinstance(one, Edits)]:
-                raise BackendError(f"it answered {wrong[0]}, not Edits")
+            return await worker.call(self._timing.handover_before, _added, plugin, request)
         except BackendError as error:
             reason = self._failed(plugin, BEFORE_CONTAINER, error)
             raise AllocationError(f"{request.resource}: {reason}") from None
-        return Edits.merge(parts)
 
     def has_after(self, backend: str) -> bool:
         """Whether a plugin has a hook for released devices of a backend."""
@@ -93,6 +91,24 @@ class HookCalls:
         kind = ObserverFailure.TIMEOUT if isinstance(error, BackendTimeout) else ObserverFailure.ERROR
         self._metrics.add("observer_failures_total", plugin.name, kind)
         return f"{hook} of {plugin.name}: {error.message}"
+
+
+def _added(plugin: InstalledObserver, request: ContainerRequest) -> Edits:
+    """What a hook adds. Raises ``BackendError`` if it raises anything, or its answer is unusable."""
+    parts = [one for one in _called(plugin, BEFORE_CONTAINER, request=request) if one is not None]
+    for part in parts:
+        if not isinstance(part, Edits):
+            raise BackendError(f"it answered {type(part).__name__}, not Edits")
+        check_edits(part, "it")
+    added = Edits.merge(parts)
+    size = sum(
+        len(text) for pairs in (added.env, added.annotations) for pair in pairs.items() for text in pair
+    )
+    if size > MAX_TEXT:
+        raise BackendError(
+            f"it answered variables and annotations of {size} characters, more than {MAX_TEXT}"
+        )
+    return added
 
 
 def _called(plugin: InstalledObserver, hook: str, **arguments: object) -> list[Any]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import trusted
-from devhost.backend.errors import BackendTimeout, EnvironmentFailure, one_line
+from devhost.backend.errors import BackendError, BackendTimeout, EnvironmentFailure, one_line
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import DeviceNode, Edits, Mount
+from devhost.discovery.runner import check_edits
 from devhost.runtime.log import get
 from devhost.runtime.worker import FILE_DEADLINE, WorkerThread
 
@@ -66,7 +67,7 @@ class HandoverRecord:
             return ()
         except (BackendTimeout, EnvironmentFailure, OSError) as error:
             reason = one_line(error)
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except (BackendError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             reason = "it is damaged"
         log.error("the record of used devices is not read", file=str(self._file), reason=reason)
         return ()
@@ -122,6 +123,7 @@ def _given(row: Mapping[str, Any]) -> Given:
         annotations=_pairs(row["annotations"]),
         cdi_devices=_texts(row["cdiDevices"]),
     )
+    check_edits(additions, "it")
     backend, resource = _texts((row["backend"], row["resource"]))
     return Given(backend, frozenset(_texts(row["devices"])), resource, _texts(row["tokens"]), additions)
 

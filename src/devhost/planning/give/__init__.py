@@ -174,6 +174,12 @@ class Give:
         return frozenset[str]().union(*needed)
 
     @property
+    def depends_on_device(self) -> bool:
+        """Whether a device may report something of which no path or name can be made."""
+        paths = (one.container_path for _, one in self._things() if not one.optional)
+        return any("{" in text for text in (*paths, *self.cdi_devices))
+
+    @property
     def depends_on_count(self) -> bool:
         """Whether it matters how many devices the resource has."""
         return self.variables(partial=True) != self.variables(partial=False)

@@ -8,6 +8,7 @@ from typing import TypeVar
 from devhost.backend import templates
 from devhost.backend.errors import AllocationError, printable
 from devhost.backend.model import AttributeValue, Device, DeviceNode, Edits, Mount
+from devhost.backend.where import show
 from devhost.planning.naming import variable
 
 from . import CDI_NAME, COUNT, ID, Give, GiveMount, GiveNode
@@ -19,13 +20,15 @@ Values = Mapping[str, AttributeValue]
 Thing = TypeVar("Thing", GiveNode, GiveMount)
 
 
-def completed(edits: Edits, give: Give, devices: Sequence[Device], resource: str, whole: int) -> Edits:
+def completed(
+    edits: Edits, give: Give, devices: Sequence[Device], resource: str, whole: int, of: str
+) -> Edits:
     """A backend's answer with what the entry gives; the other arguments are those of :func:`given`.
 
     Raises:
         AllocationError: both set a variable or an annotation, or as :func:`given`.
     """
-    more = given(give, devices, resource, whole)
+    more = given(give, devices, resource, whole, of)
     for key, ours, theirs in (
         ("env", more.env, edits.env),
         ("annotations", more.annotations, edits.annotations),
@@ -36,10 +39,24 @@ def completed(edits: Edits, give: Give, devices: Sequence[Device], resource: str
     return Edits.merge([edits, more])
 
 
-def given(give: Give, devices: Sequence[Device], resource: str, whole: int) -> Edits:
+def refusal(give: Give, device: Device) -> str:
+    """Why no container can get a device: what it reports makes no path or name; empty if one can."""
+    values = {**device.attributes, ID: device.id, COUNT: 1}
+    try:
+        list(_places(give.nodes, values, 0))
+        list(_places(give.mounts, values, 0))
+        for name in give.cdi_devices:
+            _cdi_name(name, values, 0)
+    except AllocationError as error:
+        return error.message.removeprefix(f"{device.id}: ")
+    return ""
+
+
+def given(give: Give, devices: Sequence[Device], resource: str, whole: int, of: str = "") -> Edits:
     """What an entry gives a container with these devices of a resource.
 
-    ``whole`` is the number of devices that the resource has; 0 if that is not known.
+    ``whole`` is the number of devices that the resource has; 0 if that is not known. ``of`` is the
+    attribute whose values make units, which count as one device each; empty if there are none.
 
     Raises:
         AllocationError: a path or a name cannot be made of what the hardware reports.
@@ -50,19 +67,23 @@ def given(give: Give, devices: Sequence[Device], resource: str, whole: int) -> E
     annotations: list[Mapping[str, str]] = []
     names: list[str] = []
     variables = give.variables(partial=not whole or len(devices) < whole)
-    for index, device in enumerate(templates.ranked(devices)):
-        values = {**device.attributes, ID: device.id, COUNT: len(devices)}
-        nodes += (
-            DeviceNode(node.path, path, node.permissions, required=not node.optional, shared=True)
-            for node, path in _places(give.nodes, values, index)
-        )
-        mounts += (
-            Mount(mount.path, path or mount.path, mount.read_only, required=not mount.optional)
-            for mount, path in _places(give.mounts, values, index)
-        )
-        env.append(templates.variables(variables, values, index))
-        annotations.append(templates.variables(give.annotations, values, index))
-        names += (_cdi_name(name, values, index) for name in give.cdi_devices)
+    units: dict[str, list[Device]] = {}
+    for device in templates.ranked(devices):
+        units.setdefault(show(device.attributes.get(of, device.id)), []).append(device)
+    for index, (name, members) in enumerate(units.items()):
+        for device in members:
+            values = {**device.attributes, ID: name, COUNT: len(units)}
+            nodes += (
+                DeviceNode(node.path, path, node.permissions, required=not node.optional, shared=True)
+                for node, path in _places(give.nodes, values, index)
+            )
+            mounts += (
+                Mount(mount.path, path or mount.path, mount.read_only, required=not mount.optional)
+                for mount, path in _places(give.mounts, values, index)
+            )
+            env.append(templates.variables(variables, values, index))
+            annotations.append(templates.variables(give.annotations, values, index))
+            names += (_cdi_name(name, values, index) for name in give.cdi_devices)
     found: dict[str, str] = {}
     for pattern, value in templates.joined(env).items():
         if (name := variable(pattern, resource)) in found:
