@@ -532,6 +532,10 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: Plac
             return _read_quantity(node, place)
         if isinstance(note, Mistaken) and isinstance(node, Scalar) and node.text == note.text:
             return refuse(node, wanted, place, note.hint)
+        bare = isinstance(node, Scalar) and node.kind not in ("str", "null")
+        if isinstance(note, Form) and bare and not re.fullmatch(note.pattern, node.text):  # type: ignore[union-attr]
+            place.report(node, f"must be {note.words}, not {node}", note.hint)  # quotes would not help
+            return WRONG
     value = read(node, wanted, place)
     for bounds in notes:
         if isinstance(bounds, Form) and value is not WRONG and not re.fullmatch(bounds.pattern, value):
@@ -564,6 +568,8 @@ def _read_list(node: Node, origin: Any, args: tuple[Any, ...], place: Place) -> 
         hint = f"put it in brackets: [{shown(node.text)[1:-1]}]" if single else ""  # type: ignore[union-attr]
         if isinstance(node, Scalar) and node.kind == "null":
             hint = "write [] for an empty list"
+        if isinstance(node, Fields) and node.entries:
+            hint = 'begin each member with "- "'
         return refuse(node, list, place, hint)
     inner = args[0] if args else str
     values = [read(item, inner, place.item(n)) for n, item in enumerate(node.items)]
@@ -579,6 +585,8 @@ def _read_mapping(node: Node, args: tuple[Any, ...], place: Place) -> Any:
 
 
 def _empty_mapping(node: Node) -> str:
+    if isinstance(node, Items) and any(isinstance(one, Fields) for one in node.items):
+        return 'remove the "- " before its keys'
     return "write {} for an empty mapping" if isinstance(node, Scalar) and node.kind == "null" else ""
 
 
@@ -635,9 +643,13 @@ def read_fields(node: Node, cls: type, place: Place) -> dict[str, Any]:
 
 
 def _with_key(node: Node, cls: type) -> str:
-    """How to write a text as a mapping that needs one key."""
-    needed = [key for key, (field, _) in keys(cls).items() if required(field)]
+    """How to write a value as a mapping: with the one key that it needs, or the first if that takes it."""
+    known = keys(cls)
+    needed = [key for key, (field, _) in known.items() if required(field)] or [*known][:1]
     if len(needed) != 1 or not isinstance(node, Scalar) or node.kind == "null":
+        return ""
+    trial = Diagnostics("")
+    if not required(known[needed[0]][0]) and read(node, known[needed[0]][1], Place(trial)) is WRONG:
         return ""
     return f"write {{{needed[0]}: {shown(node.text)[1:-1]}}}"
 
