@@ -210,6 +210,11 @@ def test_text_that_a_value_may_contain_is_accepted(read: Read, selection: str) -
         ("{vendor: no}", 'must be text, not no, which YAML reads as true or false (put it in quotes: "no")'),
         ("{vendor: 2024-01-01}", "must be text, not the date 2024-01-01"),
         ("{idVendor: '0x1a86'}", "(leave out the 0x)"),
+        ("{idVendor: 1a8g}", '"1a8g" is no id of four hexadecimal digits (an example is "1a86")'),
+        ("{idVendor: a86}", 'ids of this attribute have four digits, "a86" has 3 (write "0a86")'),
+        ("{idVendor: 1a867523}", 'ids of this attribute have four digits, "1a867523" has 8'),
+        ("{path: '/dev/ttyUSB[0-9'}", 'the [ in "/dev/ttyUSB[0-9" has no ] (write "/dev/ttyUSB[0-9]")'),
+        ("{path: '/dev/a[]b'}", 'the [ in "/dev/a[]b" has no ]'),
         ("{pKey: '7fff'}", 'the ids of this attribute begin with 0x, "7fff" does not (write "0x7fff")'),
         (
             "{afuId: D8424DC4-A4A3-C413-F89E-433683F9040B}",

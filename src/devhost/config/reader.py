@@ -239,6 +239,7 @@ _WILDCARD: Final = re.compile(r"[*?\[]")
 _ODD_IN_NAMES: Final = re.compile(r"/|(?<=[\w.-])[|](?=[\w.-]+$)|[{](?=[\w.-]+,[\w.,-]+[}])")
 _ODD_IN_PATHS: Final = re.compile(r"[|{}]|\\(?!x[0-9a-fA-F]{2})")
 """What no path has, and what means alternatives in a name; udevd writes characters as \\x and two digits."""
+_SET: Final = re.compile(r"\[!?.[^\]]*\]")
 _ALTERNATIVES: Final = re.compile(r"([^(){}|]*)[({]([^(){}]*)[)}]([^(){}|]*)")
 _BEGINS_BDF: Final = re.compile(
     r"[0-9a-f]{0,8}|[0-9a-f]{4,8}:([0-9a-f]{0,2}|[0-9a-f]{2}:([0-9a-f]{0,2}|[0-9a-f]{2}\.[0-7]?))"
@@ -395,6 +396,8 @@ def _odd_character(attribute: Attribute, text: str) -> tuple[str, str] | None:
     if text != (bare := text.strip()):
         what = f"no value of this attribute begins or ends with white space, {shown(text)} does"
         return what, f"write {shown(bare)}" if bare else ""
+    if "[" in _SET.sub("", text):
+        return f"the [ in {shown(text)} has no ]", f"write {shown(text + ']')}" if "]" not in text else ""
     if (odd := (_ODD_IN_PATHS if is_path else _ODD_IN_NAMES).search(text)) is None:
         return None
     if odd[0] == "/":
@@ -416,6 +419,12 @@ def _odd_id(example: str, pattern: Text) -> tuple[str, str] | None:
         return f"the ids of this attribute have no 0x, {shown(text)} does", "leave out the 0x"
     if prefixed and _DIGITS.fullmatch(text):
         return f"the ids of this attribute begin with 0x, {shown(text)} does not", f'write "0x{text}"'
+    if not pattern.is_glob and len(example) == 4 and _DIGITS.fullmatch(example):  # of PCI and USB
+        if not _DIGITS.fullmatch(text):
+            return f"{shown(text)} is no id of four hexadecimal digits", f'an example is "{example}"'
+        if len(text) != 4:
+            hint = f'write "{text:0>4}"' if len(text) < 4 else ""
+            return f"the ids of this attribute have four digits, {shown(text)} has {len(text)}", hint
     bare = text.replace("-", "")
     if bare != text and "-" not in example and _DIGITS.fullmatch(bare) and len(bare) == len(example):
         return f"the ids of this attribute have no hyphens, {shown(text)} does", f'write "{bare}"'
