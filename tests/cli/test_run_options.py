@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from devhost.cli.program import root
 from devhost.cli.run import command
 from devhost.cli.serve import OPTIONS, parsed
 
@@ -38,6 +40,8 @@ def test_plain_options_mean_the_same_as_with_click(arguments: list[str]) -> None
         ["word"],
         ["--conf", "x"],
         ["--config"],
+        ["--config="],
+        ["--kubelet-dir", ""],
         ["--config", "--root"],
         ["--strict-config=yes"],
         ["--log-level", "loud"],
@@ -47,3 +51,15 @@ def test_plain_options_mean_the_same_as_with_click(arguments: list[str]) -> None
 )
 def test_anything_else_is_left_to_click(arguments: list[str]) -> None:
     assert parsed(arguments) is None
+
+
+@pytest.mark.parametrize("name", ["--config", "--kubelet-dir", "--state-dir", "--root"])
+def test_an_empty_path_is_refused_and_never_the_current_directory(name: str) -> None:
+    with pytest.raises(click.BadParameter, match="it is empty"):
+        command.make_context("devhost run", [name, ""])
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
+    for words, nearest in ((["statsu"], "'status'"), (["dra", "clases"], "'classes'")):
+        done = CliRunner().invoke(root, words)
+        assert done.exit_code == 2 and f"Did you mean {nearest}?" in done.output

@@ -47,6 +47,25 @@ def only(text: str | bytes) -> str:
         (b"a: [1, 2\nb: 3", "check the indentation, brackets and quotes"),
         (b"a:\n\t- 1", "indent with spaces: YAML does not allow tabs"),
         (b"a: @x", "put the value in quotes"),
+        (
+            b"a: [1, 2\n\nb: 3",
+            "f.yaml:3:2: did not find expected ',' or ']'"
+            " (check the indentation, brackets and quotes from line 1 to here)",
+        ),
+        (b'a: "b\nc: d\n', "f.yaml:1:4: the quote that begins here has no end"),
+        (
+            b"a: - b",
+            "f.yaml:1:4: block sequence entries are not allowed in this context"
+            " (begin the list in a new line)",
+        ),
+        (b"a:1\nb: 2", "(put a space after the : in line 1)"),
+        (b"a:\n-b: c\n  d: e", "(put a space after the - in line 2)"),
+        (b"a:\n-\xc2\xa0b: c\n  d: e", "(line 2 has U+00A0 in place of a space: type the space again)"),
+        (
+            b"config: |\n  version: 1\n",
+            "f.yaml:1:1: this is a file of values for the chart, not a configuration of devhost"
+            ' (keep only the text of its key "config", without the indentation)',
+        ),
         (b"a: b: c", "f.yaml:1:5: mapping values are not allowed"),
         (b"a: *nowhere", "f.yaml:1:4: the alias *nowhere has no anchor"),
         (b"a: &x [*x]", "f.yaml:1:8: the alias *x contains itself"),

@@ -49,7 +49,28 @@ def test_a_file_may_offer_nothing_yet(read: Read) -> None:
         ),
         ("version: 1\nresources: {}", "resources: must be a list, not an empty mapping"),
         ("version: 1\nresorces: []", 'f.yaml:2:1: unknown key "resorces" (did you mean resources?)'),
-        ("version: 1\nresources: []\nbackend: {}", 'unknown key "backend" (did you mean backends?)'),
+        (
+            "version: 1\nresources: []\nbackend: {}",
+            'unknown key "backend" (did you mean backends? In an entry',
+        ),
+        (
+            "version: 1\nresources: []\nwhere: {}",
+            'f.yaml:3:1: unknown key "where"'
+            " (it belongs to an entry under resources: indent it as far as its name)",
+        ),
+        (
+            "version: 1\nresources:\n  name: a.com/x",
+            'f.yaml:3:3: resources: must be a list, not a mapping (begin each member with "- ")',
+        ),
+        (
+            "version: 1\nresources: [[{name: a.com/x}]]",
+            'resources[0]: must be a mapping, not a list (remove the "- " before its keys)',
+        ),
+        (
+            "version: 1\nresources: []\nlabels: true",
+            "labels: must be a mapping, not the value true (write {write: true})",
+        ),
+        ("version: 1\nresources: []\nlabels: 3", "f.yaml:3:9: labels: must be a mapping, not the number 3"),
         ("version: 1\nresources: []\nbackends: []", "backends: must be a mapping, not an empty list"),
         (
             "version: 1\nresources: []\nbackends: {card: }",
@@ -57,8 +78,11 @@ def test_a_file_may_offer_nothing_yet(read: Read) -> None:
         ),
         ("version: 1\nresources: []\nbackendPaths: /x", "backendPaths: must be a list"),
         ("version: 1\nresources: []\nbackendPaths: [3]", "backendPaths[0]: must be text, not the number 3"),
-        ("- 1", "f.yaml:1:1: must be a mapping, not a list"),
-        ("hello", 'f.yaml:1:1: must be a mapping, not the text "hello"'),
+        ("- 1", "f.yaml:1:1: must be a mapping, not a list (a configuration begins with `version: 1`)"),
+        (
+            "hello",
+            'f.yaml:1:1: must be a mapping, not the text "hello" (a configuration begins with `version: 1`)',
+        ),
         (
             "version: 1\nresources: [" + "{}," * 1001 + "]",
             "resources: must be from 0 to 1000 members, not 1001",

@@ -445,6 +445,13 @@ def test_a_setting_that_nothing_reads_is_refused_with_the_right_name(
     assert "card" in load([tmp_path]).installed
 
 
+def test_a_hook_that_returns_a_class_is_refused_with_the_right_line(tmp_path: Path) -> None:
+    drop_in(tmp_path, "card", good("card").replace("return [Card]", "return Card"))
+    found = load([tmp_path])
+    assert found.installed == {}
+    assert reasons(found) == "devhost_backends returned a class, not a list of classes (write return [Card])"
+
+
 @pytest.mark.parametrize("text", ["_speed = 3", "SPEED = 3", "label = 'A'", "table = {1: 2}", "made = []"])
 def test_what_looks_like_no_setting_is_the_business_of_the_backend(tmp_path: Path, text: str) -> None:
     drop_in(tmp_path, "card", good("card").replace('"card"', f'"card"\n    {text}'))

@@ -284,13 +284,28 @@ async def test_a_damaged_source_refuses_nothing_and_is_logged_once(rig, kubelet,
         assert len(lines) == 2
 
 
-async def test_a_record_that_cannot_be_written_costs_no_service(rig, kubelet, sticks, caplog):
-    sticks.options["state_dir"].write_text("a file")
+async def test_a_record_that_cannot_be_written_costs_no_service_and_is_a_problem(rig, kubelet, sticks):
+    state = sticks.options["state_dir"]
+    state.write_text("a file")
     rig.write(LINE)
-    async with sticks.running():
+
+    def unrecorded(host) -> list[tuple[str, str]]:
+        return [
+            (one["subject"], one["reason"])
+            for one in status(host)["problems"]
+            if "what containers were given" in one["reason"]
+        ]
+
+    async with sticks.running() as host:
         await offered(kubelet, A, B)
+        assert unrecorded(host) == []  # no container would miss it
         assert await given(kubelet, "one") == (A, USB0)
-        await rig.until(lambda: "what containers were given is not recorded" in caplog.text)
+        await rig.until(lambda: unrecorded(host))
+        ((file, why),) = unrecorded(host)
+        assert file == str(host.given.file)
+        assert why == f"what containers were given is not recorded: cannot write {file}: Not a directory"
+        state.unlink()
+        await rig.until(lambda: unrecorded(host) == [])
 
 
 async def test_the_record_is_private_and_readable_by_people(rig, kubelet, sticks):

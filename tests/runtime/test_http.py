@@ -365,3 +365,16 @@ def test_a_wrong_listen_address_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="cannot listen on") as caught:
         parse_listen(text)
     assert "HOST:PORT" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("http://localhost:9400", "this is no address but a URL or path"),
+        (":80:80", "not a host name or address"),
+        ("::1:80", "an IPv6 address needs brackets"),
+    ],
+)
+def test_only_an_ipv6_address_is_asked_to_have_brackets(text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        parse_listen(text)

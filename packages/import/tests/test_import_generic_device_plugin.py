@@ -127,7 +127,7 @@ def test_settings_without_equivalent_are_explained_in_a_comment() -> None:
         ("", "<stdin>: it is empty (is it the right file?)"),
         ("]", "<stdin>:1:1:"),
         (b"\xff\xfe\0", "<stdin>:1:"),
-        ("text", "<stdin>:1:1: [0]: must be a mapping"),
+        ("text", "<stdin>:1:1: must be a mapping"),
         ("{}", "<stdin>:1:1: it has no devices"),
         ("devices: 3", "devices: must be a list of devices"),
         ("divices: []", 'unknown key "divices"'),
@@ -181,3 +181,11 @@ def test_different_pairing_is_explained_and_several_usb_devices_stay_combined() 
     members = "{vendor: '1a86', product: '7523'}, {vendor: '046d', product: '0825'}"
     usb = f"- {{name: rig, groups: [{{usb: [{members}]}}]}}"
     assert converted(usb).backends["udev"].groups[0].pair.value == "order"  # type: ignore[attr-defined]
+
+
+def test_the_argument_of_a_flag_is_converted_whole() -> None:
+    groups = "- usb: [{vendor: 1a6e, product: 089a}]\n- usb: [{vendor: 18d1, product: 9302}]\n"
+    done = run(f"name: coral\ngroups:\n{groups}", "--domain", "squat.ai")
+    assert done.exception is None
+    assert 'idVendor: "18d1", idProduct: "9302"' in done.output
+    assert "does not know" not in done.output

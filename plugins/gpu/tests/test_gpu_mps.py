@@ -264,3 +264,20 @@ def test_a_former_option_is_refused_with_its_replacement(tmp_path: Path, key: st
     line = refused(tmp_path, text)
     assert f'unknown key "{key}"' in line
     assert "in the key mps of an entry" in line
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("passDeviceSpecs", "add device-specs to deviceListStrategy"),
+        ("migStrategy", "where: {kind: mig}"),
+        ("failOnInitError", "remove it"),
+        ("sharing", "share: {replicas: 10}"),
+        ("sharedDevNum", "share: {replicas: 10}"),
+    ],
+)
+def test_a_setting_of_another_plugin_is_refused_with_its_replacement(
+    tmp_path: Path, key: str, instead: str
+) -> None:
+    line = refused(tmp_path, f"backends: {{gpu: {{{key}: x}}}}\nresources:\n- {entry(GPU)}")
+    assert f'unknown key "{key}"' in line and instead in line

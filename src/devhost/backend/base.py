@@ -69,7 +69,8 @@ class Attribute:
     """Declares one attribute: its type, what it means, and an example value.
 
     ``type`` is ``str``, ``int``, ``bool`` or ``list`` (of strings: a condition holds when any member
-    matches). ``hex`` compares a string case-insensitively, which is right for ids such as ``1A86``.
+    matches). ``hex`` compares a string case-insensitively, which is right for ids such as ``1A86``; with an
+    example of four digits, every value has four.
     ``words`` lists all values of a string or of a list's members, if the backend's own code defines them. A
     condition that no such value meets is then a configuration error, and a device with another value is
     refused. It is empty where the kernel or a vendor may add values.

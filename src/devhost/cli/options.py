@@ -20,8 +20,18 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SENTENCE = 1000
 """The most characters of a command's summary; none is as long."""
 
-path = click.Path(path_type=Path, readable=False)
-"""A path that click does not check: the code that uses it reports problems, with a hint how to fix them."""
+
+class _Path(click.Path):
+    """A path that click does not check: the code that uses it reports problems, with how to fix them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuses an empty text, which would be the current directory: a variable was not set."""
+        if value == "":
+            self.fail("it is empty (give a path, or omit the option)", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+path = _Path(path_type=Path, readable=False)
 
 config = click.option(
     "--config",
@@ -41,6 +51,18 @@ root = click.option(
 
 class Group(click.Group):
     """A command with commands, whose help shows the whole summary of each."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first argument; for a misspelt one, the error has the nearest."""
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if close:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each command with its first sentence, which click would cut at the end of the line."""

@@ -206,6 +206,8 @@ def parsed(arguments: Sequence[str]) -> Mapping[str, Any] | None:
             value = rest.pop(0)
         if option.choices and value not in option.choices:
             return None
+        if option.type is Path and not value:
+            return None
         found[option.key] = option.type(value)
     return found
 

@@ -19,7 +19,7 @@ from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import Settings
 
 from .diagnostics import Diagnostics, KeyPath
-from .document import PIPE_DEADLINE, Fields, Node, parse, read_file, refuse_manifest
+from .document import PIPE_DEADLINE, Fields, Node, parse, read_file, refuse_other_file
 from .language import Cdi, DeviceInfo, File, Labels
 from .reader import WRONG, read_fields
 from .resources import (
@@ -130,7 +130,7 @@ def backend_paths(path: Path) -> tuple[Path, ...]:
 
 def _parsed(data: bytes, diagnostics: Diagnostics) -> Node:
     root = parse(data, diagnostics)
-    refuse_manifest(root, diagnostics)
+    refuse_other_file(root, diagnostics)
     return root
 
 

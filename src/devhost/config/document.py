@@ -188,9 +188,12 @@ def _parsed(
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "it is not valid YAML"
+        if error.context_mark and error.context and "quoted scalar" in error.context:
+            mark, problem = error.context_mark, "the quote that begins here has no end"
         if "nesting" in problem:  # libyaml 0.2.6 has its own limit, and reads ahead of the events
             problem = _TOO_DEEP
-        diagnostics.fail(_mark(mark) if mark else WHOLE_FILE, problem, _hint_for(problem, text, mark))
+        hint = _hint_for(problem, text, mark, error.context_mark)
+        diagnostics.fail(_mark(mark) if mark else WHOLE_FILE, problem, hint)
     finally:
         loader.dispose()
 
@@ -223,17 +226,32 @@ def _mark(mark: yaml.Mark) -> Mark:
     return Mark(mark.line + 1, mark.column + 1)
 
 
-def _hint_for(problem: str, text: str, mark: yaml.Mark | None) -> str:
+_ODD_SPACE = re.compile("[\xa0\u2000-\u200b\u202f\u3000]")
+"""Spaces that look like one and are none for YAML: copied from a web page."""
+_NO_SPACE = re.compile(r"\s*(?:- +)*(?:(-)[A-Za-z]|[A-Za-z]+(:)[^\s:/])")
+"""A line whose dash or colon needs a space behind it, so that YAML takes the whole line for a text."""
+
+
+def _hint_for(problem: str, text: str, mark: yaml.Mark | None, begin: yaml.Mark | None) -> str:
+    lines = re.split("\r\n|\r|\n", text)[: mark.line + 1 if mark else 0]
+    for number in range(len(lines), 0, -1):
+        if odd := _ODD_SPACE.search(lines[number - 1]):
+            return f"line {number} has U+{ord(odd[0]):04X} in place of a space: type the space again"
     if "cannot start any token" in problem and mark is not None:
-        lines = text.splitlines()
         line = lines[mark.line] if mark.line < len(lines) else ""
         if "\t" in line[: mark.column + 1]:
             return "indent with spaces: YAML does not allow tabs"
         return "put the value in quotes"
+    for number in range(len(lines), max(0, len(lines) - 2), -1):
+        if "mapping values are not allowed" in problem and (found := _NO_SPACE.match(lines[number - 1])):
+            return f"put a space after the {found[1] or found[2]} in line {number}"
     if "mapping values are not allowed" in problem:
         return "check the indentation, and put a value that has a colon and a space in quotes"
+    if "sequence entries are not allowed" in problem:
+        return "begin the list in a new line"
     if "expected" in problem:
-        return "check the indentation, brackets and quotes here and in the lines above"
+        above = f"from line {begin.line + 1} to here" if begin else "here and in the lines above"
+        return f"check the indentation, brackets and quotes {above}"
     return ""
 
 
@@ -378,13 +396,17 @@ class _Builder:
                 KeyPath(self._diagnostics, "<<").report(source, f"must be a mapping to merge, not {source}")
 
 
-_KEYS = ("kind", "apiVersion", "data")
-"""Keys of Kubernetes objects, none of which a configuration has."""
+_KEYS = ("kind", "apiVersion", "data", "config")
+"""Keys of Kubernetes objects and of a chart's values, none of which a configuration has."""
 
 
-def refuse_manifest(root: Node, diagnostics: Diagnostics) -> None:
-    """Refuses a Kubernetes object, such as the ConfigMap that carries a configuration."""
-    entries = root.entries if isinstance(root, Fields) else {}
+def refuse_other_file(root: Node, diagnostics: Diagnostics) -> None:
+    """Refuses what is no mapping, a Kubernetes object, and values of the chart."""
+    if not isinstance(root, Fields):
+        diagnostics.fail(
+            root.mark, f"must be a mapping, not {root}", "a configuration begins with `version: 1`"
+        )
+    entries = root.entries
     found = [key for key in _KEYS if key in entries]
     if not found or "resources" in entries:
         return
@@ -392,6 +414,9 @@ def refuse_manifest(root: Node, diagnostics: Diagnostics) -> None:
     name = kind.text if isinstance(kind, Scalar) else "ConfigMap" if "data" in found else "object"
     data = entries["data"].value if "data" in entries else None
     keys = [*data.entries] if isinstance(data, Fields) else []
+    what = f"a Kubernetes {name}"
+    if found == ["config"]:
+        what, keys = "a file of values for the chart", found
     if len(keys) == 1:
         hint = f"keep only the text of its key {shown(keys[0])}, without the indentation"
     elif keys:
@@ -399,4 +424,4 @@ def refuse_manifest(root: Node, diagnostics: Diagnostics) -> None:
     else:
         hint = "a configuration begins with `version: 1`"
     mark = entries[found[0]].mark
-    diagnostics.fail(mark, f"this is a Kubernetes {name}, not a configuration of devhost", hint)
+    diagnostics.fail(mark, f"this is {what}, not a configuration of devhost", hint)

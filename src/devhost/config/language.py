@@ -6,6 +6,7 @@ be there depends on the backend and is read once the backend is known.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -30,7 +31,7 @@ from devhost.planning.settings import LABEL_DIRECTORY as LABEL_DIRECTORY
 from devhost.planning.settings import MAX_MEMBERS as MAX_MEMBERS
 from devhost.planning.settings import MAX_REPLICAS as MAX_REPLICAS
 
-from .reader import Bounds, Form, Mistaken, Quantity, Ranges, Raw
+from .reader import Bounds, Form, Mistaken, Quantity, Ranges, Raw, camel
 
 MAX_RESOURCES = 1000
 """Each resource has its own server and socket."""
@@ -259,6 +260,13 @@ class ResourceDra:
 class Resource:
     """An extended resource that pods can ask for, and the devices that serve it."""
 
+    former_keys: ClassVar = {
+        camel(one.name): f"it belongs to {part}: {part}: {{{camel(one.name)}: …}}"
+        for part, cls in (("dra", ResourceDra), ("give", Give), ("share", Sharing))
+        for one in fields(cls)
+    }
+    """Keys of a part of an entry, which people write in the entry."""
+
     name: str = option(
         meaning="What a pod asks for, vendor-domain/name; {attribute} after the slash makes one resource "
         "for each value that exists.",
@@ -411,6 +419,12 @@ class Dra:
 @frozen
 class File:
     """Configuration of devhost: which devices of a node are offered to Kubernetes, and under which names."""
+
+    former_keys: ClassVar = {
+        camel(one.name): "it belongs to an entry under resources: indent it as far as its name"
+        for one in fields(Resource)
+    } | {"backend": "did you mean backends? In an entry under resources, indent it as far as its name"}
+    """Keys of an entry, which are here if their indentation is wrong."""
 
     version: Literal[1] = option(meaning="The version of this language.", example=1)
     resources: Annotated[list[Raw], Bounds(0, MAX_RESOURCES)] = option(

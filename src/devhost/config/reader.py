@@ -239,6 +239,7 @@ _WILDCARD: Final = re.compile(r"[*?\[]")
 _ODD_IN_NAMES: Final = re.compile(r"/|(?<=[\w.-])[|](?=[\w.-]+$)|[{](?=[\w.-]+,[\w.,-]+[}])")
 _ODD_IN_PATHS: Final = re.compile(r"[|{}]|\\(?!x[0-9a-fA-F]{2})")
 """What no path has, and what means alternatives in a name; udevd writes characters as \\x and two digits."""
+_SET: Final = re.compile(r"\[!?.[^\]]*\]")
 _ALTERNATIVES: Final = re.compile(r"([^(){}|]*)[({]([^(){}]*)[)}]([^(){}|]*)")
 _BEGINS_BDF: Final = re.compile(
     r"[0-9a-f]{0,8}|[0-9a-f]{4,8}:([0-9a-f]{0,2}|[0-9a-f]{2}:([0-9a-f]{0,2}|[0-9a-f]{2}\.[0-7]?))"
@@ -395,6 +396,8 @@ def _odd_character(attribute: Attribute, text: str) -> tuple[str, str] | None:
     if text != (bare := text.strip()):
         what = f"no value of this attribute begins or ends with white space, {shown(text)} does"
         return what, f"write {shown(bare)}" if bare else ""
+    if "[" in _SET.sub("", text):
+        return f"the [ in {shown(text)} has no ]", f"write {shown(text + ']')}" if "]" not in text else ""
     if (odd := (_ODD_IN_PATHS if is_path else _ODD_IN_NAMES).search(text)) is None:
         return None
     if odd[0] == "/":
@@ -416,6 +419,12 @@ def _odd_id(example: str, pattern: Text) -> tuple[str, str] | None:
         return f"the ids of this attribute have no 0x, {shown(text)} does", "leave out the 0x"
     if prefixed and _DIGITS.fullmatch(text):
         return f"the ids of this attribute begin with 0x, {shown(text)} does not", f'write "0x{text}"'
+    if not pattern.is_glob and len(example) == 4 and _DIGITS.fullmatch(example):  # of PCI and USB
+        if not _DIGITS.fullmatch(text):
+            return f"{shown(text)} is no id of four hexadecimal digits", f'an example is "{example}"'
+        if len(text) != 4:
+            hint = f'write "{text:0>4}"' if len(text) < 4 else ""
+            return f"the ids of this attribute have four digits, {shown(text)} has {len(text)}", hint
     bare = text.replace("-", "")
     if bare != text and "-" not in example and _DIGITS.fullmatch(bare) and len(bare) == len(example):
         return f"the ids of this attribute have no hyphens, {shown(text)} does", f'write "{bare}"'
@@ -532,6 +541,10 @@ def _read_annotated(node: Node, wanted: Any, notes: tuple[Any, ...], place: KeyP
             return _read_quantity(node, place)
         if isinstance(note, Mistaken) and isinstance(node, Scalar) and node.text == note.text:
             return refuse(node, wanted, place, note.hint)
+        bare = isinstance(node, Scalar) and node.kind not in ("str", "null")
+        if isinstance(note, Form) and bare and not re.fullmatch(note.pattern, node.text):  # type: ignore[union-attr]
+            place.report(node, f"must be {note.words}, not {node}", note.hint)  # quotes would not help
+            return WRONG
     value = read(node, wanted, place)
     for bounds in notes:
         if isinstance(bounds, Form) and value is not WRONG and not re.fullmatch(bounds.pattern, value):
@@ -567,6 +580,8 @@ def _read_list(node: Node, origin: Any, args: tuple[Any, ...], place: KeyPath) -
         hint = f"put it in brackets: [{shown(node.text)[1:-1]}]" if single else ""  # type: ignore[union-attr]
         if isinstance(node, Scalar) and node.kind == "null":
             hint = "write [] for an empty list"
+        if isinstance(node, Fields) and node.entries:
+            hint = 'begin each member with "- "'
         return refuse(node, list, place, hint)
     inner = args[0] if args else str
     values = [read(item, inner, place.item(n)) for n, item in enumerate(node.items)]
@@ -582,6 +597,8 @@ def _read_mapping(node: Node, args: tuple[Any, ...], place: KeyPath) -> Any:
 
 
 def _empty_mapping(node: Node) -> str:
+    if isinstance(node, Items) and any(isinstance(one, Fields) for one in node.items):
+        return 'remove the "- " before its keys'
     return "write {} for an empty mapping" if isinstance(node, Scalar) and node.kind == "null" else ""
 
 
@@ -638,9 +655,13 @@ def read_fields(node: Node, cls: type, place: KeyPath) -> dict[str, Any]:
 
 
 def _with_key(node: Node, cls: type) -> str:
-    """How to write a text as a mapping that needs one key."""
-    needed = [key for key, (field, _) in keys(cls).items() if required(field)]
+    """How to write a value as a mapping: with the one key that it needs, or the first if that takes it."""
+    known = keys(cls)
+    needed = [key for key, (field, _) in known.items() if required(field)] or [*known][:1]
     if len(needed) != 1 or not isinstance(node, Scalar) or node.kind == "null":
+        return ""
+    trial = Diagnostics("")
+    if not required(known[needed[0]][0]) and read(node, known[needed[0]][1], Place(trial)) is WRONG:
         return ""
     return f"write {{{needed[0]}: {shown(node.text)[1:-1]}}}"
 

@@ -60,10 +60,10 @@ def halves(node: Fields, catalog: Catalog, place: KeyPath) -> tuple[Fields, Fiel
         theirs[key] = entry
         if known is None and BACKEND in node.entries:
             continue
-        hint = suggest(key, {*language, *(known or ())}, "keys")
+        hint = Resource.former_keys.get(key, "") or suggest(key, {*language, *(known or ())}, "keys")
         if backend is not None and key in (_keys(backend.Options) or ()):
             hint = f"it is an option of the backend: backends.{backend.name}.{key}"
-        if (known is not None and key not in known) or (known is None and hint.startswith("did")):
+        if (known is not None and key not in known) or (known is None and hint.startswith(MEANT)):
             place.diagnostics.add(entry.mark, place.path, f"unknown key {shown(key)}", hint)
             del theirs[key]
     return Fields(node.mark, mine), Fields(node.mark, theirs)

@@ -270,7 +270,14 @@ class _Builder:
                 self.refused.append(Refusal(origin, version, f"{reason} (is @hookimpl missing?)"))
                 return
             served = _for_backends(plugin, hooks)
-            backends = [one for batch in registry.hook.devhost_backends() for one in batch]
+            batches = registry.hook.devhost_backends()
+            if single := [one for one in batches if isinstance(one, type)]:
+                reason = f"{BACKENDS} returned a class, not a list of classes"
+                self.refused.append(
+                    Refusal(origin, version, f"{reason} (write return [{single[0].__name__}])")
+                )
+                return
+            backends = [one for batch in batches for one in batch]
         except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
             self._refuse(origin, version, error)
             return

@@ -61,6 +61,9 @@ class GivenKeeper:
         self._scanners = scanners
         self._checkpoint = kubelet / checkpoint.NAME
         self._record = record
+        self.file = record.file
+        self.unrecorded = ""
+        """Why a restart would not know what containers were given; empty if :attr:`file` has it."""
         self._files = files
         self._prefix = prefix_of(root)
         self._replan = replan
@@ -257,13 +260,16 @@ class GivenKeeper:
         return checkpoint.read(self._checkpoint)
 
     async def _write(self) -> None:
-        if self._record.file is None:
+        if self.file is None:
             return
+        given, reason = self._given, ""
         try:
-            await self._worker.file(
-                f"write {self._record.file}", self._record.write, self._given.tokens, self._given.claims
-            )
+            await self._worker.file(f"write {self.file}", self._record.write, given.tokens, given.claims)
         except DevhostError as error:
             self._unwritten.failed(str(error))
+            reason = str(error) if given.tokens or given.claims else ""
         else:
             self._unwritten.succeeded()
+        if reason != self.unrecorded:
+            self.unrecorded = reason
+            self._replan()

@@ -77,6 +77,8 @@ def parse_listen(text: str) -> Listen:
     ``UsageError`` if it is none of these.
     """
     hint = "write HOST:PORT, :PORT for every address, or [IPV6]:PORT"
+    if "/" in text:
+        raise UsageError(f"cannot listen on {printable(text)!r}: this is no address but a URL or path", hint)
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit():
         raise UsageError(f"cannot listen on {printable(text)!r}: it has no port", hint)
@@ -86,7 +88,7 @@ def parse_listen(text: str) -> Listen:
         if not _is_address(host[1:-1]):
             raise UsageError(f"cannot listen on {printable(text)!r}: no IPv6 address in the brackets", hint)
         return Listen(host[1:-1], int(port))
-    if ":" in host:
+    if ":" in host and _is_address(host):
         raise UsageError(f"cannot listen on {printable(text)!r}: an IPv6 address needs brackets", hint)
     if host and not _is_name(host):
         raise UsageError(f"cannot listen on {printable(text)!r}: not a host name or address", hint)

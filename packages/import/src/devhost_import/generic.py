@@ -224,8 +224,7 @@ def _bare(value: Value) -> _Found:
         return devices, domain or MICROSHIFT_DOMAIN
     if value.is_mapping and not {"name", "groups"}.intersection(value.keys):
         return _file(value)
-    is_list = isinstance(value.node, Items)
-    return [*map(_device, value.each() if is_list else [replace(value, place=value.place.item(0))])], ""
+    return [*map(_device, value.each() if isinstance(value.node, Items) else [value])], ""
 
 
 def _file(value: Value) -> _Found:

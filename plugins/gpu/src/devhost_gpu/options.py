@@ -110,6 +110,11 @@ class GpuOptions:
         "mpsPipeDirectory": "write it in the key mps of an entry: mps: {root: /run/nvidia/mps} for NVIDIA's "
         "mps-control-daemon, mps: {pipeDirectory: /tmp/nvidia-mps} for one server",
         "mpsShmDirectory": "write shmDirectory in the key mps of an entry, next to pipeDirectory",
+        "passDeviceSpecs": "add device-specs to deviceListStrategy",
+        "migStrategy": "entries select GPUs and MIG instances by kind: where: {kind: mig}",
+        "failOnInitError": "devhost reports a backend that fails, and tries again: remove it",
+        "sharing": "each entry has a key share: share: {replicas: 10}",
+        "sharedDevNum": "each entry has a key share: share: {replicas: 10}",
     }
 
     driver_root: str = option(

@@ -328,6 +328,9 @@ def _pods(host: Host) -> Iterator[Problem]:
     condition = host.pod_resources.condition
     if condition.silent:
         yield Problem("pods", str(host.pod_resources.source.socket), condition.reason, condition.since)
+    if host.given.unrecorded:
+        reason = f"what containers were given is not recorded: {host.given.unrecorded}"
+        yield Problem("pods", str(host.given.file), reason)
 
 
 def _tasks(host: Host) -> list[Problem]:
