@@ -661,7 +661,7 @@ def _with_key(node: Node, cls: type) -> str:
     if len(needed) != 1 or not isinstance(node, Scalar) or node.kind == "null":
         return ""
     trial = Diagnostics("")
-    if not required(known[needed[0]][0]) and read(node, known[needed[0]][1], Place(trial)) is WRONG:
+    if not required(known[needed[0]][0]) and read(node, known[needed[0]][1], KeyPath(trial)) is WRONG:
         return ""
     return f"write {{{needed[0]}: {shown(node.text)[1:-1]}}}"
 
