@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 from devhost_testing.kubelet.wire import CallError, PluginConnection
 from devhost_testing.node import Node
-from work import counted, grows_linearly, least, rested
+from work import Work, counted, grows_linearly, least, rested
 
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.listing import Listing
@@ -159,7 +159,7 @@ class Scene:
         metrics.name_holders(
             lambda: (
                 (resource, device, (one.namespace, one.pod, one.container) if one else None)
-                for resource, device, one in holders(self.host)
+                for resource, device, one in holders(self.host.now())
             )
         )
         server = HttpServer({"/metrics": page(metrics.render, CONTENT_TYPE)})
@@ -172,7 +172,7 @@ class Scene:
         finally:
             await server.stop()
         assert answer.startswith(b"HTTP/1.1 200 ")
-        assert answer.count(NAME.encode()) >= len(list(holders(self.host))) > 0
+        assert answer.count(NAME.encode()) >= len(list(holders(self.host.now()))) > 0
 
     async def shown(self) -> None:
         assert len(json_line(complete(captured(self.host)()))) > len(self.tokens)
@@ -252,6 +252,19 @@ async def test_a_change_of_one_device_looks_at_no_other_one(tmp_path: Path) -> N
             lines, _ = await least(scene.changed)  # a busy machine may read that answer twice
             found.append(lines)
     assert found[1] - found[0] <= 3 * (sizes[1] - sizes[0]), f"{found[0]} lines, {found[1]} for twice as many"
+
+
+async def test_what_is_shown_is_collected_without_a_look_at_any_device(tmp_path: Path) -> None:
+    found = []
+    for size in (600, 1200):
+        async with serving(tmp_path / str(size), SHAPES[1], size) as scene:
+            await scene.allocated()
+            scene.host.now()  # what has changed is looked at once
+            work = Work()
+            with work.counted():
+                scene.host.now()
+            found.append(work.of_loop)
+    assert found[0] == found[1] < 200, f"{found[0]} lines, {found[1]} for twice as many"
 
 
 REQUESTS = (Scene.listed, Scene.preferred, Scene.allocated, Scene.refused, Scene.prepared, Scene.scraped)

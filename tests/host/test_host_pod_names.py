@@ -108,7 +108,10 @@ async def answers(page: StatusPage) -> tuple[str, str]:
 def counted(host: Any, metrics: Metrics) -> None:
     """Makes metrics report problems and removed devices, as in ``devhost run``."""
     metrics.name_problems(
-        lambda: (problems(host).counts, [(p.kind, p.subject, p.reason) for p in problems(host).shown]),
+        lambda: (
+            problems(host.now()).counts,
+            [(p.kind, p.subject, p.reason) for p in problems(host.now()).shown],
+        ),
         lambda: [
             (name, left.reason.text)
             for name, service in host.services.items()

@@ -405,34 +405,36 @@ def _captured(host: Host) -> Callable[[], StatusDocument]:
 
 
 def _wrong(host: Host) -> Wrong:
-    found = problems(host)
+    found = problems(host.now())
     return found.counts, [(problem.kind, problem.subject, problem.reason) for problem in found.shown]
 
 
 def _left(host: Host) -> Iterator[Left]:
-    for name, service in host.services.items():
-        for departed in service.removals.recent():
+    for name, resource in host.now().resources.items():
+        for departed in resource.departed:
             yield name, departed.reason.text
 
 
 def _entries(host: Host) -> Iterator[Entry]:
-    outcomes = host.shortages.outcomes
-    for entry in host.settings.resources:
+    now = host.now()
+    outcomes = now.shortages.outcomes
+    for entry in now.settings.resources:
         yield place(entry), entry.name, entry.backend, entry.may_be_empty, outcomes.count(entry)
 
 
 def _line(host: Host) -> str:
-    found = problems(host)
+    now = host.now()
+    found = problems(now)
     first = next((f"{problem.subject}: {problem.reason}" for problem in found.shown), "")
-    outcomes = host.shortages.outcomes
-    waiting = (one.backend for one in host.settings.resources if not one.may_be_empty and outcomes.waits(one))
-    return line(len(host.services), sum(found.counts.values()), first, sorted(set(waiting)))
+    outcomes = now.shortages.outcomes
+    waiting = (one.backend for one in now.settings.resources if not one.may_be_empty and outcomes.waits(one))
+    return line(len(now.resources), sum(found.counts.values()), first, sorted(set(waiting)))
 
 
 def _held(host: Host) -> Iterator[Held]:
     from .shown.status import holders  # only if metrics name pods
 
-    for resource, device, holder in holders(host):
+    for resource, device, holder in holders(host.now()):
         yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
 
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from devhost.backend import MissingDriver
 from devhost.backend.incident import Incident
-from devhost.discovery.scanner import Scanner
+from devhost.discovery.scanner import BackendNow
 from devhost.planning.claims import holder_field
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import Identity, ResourceSettings, Settings
 from devhost.runtime.log import get
 
 from .entries import MAX_COMPARISONS, EntryOutcomes, State, place, wanted
+from .now import EntriesNow
 
 log = get(__name__)
 
@@ -46,10 +47,9 @@ class _Empty:
 class Shortages:
     """Follows the plans of one host."""
 
-    def __init__(self, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
-        self._scanners = scanners
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.outcomes = EntryOutcomes(settings, None, scanners)
+        self.outcomes = EntryOutcomes(settings, None, {})
         """Every entry of the file."""
         self.missing_drivers: Sequence[tuple[str, MissingDriver]] = ()
         """Hardware without its driver that an entry could select, each with the name of its backend."""
@@ -60,23 +60,24 @@ class Shortages:
         self._takers: set[tuple[Identity, int]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def follow(self, settings: Settings, plan: Plan) -> None:
+    def follow(self, settings: Settings, plan: Plan, backends: Mapping[str, BackendNow]) -> None:
         """There is a new plan."""
         if settings is not self._settings:
             self._settings, self._identified = settings, settings.identified()
         self.outcomes = EntryOutcomes(
-            settings, plan, self._scanners, comparisons=MAX_COMPARISONS, before=self.outcomes
+            settings, plan, backends, comparisons=MAX_COMPARISONS, before=self.outcomes
         )
         self._follow_entries()
-        self._follow_drivers()
+        self._follow_drivers(backends)
         self._follow_refusals(plan)
         self._follow_takers(plan)
         if self._empty and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(QUIET, self._report_all)
 
-    def since(self) -> Mapping[int, float]:
-        """When entries lost their devices, by their index, in wall-clock seconds."""
-        return {one.entry.index: one.since for one in self._empty.values()}
+    def now(self) -> EntriesNow:
+        """What the last plan has shown."""
+        since = {one.entry.index: one.since for one in self._empty.values()}
+        return EntriesNow(self.outcomes, self.missing_drivers, self.refusals, since)
 
     def close(self) -> None:
         """Stops logging."""
@@ -137,12 +138,12 @@ class Shortages:
                     "entry has no devices", entry=where, resource=name, **about, **holder_field(holder)
                 )
 
-    def _follow_drivers(self) -> None:
+    def _follow_drivers(self, backends: Mapping[str, BackendNow]) -> None:
         before = dict(_by_hardware(self.missing_drivers))
         self.missing_drivers = [
             (name, one)
-            for name, scanner in sorted(self._scanners.items())
-            for one in scanner.condition.missing_drivers
+            for name, backend in sorted(backends.items())
+            for one in backend.condition.missing_drivers
             if wanted(one, [entry for entry in self._settings.resources if entry.backend == name])
         ]
         now = dict(_by_hardware(self.missing_drivers))
