@@ -23,6 +23,7 @@ from devhost.allocation.listing import Listing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
+from devhost.host.shown.gauges import scraped
 from devhost.host.shown.status import captured, holders
 from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
@@ -156,12 +157,7 @@ class Scene:
     async def scraped(self) -> None:
         """The whole exposition with the names of pods, over HTTP."""
         metrics = Metrics()
-        metrics.name_holders(
-            lambda: (
-                (resource, device, (one.namespace, one.pod, one.container) if one else None)
-                for resource, device, one in holders(self.host.now())
-            )
-        )
+        metrics.name_scraped(lambda: scraped(self.host.now(), pods=True))
         server = HttpServer({"/metrics": page(metrics.render, CONTENT_TYPE)})
         place = await server.start(Listen("127.0.0.1", 0))
         try:

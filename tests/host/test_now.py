@@ -20,6 +20,7 @@ from devhost.discovery.validation import RefusedDevice
 from devhost.host.node_labels import LabelFile
 from devhost.host.reload import LastReload
 from devhost.host.shown.entries import EntryOutcomes
+from devhost.host.shown.gauges import scraped, status_line
 from devhost.host.shown.now import (
     GONE,
     ConfigurationNow,
@@ -32,8 +33,10 @@ from devhost.host.shown.now import (
 from devhost.host.shown.orphans import OTHER_BACKEND, UNSERVED, Lost, lost, orphans
 from devhost.host.shown.problems import KINDS, Problem, problems
 from devhost.host.shown.readiness import readiness
+from devhost.host.shown.recent_removals import Departed
 from devhost.kubelet.podresources_poller import Condition as PodsCondition
 from devhost.kubelet.registration import Condition as RegistrationCondition
+from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan
 from devhost.planning.settings import ResourceSettings, Settings
 from devhost.runtime.tasks import Failing
@@ -53,7 +56,7 @@ class NoDra:
     def missing(self) -> dict[str, str]:
         return {}
 
-    faults = moves = unhealthy = tuple
+    faults = moves = unhealthy = shared = tuple
 
     def report(self) -> None:
         return None
@@ -223,3 +226,15 @@ def test_a_device_out_of_service_on_purpose_is_no_problem() -> None:
     )
     assert cordoned.is_cordoned("d0") and not cordoned.is_cordoned("d1")
     assert cordoned.cordon("d0").reason == "fan is replaced" and cordoned.cordon("d1").healthy
+
+
+def test_a_scrape_and_systemd_show_the_same_problems_as_the_status() -> None:
+    departed = [Departed("d1", Reason(GONE), 1.0)]
+    wrong = now(failing={"labels": LATE}, resources=served(departed=departed), holdings=held("d0"))
+    found = scraped(wrong, pods=True)
+    assert list(found.wrong) == [("task", "labels", LATE.reason)] and found.counts["task"] == 1
+    assert list(found.left) == [(TOY, GONE)]
+    assert list(found.entries) == [("resources[0]", TOY, "toy", False, 0)]
+    assert list(found.held or ()) == [(TOY, "d0", ("default", "train-0", "main"))]
+    assert scraped(wrong, pods=False).held is None
+    assert f"labels: {LATE.reason}" in status_line(wrong)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from devhost.planning.plan import Offer, Plan, Refusal
     from devhost.planning.settings import ResourceSettings, Settings
     from devhost.telemetry.document import DraStatus
+    from devhost.telemetry.metrics import Shared
 
     from .entries import EntryOutcomes
     from .recent_removals import Departed
@@ -147,6 +148,9 @@ class DraNow(Protocol):
 
     def unhealthy(self) -> Iterable[tuple[str, str, Reason]]:
         """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
+
+    def shared(self) -> Iterable[Shared]:
+        """What claims use of the devices that they share by amount."""
 
     def report(self) -> DraStatus | None:
         """The state of the drivers; ``None`` if there is none."""
