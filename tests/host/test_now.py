@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from devhost.allocation.allocations import Group, Holding
 from devhost.allocation.given import Difference
 from devhost.allocation.inventory import FORGOTTEN, Snapshot
 from devhost.backend import MissingDriver
+from devhost.backend.errors import BackendError
 from devhost.backend.model import Device, Holder, unhealthy
 from devhost.config.loader import Copied
 from devhost.discovery.provisioning import Condition as ProvisioningCondition
@@ -238,3 +242,19 @@ def test_a_scrape_and_systemd_show_the_same_problems_as_the_status() -> None:
     assert list(found.held or ()) == [(TOY, "d0", ("default", "train-0", "main"))]
     assert scraped(wrong, pods=False).held is None
     assert f"labels: {LATE.reason}" in status_line(wrong)
+
+
+async def test_before_the_first_plan_an_entry_waits_for_its_degraded_backend(rig, kubelet) -> None:
+    def fail() -> None:
+        raise BackendError("no card answers")
+
+    answer = threading.Event()
+    rig.scripts["toy"].on_discover = fail
+    rig.scripts["other"].on_discover = partial(answer.wait, 60)
+    rig.write(f"name: {TOY}, backend: toy", "name: example.com/other, backend: other")
+    async with rig.running(timing=replace(rig.timing, first_plan=60.0)) as host:
+        await rig.until(lambda: host.scanners and host.now().backends["toy"].condition.reason)
+        toy, other = host.now().shortages.outcomes.all()
+        assert not host.planned and toy.state == other.state == "waiting"
+        assert "no card answers" in toy.reason and other.reason.endswith("has not answered yet")
+        answer.set()

@@ -561,7 +561,7 @@ class Host:
     def _show_plan(self, plan: Plan) -> None:
         backends = {name: one.now() for name, one in self.scanners.items()}
         self._shortages.follow(self.configuration.settings, plan, backends)
-        self._follow_rollout(self._shortages.outcomes)
+        self._follow_rollout(self._shortages.now().outcomes)
         self.node_labels.offer(plan)
         self.publisher.backends((name, one.condition) for name, one in backends.items())
 
