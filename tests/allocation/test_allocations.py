@@ -197,6 +197,23 @@ def test_an_allocation_needs_no_other_plan() -> None:
     assert rig.plan(entry(0, OLD)).resources == plan.resources
 
 
+def test_what_is_held_now_is_one_value_until_that_changes() -> None:
+    rig = Rig()
+    rig.plug("a", "b", "c")
+    rig.hear(old="c")
+    rig.plan(entry(0, OLD))
+    old = rig.ledger.of(OLD)
+    old.allocated("card", {"a": [Device("a")]})
+    before = old.now()
+    assert old.now() is before and before.tokens() == {"a", "c"}
+    # which device another devhost gave by a token is only a conclusion
+    assert before.leased() == {"a": ((("card", "a"),), None), "c": ((), POD)}
+    with Reservation(old, "card") as reservation:
+        reservation.add({"b": [Device("b")]})
+        assert old.now().tokens() == {"a", "b", "c"} and old.now().leased() == before.leased()
+    assert before.tokens() == {"a", "c"} == old.now().tokens()
+
+
 def test_a_plan_looks_at_no_resource_of_which_no_container_has_anything() -> None:
     lines = []
     for resources in (2, 100):

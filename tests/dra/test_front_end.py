@@ -405,7 +405,7 @@ async def test_without_the_api_server_all_else_works(node: DraNode) -> None:
 
 def wrong(node: DraNode) -> list[tuple[str, str, str]]:
     """Each problem: its kind, what has it, and why."""
-    return [(one.kind, one.subject, one.reason) for one in problems(node.node.host).shown]
+    return [(one.kind, one.subject, one.reason) for one in problems(node.node.host.now()).shown]
 
 
 async def test_a_missing_kubeconfig_is_a_problem_of_dra_alone_and_heals(

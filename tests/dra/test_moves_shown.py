@@ -48,7 +48,7 @@ async def test_a_move_is_a_few_lines_and_no_problem(place: Path, count: int, bef
             await node.node.until(lambda: len(node.moving()) == count)
             await node.register()
             host = node.node.host
-            await node.node.until(lambda: problems(host).shown == [])
+            await node.node.until(lambda: problems(host.now()).shown == [])
             document = status(host)
             assert document["dra"] is not None
             (move,) = document["dra"]["moves"]
@@ -150,7 +150,7 @@ async def test_a_device_that_moves_while_a_pod_holds_it_is_no_problem(place: Pat
             await node.register()
             (held,) = node.node.kubelet.in_use(RESOURCE)
             await node.node.until(lambda: _listed(status(host)) == _moving(status(host)) == [held])
-            await node.node.until(lambda: problems(host).shown == [])
+            await node.node.until(lambda: problems(host.now()).shown == [])
             assert _listed(status(host)) == _moving(status(host)) == [held]
 
 

@@ -114,7 +114,7 @@ async def test_an_unhealthy_member_makes_the_unit_unhealthy_and_is_named(node: D
         node.node.look("cards")
         await node.node.until(lambda: taint(node, "chip0") == "chip-it-is-hot")
         assert not taint(node, "chip1")
-        shown = [(one.subject, one.reason) for one in problems(node.node.host).shown]
+        shown = [(one.subject, one.reason) for one in problems(node.node.host.now()).shown]
         assert (f"{RESOURCE} chip0", "chip0-1: it is hot") in shown
         claim = node.allocate("one", node.name_of("chip0"))
         assert "unhealthy: chip0-1: it is hot" in (await prepared(node, claim)).error

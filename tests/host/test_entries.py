@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from devhost.backend import MissingDriver
 from devhost.backend.model import AttributeValue, Device
 from devhost.backend.where import Block, Flag, Range, Term, Text, may_hold
-from devhost.discovery.scanner import BackendCondition, BackendState
+from devhost.discovery.scanner import BackendNow, Condition, State
 from devhost.host.shown.entries import UNKNOWN, EntryOutcomes, nearest, wanted
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings
@@ -155,21 +153,16 @@ def test_ten_thousand_devices_are_all_counted() -> None:
     assert reason == '10000 match all but subsystem ("tty", not "TTY")'
 
 
-class Listed:
+def listed(devices: list[Device], root: Path = Path("/")) -> BackendNow:
     """A backend that has listed its devices."""
-
-    listed = True
-    condition = BackendCondition(BackendState.OK)
-
-    def __init__(self, devices: list[Device]) -> None:
-        self.devices = {device.id: device for device in devices}
+    return BackendNow(Condition(State.OK), True, {device.id: device for device in devices}, root)
 
 
 def test_the_reasons_of_one_plan_make_a_bounded_number_of_comparisons() -> None:
     """A node with very many devices and entries must not be blocked by working out reasons."""
     where = (Block((term("subsystem", "TTY"), term("idVendor", "*"))),)
     settings = Settings(tuple(ResourceSettings(n, f"a/{n}", "toy", where) for n in range(3)))
-    backends: Any = {"toy": Listed(ADAPTERS)}
+    backends = {"toy": listed(ADAPTERS)}
     plan = make_plan({"toy": ADAPTERS}, settings)
     reasons = [
         one.reason for one in EntryOutcomes(settings, plan, backends, comparisons=2 * len(ADAPTERS)).all()
@@ -181,8 +174,7 @@ def test_the_reasons_of_one_plan_make_a_bounded_number_of_comparisons() -> None:
 
 def test_a_link_that_leads_to_nothing_is_named_although_no_device_has_changed(tmp_path: Path) -> None:
     settings = Settings((ResourceSettings(0, "a/0", "toy", (Block((term("devNode", "/dev/by-id/x"),)),)),))
-    backend: Any = Listed(ADAPTERS)
-    backend.runner = SimpleNamespace(context=SimpleNamespace(root=tmp_path))
+    backend = listed(ADAPTERS, tmp_path)
     plan = make_plan({"toy": ADAPTERS}, settings)
     before = EntryOutcomes(settings, plan, {"toy": backend})
     assert "leads to" not in before.all()[0].reason
@@ -195,8 +187,7 @@ def test_a_link_that_leads_to_nothing_is_named_although_no_device_has_changed(tm
 def test_a_link_that_leads_to_nothing_is_the_reason_for_a_missing_device(tmp_path: Path) -> None:
     where = (Block((term("devNode", "/dev/ttyUSB0", "/dev/by-id/x"),)),)
     settings = Settings((ResourceSettings(0, "a/0", "toy", where, expect=(Range(2, 2),)),))
-    backend: Any = Listed(machine({"devNode": "/dev/ttyUSB0"}))
-    backend.runner = SimpleNamespace(context=SimpleNamespace(root=tmp_path))
+    backend = listed(machine({"devNode": "/dev/ttyUSB0"}), tmp_path)
     (tmp_path / "dev/by-id").mkdir(parents=True)
     (tmp_path / "dev/by-id/x").symlink_to("../tty7")
     plan = make_plan({"toy": [*backend.devices.values()]}, settings)

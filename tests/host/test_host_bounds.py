@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 import pytest
 from devhost_testing.kubelet.wire import CallError, PluginConnection
 from devhost_testing.node import Node
-from work import counted, grows_linearly, least, rested
+from work import Work, counted, grows_linearly, least, rested
 
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.listing import Listing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
+from devhost.host.shown.gauges import scraped
 from devhost.host.shown.status import captured, holders
 from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
@@ -156,12 +157,7 @@ class Scene:
     async def scraped(self) -> None:
         """The whole exposition with the names of pods, over HTTP."""
         metrics = Metrics()
-        metrics.name_holders(
-            lambda: (
-                (resource, device, (one.namespace, one.pod, one.container) if one else None)
-                for resource, device, one in holders(self.host)
-            )
-        )
+        metrics.name_scraped(lambda: scraped(self.host.now(), pods=True))
         server = HttpServer({"/metrics": page(metrics.render, CONTENT_TYPE)})
         place = await server.start(Listen("127.0.0.1", 0))
         try:
@@ -172,7 +168,7 @@ class Scene:
         finally:
             await server.stop()
         assert answer.startswith(b"HTTP/1.1 200 ")
-        assert answer.count(NAME.encode()) >= len(list(holders(self.host))) > 0
+        assert answer.count(NAME.encode()) >= len(list(holders(self.host.now()))) > 0
 
     async def shown(self) -> None:
         assert len(json_line(complete(captured(self.host)()))) > len(self.tokens)
@@ -252,6 +248,19 @@ async def test_a_change_of_one_device_looks_at_no_other_one(tmp_path: Path) -> N
             lines, _ = await least(scene.changed)  # a busy machine may read that answer twice
             found.append(lines)
     assert found[1] - found[0] <= 3 * (sizes[1] - sizes[0]), f"{found[0]} lines, {found[1]} for twice as many"
+
+
+async def test_what_is_shown_is_collected_without_a_look_at_any_device(tmp_path: Path) -> None:
+    found = []
+    for size in (600, 1200):
+        async with serving(tmp_path / str(size), SHAPES[1], size) as scene:
+            await scene.allocated()
+            scene.host.now()  # what has changed is looked at once
+            work = Work()
+            with work.counted():
+                scene.host.now()
+            found.append(work.of_loop)
+    assert found[0] == found[1] < 200, f"{found[0]} lines, {found[1]} for twice as many"
 
 
 REQUESTS = (Scene.listed, Scene.preferred, Scene.allocated, Scene.refused, Scene.prepared, Scene.scraped)

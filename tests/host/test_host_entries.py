@@ -25,7 +25,7 @@ def wrong(host):
     """The problems, once there is a plan: a backend may have one before."""
     if not host.planned:
         return []
-    return [(one.kind, one.subject, one.reason) for one in problems(host).shown if one.kind != "pods"]
+    return [(one.kind, one.subject, one.reason) for one in problems(host.now()).shown if one.kind != "pods"]
 
 
 @pytest.fixture

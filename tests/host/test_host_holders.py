@@ -30,7 +30,7 @@ async def test_each_share_of_a_device_names_its_holder(rig, kubelet):
         await rig.until(lambda: all(held(host).values()) and len(held(host)) == 5)
         assert {held(host)[TOY, token]["pod"] for token in one} == {"pod"}
         assert {held(host)[TOY, token]["container"] for token in two} == {"side"}
-        series = list(holders(host))
+        series = list(holders(host.now()))
         assert len(series) == len(set(series)) <= 4  # a series for a device and container, not for a share
         assert {str(holder) for _, _, holder in series} == {"default/pod/main", "default/other/side"}
 
@@ -42,9 +42,9 @@ async def test_with_of_all_the_container_holds_each_device(rig, kubelet):
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         await rig.until(lambda: held(host) == {(TOY, token): MAIN})
         holder = Holder("default", "pod", "main")
-        assert list(holders(host)) == [(TOY, "d0", holder), (TOY, "d1", holder)]
+        assert list(holders(host.now())) == [(TOY, "d0", holder), (TOY, "d1", holder)]
         kubelet.release("pod")
-        await rig.until(lambda: not list(holders(host)))
+        await rig.until(lambda: not list(holders(host.now())))
 
 
 async def test_a_vanished_device_stays_unhealthy_and_names_its_holder_until_it_is_released(rig, kubelet):

@@ -65,7 +65,7 @@ async def test_the_free_functions_of_a_group_are_unhealthy_while_a_pod_has_one(c
         rows = {row["id"]: row for resource in status(host)["resources"] for row in resource["devices"]}
         assert rows[sibling]["reason"] == IN_USE == "its IOMMU group is in use by another pod"
         assert rows[sibling]["heldBy"] == [{"namespace": "default", "pod": "vm", "container": "main"}]
-        assert not [one for one in problems(host).shown if one.kind == "device"]
+        assert not [one for one in problems(host.now()).shown if one.kind == "device"]
         kubelet.release("vm")
         await both(kubelet)
 

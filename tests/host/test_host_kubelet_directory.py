@@ -126,7 +126,7 @@ async def test_a_directory_without_write_access_is_reported_until_it_is_writable
             message = f"cannot make a socket in {rig.kubelet_dir}: Read-only file system (run devhost as root"
             await rig.until(lambda: message in standing(host).error)
             await rig.until(lambda: message in host.ready()[1])
-            assert [message in problem.reason for problem in problems(host).shown] == [True]
+            assert [message in problem.reason for problem in problems(host.now()).shown] == [True]
         await served(kubelet)
         await rig.until(lambda: standing(host).error == "")
 
@@ -145,7 +145,7 @@ async def test_a_kubelet_that_is_slow_to_answer_is_the_reason_at_once(rig, kubel
         await rig.until(lambda: standing(host).error == message)
         assert standing(host).state is RegistrationState.REGISTERING
         assert host.ready() == (False, f"no list stream yet: {TOY} (registering: {message})")
-        assert [problem.reason for problem in problems(host).shown] == [message]
+        assert [problem.reason for problem in problems(host.now()).shown] == [message]
         gate.open()
         await rig.until(lambda: standing(host).error == "")
         await served(kubelet)

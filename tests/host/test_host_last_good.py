@@ -71,17 +71,17 @@ async def test_a_copy_of_an_earlier_configuration_is_a_problem_until_it_is_repla
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # like a full disk
         try:
             new.replace(rig.config)
-            await rig.until(lambda: problems(host).counts.get("config"))
+            await rig.until(lambda: problems(host.now()).counts.get("config"))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        (problem,) = problems(host).shown
+        (problem,) = problems(host.now()).shown
         assert problem.subject == str(rig.config)
         assert problem.reason.startswith(f"{kept.file} is the copy of an earlier configuration: cannot keep")
         assert [record.fields["reason"] for record in caplog.records] == [problem.reason]
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         await rig.until(lambda: host.ready() == (True, ""))
         host.reload()
-        await rig.until(lambda: not problems(host).shown)
+        await rig.until(lambda: not problems(host.now()).shown)
         assert kept.read().data == rig.config.read_bytes()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from devhost.backend import Device
-from devhost.host.service import GONE
+from devhost.host.shown.now import GONE
 from devhost.host.shown.orphans import OTHER_BACKEND, SHARED_OTHERWISE, UNSERVED
 from devhost.host.shown.problems import problems
 from devhost.host.shown.status import status
@@ -19,7 +19,7 @@ def reasons(host) -> dict[str, str]:
 
 
 def device_problems(host) -> list[tuple[str, str]]:
-    return [(one.subject, one.reason) for one in problems(host).shown if one.kind == "device"]
+    return [(one.subject, one.reason) for one in problems(host.now()).shown if one.kind == "device"]
 
 
 async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -> None:
@@ -52,7 +52,7 @@ async def test_a_vanished_device_is_a_problem_even_if_its_resource_has_no_device
     rig.scripts["toy"].devices = []
     async with rig.running() as host:
         await settled(rig, host, lambda: reasons(host) == dict.fromkeys(("d0", "d1"), GONE))
-        assert problems(host).counts["device"] == 2
+        assert problems(host.now()).counts["device"] == 2
 
 
 async def test_a_resource_that_matches_a_template_may_belong_to_another_plugin(rig, kubelet):
@@ -98,7 +98,7 @@ async def test_a_device_with_some_replicas_listed_is_one_problem(rig, kubelet):
         rig.change("toy", rig.scripts["toy"].devices[:1])
         await rig.until(lambda: GONE in reasons(host).values())
         assert device_problems(host) == [(f"{TOY} d1", GONE)]
-        assert problems(host).counts["device"] == 1
+        assert problems(host.now()).counts["device"] == 1
 
 
 async def test_a_device_that_is_refused_as_unusable_is_not_gone(rig, kubelet):
@@ -109,7 +109,7 @@ async def test_a_device_that_is_refused_as_unusable_is_not_gone(rig, kubelet):
         await settled(rig, host, lambda: "d1" in reasons(host))
         assert "model" in reasons(host)["d1"]
         assert device_problems(host) == []
-        assert problems(host).counts["refused"] == 1
+        assert problems(host.now()).counts["refused"] == 1
 
 
 async def test_no_device_of_a_backend_that_has_not_answered_is_gone(rig, kubelet):
@@ -120,6 +120,6 @@ async def test_no_device_of_a_backend_that_has_not_answered_is_gone(rig, kubelet
 
     rig.scripts["toy"].on_discover = fail
     async with rig.running() as host:
-        await rig.until(lambda: problems(host).counts["backend"] and len(reasons(host)) == 2)
+        await rig.until(lambda: problems(host.now()).counts["backend"] and len(reasons(host)) == 2)
         assert set(reasons(host).values()) == {UNSERVED}
         assert device_problems(host) == []

@@ -13,7 +13,7 @@ import pytest
 
 from devhost.backend import Device
 from devhost.cli.status_report import show
-from devhost.host.shown.problems import problems
+from devhost.host.shown.gauges import scraped
 from devhost.host.shown.status import status
 from devhost.runtime.http import Response
 from devhost.telemetry.document import StatusDocument
@@ -107,14 +107,7 @@ async def answers(page: StatusPage) -> tuple[str, str]:
 
 def counted(host: Any, metrics: Metrics) -> None:
     """Makes metrics report problems and removed devices, as in ``devhost run``."""
-    metrics.name_problems(
-        lambda: (problems(host).counts, [(p.kind, p.subject, p.reason) for p in problems(host).shown]),
-        lambda: [
-            (name, left.reason.text)
-            for name, service in host.services.items()
-            for left in service.removals.recent()
-        ],
-    )
+    metrics.name_scraped(lambda: scraped(host.now(), pods=False))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.happens.__name__)

@@ -29,7 +29,7 @@ def reported(host, name: str = TOY) -> list[str]:
     """The reasons of the resource's problems."""
     return [
         problem.reason
-        for problem in problems(host).shown
+        for problem in problems(host.now()).shown
         if (problem.subject, problem.kind) == (name, "resource")
     ]
 

@@ -64,7 +64,7 @@ async def test_a_pod_with_a_new_file_waits_for_an_entry_that_had_devices(rig, ku
             assert not ready
             assert why.startswith(f"no devices since the new file: {TOY} (until 2")
             assert "`devhost accept`" in why
-            (problem,) = [one for one in problems(host).shown if one.kind == "config"]
+            (problem,) = [one for one in problems(host.now()).shown if one.kind == "config"]
             assert problem.reason in why
             await recorded(rig, tmp_path, OTHER, TOY)
     rig.write(*BOTH)  # as it was
@@ -82,7 +82,7 @@ async def test_an_entry_that_gets_devices_ends_it(rig, kubelet, patient, tmp_pat
         await rig.until(lambda: host.rollout.reason)
         rig.change("toy", devices)
         await rig.until(lambda: host.ready() == (True, ""))
-        assert not [one for one in problems(host).shown if one.kind == "config"]
+        assert not [one for one in problems(host.now()).shown if one.kind == "config"]
 
 
 async def test_it_ends_when_the_patience_is_over(rig, kubelet, patient, tmp_path):

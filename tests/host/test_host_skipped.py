@@ -20,7 +20,7 @@ async def test_installed_backends_are_served_and_others_are_named(rig, kubelet, 
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         assert not_installed(host) == {"gpu": "install the package devhost-gpu"}
-        assert problems(host).shown == []
+        assert problems(host.now()).shown == []
         assert caplog.text.count("backend is not installed") == 1
 
 

@@ -60,7 +60,7 @@ async def test_only_resources_with_the_use_show_the_device_unhealthy(
             name: {device["id"]: device["reason"] for device in one["devices"]} for name, one in shown.items()
         }
         assert reasons == {PLAIN: {"d0": "", "d1": ""}, FAST: {"d0": WHY, "d1": ""}}
-        (problem,) = problems(host).shown
+        (problem,) = problems(host.now()).shown
         assert (problem.subject, problem.reason) == (f"{FAST} d0", WHY)
         (line,) = [one for one in caplog.records if one.getMessage() == "device is unhealthy"]
         assert vars(line)["fields"] == {"resource": FAST, "device": "d0", "reason": WHY}
@@ -111,5 +111,5 @@ async def test_a_reason_is_never_empty_and_has_a_bounded_length(one_use: Any, ku
     ]
     async with one_use.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {PLAIN: 2, FAST: 0})
-        reasons = [one.reason for one in problems(host).shown]
+        reasons = [one.reason for one in problems(host.now()).shown]
         assert sorted(map(len, reasons)) == [len("the backend gives no reason"), MAX_REASON]

@@ -66,7 +66,7 @@ async def test_no_container_gets_a_cordoned_device_and_a_holder_keeps_it(rig, ku
             await kubelet.admit("other", "main", TOY, 1)
         await rig.until(lambda: any(one["holder"] for one in status(host)["resources"][0]["devices"]))
         assert set(reasons(host).values()) == {FAN}
-        assert not any("toy" in one.subject for one in problems(host).shown if one.kind == "device")
+        assert not any("toy" in one.subject for one in problems(host.now()).shown if one.kind == "device")
 
 
 async def test_a_device_that_comes_back_is_never_listed_as_healthy(rig, kubelet, verdicts, tmp_path):
@@ -100,8 +100,8 @@ async def test_a_cordon_is_no_problem_and_another_programs_verdict_is(rig, kubel
     verdicts.put("d0")
     verdicts.put("d1", name="b.json", kind="unhealthy", reason="XID 79", by="dcgm")
     async with rig.running(state_dir=tmp_path / "state") as host:
-        await rig.until(lambda: problems(host).counts["device"] == 1)
-        (problem,) = [one for one in problems(host).shown if one.kind == "device"]
+        await rig.until(lambda: problems(host.now()).counts["device"] == 1)
+        (problem,) = [one for one in problems(host.now()).shown if one.kind == "device"]
         assert (problem.subject, problem.reason) == (f"{TOY} d1", "XID 79 (dcgm)")
         assert reasons(host)["d0"] == f"{FAN}; it is out of the slot"
         rows = [(one["kind"], one["by"], one["reason"], one["devices"]) for one in status(host)["verdicts"]]
@@ -115,15 +115,15 @@ async def test_a_bad_file_and_an_old_cordon_are_problems(rig, kubelet, verdicts,
     rig.write(f"name: {TOY}, backend: toy")
     bad = verdicts.put("d7", name="bad.json")
     async with rig.running(state_dir=tmp_path / "state") as host:
-        await rig.until(lambda: problems(host).counts["verdict"] == 1)
-        (problem,) = [one for one in problems(host).shown if one.kind == "verdict"]
+        await rig.until(lambda: problems(host.now()).counts["verdict"] == 1)
+        (problem,) = [one for one in problems(host.now()).shown if one.kind == "verdict"]
         assert (problem.subject, problem.reason.split(" (")[0]) == (str(bad), "no device is called d7")
         bad.unlink()
         old = verdicts.put("d0", name="old.json")
         since = old.stat().st_mtime - OLD - 60
         os.utime(old, (since, since))
-        await rig.until(lambda: [one for one in problems(host).shown if one.subject == str(old)])
-        (problem,) = [one for one in problems(host).shown if one.kind == "verdict"]
+        await rig.until(lambda: [one for one in problems(host.now()).shown if one.subject == str(old)])
+        (problem,) = [one for one in problems(host.now()).shown if one.kind == "verdict"]
         assert problem.reason == f"{FAN}, for more than 7 days (end it, or cordon it again)"
         assert problem.since == pytest.approx(since, abs=1)
 
@@ -135,7 +135,7 @@ async def test_a_cordoned_device_is_missing_for_expect_with_who_did_it(rig, kube
         file = verdicts.put("toy/d0")
         line = f"1 of 2 devices; d0: {FAN}"
         await rig.until(lambda: unready(status(host)) == [(TOY, line)])
-        assert problems(host).counts["entry"] == 0
+        assert problems(host.now()).counts["entry"] == 0
         file.unlink()
         await rig.until(lambda: not unready(status(host)))
         # without `expect` one healthy device is enough

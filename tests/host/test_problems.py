@@ -22,14 +22,14 @@ def failing_devices(count: int) -> list[Device]:
 
 
 def counted(host) -> dict[str, int]:
-    return {kind: count for kind, count in problems(host).counts.items() if count}
+    return {kind: count for kind, count in problems(host.now()).counts.items() if count}
 
 
 async def test_without_problems_every_kind_counts_zero(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: host.ready()[0] and not host.pod_resources.condition.reason)
-        found = problems(host)
+        found = problems(host.now())
         assert list(found.shown) == []
         assert found.counts == dict.fromkeys(KINDS, 0)
         assert status(host)["problems"] == []
@@ -42,7 +42,7 @@ async def test_a_device_is_one_problem_however_often_it_is_shared(rig, kubelet):
         rig.write(f"name: {TOY}, backend: toy, share: {share}")
         async with rig.running() as host:
             await rig.until(lambda: TOY in host.services and counted(host) == {"device": 1})
-            (problem,) = problems(host).shown
+            (problem,) = problems(host.now()).shown
             assert replace(problem, since=None) == Problem("device", f"{TOY} d1", "port 1 is down")
 
 
@@ -51,7 +51,7 @@ async def test_some_of_ten_thousand_unhealthy_devices_are_named_and_the_rest_cou
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: counted(host).get("device") == 10_000)
-        shown = problems(host).shown
+        shown = problems(host.now()).shown
         assert [problem.subject for problem in shown[:2]] == [f"{TOY} d00000", f"{TOY} d00001"]
         assert shown[NAMED] == Problem("device", TOY, "9980 more devices are unhealthy", count=9980)
         assert len(shown) == NAMED + 1
@@ -68,7 +68,7 @@ async def test_devices_of_many_resources_do_not_hide_other_problems(rig, kubelet
         complaints = "".join(f"  - {{name: a{n}, backend: nobody}}\n" for n in range(40))
         rig.config.write_text(f"version: 1\nresources:\n{complaints}")
         await rig.until(lambda: host.last_reload.complaints)
-        found = problems(host)
+        found = problems(host.now())
         assert len(found.shown) == MOST == len(status(host)["problems"])
         assert found.counts["config"] == len(host.last_reload.complaints) > NAMED
         assert found.shown[NAMED].reason == f"{found.counts['config'] - NAMED} more complaints"
@@ -79,23 +79,13 @@ async def test_devices_of_many_resources_do_not_hide_other_problems(rig, kubelet
 
 
 async def test_problems_beyond_the_limit_are_counted(rig, kubelet):
-    class Six:
-        """The host as if it had six backends like its own."""
-
-        def __getattr__(self, name):
-            return getattr(host, name)
-
-        @property
-        def scanners(self):
-            return {f"toy{n}": host.scanners["toy"] for n in range(6)}
-
     rig.scripts["toy"].devices = failing_devices(1000)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
-        await rig.until(lambda: problems(host).counts["device"] == 1000)
-        scanner, refused = host.scanners["toy"], tuple(RefusedDevice(f"x{n}", "no") for n in range(1000))
-        scanner.condition = replace(scanner.condition, refused=refused)
-        found = problems(Six())
+        await rig.until(lambda: problems(host.now()).counts["device"] == 1000)
+        now, refused = host.now(), tuple(RefusedDevice(f"x{n}", "no") for n in range(1000))
+        toy = replace(now.backends["toy"], condition=replace(now.backends["toy"].condition, refused=refused))
+        found = problems(replace(now, backends={"toy": toy, **{f"toy{n}": toy for n in range(5)}}))
         assert len(found.shown) == MOST
         assert found.counts["refused"] == 6000
         assert sum(one.count for one in found.shown) == sum(found.counts.values()) == 7000
@@ -113,7 +103,7 @@ async def test_a_device_that_a_container_must_not_share_is_no_problem(rig, kubel
                 kept in device["reason"] for one in status(host)["resources"] for device in one["devices"]
             )
         )
-        await rig.until(lambda: [p for p in problems(host).shown if kept in p.reason] == [])
+        await rig.until(lambda: [p for p in problems(host.now()).shown if kept in p.reason] == [])
 
 
 async def test_without_inotify_polled_paths_are_problems_until_inotify_works_again(rig, kubelet, monkeypatch):
@@ -126,7 +116,7 @@ async def test_without_inotify_polled_paths_are_problems_until_inotify_works_aga
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await rig.until(lambda: counted(host) == {"events": 2})
-        shown = problems(host).shown
+        shown = problems(host.now()).shown
         assert {problem.subject for problem in shown} == {str(rig.config), str(host.kubelet.directory)}
         for problem in shown:
             assert "the limit fs.inotify.max_user_instances" in problem.reason

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scraped_series import move
 
 from devhost.backend import Usage
-from devhost.telemetry.metrics import TABLE, Metrics
+from devhost.telemetry.metrics import TABLE, Metrics, Scraped
 
 README = Path(__file__).resolve().parents[2] / "deploy" / "monitoring" / "README.md"
 
@@ -33,12 +33,16 @@ def series() -> dict[str, set[str]]:
     """The labels of every possible series of devhost, by name."""
     metrics = Metrics()
     move(metrics)
-    metrics.name_holders(lambda: [("r", "d", ("n", "p", "c"))])
-    metrics.name_entries(lambda: [("resources[0]", "r", "b", False, 1)])
-    metrics.name_verdicts(lambda: [("cordon", "alice", "fan", 1e9)])
-    metrics.name_config(lambda: "ab12")
-    metrics.name_problems(
-        lambda: ({"backend": 1}, [("backend", "b", "no answer")]), lambda: [("r", "is gone")]
+    metrics.name_scraped(
+        lambda: Scraped(
+            {"backend": 1},
+            [("backend", "b", "no answer")],
+            [("r", "is gone")],
+            [("cordon", "alice", "fan", 1e9)],
+            [("resources[0]", "r", "b", False, 1)],
+            "ab12",
+            held=[("r", "d", ("n", "p", "c"))],
+        )
     )
     metrics.name_usage(used)
     found: dict[str, set[str]] = {"up": set()}

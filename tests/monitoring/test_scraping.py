@@ -13,7 +13,7 @@ import pytest
 import yaml
 from scraper import Ask, needs_prometheus, scraping, until
 
-from devhost.telemetry.metrics import Metrics
+from devhost.telemetry.metrics import Metrics, Scraped
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "deploy" / "monitoring" / "README.md"
@@ -47,7 +47,7 @@ def metrics() -> Metrics:
         ("example.com/r", "one", ("team", "train", "main")),
         ("example.com/r", "two", ("", "", "")),
     ]
-    metrics.name_holders(lambda: held)
+    metrics.name_scraped(lambda: Scraped(held=held))
     return metrics
 
 

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -26,6 +27,7 @@ from devhost.telemetry.metrics import (
     Guess,
     Metrics,
     ObserverFailure,
+    Scraped,
     device_samples,
 )
 from devhost.telemetry.problem_kinds import ProblemKind
@@ -98,9 +100,8 @@ def test_a_resource_has_few_series(state: str, most: int) -> None:
     """So 200 resources have at most 5,000 series when all are in use."""
     metrics = Metrics()
     metrics.begin("backend", "udev")
-    metrics.name_entries(
-        lambda: [(f"resources[{n}]", f"example.com/{n}", "udev", False, 8) for n in range(RESOURCES)]
-    )
+    entries = [(f"resources[{n}]", f"example.com/{n}", "udev", False, 8) for n in range(RESOURCES)]
+    metrics.name_scraped(lambda: Scraped(entries=entries))
     for number in range(RESOURCES):
         name = f"example.com/{number}"
         metrics.begin("resource", name)
@@ -260,11 +261,9 @@ def test_reasons_are_the_same_with_and_without_pod_metrics() -> None:
     for asked in (False, True):
         metrics = Metrics()
         metrics.begin("resource", "a/b")
-        if asked:
-            metrics.name_holders(lambda: ())
-        metrics.name_problems(
-            lambda: ({"device": 1}, [("device", "a/b d0", reason)]), lambda: [("a/b", reason)]
-        )
+        held = () if asked else None
+        wrong = [("device", "a/b d0", reason)]
+        metrics.name_scraped(partial(Scraped, {"device": 1}, wrong, [("a/b", reason)], held=held))
         _devices(metrics, 0, {reason: 1})
         text = asyncio.run(metrics.render()).decode()
         assert text.count(f'reason="{reason}"') == 3
@@ -281,7 +280,7 @@ def test_every_kind_of_problem_exists_at_zero_and_follows_the_problems(
         ("refused", "gpu x", "twice"),
     ]
     left = [("a/b", "the device is gone"), ("a/b", "the device is gone")]
-    metrics.name_problems(lambda: ({"backend": 1, "refused": 2}, wrong), lambda: left)
+    metrics.name_scraped(lambda: Scraped({"backend": 1, "refused": 2}, wrong, left))
     assert _value(metrics, "problems", kind="refused") == 2
     assert _value(metrics, "problems", kind="config") == 0
     assert _value(metrics, "devices_left", resource="a/b", reason="the device is gone") == 2
@@ -302,7 +301,7 @@ def test_every_kind_of_problem_exists_at_zero_and_follows_the_problems(
 def test_each_entry_of_the_file_has_a_series_that_ends_with_it(metrics: Metrics) -> None:
     """This includes an entry without a device, for which there is an alert."""
     entries = [("resources[0]", "a/b", "udev", False, 0), ("resources[1]", "a/{c}", "gpu", True, 7)]
-    metrics.name_entries(lambda: entries)
+    metrics.name_scraped(lambda: Scraped(entries=entries))
     first, second = {"entry": "resources[0]", "optional": "false"}, {"resource": "a/{c}", "optional": "true"}
     assert _value(metrics, "entry_devices", resource="a/b", backend="udev", **first) == 0
     assert _value(metrics, "entry_devices", entry="resources[1]", backend="gpu", **second) == 7
@@ -313,7 +312,7 @@ def test_each_entry_of_the_file_has_a_series_that_ends_with_it(metrics: Metrics)
 
 def test_the_file_in_force_has_a_series_that_ends_with_it(metrics: Metrics) -> None:
     files = ["ab", "cd", ""]
-    metrics.name_config(lambda: files[0])
+    metrics.name_scraped(lambda: Scraped(config=files[0]))
     for expected in ("ab", "cd"):
         assert _value(metrics, "config_info", sha256=expected) == 1
         text = asyncio.run(metrics.render()).decode()
@@ -345,8 +344,7 @@ def test_every_metric_is_documented_as_the_code_has_it() -> None:
 
 
 def test_every_declared_metric_is_scraped_once_and_no_other(metrics: Metrics) -> None:
-    metrics.name_holders(lambda: ())
-    metrics.name_shared(lambda: [("a/b", "d0", "memory", 8, 1)])
+    metrics.name_scraped(lambda: Scraped(shared=[("a/b", "d0", "memory", 8, 1)], held=()))
     names = [metric.name for metric in metrics.collect(used=()) if metric.name.startswith("devhost_")]
     assert names == [f"devhost_{one.name}" for one in TABLE]
 
@@ -404,7 +402,7 @@ def test_holders_are_shown_at_each_scrape_and_end_with_the_container(
         ("a/b", "d1", None),
     ]
     assert "devhost_device_held" not in {metric.name for metric in metrics.collect()}
-    metrics.name_holders(lambda: held)
+    metrics.name_scraped(lambda: Scraped(held=held))
     labels = {"namespace": "default", "pod": "train", "container": "main"}
     assert _value(metrics, "device_held", resource="a/b", device="d0", **labels) == 1
     unknown = dict.fromkeys(labels, "")
@@ -416,7 +414,7 @@ def test_holders_are_shown_at_each_scrape_and_end_with_the_container(
 
 def test_what_claims_use_of_a_device_has_series_only_where_they_share_by_amount(metrics: Metrics) -> None:
     shared = [("a/b", "d0", "memory", 2**33, 2**30), ("a/b", "d0", "cores", 100, 0)]
-    metrics.name_shared(lambda: shared)
+    metrics.name_scraped(lambda: Scraped(shared=shared))
     labels = {"resource": "a/b", "device": "d0"}
     assert _value(metrics, "device_capacity", capacity="memory", **labels) == 2**33
     assert _value(metrics, "device_capacity_used", capacity="memory", **labels) == 2**30
@@ -449,13 +447,13 @@ def test_verdicts_are_counted_by_a_bounded_number_of_authors_and_reasons(metrics
         ("unhealthy", "dcgm", "XID\n79", 9.0),
         ("unhealthy", "dcgm", "XID\n79", 8.0),
     ]
-    metrics.name_verdicts(lambda: given)
+    metrics.name_scraped(lambda: Scraped(verdicts=given))
     alice = {"kind": "cordon", "by": "alice", "reason": "fan replaced"}
     assert _value(metrics, "verdicts", **alice) == 2
     assert _value(metrics, "verdicts_oldest_timestamp_seconds", **alice) == 5.0
     (xid,) = (one for one in samples(metrics) if one.labels.get("by") == "dcgm" and one.value == 8.0)
     assert "\n" not in xid.labels["reason"]
-    metrics.name_verdicts(lambda: [*given, *(("cordon", "carol", f"reason {n}", 1.0) for n in range(1000))])
+    given += [("cordon", "carol", f"reason {n}", 1.0) for n in range(1000)]
     found = [sample for sample in samples(metrics) if sample.name == "devhost_verdicts"]
     assert len(found) == MOST_VERDICTS + 1 and sum(sample.value for sample in found) == 1004
     others = {"kind": "cordon", "by": OTHER_AUTHORS, "reason": OTHER_REASONS}

@@ -182,6 +182,34 @@ class TokenGroup:
     holder: Holder | None
 
 
+@frozen
+class Holding:
+    """What containers have of one resource, at one moment.
+
+    ``forgotten`` are the holders of tokens that the kubelet has forgotten. Of the ``inferred`` tokens the
+    devices are only a conclusion; the ``pending`` ones are about to be allocated.
+    """
+
+    resource: str
+    groups: Sequence[TokenGroup] = ()
+    forgotten: Mapping[str, Holder] = field(default_factory=dict)
+    inferred: frozenset[str] = frozenset()
+    pending: frozenset[str] = frozenset()
+
+    def tokens(self) -> frozenset[str]:
+        """Every token that a container has, or is about to get."""
+        return frozenset(chain.from_iterable(group.tokens for group in self.groups))
+
+    def leased(self) -> dict[str, tuple[Sequence[Key], Holder | None]]:
+        """Every token that a container has, with what it certainly got and its holder."""
+        return {
+            token: (() if token in self.inferred else group.keys, group.holder)
+            for group in self.groups
+            for token in group.tokens
+            if token not in self.pending
+        }
+
+
 class ResourceAllocations:
     """What containers have of one resource."""
 
@@ -203,7 +231,7 @@ class ResourceAllocations:
         self._inferred: set[str] = set()
         self._unshared: dict[str, bool] = {}
         self._vanished: Collection[str] = ()
-        self._groups: Sequence[TokenGroup] | None = None
+        self._now: Holding | None = None
 
     def __contains__(self, token: object) -> bool:
         return token in self.leases
@@ -231,14 +259,6 @@ class ResourceAllocations:
         """
         return () if token in self._inferred else self._devices_of.get(token, ())
 
-    def leased(self) -> dict[str, tuple[Sequence[Key], Holder | None]]:
-        """Every token that a container has, with the result of :meth:`got` and its holder: a copy."""
-        known = self._devices_of
-        held: dict[str, tuple[Sequence[Key], Holder | None]] = {
-            token: (known.get(token, ()), lease.holder) for token, lease in self.leases.held.items()
-        }
-        return held | {token: ((), held[token][1]) for token in self._inferred & held.keys()}
-
     def devices_of(self, token: str) -> frozenset[Key]:
         """The devices that a container has, or is about to get, by this token."""
         devices = set(self._devices_of.get(token, ()))
@@ -254,23 +274,31 @@ class ResourceAllocations:
 
         A pod may have many thousand tokens of the same devices, so most work is done once for all of them.
         """
-        if self._groups is None:
-            found: dict[tuple[int, Holder | None], tuple[list[str], tuple[Key, ...]]] = {}
-            joined: dict[tuple[int, ...], tuple[Key, ...]] = {}
-            for token in self.tokens():
-                keys = self._devices_of.get(token, ())
-                if token in self._reserved:
-                    parts = (keys, *self._reserved[token])
-                    same = tuple(map(id, parts))
-                    if same not in joined:
-                        joined[same] = tuple(dict.fromkeys(chain.from_iterable(parts)))
-                    keys = joined[same]
-                found.setdefault((id(keys), self.leases.holder(token)), ([], keys))[0].append(token)
-            groups = [
-                TokenGroup(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items()
-            ]
-            self._groups = sorted(groups, key=lambda group: min(group.tokens))
-        return self._groups
+        return self.now().groups
+
+    def now(self) -> Holding:
+        """What is held now: the same value until that changes."""
+        if self._now is None:
+            groups = sorted(self._grouped(), key=lambda group: min(group.tokens))
+            pending = frozenset(token for token in self._reserved if token not in self.leases)
+            self._now = Holding(
+                self.resource, groups, self.leases.forgotten(), frozenset(self._inferred), pending
+            )
+        return self._now
+
+    def _grouped(self) -> Iterator[TokenGroup]:
+        found: dict[tuple[int, Holder | None], tuple[list[str], tuple[Key, ...]]] = {}
+        joined: dict[tuple[int, ...], tuple[Key, ...]] = {}
+        for token in self.tokens():
+            keys = self._devices_of.get(token, ())
+            if token in self._reserved:
+                parts = (keys, *self._reserved[token])
+                same = tuple(map(id, parts))
+                if same not in joined:
+                    joined[same] = tuple(dict.fromkeys(chain.from_iterable(parts)))
+                keys = joined[same]
+            found.setdefault((id(keys), self.leases.holder(token)), ([], keys))[0].append(token)
+        return (TokenGroup(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items())
 
     def held(self) -> Iterator[Held]:
         """Each device that is held, once for all tokens of a :class:`TokenGroup`."""
@@ -455,7 +483,7 @@ class ResourceAllocations:
 
     def changed(self, *, replan: bool) -> None:
         """What is held has changed; with ``replan`` the plan may be outdated."""
-        self._groups = None
+        self._now = None
         self.revision += 1
         self.everything.changed_by(self, replan=replan)
 

@@ -36,7 +36,9 @@ class ScanResult:
     """The resources and containers that hold a device, as far as the plan knows them."""
 
     def entries(self) -> EntryOutcomes:
-        return EntryOutcomes(self.settings, self.plan, self.scanners)
+        return EntryOutcomes(
+            self.settings, self.plan, {name: one.now() for name, one in self.scanners.items()}
+        )
 
     def resources(self) -> list[str]:
         """The name of every resource, also of those without devices or without an installed backend."""

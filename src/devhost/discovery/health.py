@@ -213,7 +213,7 @@ class HealthTracker:
 
     def cordon(self, device: str) -> Health:
         """The verdict of those who took a device, by its id, out of service; healthy if it is in service."""
-        return _found(self.cordons, device)
+        return overruled(self.cordons, device)
 
     def particular(self) -> Iterator[str]:
         """The ids of the devices that were unhealthy, or of which something else is known."""
@@ -251,10 +251,10 @@ class HealthTracker:
             reason = f"{absent_paths(missing)}: a pod needed {'them' if missing[1:] else 'it'}"
             return unhealthy(reason, Cause.MISSING)
         probed = self._probed.get(device.id, HEALTHY)
-        return worst(_found(self.reported, device.id), probed) if self.reported else probed
+        return worst(overruled(self.reported, device.id), probed) if self.reported else probed
 
 
-def _found(verdicts: Mapping[str, Health], device: str) -> Health:
+def overruled(verdicts: Mapping[str, Health], device: str) -> Health:
     """The verdict on a device, by its id."""
     own, general = verdicts.get(device, HEALTHY), verdicts.get(ALL, HEALTHY)
     return worst(own, general) if general is not HEALTHY else own

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from devhost.backend import ContainerRequest, Edits, Event, MissingDriver
@@ -23,13 +24,13 @@ from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
-from devhost.backend.model import Device
+from devhost.backend.model import Device, Health
 from devhost.planning.differences import differences
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
-from .health import HealthTracker
+from .health import ALL, HealthTracker, overruled
 from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
 from .timing import NODE, DiscoveryTiming
@@ -74,6 +75,26 @@ class BackendCondition:
             # a new object does not mean that the backend works again: only an answer does
             return replace(self, last_scan=None)
         return BackendCondition(since=time.time(), refused=self.refused, missing_drivers=self.missing_drivers)
+
+
+@frozen
+class BackendNow:
+    """A backend at one moment; ``cordons`` are the devices out of service on purpose."""
+
+    condition: BackendCondition
+    listed: bool
+    devices: Mapping[str, Device]
+    root: Path
+    cordons: Mapping[str, Health] = field(default_factory=dict)
+    event_source_error: str = ""
+
+    def is_cordoned(self, device: str) -> bool:
+        """Whether a device, by its id, is taken out of service."""
+        return device in self.cordons or ALL in self.cordons
+
+    def cordon(self, device: str) -> Health:
+        """The verdict of those who took a device, by its id, out of service; healthy if it is in service."""
+        return overruled(self.cordons, device)
 
 
 class Hooks(Protocol):
@@ -172,6 +193,11 @@ class Scanner:
     def listed(self) -> bool:
         """Whether there is a list of devices, from this scanner or its predecessor."""
         return self._listed or bool(self.devices)
+
+    def now(self) -> BackendNow:
+        """The present state."""
+        root, cordons = self.runner.context.root, self.health.cordons
+        return BackendNow(self.condition, self.listed, self.devices, root, cordons, self.event_source_error)
 
     def concerns(self, event: Event) -> bool:
         """Whether this event concerns the backend."""

@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,18 +27,17 @@ from devhost.runtime import descriptors, rundir
 from devhost.runtime.http import HttpServer, Listen, Route, page, parse_listen, probe
 from devhost.runtime.log import get
 from devhost.runtime.sockets import too_long
-from devhost.runtime.systemd import SystemdNotifier, line
+from devhost.runtime.systemd import SystemdNotifier
 from devhost.runtime.text import duration
 from devhost.runtime.watchdog import Watchdog
 from devhost.telemetry.exposition import CONTENT_TYPE
-from devhost.telemetry.metrics import Entry, Held, Left, Metrics, Used, Wrong
+from devhost.telemetry.metrics import Metrics, Used
 from devhost.telemetry.status import Command, StatusServer
 
 from . import startup_signals
 from .dra_side import access, front_end_class
 from .host import KUBELET_DIRECTORY, Host
-from .shown.entries import place
-from .shown.problems import problems
+from .shown.gauges import scraped, status_line
 from .shown.readiness import Look, rehearsed
 
 if TYPE_CHECKING:
@@ -224,15 +223,7 @@ async def serve(options: Options) -> None:
     probes = _probes(host, turns)
     http = _http(metrics, status_page, probes) if status_page is not None else None
     host.node_condition = _node_condition(host, options, directory, changed)
-    metrics.name_entries(lambda: _entries(host))
-    metrics.name_config(lambda: host.configuration.sha256)
-    metrics.name_problems(lambda: _wrong(host), lambda: _left(host))
-    metrics.name_verdicts(
-        lambda: ((one.kind, one.by, one.reason, one.since) for one in host.verdicts.in_force)
-    )
-    metrics.name_shared(host.dra.shared)
-    if options.pod_metrics:
-        metrics.name_holders(lambda: _held(host))
+    metrics.name_scraped(lambda: scraped(host.now(), pods=options.pod_metrics))
     if options.use_metrics:
         metrics.name_usage(_usage(host))
     status_server = StatusServer(
@@ -253,7 +244,7 @@ async def serve(options: Options) -> None:
         stack.push_async_callback(status_server.stop)
         stack.callback(showing.cancel)
         stack.enter_context(Watchdog())
-        telling = notify.run(lambda: host.planned, lambda: _line(host), host.stopped)
+        telling = notify.run(lambda: host.planned, lambda: status_line(host.now()), host.stopped)
         stack.callback(asyncio.create_task(telling).cancel)
         stack.callback(asyncio.get_running_loop().call_later(STEADY, gc.freeze).cancel)
         if turns is not None:
@@ -402,38 +393,6 @@ def _captured(host: Host) -> Callable[[], StatusDocument]:
     from .shown.status import captured  # 0.2 MB, only when the status is read
 
     return captured(host)
-
-
-def _wrong(host: Host) -> Wrong:
-    found = problems(host)
-    return found.counts, [(problem.kind, problem.subject, problem.reason) for problem in found.shown]
-
-
-def _left(host: Host) -> Iterator[Left]:
-    for name, service in host.services.items():
-        for departed in service.removals.recent():
-            yield name, departed.reason.text
-
-
-def _entries(host: Host) -> Iterator[Entry]:
-    outcomes = host.shortages.outcomes
-    for entry in host.settings.resources:
-        yield place(entry), entry.name, entry.backend, entry.may_be_empty, outcomes.count(entry)
-
-
-def _line(host: Host) -> str:
-    found = problems(host)
-    first = next((f"{problem.subject}: {problem.reason}" for problem in found.shown), "")
-    outcomes = host.shortages.outcomes
-    waiting = (one.backend for one in host.settings.resources if not one.may_be_empty and outcomes.waits(one))
-    return line(len(host.services), sum(found.counts.values()), first, sorted(set(waiting)))
-
-
-def _held(host: Host) -> Iterator[Held]:
-    from .shown.status import holders  # only if metrics name pods
-
-    for resource, device, holder in holders(host):
-        yield resource, device, (holder.namespace, holder.pod, holder.container) if holder else None
 
 
 def _usage(host: Host) -> Callable[[], Awaitable[Iterable[Used]]]:

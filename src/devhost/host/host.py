@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,8 @@ from .replanner import Replanner
 from .service import ServiceParts
 from .services import Services
 from .shown.entries import EntryOutcomes
-from .shown.orphans import Orphans
+from .shown.now import ConfigurationNow, KubeletNow, Now, ObserverNow, PodsNow, VerdictsNow, failing
+from .shown.orphans import Lost, lost, report
 from .shown.publication import Publication
 from .shown.publisher import EventPublisher
 from .shown.readiness import found_by, readiness
@@ -171,8 +173,8 @@ class Host:
         self.self_check = SelfCheck(self.services.sockets, changed, timing=timing.kubelet)
         self.observers = Observers(self.tasks, metrics, changed, timing.discovery)
         self.publisher = EventPublisher(self.observers, self.allocations, self.configuration, self.services)
-        self._shortages = Shortages(settings, self.scanners)
-        self.orphans = Orphans(self.allocations, self.services, self.scanners)
+        self._shortages = Shortages(settings)
+        self._lost = Lost()
         preferred = PreferredAllocation(self.services.inventories, metrics, timing=timing.allocation)
 
         # the files that devhost writes
@@ -404,15 +406,65 @@ class Host:
 
     def ready(self) -> tuple[bool, str]:
         """Whether everything that is wanted is offered to pods; if not, what is not, and why."""
+        return readiness(self.now())
+
+    def now(self) -> Now:
+        """What is true now, to be shown."""
         self.publication.now()
-        return readiness(
+        return self._now()
+
+    def _now(self) -> Now:
+        configuration, kubelet, verdicts, node = (
             self.configuration,
-            self.backends,
-            self.replanner,
-            self.services,
-            self.dra,
-            self.tasks,
-            self.rollout.reason if self.rollout else "",
+            self.kubelet,
+            self.verdicts,
+            self.node_condition,
+        )
+        backends = {name: one.now() for name, one in self.scanners.items()}
+        shortages = self._shortages.now()
+        if not self.planned:
+            shortages = replace(shortages, outcomes=EntryOutcomes(self.settings, None, backends))
+        wrong = node and failing(node.failure, node.since)
+        polled = sorted((path, reason) for path, reason in self.monitors.polled.items() if reason)
+        uevents = self.monitors.uevents_failure
+        return Now(
+            started=self.started,
+            root=self.root,
+            planned=self.planned,
+            generation=configuration.generation,
+            configuration=ConfigurationNow(
+                configuration.file, configuration.sha256, configuration.read_from, configuration.copied
+            ),
+            settings=configuration.settings,
+            last_reload=configuration.last_reload,
+            last_good=failing(self.last_good.outdated, self.last_good.since),
+            rollout=failing(self.rollout.reason, self.rollout.since) if self.rollout else None,
+            plan=self.plan,
+            shortages=shortages,
+            backends=backends,
+            provisioning={name: one.condition for name, one in self.backends.provisioning.items()},
+            released={name: reason for name in backends if (reason := self.backends.releases.reason(name))},
+            labels=dict(self.node_labels.files),
+            refused_plugins=configuration.catalog.refused,
+            resources={name: one.now() for name, one in self.services.items()},
+            holdings={one.resource: one.now() for one in self.allocations.in_use()},
+            held=self.allocations.held(),
+            differences=self.allocations.given.differences,
+            dra=self.dra,
+            kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.failure, kubelet.since)),
+            self_check=failing(self.self_check.failure, self.self_check.since),
+            pod_resources=PodsNow(self.pod_resources.source.socket, self.pod_resources.condition),
+            node=(node.node, wrong) if node and wrong else None,
+            event_sources={**({"uevents": uevents} if uevents else {}), **dict(polled)},
+            verdicts=VerdictsNow(
+                verdicts.directory,
+                verdicts.in_force,
+                verdicts.flaws,
+                tuple(verdicts.forgotten()),
+                verdicts.applied,
+            ),
+            observers=[ObserverNow(one.plugin, one.condition, one.waiting) for one in self.observers],
+            failing=dict(self.tasks.failing),
         )
 
     @property
@@ -444,12 +496,6 @@ class Host:
     def last_reload(self) -> LastReload:
         """The result of the last reading of the configuration."""
         return self.configuration.last_reload
-
-    @property
-    def shortages(self) -> Shortages:
-        """What the file asks for and the node lacks, by the current plan."""
-        self.publication.now()
-        return self._shortages
 
     @property
     def plan(self) -> Plan:
@@ -513,14 +559,16 @@ class Host:
         self.publisher.verdicts(self.verdicts.in_force)
 
     def _show_plan(self, plan: Plan) -> None:
-        self._shortages.follow(self.configuration.settings, plan)
-        self._follow_rollout(self._shortages.outcomes)
+        backends = {name: one.now() for name, one in self.scanners.items()}
+        self._shortages.follow(self.configuration.settings, plan, backends)
+        self._follow_rollout(self._shortages.now().outcomes)
         self.node_labels.offer(plan)
-        self.publisher.backends((name, one.condition) for name, one in self.scanners.items())
+        self.publisher.backends((name, one.condition) for name, one in backends.items())
 
     def _show_changes(self) -> None:
         self.publisher.held()
-        self.orphans.report()
+        before, self._lost = self._lost, lost(self._now()) if self.allocations.held() else Lost()
+        report(before, self._lost)
         self.given.follow()
         self._changed()
 

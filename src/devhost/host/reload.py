@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend.errors import BackendTimeout, ConfigError
 from devhost.backend.files import fingerprint
+from devhost.backend.frozen import frozen
 from devhost.config.last_good import Accepted, LastGood
 from devhost.config.loader import Loaded
 from devhost.config.watcher import ConfigWatch
@@ -28,7 +28,7 @@ from .timing import Timing
 log = get(__name__)
 
 
-@dataclass(slots=True)
+@frozen
 class LastReload:
     """The result of the last reading of the configuration; ``at`` is wall-clock seconds."""
 

@@ -22,8 +22,9 @@ from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
 from .reload import Configuration
-from .service import NONE_REFUSED, ResourceService, ServiceParts, terms
+from .service import ResourceService, ServiceParts, terms
 from .services import Services
+from .shown.now import NONE
 from .shown.publication import Publication
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class Replanner:
                 and entry is not None
                 and (entry.serve is Serve.PLUGIN or self._allocations.of(name).is_held())
             ):
-                reasons = refused.get(entry.index, NONE_REFUSED)
+                reasons = refused.get(entry.index, NONE)
                 service.empty(entry, caused_at, basis[entry.backend], reasons)
             else:
                 self._services.retire(name)
@@ -220,7 +221,7 @@ class Replanner:
                 continue
             backend = self._backends.scanners[entry.backend]
             if (running := self._services.get(name)) is not None:
-                reasons = refused.get(entry.index, NONE_REFUSED)
+                reasons = refused.get(entry.index, NONE)
                 running.update(planned, backend, caused_at, basis[entry.backend], reasons)
             else:
                 service = ResourceService(planned, backend, self._allocations.of(name), self._parts)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import ResourceAllocations
@@ -35,6 +34,7 @@ from devhost.planning.settings import Of, ResourceSettings
 from devhost.telemetry.metrics import Metrics, device_samples
 
 from .shown.device_log import DeviceLog
+from .shown.now import NONE, ResourceNow, why_not_listed
 from .shown.publication import Publication
 from .shown.publisher import EventPublisher
 from .shown.recent_removals import RecentRemovals
@@ -42,15 +42,6 @@ from .timing import Timing
 
 if TYPE_CHECKING:
     from devhost.planning.sides import Listed
-
-GONE = "the device is gone"
-"""Why a device that its backend does not find is no longer listed."""
-
-NOT_GIVEN = Reason("the configuration no longer gives it to this resource")
-"""Why a device that exists is no longer listed."""
-
-NONE_REFUSED: Mapping[str, Reason] = MappingProxyType({})
-"""No device is refused."""
 
 
 @frozen
@@ -127,7 +118,7 @@ class ResourceService:
         )
         self._offers: Sequence[Offer] = ()
         self._units = Units()
-        self._refused: Mapping[str, Reason] = NONE_REFUSED
+        self._refused: Mapping[str, Reason] = NONE
         self._caused_at: float | None = None
         self._planned: PlannedResource | None = None
         """The part of the plan that has taken effect; ``None`` if it has no devices for this resource."""
@@ -165,7 +156,7 @@ class ResourceService:
         scanner: Scanner,
         caused_at: float | None,
         terms: object,
-        refused: Mapping[str, Reason] = NONE_REFUSED,
+        refused: Mapping[str, Reason] = NONE,
     ) -> None:
         """Takes the devices that the plan gives this resource, and by id why it refuses others."""
         if planned is not self._planned or scanner is not self.scanner:
@@ -240,6 +231,23 @@ class ResourceService:
         reason = self.failure or (self._kubelet.failure if state is RegistrationState.WAITING else "")
         return f"{state}: {reason}" if reason else str(state)
 
+    def now(self) -> ResourceNow:
+        """The present state, to be shown."""
+        server = self.registration.server
+        return ResourceNow(
+            self.name,
+            self.entry,
+            self.inventory.snapshot,
+            self.registration.condition,
+            server.streams if server else 0,
+            server.path.name if server else None,
+            self.failure,
+            self.missing(),
+            self._offers,
+            self._refused,
+            self.removals.recent(),
+        )
+
     def listed(self) -> Listed:
         """How many healthy tokens the kubelet knows; unknown while a stream has not sent the newest list."""
         from devhost.planning.sides import Listed  # only where DRA is used
@@ -310,10 +318,6 @@ class ResourceService:
         partly = self.entry.share.of is Of.ALL and not all(self.inventory.snapshot.devices().values())
         self._steady = not (unhealthy or partly or self.entry.healthy_while or bound)
 
-    def offered(self) -> frozenset[str]:
-        """The ids of the devices that the plan gives this resource now."""
-        return frozenset(offer.device.id for offer in self._offers)
-
     def _with_given(self, offers: Sequence[Offer], verdict: Verdict) -> Verdict:
         """The same verdicts, and Unhealthy for a device of which a container has something else.
 
@@ -332,10 +336,9 @@ class ResourceService:
 
     def why_not(self, device: str) -> Reason:
         """Why a device is not offered."""
-        if device not in self.scanner.devices:
-            given = self.inventory.allocations.everything_given
-            return given.reason(self.name, (self.entry.backend, device)) or Reason(GONE)
-        return self._refused.get(device) or NOT_GIVEN
+        differences = self.inventory.allocations.everything_given.differences
+        key = self.entry.backend, device
+        return why_not_listed(self.name, key, self.scanner.devices, differences, self._refused)
 
     def _devices_changed(self, changed: Changes) -> None:
         self._publication.list_changed(partial(self._show_changes, self.entry.backend, changed))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from typing import Literal, get_args
@@ -83,8 +84,8 @@ class Guess(StrEnum):
 
 Held = tuple[str, str, tuple[str, str, str] | None]
 """A resource, one of its devices, and the container that holds it: namespace, pod and name, if known."""
-Wrong = tuple[Mapping[ProblemKind, int], Iterable[tuple[str, str, str]]]
-"""The number of problems by kind; and kind, subject and reason of each that is named."""
+Wrong = tuple[str, str, str]
+"""A problem: its kind, its subject and its reason."""
 Left = tuple[str, str]
 """The resource that a device left, and the reason."""
 Given = tuple[str, str, str, float]
@@ -96,6 +97,24 @@ Entry = tuple[str, str, str, bool, int]
 
 Shared = tuple[str, str, str, int, int]
 """A resource, one of its devices, a capacity that claims share by amount, how much there is, and is used."""
+
+
+@frozen
+class Scraped:
+    """What is collected for each scrape. ``counts`` has every problem, ``wrong`` only those that are named.
+
+    ``config`` is the SHA-256 of the file in force; empty for none. Without ``held``, no metric names pods.
+    """
+
+    counts: Mapping[ProblemKind, int] = field(default_factory=dict)
+    wrong: Iterable[Wrong] = ()
+    left: Iterable[Left] = ()
+    verdicts: Iterable[Given] = ()
+    entries: Iterable[Entry] = ()
+    config: str = ""
+    shared: Iterable[Shared] = ()
+    held: Iterable[Held] | None = None
+
 
 Owner = Literal["resource", "prepared", "backend", "labels", "observer", "driver"]
 """What series belong to: its name is their first label, and they end with it. ``prepared`` is a resource for
@@ -533,14 +552,8 @@ class Metrics:
         """The further labels of what :meth:`show` was called with last, by metric and owner."""
         self._start(None)
         self.set("build_info", __version__, to=1)
-        self._wrong: Callable[[], Wrong] = lambda: ({}, ())
-        self._left: Callable[[], Iterable[Left]] = lambda: ()
-        self._entries: Callable[[], Iterable[Entry]] = lambda: ()
-        self._verdicts: Callable[[], Iterable[Given]] = lambda: ()
-        self._shared: Callable[[], Iterable[Shared]] = lambda: ()
-        self._held: Callable[[], Iterable[Held]] | None = None
+        self._scraped: Callable[[], Scraped] = Scraped
         self._used: Callable[[], Awaitable[Iterable[Used]]] | None = None
-        self._config: Callable[[], str] = str
 
     def begin(self, owner: Owner, name: str) -> None:
         """An owner of series exists from now on. If it is known, its series stay as they are."""
@@ -589,33 +602,13 @@ class Metrics:
         owner = _OWNER[metric]
         return owner is None or labels[0] in self._owners[owner]
 
-    def name_holders(self, held: Callable[[], Iterable[Held]]) -> None:
-        """Adds the metric of who holds which device, each pair once, with the names of pods."""
-        self._held = held
+    def name_scraped(self, scraped: Callable[[], Scraped]) -> None:
+        """Adds the metrics of what ``scraped`` returns at each scrape."""
+        self._scraped = scraped
 
     def name_usage(self, used: Callable[[], Awaitable[Iterable[Used]]]) -> None:
         """Adds the metrics of how much of the devices is in use, as returned at each scrape."""
         self._used = used
-
-    def name_entries(self, listed: Callable[[], Iterable[Entry]]) -> None:
-        """Adds the metric of the number of devices of each entry of the configuration."""
-        self._entries = listed
-
-    def name_verdicts(self, given: Callable[[], Iterable[Given]]) -> None:
-        """Adds the metrics of verdicts in force."""
-        self._verdicts = given
-
-    def name_shared(self, shared: Callable[[], Iterable[Shared]]) -> None:
-        """Adds the metrics of devices that claims share by amount, if there are any."""
-        self._shared = shared
-
-    def name_config(self, sha256: Callable[[], str]) -> None:
-        """Adds the metric of the file in force, by its SHA-256; empty for none."""
-        self._config = sha256
-
-    def name_problems(self, wrong: Callable[[], Wrong], left: Callable[[], Iterable[Left]]) -> None:
-        """Adds the metrics of problems and of devices that left recently, as returned at each scrape."""
-        self._wrong, self._left = wrong, left
 
     def collect(self, used: Iterable[Used] | None = None) -> Iterator[Metric]:
         """Every metric there is, in the order of a scrape.
@@ -634,31 +627,29 @@ class Metrics:
                 yield Gathered(f"devhost_{one.name}", one.help, one.labels, scraped[one.name])
 
     def _scrape(self) -> Iterator[tuple[str, Iterable[tuple[Sequence[str], float]]]]:
-        counts, named = self._wrong()
-        yield "problems", (((kind,), counts.get(kind, 0)) for kind in get_args(ProblemKind))
+        now = self._scraped()
+        yield "problems", (((kind,), now.counts.get(kind, 0)) for kind in get_args(ProblemKind))
         # a series must not occur twice
-        infos = dict.fromkeys((kind, subject, printable(reason)) for kind, subject, reason in named)
+        infos = dict.fromkeys((kind, subject, printable(reason)) for kind, subject, reason in now.wrong)
         yield "problem_info", ((info, 1) for info in infos)
-        given = _by_author_and_reason(self._verdicts())
+        given = _by_author_and_reason(now.verdicts)
         yield "verdicts", ((labels, len(since)) for labels, since in given.items())
         yield "verdicts_oldest_timestamp_seconds", ((labels, min(since)) for labels, since in given.items())
-        yield "devices_left", Counter((name, printable(reason)) for name, reason in self._left()).items()
+        yield "devices_left", Counter((name, printable(reason)) for name, reason in now.left).items()
         yield (
             "entry_devices",
             (
                 ((place, name, backend, "true" if optional else "false"), devices)
-                for place, name, backend, optional, devices in self._entries()
+                for place, name, backend, optional, devices in now.entries
             ),
         )
-        yield "config_info", (((sha256,), 1) for sha256 in filter(None, [self._config()]))
-        if shared := list(self._shared()):
+        yield "config_info", (((sha256,), 1) for sha256 in filter(None, [now.config]))
+        if shared := list(now.shared):
             yield "device_capacity", (((*names, name), size) for *names, name, size, _ in shared)
             yield "device_capacity_used", (((*names, name), used) for *names, name, _, used in shared)
-        if self._held is not None:
-            yield (
-                "device_held",
-                (((name, device, *(holder or ("", "", ""))), 1) for name, device, holder in self._held()),
-            )
+        if now.held is not None:
+            held = (((name, device, *(holder or ("", "", ""))), 1) for name, device, holder in now.held)
+            yield "device_held", held
 
     async def render(self) -> bytes:
         """Every series in the format of :data:`.exposition.CONTENT_TYPE`."""

@@ -17,7 +17,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
-from devhost.discovery.scanner import BackendState, Scanner
+from devhost.discovery.scanner import BackendNow, BackendState
 from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
@@ -83,14 +83,14 @@ class EntryOutcomes:
         self,
         settings: Settings,
         plan: Plan | None,
-        scanners: Mapping[str, Scanner],
+        backends: Mapping[str, BackendNow],
         *,
         comparisons: int | None = None,
         before: EntryOutcomes | None = None,
     ) -> None:
         self._settings = settings
         self._plan = plan
-        self._scanners = scanners
+        self._backends = backends
         self._comparisons = comparisons
         self._served = plan.served() if plan else {}
         self._counts = {index: sum(one.size for one in served) for index, served in self._served.items()}
@@ -102,8 +102,8 @@ class EntryOutcomes:
 
     def waits(self, entry: ResourceSettings) -> bool:
         """Whether the entry's backend has not listed its devices yet."""
-        scanner = self._scanners.get(entry.backend)
-        return self._plan is None or scanner is None or not scanner.listed
+        backend = self._backends.get(entry.backend)
+        return self._plan is None or backend is None or not backend.listed
 
     def all(self) -> Sequence[EntryOutcome]:
         """Every entry, in the order of the file."""
@@ -126,7 +126,7 @@ class EntryOutcomes:
     def _remark(self, entry: ResourceSettings) -> str:
         if not self.count(entry):
             return ""
-        lacking = self._lacking(self._scanners[entry.backend], entry)
+        lacking = self._lacking(self._backends[entry.backend], entry)
         return "; ".join((*_without_driver(lacking), *filter(None, [self._missed_by(entry)])))
 
     def described(self) -> list[EntryStatus]:
@@ -150,15 +150,15 @@ class EntryOutcomes:
         return EntryOutcome(entry, 0, (), state, f"0 devices; {reason.text}", reason.held_by)
 
     def _why(self, entry: ResourceSettings, refused: Sequence[Refusal]) -> tuple[EntryState, Reason]:
-        scanner = self._scanners.get(entry.backend)
-        degraded = scanner is not None and scanner.condition.state is BackendState.DEGRADED
+        backend = self._backends.get(entry.backend)
+        degraded = backend is not None and backend.condition.state is BackendState.DEGRADED
         waits = self.waits(entry)
-        if scanner is None or (waits and not degraded):
+        if backend is None or (waits and not degraded):
             return EntryState.WAITING, Reason("the backend has not answered yet")
         if degraded:
             state = EntryState.WAITING if waits else EntryState.NONE
-            return state, Reason(f"the backend is degraded: {scanner.condition.reason}")
-        lacking = self._lacking(scanner, entry)
+            return state, Reason(f"the backend is degraded: {backend.condition.reason}")
+        lacking = self._lacking(backend, entry)
         # hardware without its driver may also be a withheld device: this reason includes the fix
         if lacking and all(one.kind is RefusalKind.WITHHELD for one in refused):
             more = f" and {len(lacking) - 1} more without a driver" if len(lacking) > 1 else ""
@@ -168,11 +168,11 @@ class EntryOutcomes:
         if refused:
             return EntryState.NONE, _refused(refused, self._settings)
         state = EntryState.ABSENT if entry.may_be_empty else EntryState.NONE
-        return state, Reason(self._nearest(entry, scanner.devices))
+        return state, Reason(self._nearest(entry, backend.devices))
 
-    def _lacking(self, scanner: Scanner, entry: ResourceSettings) -> list[MissingDriver]:
+    def _lacking(self, backend: BackendNow, entry: ResourceSettings) -> list[MissingDriver]:
         """The hardware that would be devices of an entry with its driver."""
-        known = scanner.condition.missing_drivers
+        known = backend.condition.missing_drivers
         return [one for one in known if one.makes_device and wanted(one, [entry])]
 
     def _unexpected(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> Reason:
@@ -182,8 +182,8 @@ class EntryOutcomes:
             return Reason("")
         if entry.exceeds(count):
             return Reason(wrong)
-        scanner = self._scanners[entry.backend]
-        lacking = self._lacking(scanner, entry)
+        backend = self._backends[entry.backend]
+        lacking = self._lacking(backend, entry)
         found = [wrong, *_without_driver(lacking)]
         held: tuple[AnyHolder, ...] = ()
         if refused:
@@ -196,15 +196,15 @@ class EntryOutcomes:
 
     def _cordoned(self, entry: ResourceSettings, count: int) -> str:
         """What is wrong with the number of devices without those that are cordoned, and who did that."""
-        health = self._scanners[entry.backend].health
-        if not (entry.expect and health.cordons):
+        backend = self._backends[entry.backend]
+        if not (entry.expect and backend.cordons):
             return ""
         offers = (offer for one in self._served[entry.index] for offer in one.offers)
-        found = [offer for offer in offers if health.is_cordoned(offer.device.id)]
+        found = [offer for offer in offers if backend.is_cordoned(offer.device.id)]
         cordoned = sorted((offer.device.id for offer in found), key=natural)
         if not cordoned or not (wrong := entry.unexpected(count - len({offer.unit for offer in found}))):
             return ""
-        named = [f"{device}: {health.cordon(device).reason}" for device in cordoned[:NAMED]]
+        named = [f"{device}: {backend.cordon(device).reason}" for device in cordoned[:NAMED]]
         return "; ".join((wrong, *named, *_rest(len(cordoned) - len(named), "more cordoned device")))
 
     def _moves(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> bool:
@@ -214,9 +214,9 @@ class EntryOutcomes:
 
     def _missed_by(self, entry: ResourceSettings) -> str:
         """The devices that an entry with devices just misses and that no entry takes."""
-        scanner = self._scanners[entry.backend]
+        backend = self._backends[entry.backend]
         assert self._plan is not None  # it has devices
-        if len(scanner.devices) * len(entry.where) > MAX_COMPARISONS:
+        if len(backend.devices) * len(entry.where) > MAX_COMPARISONS:
             return ""
         if self._taken is None:
             offered = [
@@ -231,7 +231,7 @@ class EntryOutcomes:
         taken, claims = self._taken
         free = (
             one
-            for one in scanner.devices.values()
+            for one in backend.devices.values()
             if (entry.backend, one.id) not in taken and one.claims.isdisjoint(claims) and not one.withheld
         )
         return near_misses(entry.where, free)
@@ -241,7 +241,7 @@ class EntryOutcomes:
         terms = (term for block in entry.where for term in block.terms)
         texts = (one for term in terms for one in term.patterns if isinstance(one, Text) and not one.is_glob)
         found = (
-            dead_link(self._scanners[entry.backend].runner.context.root, one.pattern)
+            dead_link(self._backends[entry.backend].root, one.pattern)
             for one in texts
             if one.pattern.startswith("/dev/")
         )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import field
 
-from devhost.allocation.allocations import Allocations
 from devhost.allocation.inventory import FORGOTTEN
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID, Holder
-from devhost.discovery.scanner import Scanner
-from devhost.host.service import GONE, ResourceService
+from devhost.discovery.scanner import BackendNow
 from devhost.planning.claims import Key, Reason
 from devhost.planning.tokens import DeviceIds, is_former, represents_all, unit_of
 from devhost.runtime.log import get
+
+from .now import GONE, Now, ResourceNow, why_not_listed
 
 log = get(__name__)
 
@@ -40,149 +41,154 @@ class Orphan:
     missing: tuple[str, ...] = ()
 
 
-class Orphans:
-    """Finds orphaned allocations, and logs each device once that is gone while a container holds it."""
-
-    def __init__(
-        self,
-        allocations: Allocations,
-        services: Mapping[str, ResourceService],
-        scanners: Mapping[str, Scanner],
-    ) -> None:
-        self._allocations = allocations
-        self._services = services
-        self._scanners = scanners
-        self._reported: frozenset[tuple[str, str]] = frozenset()
-        self._forgotten: Mapping[tuple[str, str], Holder] = {}
-
-    def found(self) -> Iterator[Orphan]:
-        """All orphaned allocations, by resource and token."""
-        for held in self._allocations.in_use():
-            service = self._services.get(held.resource)
-            listed = service.inventory.snapshot.entries if service else {}
-            missed = sorted(held.tokens() - listed.keys())
-            if not missed:
-                continue
-            gone, why = self._gone(held.resource), self._why(service)
-            for token in missed:
-                keys = sorted(held.devices_of(token))
-                missing = gone(token, keys)
-                there = [key for key in keys if key[1] not in missing]
-                yield Orphan(
-                    held.resource,
-                    token,
-                    tuple(dict.fromkeys(device for _, device in keys)),
-                    held.leases.holder(token),
-                    Reason(GONE) if missing and not there else why(token, there),
-                    missing,
-                )
-
-    def missing(self) -> dict[str, dict[str, str]]:
-        """By resource, the devices that containers hold and that do not exist, with the reason."""
-        found: dict[str, dict[str, str]] = {}
-        for one in self.found():
-            for device in one.missing:
-                found.setdefault(one.resource, {})[device] = GONE
-        return found
-
-    def forgotten(self) -> dict[tuple[str, str], Holder]:
-        """The containers whose allocations the kubelet has forgotten, by resource and token."""
-        return {
-            (held.resource, token): holder
-            for held in self._allocations.in_use()
-            for token, holder in sorted(held.leases.forgotten().items())
-        }
-
-    def report(self) -> None:
-        """Logs what has gone or was forgotten since the last call."""
-        self._report_forgotten()
-        gone = [(name, device) for name, devices in self.missing().items() for device in devices]
-        new = [one for one in gone if one not in self._reported]
-        for resource, device in new[:NAMED]:
-            log.warning(
-                "a container holds a device that no longer exists",
-                resource=resource,
-                device=device,
-                reason=GONE,
-            )
-        if len(new) > NAMED:
-            log.warning("containers hold more devices that no longer exist", devices=len(new) - NAMED)
-        self._reported = frozenset(gone)
-
-    def _report_forgotten(self) -> None:
-        forgotten, before = self.forgotten(), self._forgotten
-        self._forgotten = forgotten
-        new = [one for one in forgotten if one not in before]
-        for resource, token in new[:NAMED]:
-            log.warning(
-                "the kubelet has forgotten an allocation",
-                resource=resource,
-                device=token,
-                holder=str(forgotten[resource, token]),
-                reason=FORGOTTEN,
-            )
-        if len(new) > NAMED:
-            log.warning("the kubelet has forgotten more allocations", devices=len(new) - NAMED)
-        over = [one for one in before if one not in forgotten]
-        for resource, token in over[:NAMED]:
-            log.info("a forgotten allocation has ended", resource=resource, device=token)
-        if len(over) > NAMED:
-            log.info("more forgotten allocations have ended", devices=len(over) - NAMED)
-
-    def _gone(self, resource: str) -> Callable[[str, Collection[Key]], tuple[str, ...]]:
-        """A function that returns the devices of a token that certainly no longer exist.
-
-        For a token whose device has not been found since devhost started, this is certain only if an entry
-        has exactly the resource's name: a resource that matches a name template may belong to another plugin.
-        For a truncated id it is never certain: every device would have to be compared.
-        """
-        found = {name: _Present(one) for name, one in self._scanners.items() if one.listed}
-        entries = [entry for entry in self._allocations.entries(resource) if entry.name == resource]
-        own = [found.get(entry.backend) for entry in entries]
-
-        def gone(token: str, keys: Collection[Key]) -> tuple[str, ...]:
-            if keys:
-                lost = [device for name, device in keys if name in found and not found[name].has(device)]
-                return tuple(dict.fromkeys(lost))
-            unit = unit_of(token)
-            if not own or represents_all(token) or len(token) == MAX_DEVICE_ID:
-                return ()
-            there = any(one is None or one.has(unit) or one.known.named(token) for one in own)
-            return () if there else (unit,)
-
-        return gone
-
-    def _why(self, service: ResourceService | None) -> Callable[[str, Collection[Key]], Reason]:
-        """A function that returns why existing devices are not in the list of a resource."""
-        offered = service.offered() if service else frozenset()
-
-        def why(token: str, keys: Collection[Key]) -> Reason:
-            if service is None:
-                return Reason(UNSERVED)
-            own = [device for name, device in keys if name == service.entry.backend]
-            if keys and not own:
-                return Reason(OTHER_BACKEND)
-            scanner = self._scanners[service.entry.backend]
-            refused = {one.device: one.reason for one in scanner.condition.refused}
-            if reason := next((refused[device] for device in own if device in refused), ""):
-                return Reason(reason)
-            devices = scanner.devices
-            if any(device in devices and is_former(token, devices[device]) for device in own):
-                return Reason(FORMER_ID)
-            return next(
-                (service.why_not(device) for device in own if device not in offered), Reason(SHARED_OTHERWISE)
+def orphans(now: Now) -> Iterator[Orphan]:
+    """All orphaned allocations, by resource and token."""
+    for name, holding in now.holdings.items():
+        resource = now.resources.get(name)
+        listed = resource.snapshot.entries if resource else {}
+        missed = holding.tokens() - listed.keys()
+        if not missed:
+            continue
+        gone, why = _gone(now, name), _why(now, resource)
+        groups = {token: group for group in holding.groups for token in missed.intersection(group.tokens)}
+        for token, group in sorted(groups.items()):
+            keys = sorted(set(group.keys))
+            missing = gone(token, keys)
+            there = [key for key in keys if key[1] not in missing]
+            yield Orphan(
+                name,
+                token,
+                tuple(dict.fromkeys(device for _, device in keys)),
+                group.holder,
+                Reason(GONE) if missing and not there else why(token, there),
+                missing,
             )
 
-        return why
+
+def missing(now: Now) -> dict[str, dict[str, str]]:
+    """By resource, the devices that containers hold and that do not exist, with the reason."""
+    found: dict[str, dict[str, str]] = {}
+    for one in orphans(now):
+        for device in one.missing:
+            found.setdefault(one.resource, {})[device] = GONE
+    return found
+
+
+def forgotten(now: Now) -> dict[tuple[str, str], Holder]:
+    """The containers whose allocations the kubelet has forgotten, by resource and token."""
+    return {
+        (name, token): holder
+        for name, holding in now.holdings.items()
+        for token, holder in sorted(holding.forgotten.items())
+    }
+
+
+def _gone(now: Now, resource: str) -> Callable[[str, Collection[Key]], tuple[str, ...]]:
+    """A function that returns the devices of a token that certainly no longer exist.
+
+    For a token whose device has not been found since devhost started, this is certain only if an entry
+    has exactly the resource's name: a resource that matches a name template may belong to another plugin.
+    For a truncated id it is never certain: every device would have to be compared.
+    """
+    found = {name: _Present(one) for name, one in now.backends.items() if one.listed}
+    own = [found.get(entry.backend) for entry in now.settings.resources if entry.name == resource]
+
+    def gone(token: str, keys: Collection[Key]) -> tuple[str, ...]:
+        if keys:
+            lost = [device for name, device in keys if name in found and not found[name].has(device)]
+            return tuple(dict.fromkeys(lost))
+        unit = unit_of(token)
+        if not own or represents_all(token) or len(token) == MAX_DEVICE_ID:
+            return ()
+        there = any(one is None or one.has(unit) or one.known.named(token) for one in own)
+        return () if there else (unit,)
+
+    return gone
+
+
+def _why(now: Now, resource: ResourceNow | None) -> Callable[[str, Collection[Key]], Reason]:
+    """A function that returns why existing devices are not in the list of a resource."""
+    offered = frozenset(offer.device.id for offer in resource.offers) if resource else frozenset()
+
+    def why(token: str, keys: Collection[Key]) -> Reason:
+        if resource is None:
+            return Reason(UNSERVED)
+        own = [key for key in keys if key[0] == resource.entry.backend]
+        if keys and not own:
+            return Reason(OTHER_BACKEND)
+        backend = now.backends[resource.entry.backend]
+        devices, refused = backend.devices, {one.device: one.reason for one in backend.condition.refused}
+        if reason := next((refused[device] for _, device in own if device in refused), ""):
+            return Reason(reason)
+        if any(device in devices and is_former(token, devices[device]) for _, device in own):
+            return Reason(FORMER_ID)
+        return next(
+            (
+                why_not_listed(resource.name, key, devices, now.differences, resource.refused)
+                for key in own
+                if key[1] not in offered
+            ),
+            Reason(SHARED_OTHERWISE),
+        )
+
+    return why
+
+
+@frozen
+class Lost:
+    """What containers hold that is gone, by resource and device, and what the kubelet has forgotten."""
+
+    gone: Sequence[tuple[str, str]] = ()
+    forgotten: Mapping[tuple[str, str], Holder] = field(default_factory=dict)
+
+
+def lost(now: Now) -> Lost:
+    """What containers hold and cannot use, or may have lost."""
+    gone = ((name, device) for name, devices in missing(now).items() for device in devices)
+    return Lost(tuple(gone), forgotten(now))
+
+
+def report(before: Lost, now: Lost) -> None:
+    """Logs what has gone or was forgotten since."""
+    _report_forgotten(before.forgotten, now.forgotten)
+    known = frozenset(before.gone)
+    new = [one for one in now.gone if one not in known]
+    for resource, device in new[:NAMED]:
+        log.warning(
+            "a container holds a device that no longer exists", resource=resource, device=device, reason=GONE
+        )
+    if len(new) > NAMED:
+        log.warning("containers hold more devices that no longer exist", devices=len(new) - NAMED)
+
+
+def _report_forgotten(
+    before: Mapping[tuple[str, str], Holder], forgotten: Mapping[tuple[str, str], Holder]
+) -> None:
+    new = [one for one in forgotten if one not in before]
+    for resource, token in new[:NAMED]:
+        log.warning(
+            "the kubelet has forgotten an allocation",
+            resource=resource,
+            device=token,
+            holder=str(forgotten[resource, token]),
+            reason=FORGOTTEN,
+        )
+    if len(new) > NAMED:
+        log.warning("the kubelet has forgotten more allocations", devices=len(new) - NAMED)
+    over = [one for one in before if one not in forgotten]
+    for resource, token in over[:NAMED]:
+        log.info("a forgotten allocation has ended", resource=resource, device=token)
+    if len(over) > NAMED:
+        log.info("more forgotten allocations have ended", devices=len(over) - NAMED)
 
 
 class _Present:
     """The devices that a backend reports now, including unusable ones."""
 
-    def __init__(self, scanner: Scanner) -> None:
-        self.devices = scanner.devices
+    def __init__(self, backend: BackendNow) -> None:
+        self.devices = backend.devices
         self.known = DeviceIds(self.devices)
-        self._refused = {one.device for one in scanner.condition.refused}
+        self._refused = {one.device for one in backend.condition.refused}
 
     def has(self, device: str) -> bool:
         return device in self.devices or device in self._refused

@@ -18,12 +18,13 @@ from devhost.backend.model import AnyHolder
 from devhost.discovery.observers import ObserverState
 from devhost.discovery.provisioning import ProvisioningState
 from devhost.discovery.scanner import BackendState
-from devhost.host.host import Host
 from devhost.planning.claims import users
 from devhost.runtime.log import printable
 from devhost.telemetry.problem_kinds import ProblemKind
 
 from .entries import EntryState
+from .now import Now
+from .orphans import forgotten, missing
 from .shortages import refusal_reason
 
 T = TypeVar("T")
@@ -66,32 +67,31 @@ class Problems:
     counts: Mapping[ProblemKind, int]
 
 
-def problems(host: Host) -> Problems:
+def problems(now: Now) -> Problems:
     """What is wrong now."""
-    host.publication.now()
     devices = [
-        problem for name, found in _unhealthy(host) for problem in _first(found, NAMED, name, MORE_UNHEALTHY)
+        problem for name, found in _unhealthy(now) for problem in _first(found, NAMED, name, MORE_UNHEALTHY)
     ]
     others = [
-        *_config(host),
-        *_kubelet(host),
-        *_resources(host),
-        *_dra(host),
-        *_node(host),
-        *_allocations(host),
-        *_plugins(host),
-        *_backends(host),
-        *_drivers(host),
-        *_entries(host),
-        *_plan(host),
-        *_events(host),
-        *_refused(host),
-        *_verdicts(host),
-        *_provisioning(host),
-        *_labels(host),
-        *_observers(host),
-        *_pods(host),
-        *_tasks(host),
+        *_config(now),
+        *_kubelet(now),
+        *_resources(now),
+        *_dra(now),
+        *_node(now),
+        *_allocations(now),
+        *_plugins(now),
+        *_backends(now),
+        *_drivers(now),
+        *_entries(now),
+        *_plan(now),
+        *_events(now),
+        *_refused(now),
+        *_verdicts(now),
+        *_provisioning(now),
+        *_labels(now),
+        *_observers(now),
+        *_pods(now),
+        *_tasks(now),
     ]
     counts = Counter(dict.fromkeys(KINDS, 0))
     for problem in (*others, *devices):
@@ -109,77 +109,71 @@ def _printable(problem: Problem) -> Problem:
     return replace(problem, subject=printable(problem.subject), reason=printable(problem.reason))
 
 
-def _config(host: Host) -> list[Problem]:
-    last, file = host.last_reload, str(host.configuration.file)
+def _config(now: Now) -> list[Problem]:
+    last, file = now.last_reload, str(now.configuration.file)
     found = [Problem("config", file, complaint, last.at) for complaint in last.complaints]
-    copy = host.last_good
-    outdated = [Problem("config", file, copy.outdated, copy.since)] if copy.outdated else []
-    rollout = host.rollout
-    waiting = [Problem("config", file, rollout.reason, rollout.since)] if rollout and rollout.reason else []
-    return [*_first(found, NAMED, file, "more complaints"), *outdated, *waiting]
+    others = [Problem("config", file, *one) for one in (now.last_good, now.rollout) if one]
+    return [*_first(found, NAMED, file, "more complaints"), *others]
 
 
-def _kubelet(host: Host) -> Iterator[Problem]:
-    if host.kubelet.failure:
-        yield Problem("kubelet", str(host.kubelet.directory), host.kubelet.failure, host.kubelet.since)
-    elif host.self_check.failure:
-        own = host.self_check
-        yield Problem("kubelet", str(host.kubelet.directory), own.failure, own.since)
+def _kubelet(now: Now) -> Iterator[Problem]:
+    if wrong := now.kubelet.failure or now.self_check:
+        yield Problem("kubelet", str(now.kubelet.directory), *wrong)
 
 
-def _resources(host: Host) -> list[Problem]:
+def _resources(now: Now) -> list[Problem]:
     found = []
-    for name, service in _sorted(host.services):
-        if failure := service.failure:
-            condition = service.registration.condition
-            since = condition.since if failure == condition.error else None
+    for name, resource in _sorted(now.resources):
+        if failure := resource.failure:
+            since = resource.condition.since if failure == resource.condition.error else None
             found.append(Problem("resource", name, failure, since))
     return _first(found, NAMED, "", "more resources are not served")
 
 
-def _dra(host: Host) -> list[Problem]:
-    found = [Problem("dra", subject, reason) for subject, reason in host.dra.faults()]
+def _dra(now: Now) -> list[Problem]:
+    found = [Problem("dra", subject, reason) for subject, reason in now.dra.faults()]
     found += [
         Problem("dra", one.resource, one.stuck, one.since, held_by=one.held_by)
-        for one in host.dra.moves()
+        for one in now.dra.moves()
         if one.stuck
     ]
     return _first(found, NAMED, "", "more problems of DRA")
 
 
-def _node(host: Host) -> Iterator[Problem]:
-    if (condition := host.node_condition) is not None and condition.failure:
-        yield Problem("node", condition.node, condition.failure, condition.since)
+def _node(now: Now) -> Iterator[Problem]:
+    if now.node is not None:
+        name, wrong = now.node
+        yield Problem("node", name, *wrong)
 
 
-def _allocations(host: Host) -> list[Problem]:
+def _allocations(now: Now) -> list[Problem]:
     found = [
         Problem("allocation", f"{resource} {token}", FORGOTTEN, held_by=(holder,))
-        for (resource, token), holder in host.orphans.forgotten().items()
+        for (resource, token), holder in forgotten(now).items()
     ]
     return _first(found, NAMED, "", "more allocations are forgotten")
 
 
-def _unhealthy(host: Host) -> Iterator[tuple[str, list[Problem]]]:
+def _unhealthy(now: Now) -> Iterator[tuple[str, list[Problem]]]:
     """By resource: unhealthy devices, and missing devices that a container holds."""
-    missing = host.orphans.missing()
+    absent = missing(now)
     given: dict[str, dict[str, Difference]] = {}
-    for (resource, key), difference in host.allocations.given.differences.items():
+    for (resource, key), difference in now.differences.items():
         given.setdefault(resource, {})[key[1]] = difference
     moving: dict[str, set[str]] = {}
-    for move in host.dra.moves():
+    for move in now.dra.moves():
         moving.setdefault(move.resource, set()).update(move.devices)
     claimable: dict[str, dict[str, Unhealthy]] = {}
-    for resource, device, why in host.dra.unhealthy():
+    for resource, device, why in now.dra.unhealthy():
         claimable.setdefault(resource, {})[device] = Unhealthy(why.text, held_by=why.held_by)
-    for name in sorted(host.services.keys() | missing.keys() | claimable.keys() | given.keys()):
-        service = host.services.get(name)
-        found = unhealthy_devices(service.inventory.snapshot, moving.get(name, ())) if service else {}
-        if service:  # out of service on purpose
-            health = service.scanner.health
-            found = {one: why for one, why in found.items() if not health.is_cordoned(one)}
-        absent = {device: Unhealthy(reason) for device, reason in missing.get(name, {}).items()}
-        for device, unhealthy in {**absent, **claimable.get(name, {})}.items():
+    for name in sorted(now.resources.keys() | absent.keys() | claimable.keys() | given.keys()):
+        served = now.resources.get(name)
+        found = unhealthy_devices(served.snapshot, moving.get(name, ())) if served else {}
+        if served:  # out of service on purpose
+            backend = now.backends[served.entry.backend]
+            found = {one: why for one, why in found.items() if not backend.is_cordoned(one)}
+        gone = {device: Unhealthy(reason) for device, reason in absent.get(name, {}).items()}
+        for device, unhealthy in {**gone, **claimable.get(name, {})}.items():
             found.setdefault(device, unhealthy)
         for device, difference in given.get(name, {}).items():
             since = found[device].since if device in found else None
@@ -228,25 +222,25 @@ def unhealthy_devices(snapshot: Snapshot, moving: Collection[str] = ()) -> dict[
     return found
 
 
-def _backends(host: Host) -> Iterator[Problem]:
-    for name, scanner in _sorted(host.scanners):
-        condition = scanner.condition
+def _backends(now: Now) -> Iterator[Problem]:
+    for name, backend in _sorted(now.backends):
+        condition = backend.condition
         if condition.state is BackendState.DEGRADED:
             yield Problem("backend", name, condition.reason, condition.since)
 
 
-def _drivers(host: Host) -> list[Problem]:
+def _drivers(now: Now) -> list[Problem]:
     """Hardware without its driver."""
     found = [
         Problem("driver", f"{backend} {one.subject}", one.reason)
-        for backend, one in host.shortages.missing_drivers
+        for backend, one in now.shortages.missing_drivers
     ]
     return _first(found, NAMED, "", "more have no driver")
 
 
-def _entries(host: Host) -> list[Problem]:
+def _entries(now: Now) -> list[Problem]:
     """Entries that should have devices and have none, or another number than the file expects."""
-    since = host.shortages.since()
+    since = now.shortages.since
     found = [
         Problem(
             "entry",
@@ -255,86 +249,79 @@ def _entries(host: Host) -> list[Problem]:
             since.get(outcome.entry.index),
             held_by=outcome.held_by,
         )
-        for outcome in host.shortages.outcomes.all()
+        for outcome in now.shortages.outcomes.all()
         if (outcome.state is EntryState.NONE and not outcome.entry.may_be_empty)
         or (outcome.state is EntryState.SERVED and outcome.reason)
     ]
     return _first(found, NAMED, "", "more entries lack devices")
 
 
-def _plan(host: Host) -> list[Problem]:
+def _plan(now: Now) -> list[Problem]:
     """Devices that the plan refuses to an entry because of how the file is written."""
     found = [
         Problem("plan", f"{one.backend} {one.device}", refusal_reason(one), held_by=one.held_by)
-        for one in host.shortages.refusals
+        for one in now.shortages.refusals
     ]
     return _first(found, NAMED, "", "more devices are refused")
 
 
-def _plugins(host: Host) -> list[Problem]:
-    found = [Problem("plugin", one.origin, one.reason) for one in host.refused_plugins]
+def _plugins(now: Now) -> list[Problem]:
+    found = [Problem("plugin", one.origin, one.reason) for one in now.refused_plugins]
     return _first(found, NAMED, "", "more plugins are refused")
 
 
-def _events(host: Host) -> Iterator[Problem]:
-    if host.monitors.uevents_failure:
-        yield Problem("events", "uevents", host.monitors.uevents_failure)
-    for path, reason in _sorted(host.monitors.polled):
-        if reason:
-            yield Problem("events", path, reason)
-    for name, scanner in _sorted(host.scanners):
-        if scanner.event_source_error:
-            yield Problem("events", name, scanner.event_source_error)
+def _events(now: Now) -> Iterator[Problem]:
+    for name, reason in now.event_sources.items():
+        yield Problem("events", name, reason)
+    for name, backend in _sorted(now.backends):
+        if backend.event_source_error:
+            yield Problem("events", name, backend.event_source_error)
 
 
-def _refused(host: Host) -> Iterator[Problem]:
-    for name, scanner in _sorted(host.scanners):
-        refused = scanner.condition.refused
+def _refused(now: Now) -> Iterator[Problem]:
+    for name, backend in _sorted(now.backends):
+        refused = backend.condition.refused
         found = [Problem("refused", f"{name} {one.device}", one.reason) for one in refused]
         yield from _first(found, NAMED, name, "more devices are refused")
 
 
-def _verdicts(host: Host) -> list[Problem]:
+def _verdicts(now: Now) -> list[Problem]:
     """Files that have no effect, and cordons that may have been forgotten."""
-    found = [Problem("verdict", one.file, one.reason) for one in host.verdicts.flaws]
-    for verdict in host.verdicts.forgotten():
-        file = str(host.verdicts.directory and host.verdicts.directory / verdict.file)
+    found = [Problem("verdict", one.file, one.reason) for one in now.verdicts.flaws]
+    for verdict in now.verdicts.forgotten:
+        file = str(now.verdicts.directory and now.verdicts.directory / verdict.file)
         found.append(Problem("verdict", file, f"{verdict.text}, {FORGOTTEN_CORDON}", verdict.since))
     return _first(found, NAMED, "", "more problems of verdicts")
 
 
-def _provisioning(host: Host) -> Iterator[Problem]:
-    for name, provisioning in _sorted(host.provisioning):
-        condition = provisioning.condition
-        if name in host.scanners and condition.state is ProvisioningState.FAILED:
-            held_by = users(condition.held, host.allocations.held())
+def _provisioning(now: Now) -> Iterator[Problem]:
+    for name, condition in _sorted(now.provisioning):
+        if name in now.backends and condition.state is ProvisioningState.FAILED:
+            held_by = users(condition.held, now.held)
             yield Problem("provisioning", name, condition.reason, condition.since, held_by=held_by)
 
 
-def _labels(host: Host) -> Iterator[Problem]:
-    for name, file in _sorted(host.node_labels.files):
+def _labels(now: Now) -> Iterator[Problem]:
+    for name, file in _sorted(now.labels):
         if file.reason:
             yield Problem("labels", name, file.reason)
 
 
-def _observers(host: Host) -> Iterator[Problem]:
-    for observer in host.observers:
+def _observers(now: Now) -> Iterator[Problem]:
+    for observer in now.observers:
         condition = observer.condition
         if condition.state is ObserverState.PAUSED:
             yield Problem("observer", observer.plugin.name, condition.reason, condition.since)
 
 
-def _pods(host: Host) -> Iterator[Problem]:
-    condition = host.pod_resources.condition
+def _pods(now: Now) -> Iterator[Problem]:
+    condition = now.pod_resources.condition
     if condition.silent:
-        yield Problem("pods", str(host.pod_resources.source.socket), condition.reason, condition.since)
-    if host.given.unrecorded:
-        reason = f"what containers were given is not recorded: {host.given.unrecorded}"
-        yield Problem("pods", str(host.given.file), reason)
+        yield Problem("pods", str(now.pod_resources.socket), condition.reason, condition.since)
 
 
-def _tasks(host: Host) -> list[Problem]:
-    found = [Problem("task", name, one.reason, one.since) for name, one in _sorted(host.tasks.failing)]
+def _tasks(now: Now) -> list[Problem]:
+    found = [Problem("task", name, one.reason, one.since) for name, one in _sorted(now.failing)]
     return _first(found, NAMED, "", "more tasks fail")
 
 

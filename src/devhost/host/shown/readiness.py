@@ -9,48 +9,34 @@ from typing import TYPE_CHECKING, Protocol
 from devhost.backend.errors import ConfigError, DevhostError
 from devhost.backend.threads import elsewhere
 from devhost.config.loader import Loaded
-from devhost.discovery.manager import BackendManager
 from devhost.discovery.scanner import Scanner
-from devhost.host.dra_side import DraSide
-from devhost.host.reload import Configuration
-from devhost.host.replanner import Replanner
-from devhost.host.services import Services
 from devhost.planning.settings import Settings
-from devhost.runtime.tasks import Tasks
 
 from .entries import EntryOutcomes
+from .now import Now
 
 if TYPE_CHECKING:
     from devhost.config.rollout import Found, Rollout
 
 
-def readiness(
-    configuration: Configuration,
-    backends: BackendManager,
-    replanner: Replanner,
-    services: Services,
-    dra: DraSide,
-    tasks: Tasks,
-    rollout: str,
-) -> tuple[bool, str]:
+def readiness(now: Now) -> tuple[bool, str]:
     """Whether every wanted resource has an open list stream or a published pool; if not, which, and why.
 
     Until a backend has listed its devices, the wanted resources are unknown. A host that runs on a copy,
     because the file was refused at the start, is not ready either, so that a rollout stops; nor is one whose
-    new file left entries without devices, for the reason ``rollout``.
+    new file left entries without devices.
     """
-    if not replanner.started:
+    if not now.planned:
         return False, "looking for devices"
-    wanted = configuration.settings.backend_names()
+    wanted = now.settings.backend_names()
     unknown = sorted(
-        f"{name} ({scanner.condition.reason or scanner.condition.state})"
-        for name, scanner in backends.scanners.items()
-        if name in wanted and not scanner.listed
+        f"{name} ({backend.condition.reason or backend.condition.state})"
+        for name, backend in now.backends.items()
+        if name in wanted and not backend.listed
     )
-    streams = ((name, service.missing()) for name, service in sorted(services.items()))
-    waiting = [f"{name} ({reason})" for name, reason in streams if reason]
-    drivers = [f"{name} ({reason})" for name, reason in dra.missing().items()]
-    failing = [f"{name} ({one.reason})" for name, one in sorted(tasks.failing.items())]
+    waiting = [f"{name} ({one.missing})" for name, one in sorted(now.resources.items()) if one.missing]
+    drivers = [f"{name} ({reason})" for name, reason in now.dra.missing().items()]
+    failing = [f"{name} ({one.reason})" for name, one in sorted(now.failing.items())]
     found = (
         ("no devices listed yet", unknown),
         ("no list stream yet", waiting),
@@ -58,11 +44,11 @@ def readiness(
         ("failing tasks", failing),
     )
     reasons = [f"{what}: {', '.join(names)}" for what, names in found if names]
-    if rollout:
-        reasons.insert(0, rollout)
-    if configuration.copied is not None:
-        copy = f"running on the copy of {configuration.copied.at}"
-        reasons.insert(0, f"configuration refused, {copy}: {_first(configuration.last_reload.complaints)}")
+    if now.rollout:
+        reasons.insert(0, now.rollout.reason)
+    if now.configuration.copied is not None:
+        copy = f"running on the copy of {now.configuration.copied.at}"
+        reasons.insert(0, f"configuration refused, {copy}: {_first(now.last_reload.complaints)}")
     return not reasons, "; ".join(reasons)
 
 

@@ -70,6 +70,8 @@ class RecentRemovals:
 
     def recent(self) -> list[Departed]:
         """The devices that left within :data:`LONGEST`, newest first."""
+        if not self._departed:
+            return []
         oldest = self._wall() - LONGEST
         self._departed = {name: one for name, one in self._departed.items() if one.at > oldest}
         return list(self._departed.values())[::-1]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from devhost import __version__
+from devhost.allocation.allocations import Holding
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.backend.files import digest
 from devhost.backend.model import Holder
-from devhost.discovery.observers import Observer
-from devhost.discovery.scanner import Scanner
-from devhost.host.host import Host
+from devhost.discovery.scanner import BackendNow
 from devhost.host.node_labels import LabelFile
-from devhost.host.service import ResourceService
-from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.planning.claims import Key, users
 from devhost.planning.settings import Of
 from devhost.planning.tokens import unit_of
@@ -42,7 +39,8 @@ from devhost.telemetry.document import (
     holder_status,
 )
 
-from .orphans import Orphan
+from .now import Now, ObserverNow, PodsNow, ResourceNow
+from .orphans import Orphan, orphans
 from .problems import problems
 from .shortages import refusal_reason
 
@@ -52,20 +50,28 @@ if TYPE_CHECKING:
 NOT_HELD: tuple[Sequence[Key], Holder | None] = ((), None)
 
 
-def status(host: Host) -> StatusDocument:
+class Collecting(Protocol):
+    """A host."""
+
+    def now(self) -> Now:
+        """Everything that is true now."""
+
+
+def status(host: Collecting) -> StatusDocument:
     """The current state of the host."""
     return captured(host)()
 
 
-def captured(host: Host) -> Callable[[], StatusDocument]:
-    """Takes the current state of the host; the result makes the document of it, on any thread.
+def captured(host: Collecting) -> Callable[[], StatusDocument]:
+    """Takes the current state of the host; the result makes the document of it, on any thread."""
+    return document(host.now())
 
-    Most of the document are the rows of devices: 100 000 of them take about a second.
-    """
-    host.publication.now()
+
+def document(host: Now) -> Callable[[], StatusDocument]:
+    """The document; the result adds the rows of devices, on any thread: 100 000 take about a second."""
     reload = host.last_reload
-    served = sorted(host.services.items())
-    rows = [_devices_of(service) for _, service in served]
+    served = sorted(host.resources.items())
+    rows = [_devices_of(service, host.holdings.get(name)) for name, service in served]
     document: StatusDocument = {
         "devhost": {
             "version": __version__,
@@ -91,16 +97,16 @@ def captured(host: Host) -> Callable[[], StatusDocument]:
         },
         "entries": host.shortages.outcomes.described(),
         "resources": [_resource(service) for _, service in served],
-        "held": [_orphan(one) for one in host.orphans.found()],
+        "held": [_orphan(one) for one in orphans(host)],
         "backends": [
             _backend(
                 name,
                 d,
                 _provisioning(host, name),
-                host.node_labels.files.get(name),
-                host.backends.releases.reason(name),
+                host.labels.get(name),
+                host.released.get(name, ""),
             )
-            for name, d in sorted(host.scanners.items())
+            for name, d in sorted(host.backends.items())
         ]
         + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
         "observers": [_observer(observer) for observer in host.observers],
@@ -137,20 +143,20 @@ def captured(host: Host) -> Callable[[], StatusDocument]:
     return made
 
 
-def holders(host: Host) -> Iterator[tuple[str, str, Holder | None]]:
+def holders(now: Now) -> Iterator[tuple[str, str, Holder | None]]:
     """Who holds what: resource, device and container, each once.
 
     These are devices, not tokens: a container with two shares of one device holds one. If the devices of a
     token are unknown, the name in the token is used.
     """
-    for held in host.allocations.in_use():
+    for resource, holding in now.holdings.items():
         found = {
             (device, group.holder)
-            for group in held.groups()
+            for group in holding.groups
             for device in {device for _, device in group.keys} or set(map(unit_of, group.tokens))
         }
         for device, holder in sorted(found, key=str):
-            yield held.resource, device, holder
+            yield resource, device, holder
 
 
 def _orphan(one: Orphan) -> HeldStatus:
@@ -164,20 +170,18 @@ def _orphan(one: Orphan) -> HeldStatus:
     }
 
 
-def _pod_resources(poller: PodResourcesPoller) -> PodResourcesStatus:
+def _pod_resources(poller: PodsNow) -> PodResourcesStatus:
     condition = poller.condition
     return {
-        "socket": str(poller.source.socket),
+        "socket": str(poller.socket),
         "known": not condition.reason,
         "reason": condition.reason,
         "listed": _iso(condition.last) if condition.last else None,
     }
 
 
-def _resource(service: ResourceService) -> ResourceStatus:
-    snapshot = service.inventory.snapshot
-    condition = service.registration.condition
-    server = service.registration.server
+def _resource(service: ResourceNow) -> ResourceStatus:
+    snapshot, condition = service.snapshot, service.condition
     return {
         "name": service.name,
         "backend": service.entry.backend,
@@ -185,9 +189,9 @@ def _resource(service: ResourceService) -> ResourceStatus:
         "capacity": len(snapshot.entries),
         "allocatable": snapshot.healthy,
         "revision": snapshot.revision,
-        "socket": server.path.name if server else None,
+        "socket": service.socket,
         "state": condition.state.value,
-        "streams": service.registration.streams,
+        "streams": service.streams,
         "registrations": condition.registrations,
         "lastRegistration": _iso(condition.last) if condition.last else None,
         "lastError": condition.error,
@@ -195,16 +199,15 @@ def _resource(service: ResourceService) -> ResourceStatus:
         "together": [] if service.entry.share.of == Of.EACH else _together(snapshot),
         "departed": [
             DepartedStatus(device=device, reason=reason.text, at=_iso(at), **held_by(reason.held_by))
-            for device, reason, at in service.removals.recent()
+            for device, reason, at in service.departed
         ],
     }
 
 
-def _devices_of(service: ResourceService) -> Callable[[], list[DeviceStatus]]:
-    """Takes what is known of the tokens of a resource; the result makes their rows, on any thread."""
-    entries, held = service.inventory.snapshot.entries, service.inventory.allocations.leased()
+def _devices_of(service: ResourceNow, holding: Holding | None) -> Callable[[], list[DeviceStatus]]:
+    """The tokens of a resource; the result makes their rows, on any thread."""
 
-    def row(entry: Entry) -> DeviceStatus:
+    def row(entry: Entry, held: Mapping[str, tuple[Sequence[Key], Holder | None]]) -> DeviceStatus:
         given, holder = held.get(entry.token, NOT_HELD)
         return DeviceStatus(
             id=entry.token,
@@ -219,7 +222,11 @@ def _devices_of(service: ResourceService) -> Callable[[], list[DeviceStatus]]:
             **held_by(entry.held_by),
         )
 
-    return lambda: [row(entry) for entry in entries.values()]
+    def rows() -> list[DeviceStatus]:
+        held = holding.leased() if holding else {}
+        return [row(entry, held) for entry in service.snapshot.entries.values()]
+
+    return rows
 
 
 def _together(snapshot: Snapshot) -> list[MemberStatus]:
@@ -239,7 +246,7 @@ def _together(snapshot: Snapshot) -> list[MemberStatus]:
 
 def _backend(
     name: str,
-    scanner: Scanner,
+    scanner: BackendNow,
     provisioning: ProvisioningStatus | None,
     labels: LabelFile | None,
     released: str,
@@ -278,19 +285,18 @@ def _labels(labels: LabelFile) -> LabelsStatus:
     return {"file": str(labels.file), "count": labels.count, "reason": labels.reason}
 
 
-def _provisioning(host: Host, name: str) -> ProvisioningStatus | None:
-    if (provisioning := host.provisioning.get(name)) is None:
+def _provisioning(host: Now, name: str) -> ProvisioningStatus | None:
+    if (condition := host.provisioning.get(name)) is None:
         return None
-    condition = provisioning.condition
     return ProvisioningStatus(
         state=condition.state.value,
         reason=condition.reason,
         since=_iso(condition.since),
-        **held_by(users(condition.held, host.allocations.held())),
+        **held_by(users(condition.held, host.held)),
     )
 
 
-def _observer(observer: Observer) -> ObserverStatus:
+def _observer(observer: ObserverNow) -> ObserverStatus:
     plugin, condition = observer.plugin, observer.condition
     return {
         "name": plugin.name,

@@ -1,0 +1,214 @@
+"""Everything that is true of a host at one moment: what people and programs see is a function of it.
+
+It refers to values that never change, so it takes no longer for many devices than for few. Only what few of
+its readers need is worked out when they ask for it: :class:`DraNow`, and the devices of verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from devhost.backend.frozen import frozen
+from devhost.planning.claims import Key, Reason
+from devhost.runtime.tasks import Failing
+
+if TYPE_CHECKING:
+    from devhost.allocation.allocations import Holding
+    from devhost.allocation.given import Difference
+    from devhost.allocation.inventory import Snapshot
+    from devhost.backend import MissingDriver
+    from devhost.backend.files import Fingerprint
+    from devhost.config.loader import Copied
+    from devhost.discovery.catalog import InstalledObserver
+    from devhost.discovery.catalog import Refusal as RefusedPlugin
+    from devhost.discovery.maintenance.files import Verdict
+    from devhost.discovery.maintenance.judge import Applied, Flaw
+    from devhost.discovery.observers import ObserverCondition
+    from devhost.discovery.provisioning import ProvisioningCondition
+    from devhost.discovery.scanner import BackendNow
+    from devhost.host.node_labels import LabelFile
+    from devhost.host.reload import LastReload
+    from devhost.kubelet.podresources_poller import KubeletCondition
+    from devhost.kubelet.registration import RegistrationCondition
+    from devhost.planning.claims import Held
+    from devhost.planning.moves import Move
+    from devhost.planning.plan import Offer, Plan, Refusal
+    from devhost.planning.settings import ResourceSettings, Settings
+    from devhost.telemetry.document import DraStatus
+    from devhost.telemetry.metrics import Shared
+
+    from .entries import EntryOutcomes
+    from .recent_removals import Departed
+
+GONE = "the device is gone"
+"""Why a device that its backend does not find is no longer listed."""
+
+NOT_GIVEN = Reason("the configuration no longer gives it to this resource")
+"""Why a device that exists is no longer listed."""
+
+NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+@frozen
+class ConfigurationNow:
+    """The file in force, with its fingerprint, and the copy in use if the file was refused at the start."""
+
+    file: Path
+    sha256: str = ""
+    read_from: Fingerprint = None
+    copied: Copied | None = None
+
+
+@frozen
+class EntriesNow:
+    """What the file asks for and the node lacks, see :class:`.Shortages`.
+
+    ``since`` is when entries lost their devices, by their index, in wall-clock seconds.
+    """
+
+    outcomes: EntryOutcomes
+    missing_drivers: Sequence[tuple[str, MissingDriver]] = ()
+    refusals: Sequence[Refusal] = ()
+    since: Mapping[int, float] = field(default_factory=dict)
+
+
+@frozen
+class ResourceNow:
+    """One resource in service.
+
+    ``failure`` is why it is not served as it should be, ``missing`` why no list stream is open. ``refused``
+    is why the plan does not give it devices, by their ids.
+    """
+
+    name: str
+    entry: ResourceSettings
+    snapshot: Snapshot
+    condition: RegistrationCondition
+    streams: int = 0
+    socket: str | None = None
+    failure: str = ""
+    missing: str = ""
+    offers: Sequence[Offer] = ()
+    refused: Mapping[str, Reason] = field(default_factory=dict)
+    departed: Sequence[Departed] = ()
+
+
+@frozen
+class KubeletNow:
+    """The kubelet's directory, its socket if there is one, and why it is not used."""
+
+    directory: Path
+    identity: object = None
+    failure: Failing | None = None
+
+
+@frozen
+class PodsNow:
+    """The socket on which the kubelet reports who holds what, and whether it answers."""
+
+    socket: Path
+    condition: KubeletCondition
+
+
+@frozen
+class ObserverNow:
+    """An observer, and how many of its events have not been delivered."""
+
+    plugin: InstalledObserver
+    condition: ObserverCondition
+    waiting: int = 0
+
+
+@frozen
+class VerdictsNow:
+    """The verdicts in force, what has no effect, and cordons that may have been forgotten."""
+
+    directory: Path | None = None
+    in_force: Sequence[Verdict] = ()
+    flaws: Sequence[Flaw] = ()
+    forgotten: Sequence[Verdict] = ()
+    applied: Callable[[], Iterable[Applied]] = tuple
+
+
+class DraNow(Protocol):
+    """The DRA side of a host."""
+
+    def missing(self) -> Mapping[str, str]:
+        """Why pods cannot use drivers yet that are configured, by driver."""
+
+    def faults(self) -> Iterable[tuple[str, str]]:
+        """What is wrong: each subject with the reason."""
+
+    def moves(self) -> Sequence[Move]:
+        """The devices that change sides, by the resource that they leave."""
+
+    def unhealthy(self) -> Iterable[tuple[str, str, Reason]]:
+        """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
+
+    def shared(self) -> Iterable[Shared]:
+        """What claims use of the devices that they share by amount."""
+
+    def report(self) -> DraStatus | None:
+        """The state of the drivers; ``None`` if there is none."""
+
+
+@frozen(kw_only=True)
+class Now:
+    """A host at one moment. Everything with names is by name.
+
+    ``holdings`` are the resources of which containers have something, ``held`` the devices of these and of
+    claims. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
+    """
+
+    started: float
+    root: Path
+    planned: bool
+    generation: int
+    configuration: ConfigurationNow
+    settings: Settings
+    last_reload: LastReload
+    last_good: Failing | None = None
+    rollout: Failing | None = None
+    plan: Plan
+    shortages: EntriesNow
+    backends: Mapping[str, BackendNow] = field(default_factory=dict)
+    provisioning: Mapping[str, ProvisioningCondition] = field(default_factory=dict)
+    released: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, LabelFile] = field(default_factory=dict)
+    refused_plugins: Sequence[RefusedPlugin] = ()
+    resources: Mapping[str, ResourceNow] = field(default_factory=dict)
+    holdings: Mapping[str, Holding] = field(default_factory=dict)
+    held: Sequence[Held] = ()
+    differences: Mapping[tuple[str, Key], Difference] = field(default_factory=dict)
+    dra: DraNow
+    kubelet: KubeletNow
+    self_check: Failing | None = None
+    pod_resources: PodsNow
+    node: tuple[str, Failing] | None = None
+    event_sources: Mapping[str, str] = field(default_factory=dict)
+    verdicts: VerdictsNow = VerdictsNow()
+    observers: Sequence[ObserverNow] = ()
+    failing: Mapping[str, Failing] = field(default_factory=dict)
+
+
+def failing(reason: str, since: float) -> Failing | None:
+    """What fails, if there is a reason."""
+    return Failing(reason, since) if reason else None
+
+
+def why_not_listed(
+    resource: str,
+    key: Key,
+    there: Container[str],
+    differences: Mapping[tuple[str, Key], Difference],
+    refused: Mapping[str, Reason],
+) -> Reason:
+    """Why a device is not in the list of a resource; ``there`` are the devices of its backend."""
+    if key[1] in there:
+        return refused.get(key[1]) or NOT_GIVEN
+    difference = differences.get((resource, key))
+    return Reason(difference.reason, difference.held_by) if difference else Reason(GONE)

@@ -1,0 +1,260 @@
+"""What is shown is a function of one value, so a test of it needs no host."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.allocation.allocations import Group, Holding
+from devhost.allocation.given import Difference
+from devhost.allocation.inventory import FORGOTTEN, Snapshot
+from devhost.backend import MissingDriver
+from devhost.backend.errors import BackendError
+from devhost.backend.model import Device, Holder, unhealthy
+from devhost.config.loader import Copied
+from devhost.discovery.provisioning import Condition as ProvisioningCondition
+from devhost.discovery.provisioning import State as ProvisioningState
+from devhost.discovery.scanner import BackendNow, Condition, State
+from devhost.discovery.validation import RefusedDevice
+from devhost.host.node_labels import LabelFile
+from devhost.host.reload import LastReload
+from devhost.host.shown.entries import EntryOutcomes
+from devhost.host.shown.gauges import scraped, status_line
+from devhost.host.shown.now import (
+    GONE,
+    ConfigurationNow,
+    EntriesNow,
+    KubeletNow,
+    Now,
+    PodsNow,
+    ResourceNow,
+)
+from devhost.host.shown.orphans import OTHER_BACKEND, UNSERVED, Lost, lost, orphans
+from devhost.host.shown.problems import KINDS, Problem, problems
+from devhost.host.shown.readiness import readiness
+from devhost.host.shown.recent_removals import Departed
+from devhost.kubelet.podresources_poller import Condition as PodsCondition
+from devhost.kubelet.registration import Condition as RegistrationCondition
+from devhost.planning.claims import Reason
+from devhost.planning.plan import Plan
+from devhost.planning.settings import ResourceSettings, Settings
+from devhost.runtime.tasks import Failing
+
+TOY = "example.com/toy"
+ENTRY = ResourceSettings(0, TOY, "toy", ())
+POD = Holder("default", "train-0", "main")
+CONFIG = Path("/etc/devhost.yaml")
+PLUGINS = Path("/plugins")
+SOCKET = Path("/pods.sock")
+LATE = Failing("it does not work", 5.0)
+
+
+class NoDra:
+    """A node without DRA."""
+
+    def missing(self) -> dict[str, str]:
+        return {}
+
+    faults = moves = unhealthy = shared = tuple
+
+    def report(self) -> None:
+        return None
+
+
+class OneDriver(NoDra):
+    """A node whose DRA driver waits for the kubelet."""
+
+    def missing(self) -> dict[str, str]:
+        return {"dra.example.com": "not registered"}
+
+    def faults(self) -> list[tuple[str, str]]:
+        return [("dra.example.com", "no answer")]
+
+
+def backend(*devices: str, **state: Any) -> BackendNow:
+    condition = Condition(state.pop("state", State.OK), **state)
+    return BackendNow(condition, True, {one: Device(one) for one in devices}, Path("/"))
+
+
+def held(token: str, *, by: Holder | None = POD, **others: Any) -> dict[str, Holding]:
+    """A container has one token, of the device that it is made of."""
+    return {TOY: Holding(TOY, [Group((token,), (("toy", token),), by)], **others)}
+
+
+def served(**others: Any) -> dict[str, ResourceNow]:
+    return {TOY: ResourceNow(TOY, ENTRY, Snapshot(), RegistrationCondition(), streams=1, **others)}
+
+
+def now(**others: Any) -> Now:
+    """A host that serves one resource, with nothing wrong."""
+    settings = Settings((ENTRY,))
+    usual: dict[str, Any] = {
+        "started": 1.0,
+        "root": Path("/"),
+        "planned": True,
+        "generation": 1,
+        "configuration": ConfigurationNow(CONFIG),
+        "settings": settings,
+        "last_reload": LastReload(1.0),
+        "plan": Plan(),
+        "shortages": EntriesNow(EntryOutcomes(settings, None, {})),
+        "backends": {"toy": backend("d0")},
+        "resources": served(),
+        "dra": NoDra(),
+        "kubelet": KubeletNow(PLUGINS),
+        "pod_resources": PodsNow(SOCKET, PodsCondition("")),
+    }
+    return Now(**{**usual, **others})
+
+
+WRONG = (
+    ({"last_reload": LastReload(3.0, ("line 1",))}, Problem("config", str(CONFIG), "line 1", 3.0)),
+    ({"last_good": LATE}, Problem("config", str(CONFIG), *LATE)),
+    ({"rollout": LATE}, Problem("config", str(CONFIG), *LATE)),
+    ({"kubelet": KubeletNow(PLUGINS, None, LATE)}, Problem("kubelet", str(PLUGINS), *LATE)),
+    ({"self_check": LATE}, Problem("kubelet", str(PLUGINS), *LATE)),
+    ({"resources": served(failure="refused")}, Problem("resource", TOY, "refused")),
+    ({"dra": OneDriver()}, Problem("dra", "dra.example.com", "no answer")),
+    ({"node": ("n1", LATE)}, Problem("node", "n1", *LATE)),
+    (
+        {"holdings": held("d0", forgotten={"d0": POD})},
+        Problem("allocation", f"{TOY} d0", FORGOTTEN, held_by=(POD,)),
+    ),
+    ({"holdings": held("d7")}, Problem("device", f"{TOY} d7", GONE)),
+    (
+        {"differences": {(TOY, ("toy", "d0")): Difference("another node", (POD,))}},
+        Problem("device", f"{TOY} d0", "another node", held_by=(POD,)),
+    ),
+    (
+        {"backends": {"toy": backend(state=State.DEGRADED, reason="it hangs", since=4.0)}},
+        Problem("backend", "toy", "it hangs", 4.0),
+    ),
+    (
+        {"backends": {"toy": backend(refused=(RefusedDevice("d9", "no id"),))}},
+        Problem("refused", "toy d9", "no id"),
+    ),
+    (
+        {
+            "shortages": EntriesNow(
+                EntryOutcomes(Settings(), Plan(), {}), [("toy", MissingDriver("card 1", "no driver", {}))]
+            )
+        },
+        Problem("driver", "toy card 1", "no driver"),
+    ),
+    ({"event_sources": {"uevents": "not permitted"}}, Problem("events", "uevents", "not permitted")),
+    (
+        {"provisioning": {"toy": ProvisioningCondition(ProvisioningState.FAILED, "in use", 6.0)}},
+        Problem("provisioning", "toy", "in use", 6.0),
+    ),
+    ({"labels": {"toy": LabelFile(Path("/f"), 1, "full")}}, Problem("labels", "toy", "full")),
+    (
+        {
+            "pod_resources": PodsNow(
+                Path("/pods.sock"), PodsCondition("no answer", None, silent=True, since=2.0)
+            )
+        },
+        Problem("pods", str(SOCKET), "no answer", 2.0),
+    ),
+    ({"failing": {"labels": LATE}}, Problem("task", "labels", *LATE)),
+)
+
+
+def test_a_host_with_nothing_wrong_has_no_problem_and_is_ready() -> None:
+    found = problems(now())
+    assert not found.shown and found.counts == dict.fromkeys(KINDS, 0)
+    assert readiness(now()) == (True, "")
+
+
+@pytest.mark.parametrize(("others", "problem"), WRONG, ids=lambda one: getattr(one, "reason", ""))
+def test_each_part_that_is_wrong_is_one_problem(others: dict[str, Any], problem: Problem) -> None:
+    found = problems(now(**others))
+    assert list(found.shown) == [problem]
+    assert sum(found.counts.values()) == found.counts[problem.kind] == 1
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ({"planned": False}, "looking for devices"),
+        (
+            {"backends": {"toy": BackendNow(Condition(), False, {}, Path("/"))}},
+            "no devices listed yet: toy (starting)",
+        ),
+        (
+            {"resources": served(missing="waiting: no kubelet")},
+            f"no list stream yet: {TOY} (waiting: no kubelet)",
+        ),
+        ({"dra": OneDriver()}, "DRA driver: dra.example.com (not registered)"),
+        ({"failing": {"labels": LATE}}, "failing tasks: labels (it does not work)"),
+        ({"rollout": LATE}, "it does not work"),
+        (
+            {
+                "configuration": ConfigurationNow(CONFIG, "", None, Copied(CONFIG, "yesterday", ("a", "b"))),
+                "last_reload": LastReload(1.0, ("a", "b")),
+            },
+            "configuration refused, running on the copy of yesterday: a and 1 more",
+        ),
+    ],
+)
+def test_a_node_is_not_ready_for_this_reason(others: dict[str, Any], reason: str) -> None:
+    assert readiness(now(**others)) == (False, reason)
+
+
+def test_a_token_that_no_list_has_is_an_orphan_for_this_reason() -> None:
+    for others, reason in (
+        ({"holdings": held("d7")}, GONE),
+        ({"holdings": held("d0"), "resources": {}}, UNSERVED),
+        (
+            {"holdings": {TOY: Holding(TOY, [Group(("d0",), (("other", "d0"),), POD)])}},
+            OTHER_BACKEND,
+        ),
+    ):
+        (orphan,) = orphans(now(**others))
+        assert (orphan.resource, orphan.holder, orphan.reason.text) == (TOY, POD, reason)
+
+
+def test_what_containers_have_lost_is_found_by_resource() -> None:
+    assert lost(now()) == Lost()
+    assert lost(now(holdings=held("d7"))) == Lost(((TOY, "d7"),))
+    assert lost(now(holdings=held("d0", forgotten={"d0": POD}))).forgotten == {(TOY, "d0"): POD}
+
+
+def test_a_device_out_of_service_on_purpose_is_no_problem() -> None:
+    cordoned = BackendNow(
+        Condition(State.OK), True, {"d0": Device("d0")}, Path("/"), {"d0": unhealthy("fan is replaced")}
+    )
+    assert cordoned.is_cordoned("d0") and not cordoned.is_cordoned("d1")
+    assert cordoned.cordon("d0").reason == "fan is replaced" and cordoned.cordon("d1").healthy
+
+
+def test_a_scrape_and_systemd_show_the_same_problems_as_the_status() -> None:
+    departed = [Departed("d1", Reason(GONE), 1.0)]
+    wrong = now(failing={"labels": LATE}, resources=served(departed=departed), holdings=held("d0"))
+    found = scraped(wrong, pods=True)
+    assert list(found.wrong) == [("task", "labels", LATE.reason)] and found.counts["task"] == 1
+    assert list(found.left) == [(TOY, GONE)]
+    assert list(found.entries) == [("resources[0]", TOY, "toy", False, 0)]
+    assert list(found.held or ()) == [(TOY, "d0", ("default", "train-0", "main"))]
+    assert scraped(wrong, pods=False).held is None
+    assert f"labels: {LATE.reason}" in status_line(wrong)
+
+
+async def test_before_the_first_plan_an_entry_waits_for_its_degraded_backend(rig, kubelet) -> None:
+    def fail() -> None:
+        raise BackendError("no card answers")
+
+    answer = threading.Event()
+    rig.scripts["toy"].on_discover = fail
+    rig.scripts["other"].on_discover = partial(answer.wait, 60)
+    rig.write(f"name: {TOY}, backend: toy", "name: example.com/other, backend: other")
+    async with rig.running(timing=replace(rig.timing, first_plan=60.0)) as host:
+        await rig.until(lambda: host.scanners and host.now().backends["toy"].condition.reason)
+        toy, other = host.now().shortages.outcomes.all()
+        assert not host.planned and toy.state == other.state == "waiting"
+        assert "no card answers" in toy.reason and other.reason.endswith("has not answered yet")
+        answer.set()
