@@ -188,7 +188,7 @@ def _parsed(
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "it is not valid YAML"
-        if error.context_mark and error.context and "quoted scalar" in error.context:
+        if error.context_mark and "quoted scalar" in (error.context or "") and "unexpected" in problem:
             mark, problem = error.context_mark, "the quote that begins here has no end"
         if "nesting" in problem:  # libyaml 0.2.6 has its own limit, and reads ahead of the events
             problem = _TOO_DEEP
