@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -335,6 +337,26 @@ def test_two_processes_at_once_lose_no_line(trail: Trail) -> None:
     for name in ("old", "new"):
         assert [container for pod, container in found if pod == name] == [f"c{n}" for n in range(1500)]
     assert all(path.stat().st_size <= SMALLEST for path in trail.files())
+
+
+def test_a_process_waits_while_another_writes(trail: Trail) -> None:
+    trail.file.parent.mkdir()
+    directory = os.open(trail.file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    process = writer(trail, 1, "new")
+    until = time.monotonic() + 240
+    while not waits_for_a_lock(process.pid):
+        assert process.poll() is None and time.monotonic() < until, "it did not wait"
+        time.sleep(0.02)
+    assert not trail.file.exists()
+    os.close(directory)
+    assert process.wait(240) == 0 and trail.file.exists()
+
+
+def waits_for_a_lock(process: int) -> bool:
+    """See ``/proc/locks`` in proc(5)."""
+    lines = Path("/proc/locks").read_text().splitlines()
+    return any("-> FLOCK" in line and f" {process} " in line for line in lines)
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o000, 0o640), (0o022, 0o640), (0o077, 0o600)])
