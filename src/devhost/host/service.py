@@ -307,7 +307,7 @@ class ResourceService:
             grounds=self._verdicts.grounds() if verdict is own else None,
         )
         self._caused_at = None
-        if self.removals.wait:
+        if self.removals.leaving:
             self._publication.list_changed(self._settle)
         tally = self.inventory.snapshot.tally
         unhealthy = tally.unhealthy

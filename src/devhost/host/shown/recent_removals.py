@@ -34,36 +34,32 @@ class RecentRemovals:
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
-        self._leaving: dict[str, Reason] = {}
+        self.leaving: dict[str, Reason] = {}
+        """The devices that have left and may still be listed."""
         self._departed: dict[str, Departed] = {}
 
     def left(self, devices: Mapping[str, Reason]) -> None:
         """These devices leave, each for a reason; they may still be listed for a while."""
         for device, reason in islice(devices.items(), MOST):
-            self._leaving.pop(device, None)
-            self._leaving[device] = reason
-        self._leaving = _last(self._leaving)
+            self.leaving.pop(device, None)
+            self.leaving[device] = reason
+        self.leaving = _last(self.leaving)
 
     def came(self, devices: Iterable[str]) -> None:
         """These devices exist, or exist again."""
-        if self._leaving or self._departed:
+        if self.leaving or self._departed:
             for device in devices:
-                self._leaving.pop(device, None)
+                self.leaving.pop(device, None)
                 self._departed.pop(device, None)
-
-    @property
-    def wait(self) -> bool:
-        """Whether a device that has left is still listed."""
-        return bool(self._leaving)
 
     def settle(self, listed: Callable[[], Container[str]]) -> None:
         """There is a new list; ``listed`` returns the devices in it, and is called only if needed."""
-        if not self._leaving:
+        if not self.leaving:
             return
         there, now = listed(), self._wall()
-        for device, reason in list(self._leaving.items()):
+        for device, reason in list(self.leaving.items()):
             if device not in there:
-                del self._leaving[device]
+                del self.leaving[device]
                 self._departed.pop(device, None)
                 self._departed[device] = Departed(device, reason, now)
         self._departed = _last(self._departed)
