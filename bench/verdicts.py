@@ -35,8 +35,8 @@ async def memory() -> AsyncIterator[Result]:
             _write(running, number)
         await asyncio.sleep(5.0)
         added = running.resident() - before
-        document = await ask.fetch(running.config.parent / "status.sock")
-        assert len(document["verdicts"]) == MANY, len(document["verdicts"])
+        document = (await ask.fetch(running.config.parent / "status.sock")).document
+        assert len(document.verdicts) == MANY, len(document.verdicts)
         yield Result(measures.MEMORY_VERDICTS, (added,))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from devhost.telemetry.document import DeviceStatus, StatusDocument
+from status_values import Json
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 
-def device(name: str, reason: str = "", allocated: bool = False) -> DeviceStatus:
+def device(name: str, reason: str = "", allocated: bool = False) -> Json:
     """One device: with a ``reason`` it is Unhealthy."""
     return {
         "id": name,
@@ -24,7 +24,7 @@ def device(name: str, reason: str = "", allocated: bool = False) -> DeviceStatus
     }
 
 
-def document(devices: list[DeviceStatus] | None = None) -> StatusDocument:
+def document(devices: list[Json] | None = None) -> Json:
     """A host with one resource and these devices, by default a held and an unhealthy one."""
     devices = (
         devices if devices is not None else [device("FT1", allocated=True), device("FT2", "node is gone")]

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 from status_document import device, document
+from status_values import Json, document_of
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.cli.verdicts.drain import POLL, UNAPPLIED, Drain, holding
 from devhost.discovery.health import ALL
-from devhost.telemetry.document import HolderStatus, StatusDocument
+from devhost.telemetry.document import StatusDocument
 
 LINE = "kubectl delete pod -n default meter-0"
 
 
-def cordoned(found: StatusDocument, *devices: str) -> StatusDocument:
+def cordoned(found: Json, *devices: str) -> Json:
     about: Any = [
         {"backend": one.partition("/")[0], "device": one.partition("/")[2] or one} for one in devices
     ]
@@ -32,20 +33,18 @@ def cordoned(found: StatusDocument, *devices: str) -> StatusDocument:
     return found
 
 
-def held() -> StatusDocument:
+def held() -> Json:
     return cordoned(document([device("FT1", allocated=True), device("FT2")]), "udev/FT1")
 
 
-def free() -> StatusDocument:
+def free() -> Json:
     return cordoned(document([device("FT1"), device("FT2", allocated=True)]), "udev/FT1")
 
 
 class Scene:
     """A drain whose clock stands still between two looks."""
 
-    def __init__(
-        self, states: Callable[[float], StatusDocument], *devices: str, timeout: float = 3600.0
-    ) -> None:
+    def __init__(self, states: Callable[[float], Json], *devices: str, timeout: float = 3600.0) -> None:
         self.now = 0.0
         self.pauses: list[float] = []
         self.said: list[str] = []
@@ -55,7 +54,7 @@ class Scene:
         )
 
     async def ask(self) -> StatusDocument:
-        return self.states(self.now)
+        return document_of(self.states(self.now))
 
     async def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -108,7 +107,7 @@ async def test_a_devhost_that_never_applies_it_is_an_error_of_the_machine() -> N
 async def test_a_devhost_that_starts_meanwhile_has_time_to_apply_it_again() -> None:
     """Its status is there before its devices are, of which the verdicts in the status are."""
 
-    def states(now: float) -> StatusDocument:
+    def states(now: float) -> Json:
         if 30 < now < 60:
             raise EnvironmentFailure("no devhost is running on this node")
         return document([device("FT1")]) if 60 <= now < 70 else held() if now < 80 else free()
@@ -119,7 +118,7 @@ async def test_a_devhost_that_starts_meanwhile_has_time_to_apply_it_again() -> N
 
 
 async def test_a_devhost_that_restarts_meanwhile_is_asked_again() -> None:
-    def states(now: float) -> StatusDocument:
+    def states(now: float) -> Json:
         if 10 < now < 60:
             raise EnvironmentFailure("no devhost is running on this node")
         return held() if now <= 10 else free()
@@ -131,42 +130,42 @@ async def test_a_devhost_that_restarts_meanwhile_is_asked_again() -> None:
         await Scene(lambda now: states(30.0)).drain.run()
 
 
-CONTAINER: HolderStatus = {"namespace": "ml", "pod": "train", "container": "main"}
+CONTAINER: Json = {"namespace": "ml", "pod": "train", "container": "main"}
 
 
-def shared(found: StatusDocument) -> None:
+def shared(found: Json) -> None:
     found["resources"][0]["devices"] = [{**device("all", allocated=True), "device": "all"}]
     member: Any = {"health": "Healthy", "reason": "", "numaNodes": []}
     found["resources"][0]["together"] = [{**member, "device": "FT1"}, {**member, "device": "FT2"}]
 
 
-def given_another(found: StatusDocument) -> None:
+def given_another(found: Json) -> None:
     shared(found)
     found["resources"][0]["devices"][0]["given"] = ["FT2"]
 
 
-def unnamed(found: StatusDocument) -> None:
+def unnamed(found: Json) -> None:
     found["resources"][0]["devices"] = [{**device("FT1", allocated=True), "holder": None}]
 
 
-def unlisted(found: StatusDocument) -> None:
+def unlisted(found: Json) -> None:
     found["held"] = [
         {"resource": "example.com/old", "id": "FT1", "devices": ["FT1"], "holder": CONTAINER, "reason": ""}
     ]
 
 
-def claimed(found: StatusDocument, *containers: HolderStatus) -> None:
+def claimed(found: Json, *containers: Json) -> None:
     one: Any = {"request": "r", "pool": "p", "name": "ft1", "backend": "udev", "device": "FT1"}
     claim: Any = {"namespace": "ml", "name": "card", "uid": "u", "file": "f", "devices": [one]}
     dra: Any = {"claims": [{**claim, "containers": [*containers]}]}
     found["dra"] = dra
 
 
-def unknown(found: StatusDocument) -> None:
+def unknown(found: Json) -> None:
     found["kubelet"]["podResources"] |= {"known": False, "reason": "no socket"}
 
 
-HOLDERS: dict[str, tuple[Callable[[StatusDocument], None], list[str]]] = {
+HOLDERS: dict[str, tuple[Callable[[Json], None], list[str]]] = {
     "none": (lambda found: None, []),
     "one of all together": (shared, [LINE]),
     "it was given another": (given_another, []),
@@ -180,14 +179,12 @@ HOLDERS: dict[str, tuple[Callable[[StatusDocument], None], list[str]]] = {
 
 @pytest.mark.parametrize(("change", "lines"), HOLDERS.values(), ids=HOLDERS)
 @pytest.mark.parametrize("devices", [["udev/FT1"], [ALL]], ids=["device", "node"])
-def test_who_holds_a_device(
-    change: Callable[[StatusDocument], None], lines: list[str], devices: list[str]
-) -> None:
+def test_who_holds_a_device(change: Callable[[Json], None], lines: list[str], devices: list[str]) -> None:
     found = document([device("FT1"), device("FT2")])
     change(found)
     if devices == [ALL] and change is given_another:
         lines = [LINE]
-    assert [*holding(found, devices)] == lines
-    assert [*holding(found, ["gpu/FT1"])] == [
+    assert [*holding(document_of(found), devices)] == lines
+    assert [*holding(document_of(found), ["gpu/FT1"])] == [
         line for line in lines if "not known" in line or ("train" in line and change is unlisted)
     ]

@@ -10,31 +10,31 @@ from typing import Any
 import pytest
 from devhost_testing.node import Node
 from status_document import device, document
+from status_values import Json, document_of
 
 from devhost.backend import Backend, Device, Edits
 from devhost.backend.errors import UsageError
 from devhost.cli.program import COMMANDS
-from devhost.host.shown.status import status
-from devhost.telemetry.document import StatusDocument
+from devhost.host.shown.status import captured
 from devhost.telemetry.unready import unready
 
 NAME = "example.com/serial"
 
 
-def entry(found: StatusDocument, **values: Any) -> None:
+def entry(found: Json, **values: Any) -> None:
     found["entries"][0].update(values)  # type: ignore[typeddict-item]
 
 
-def resource(found: StatusDocument, **values: Any) -> None:
+def resource(found: Json, **values: Any) -> None:
     found["resources"][0].update(values)  # type: ignore[typeddict-item]
 
 
-def copied(found: StatusDocument) -> None:
+def copied(found: Json) -> None:
     found["devhost"]["copy"] = {"file": "/copy", "acceptedAt": "2026-11-20T09:00:00Z"}
     found["devhost"]["lastReload"]["complaints"] = ["devhost.yaml:3:1: unknown key", "another one"]
 
 
-def offered(found: StatusDocument, **values: Any) -> None:
+def offered(found: Json, **values: Any) -> None:
     """The same device through DRA."""
     found["resources"] = []
     one = {"device": "FT1", "name": "ft1", "slice": "s1", "health": "Healthy", "reason": "", "replicas": 1}
@@ -63,7 +63,7 @@ def driver(name: str, state: str = "registered") -> dict[str, str]:
     }
 
 
-STATES: dict[str, tuple[Callable[[StatusDocument], None], list[str]]] = {
+STATES: dict[str, tuple[Callable[[Json], None], list[str]]] = {
     "all is there": (lambda _: None, []),
     "one of two is unhealthy": (lambda one: resource(one, allocatable=1), []),
     "still looking": (lambda one: entry(one, state="waiting", resources=[]), ["looking for devices"]),
@@ -112,31 +112,35 @@ STATES: dict[str, tuple[Callable[[StatusDocument], None], list[str]]] = {
 
 @pytest.mark.parametrize(("change", "reasons"), STATES.values(), ids=STATES)
 def test_a_node_is_ready_if_pods_can_request_what_its_file_asks_for(
-    change: Callable[[StatusDocument], None], reasons: list[str]
+    change: Callable[[Json], None], reasons: list[str]
 ) -> None:
     found = document()
     change(found)
-    assert [reason for _, reason in unready(found)] == reasons
+    assert [reason for _, reason in unready(document_of(found))] == reasons
 
 
 def test_an_optional_entry_counts_only_if_it_is_named() -> None:
     found = document()
     entry(found, optional=True, state="absent", reason="0 devices", resources=[])
-    assert unready(found) == []
+    assert unready(document_of(found)) == []
     for name in (NAME, "resources[0]"):
-        assert unready(found, [name]) == [(NAME, "0 devices")]
+        assert unready(document_of(found), [name]) == [(NAME, "0 devices")]
 
 
 def test_a_template_is_named_by_any_of_its_resources() -> None:
     found = document([device("FT1")])
     entry(found, name="example.com/{model}")
     resource(found, streams=0)
-    assert len(unready(found, [NAME])) == len(unready(found, ["example.com/{model}"])) == 1
+    assert (
+        len(unready(document_of(found), [NAME]))
+        == len(unready(document_of(found), ["example.com/{model}"]))
+        == 1
+    )
 
 
 def test_a_name_that_no_entry_has_is_an_error_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match="no entry is called nvidia") as caught:
-        unready(document(), [NAME, "nvidia.com/gpu"])
+        unready(document_of(document()), [NAME, "nvidia.com/gpu"])
     assert NAME in caught.value.hint
 
 
@@ -160,12 +164,12 @@ async def test_expect_decides_on_a_running_node(tmp_path: Path) -> None:
         node.configure("resources: [{name: example.com/card, backend: cards, expect: 8}]")
         async with node.served():
             await node.offers({"example.com/card": 7})
-            ((name, reason),) = unready(status(node.host))
+            ((name, reason),) = unready(captured(node.host)())
             assert (name, reason.split(";")[0]) == ("example.com/card", "7 of 8 devices")
             count.write_text("8")
             node.look("cards")
             await node.offers({"example.com/card": 8})
-            await node.until(lambda: not unready(status(node.host)))
+            await node.until(lambda: not unready(captured(node.host)()))
 
 
 def test_a_host_that_does_not_answer_is_unknown_to_a_monitor(toys: Any) -> None:

@@ -14,9 +14,9 @@ import pytest
 from devhost_testing.dra import AccessFiles, ApiServer
 from devhost_testing.kubelet import KubeletSimulator
 from processes import started
+from status_values import Json
 
 from devhost.telemetry import ask
-from devhost.telemetry.document import ProblemStatus
 
 PATH = "/api/v1/nodes/n1"
 TAINT = {"key": "example.com/starting", "effect": "NoSchedule"}
@@ -29,9 +29,9 @@ class Running:
         self.kubelet = kubelet
         self._socket = socket
 
-    async def problems(self) -> list[ProblemStatus]:
+    async def problems(self) -> list[Json]:
         """The problems with the node."""
-        found = (await ask.fetch(self._socket))["problems"]
+        found = (await ask.fetch(self._socket)).json["problems"]
         return [one for one in found if one["kind"] == "node"]
 
     async def until(self, condition: Callable[[], object]) -> None:

@@ -18,13 +18,13 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from processes import started
 from status_document import device, document
+from status_values import Json, document_of
 
 from devhost.cli.running_host import View, answer, view
 from devhost.cli.scan_once import scan_once
 from devhost.config.loader import load_or_everything
 from devhost.planning.plan import explain
 from devhost.runtime import rundir
-from devhost.telemetry.document import StatusDocument
 
 PROBE = """
     def probe(self, devices):
@@ -276,7 +276,7 @@ async def test_a_host_whose_socket_is_named_is_asked_also_with_another_root(
         assert [one["holder"]["pod"] for one in found["heldBy"]] == ["meter"]
 
 
-def status_of(**of_device: Any) -> StatusDocument:
+def status_of(**of_device: Any) -> Json:
     """The document of a host with one held device, and one held token that is in no list."""
     found = document([{**device("one", allocated=True), **of_device}])
     (resource,) = found["resources"]
@@ -289,7 +289,7 @@ def status_of(**of_device: Any) -> StatusDocument:
 
 def test_explain_takes_devices_held_in_a_running_host_into_account(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
-    found = asyncio.run(scan_once(loaded, toys.root, listing=answer(status_of()).listing))
+    found = asyncio.run(scan_once(loaded, toys.root, listing=answer(document_of(status_of())).listing))
     one, two = (
         explain(found.plan, found.settings, "toy", found.scanners["toy"].devices[name])[0]
         for name in ("one", "two")
@@ -305,7 +305,7 @@ def test_explain_takes_devices_held_in_a_running_host_into_account(toys: Any) ->
 
 def test_a_running_host_does_not_change_the_explanation_of_free_devices(toys: Any) -> None:
     loaded = load_or_everything(toys.config)
-    listing = answer(status_of(allocated=False, holder=None)).listing
+    listing = answer(document_of(status_of(allocated=False, holder=None))).listing
     found = asyncio.run(scan_once(loaded, toys.root, listing=listing))
     (verdict,) = explain(found.plan, found.settings, "toy", found.scanners["toy"].devices["one"])
     assert verdict.taken
@@ -318,7 +318,7 @@ def test_a_device_that_a_running_host_withholds_for_a_container_has_its_reason(t
     refusal = {"backend": "toy", "device": "two", "reason": f"resources[0]: {reason}", "heldBy": []}
     status["refusals"] = [{**refusal, "kind": "held"}, {**refusal, "device": "one", "kind": "taken"}]  # type: ignore[typeddict-item]
     found = asyncio.run(scan_once(load_or_everything(toys.config), toys.root))
-    seen = View(found, answer(status), "", True)
+    seen = View(found, answer(document_of(status)), "", True)
     one, two = (found.scanners["toy"].devices[name] for name in ("one", "two"))
     verdict = seen.verdict("example.com/toy", "toy", two)
     assert verdict is not None and verdict.health.reason == reason
@@ -328,7 +328,7 @@ def test_a_device_that_a_running_host_withholds_for_a_container_has_its_reason(t
 
 def test_a_device_of_which_some_shares_are_unhealthy_is_healthy_with_a_remark() -> None:
     shares = [{**device(f"hca::{n}", "its pod ends" if n else ""), "device": "hca"} for n in range(3)]
-    verdict = answer(document(shares)).verdicts["example.com/serial", "udev", "hca"]  # type: ignore[arg-type]
+    verdict = answer(document_of(document(shares))).verdicts["example.com/serial", "udev", "hca"]
     assert verdict.health.healthy
     assert verdict.remark == "2 of 3 shares Unhealthy: its pod ends"
 
@@ -339,7 +339,7 @@ def test_devices_handed_out_together_each_have_a_health() -> None:
         {"device": "a", "health": "Healthy", "reason": "", "numaNodes": []},
         {"device": "b", "health": "Unhealthy", "reason": "it is gone", "numaNodes": []},
     ]
-    verdicts = answer(found).verdicts
+    verdicts = answer(document_of(found)).verdicts
     assert verdicts["example.com/serial", "udev", "a"].health.healthy
     assert verdicts["example.com/serial", "udev", "b"].health.reason == "it is gone"
 

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from status_document import NOW
 from status_document import device as _device
 from status_document import document as _document
+from status_values import Json, document_of
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.cli.status import command as status
 from devhost.cli.status_report import show
-from devhost.telemetry.document import EntryStatus, StatusDocument
 from devhost.telemetry.status import StatusServer
 from devhost.telemetry.tables import age
 
@@ -26,7 +26,7 @@ DEADLINE = 60
 
 
 def test_the_sections_go_from_the_process_to_the_backends() -> None:
-    assert [line.rstrip() for line in show(_document(), NOW).splitlines()] == [
+    assert [line.rstrip() for line in show(document_of(_document()), NOW).splitlines()] == [
         "devhost 1.2.3  pid 4711  up 3h",
         "kubelet /var/lib/kubelet/device-plugins",
         "config  /etc/devhost.yaml  generation 2  loaded 12m ago",
@@ -45,7 +45,7 @@ def test_the_sections_go_from_the_process_to_the_backends() -> None:
 
 def test_ids_are_sorted_by_the_numbers_in_them() -> None:
     document = _document([_device("p10::1"), _device("p9::10"), _device("p9::2")])
-    text = show(document, NOW)
+    text = show(document_of(document), NOW)
     assert [line.split()[1] for line in text.splitlines() if "  Healthy  " in line] == [
         "p9::2",
         "p9::10",
@@ -63,7 +63,7 @@ def test_devices_handed_out_together_are_shown_with_the_content_of_each_token() 
         {"device": "a", "health": "Healthy", "reason": "", "numaNodes": [0]},
         {"device": "b", "health": "Unhealthy", "reason": "port 1 is down", "numaNodes": [1]},
     ]
-    text = show(document, NOW)
+    text = show(document_of(document), NOW)
     assert "default/meter-0/main with a, b, c and 1 more" in text
     lines = [line.split() for line in text.splitlines()]
     at = lines.index(["RESOURCE", "TOGETHER", "HEALTH", "NUMA", "REASON"])
@@ -78,17 +78,17 @@ def test_devices_held_through_a_removed_resource_are_shown_with_their_holder() -
         {"resource": "old/name", "id": "a::1", "devices": ["a"], "holder": holder, "reason": reason},
         {"resource": "old/name", "id": "all::0", "devices": [], "holder": None, "reason": reason},
     ]
-    lines = [line.split() for line in show(document, NOW).splitlines()]
+    lines = [line.split() for line in show(document_of(document), NOW).splitlines()]
     at = lines.index(["RESOURCE", "NOT", "LISTED", "HELD", "BY", "DEVICES", "REASON"])
     assert lines[at + 1] == ["old/name", "a::1", "default/train/main", "a", *reason.split()]
     assert lines[at + 2] == ["old/name", "all::0", "an", "unknown", "pod", "-", *reason.split()]
     document["held"] = [{**document["held"][0], "resource": f"old/name-{n}"} for n in range(60)]
-    assert "10 more held devices not shown (--all shows them)" in show(document, NOW)
-    assert "not shown" not in show(document, NOW, everything=True)
+    assert "10 more held devices not shown (--all shows them)" in show(document_of(document), NOW)
+    assert "not shown" not in show(document_of(document), NOW, everything=True)
 
 
 def test_a_vanished_device_is_shown_with_its_holder() -> None:
-    text = show(_document([_device("FT1", "the device is gone", allocated=True)]), NOW)
+    text = show(document_of(_document([_device("FT1", "the device is gone", allocated=True)])), NOW)
     (line,) = [line for line in text.splitlines() if "FT1" in line]
     assert line.split() == [
         *("example.com/serial", "FT1", "Unhealthy", "45s", "0,1"),
@@ -100,7 +100,7 @@ def test_a_host_without_resources_yet_is_shown_as_such() -> None:
     document = _document()
     document["resources"], document["backends"] = [], []
     document["kubelet"]["socket"] = "absent"
-    text = show(document, NOW)
+    text = show(document_of(document), NOW)
     assert "No resources yet." in text and "kubelet /var/lib/kubelet/device-plugins  ABSENT\n" in text
 
 
@@ -109,7 +109,7 @@ def test_holders_are_unknown_with_a_reason_while_the_kubelet_does_not_answer() -
     got["holder"] = None
     document = _document([known, got, free])
     document["kubelet"]["podResources"] |= {"known": False, "reason": "kubelet.sock does not \x1b exist"}
-    lines = show(document, NOW).splitlines()
+    lines = show(document_of(document), NOW).splitlines()
     assert lines[2] == r"pods    unknown: kubelet.sock does not \x1b exist"
     held = {line.split()[1]: line.split("0,1")[1].strip() for line in lines if "0,1" in line}
     assert held == {"known": "default/meter-0/main", "got": "an unknown pod", "free": "unknown"}
@@ -118,13 +118,13 @@ def test_holders_are_unknown_with_a_reason_while_the_kubelet_does_not_answer() -
 def test_an_allocated_device_not_yet_listed_by_the_kubelet_is_held_by_an_unknown_pod() -> None:
     device = _device("FT1", allocated=True)
     device["holder"] = None
-    text = show(_document([device]), NOW)
+    text = show(document_of(_document([device])), NOW)
     assert "an unknown pod" in text and "pods " not in text
 
 
 def test_problems_are_below_the_header_with_their_full_reasons() -> None:
     document = _document()
-    assert "PROBLEM" not in show(document, NOW)
+    assert "PROBLEM" not in show(document_of(document), NOW)
     complaints = ["devhost.yaml:3:5: resources[0].nam: unknown key", f"devhost.yaml:9:1: \x1b[2J{'x' * 200}"]
     document["devhost"]["lastReload"] = {
         "at": "2026-11-20T11:59:30Z",
@@ -150,7 +150,7 @@ def test_problems_are_below_the_header_with_their_full_reasons() -> None:
             "count": 1,
         }
     ]
-    lines = [line.rstrip() for line in show(document, NOW).splitlines()]
+    lines = [line.rstrip() for line in show(document_of(document), NOW).splitlines()]
     assert lines[2].endswith("generation 2  REJECTED 30s ago, generation 2 stays")
     assert lines[3:8] == [
         "",
@@ -163,7 +163,7 @@ def test_problems_are_below_the_header_with_their_full_reasons() -> None:
 
 def test_recently_removed_devices_are_shown_with_reasons_newest_first() -> None:
     document = _document()
-    assert "LEFT RECENTLY" not in show(document, NOW)
+    assert "LEFT RECENTLY" not in show(document_of(document), NOW)
     document["resources"][0]["departed"] = [
         {"device": "FT9", "reason": "the device is gone", "at": "2026-11-20T11:59:50Z"},
         {"device": "FT8", "reason": "entry 1 (a/b) already took it", "at": "2026-11-20T11:48:00Z"},
@@ -172,7 +172,7 @@ def test_recently_removed_devices_are_shown_with_reasons_newest_first() -> None:
     document["resources"][1]["departed"] = [
         {"device": "X", "reason": "the device is gone", "at": "2026-11-20T11:59:00Z"}
     ]
-    lines = [line.rstrip() for line in show(document, NOW).splitlines()]
+    lines = [line.rstrip() for line in show(document_of(document), NOW).splitlines()]
     at = lines.index("RESOURCE            LEFT RECENTLY  AGO  REASON")
     assert lines[at + 1 : at + 4] == [
         "example.com/serial  FT9            10s  the device is gone",
@@ -203,18 +203,18 @@ def test_verdicts_are_shown_with_who_gave_them_and_why() -> None:
             "devices": [{"backend": "*", "device": "*"}],
         },
     ]
-    text = show(found, NOW)
+    text = show(document_of(found), NOW)
     assert (
         "VERDICT    BY     SINCE  ENDS                  DEVICES   REASON\n"
         "cordon     alice  3h     2026-11-21T09:00:00Z  udev/FT1  fan\n"
         "unhealthy  dcgm   60m    -                     all       XID 79"
     ) in "\n".join(line.rstrip() for line in text.splitlines())
-    assert "VERDICT" not in show(_document(), NOW)
+    assert "VERDICT" not in show(document_of(_document()), NOW)
 
 
 def test_observers_are_shown_with_the_reason_of_a_pause() -> None:
     document = _document()
-    assert "OBSERVER" not in show(document, NOW)
+    assert "OBSERVER" not in show(document_of(document), NOW)
     document["observers"] = [
         {
             "name": "ledger",
@@ -230,7 +230,7 @@ def test_observers_are_shown_with_the_reason_of_a_pause() -> None:
             "dropped": 1,
         }
     ]
-    lines = show(document, NOW).splitlines()
+    lines = show(document_of(document), NOW).splitlines()
     header = next(number for number, line in enumerate(lines) if line.startswith("OBSERVER"))
     assert lines[header].split() == [
         *["OBSERVER", "STATE", "SINCE", "CALLS"],
@@ -252,12 +252,12 @@ def test_provisioning_is_shown_while_it_is_incomplete() -> None:
         "reason": "a pod has 0000:3b:02.0",
         "since": "2026-11-20T11:59:15Z",
     }
-    assert [line.split() for line in show(document, NOW).splitlines()[-2:]] == [
+    assert [line.split() for line in show(document_of(document), NOW).splitlines()[-2:]] == [
         ["BACKEND", "PROVISIONING", "SINCE", "REASON"],
         ["udev", "waiting", "45s", "a", "pod", "has", "0000:3b:02.0"],
     ]
     found["provisioning"] = {"state": "ok", "reason": "", "since": "2026-11-20T11:59:15Z"}
-    assert "PROVISIONING" not in show(document, NOW)
+    assert "PROVISIONING" not in show(document_of(document), NOW)
 
 
 def test_degraded_backends_and_refusals_show_their_reason() -> None:
@@ -269,7 +269,7 @@ def test_degraded_backends_and_refusals_show_their_reason() -> None:
     document["refusals"] = [
         {"backend": "udev", "device": "FT3", "kind": "claimed", "reason": "claimed by FT2"}
     ]
-    text = show(document, NOW)
+    text = show(document_of(document), NOW)
     for phrase in ("discover hung", "its id has 300 characters", "claimed by FT2", "no kubelet"):
         assert phrase in text
 
@@ -291,13 +291,13 @@ def test_ages_are_shown_in_their_largest_unit(since: str | None, shown: str) -> 
 
 
 @pytest.fixture
-def document() -> StatusDocument:
+def document() -> Json:
     return _document()
 
 
 @pytest.fixture
 async def server(
-    document: StatusDocument, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    document: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[StatusServer]:
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path / "run"))
     made = StatusServer(lambda: document, kubelet_dir=tmp_path, interval=0)
@@ -345,7 +345,8 @@ async def test_status_shows_the_running_host(server: StatusServer) -> None:
     assert out.startswith("devhost 1.2.3  pid 4711") and "node is gone" in out
 
 
-async def test_json_output_is_the_whole_document(server: StatusServer, document: StatusDocument) -> None:
+async def test_json_output_is_the_whole_document(server: StatusServer, document: Json) -> None:
+    document["newer"] = document["kubelet"]["newer"] = [1]
     code, out, _ = await _run("--output", "json")
     assert (code, json.loads(out)) == (0, document)
 
@@ -376,7 +377,7 @@ async def test_contradicting_options_are_exit_code_2(server: StatusServer) -> No
 
 
 async def test_watch_prints_a_json_line_per_change_and_ends_with_the_host(
-    server: StatusServer, document: StatusDocument
+    server: StatusServer, document: Json
 ) -> None:
     process = await _start("--watch", "--output", "json")
     assert json.loads(await _first_line(process))["devhost"]["generation"] == 2
@@ -408,9 +409,7 @@ async def test_watching_ends_as_soon_as_the_reader_is_gone(server: StatusServer)
     assert (code, err) == (0, b"")
 
 
-async def test_on_a_terminal_watching_redraws_in_place(
-    server: StatusServer, document: StatusDocument
-) -> None:
+async def test_on_a_terminal_watching_redraws_in_place(server: StatusServer, document: Json) -> None:
     terminal, theirs = pty.openpty()
     process = await _start("--watch", stdout=theirs)
     os.close(theirs)
@@ -430,8 +429,8 @@ async def test_on_a_terminal_watching_redraws_in_place(
     assert seen.count(b"\x1b[2J") == 2
 
 
-def empty(name: str, state: str, reason: str, *, optional: bool = False) -> EntryStatus:
-    made: EntryStatus = {
+def empty(name: str, state: str, reason: str, *, optional: bool = False) -> Json:
+    made: Json = {
         "entry": "resources[1]",
         "name": name,
         "backend": "udev",
@@ -443,35 +442,35 @@ def empty(name: str, state: str, reason: str, *, optional: bool = False) -> Entr
         "remark": "",
         "cordoned": "",
     }
-    return made | {"state": state}  # type: ignore[return-value]
+    return made | {"state": state}
 
 
-def test_entries_without_devices_are_listed_and_optional_ones_in_one_line(document: StatusDocument) -> None:
+def test_entries_without_devices_are_listed_and_optional_ones_in_one_line(document: Json) -> None:
     """Every entry of the file can be found, with the reason to its end however long it is."""
     reason = '0 devices; 2 match all but subsystem ("tty", not "TTY")' + " and more" * 20
-    assert "NO DEVICES" not in show(document, NOW)
+    assert "NO DEVICES" not in show(document_of(document), NOW)
     document["entries"] += [
         empty("example.com/serial2", "none", reason),
         empty("example.com/slow", "waiting", "0 devices; the backend has not answered yet"),
         empty("example.com/a", "absent", "0 devices; the backend sees no devices", optional=True),
         empty("example.com/b", "absent", "0 devices; the backend sees no devices", optional=True),
     ]
-    text = show(document, NOW)
+    text = show(document_of(document), NOW)
     (line,) = [line for line in text.splitlines() if line.startswith("example.com/serial2 ")]
     assert line.endswith(reason) and "no devices" in line and "resources[1]" in line
     assert any(line.startswith("example.com/slow ") and "waiting" in line for line in text.splitlines())
     assert "Not on this node (optional): example.com/a, example.com/b" in text.splitlines()
-    every = show(document, NOW, everything=True).splitlines()
+    every = show(document_of(document), NOW, everything=True).splitlines()
     assert any(line.startswith("example.com/a ") and "not on this node" in line for line in every)
 
 
-def test_entries_that_lack_some_devices_are_listed_with_what_they_miss(document: StatusDocument) -> None:
+def test_entries_that_lack_some_devices_are_listed_with_what_they_miss(document: Json) -> None:
     few, close = document["entries"][0].copy(), document["entries"][0].copy()
     few |= {"name": "example.com/few", "devices": 7, "reason": "7 of 8 devices"}
     close |= {"name": "example.com/close", "devices": 7, "remark": "1 more matches all but isRdma"}
     document["entries"] += [few, close]
-    assert "example.com/few (resources[0]): 7 of 8 devices" in show(document, NOW)
-    assert "isRdma" not in show(document, NOW)
+    assert "example.com/few (resources[0]): 7 of 8 devices" in show(document_of(document), NOW)
+    assert "isRdma" not in show(document_of(document), NOW)
     assert "example.com/close (resources[0]): 1 more matches all but isRdma" in show(
-        document, NOW, everything=True
+        document_of(document), NOW, everything=True
     )

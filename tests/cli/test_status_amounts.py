@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from status_document import NOW, document
+from status_values import Json, document_of
 
 from devhost.cli.status_report import show
-from devhost.telemetry.document import StatusDocument
 
 
-def offered(**more: Any) -> StatusDocument:
+def offered(**more: Any) -> Json:
     found = document([])
     one = {"device": "d0", "name": "d0", "slice": "s", "health": "Healthy", "reason": "", "replicas": 8}
     pool = {"resource": "a.b/c", "devices": [{**one, "numaNodes": [], "claims": [], **more}]}
@@ -20,8 +20,8 @@ def offered(**more: Any) -> StatusDocument:
     return found
 
 
-def rows(found: StatusDocument) -> list[list[str]]:
-    return [line.split() for line in show(found, NOW).splitlines()]
+def rows(found: Json) -> list[list[str]]:
+    return [line.split() for line in show(document_of(found), NOW).splitlines()]
 
 
 def test_a_shared_device_is_listed_with_what_is_in_use() -> None:

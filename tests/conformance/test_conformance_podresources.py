@@ -10,11 +10,11 @@ import grpc
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT
 from devhost_testing.kubelet import KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
+from status_values import Json
 
 from devhost.backend.model import Device
 from devhost.host.host import Host
 from devhost.host.shown.status import status
-from devhost.telemetry.document import DeviceStatus
 
 THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 
@@ -25,7 +25,7 @@ def _soon_again(rig) -> None:
     rig.hurry(question_failed=(0.05, 1.0))
 
 
-def shown(host: Host) -> Iterator[DeviceStatus]:
+def shown(host: Host) -> Iterator[Json]:
     for resource in status(host)["resources"]:
         yield from resource["devices"]
 

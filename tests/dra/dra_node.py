@@ -27,7 +27,7 @@ from devhost.host.timing import Timing
 from devhost.planning.dra_timing import DraTiming
 from devhost.planning.settings import DraOptions
 from devhost.planning.sides import Moving
-from devhost.telemetry.document import DraStatus
+from devhost.telemetry.document import json_line
 
 DRIVER = "devhost.example.com"
 NODE = "node-1"
@@ -264,9 +264,9 @@ class DraNode(Cluster):
 
         await self.node.until(lambda: (report := self.report()) and report["syncedAt"])
 
-    def report(self) -> DraStatus | None:
+    def report(self) -> Any:
         """The part of the status document that is about DRA; ``None`` until there is a driver."""
-        return self.node.host.dra.report()
+        return json.loads(json_line(self.node.host.dra.report()))
 
     def moving(self) -> Sequence[Moving]:
         """The devices that change sides."""

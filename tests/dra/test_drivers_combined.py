@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from dra_node import DRIVER, Cards, DraNode
+from status_values import document_of
 
 from devhost.backend import Attribute, Device
 from devhost.cli.status_report import show
@@ -88,8 +89,8 @@ def held(node: DraNode) -> dict[str, tuple[str, ...]]:
 def shows(node: DraNode) -> str:
     """What `devhost status` prints; the page has the same document."""
     document, now = status(node.node.host), datetime.now(UTC)
-    assert "both" in str(content(document, "node-1", now))
-    return show(document, now)
+    assert "both" in str(content(document_of(document), "node-1", now))
+    return show(document_of(document), now)
 
 
 HELD = {DRIVER: PAIR, OTHER: ("m0",)}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from devhost_testing.kubelet.faults import Gate, Point
 from dra_node import DraNode
+from status_values import document_of
 
 from devhost.cli.running_host import View, answer
 from devhost.cli.scan_once import ScanResult
@@ -55,10 +56,10 @@ async def test_a_move_is_a_few_lines_and_no_problem(place: Path, count: int, bef
             assert (move["resource"], len(move["devices"]), move["stuck"]) == (RESOURCE, count, False)
             assert [one["state"] for one in document["entries"]] == ["moving"]
             for everything in (False, True):
-                text = show(document, datetime.now(UTC), everything=everything)
+                text = show(document_of(document), datetime.now(UTC), everything=everything)
                 assert len(text.splitlines()) <= LINES, text
                 assert "c0, c1, c2 and " in text
-            page = render(document, "n1", datetime.now(UTC)).part
+            page = render(document_of(document), "n1", datetime.now(UTC)).part
             assert page.count("<tr") <= LINES
             if before == DRA:
                 for claim in claims:
@@ -126,7 +127,10 @@ async def test_a_move_back_names_the_claim_for_which_it_waits(place: Path) -> No
             host = node.node.host
             named = "waits for the ResourceClaim that has it allocated (ResourceClaim default/used)"
             await node.node.until(
-                lambda: len(status(host)["refusals"]) == 1 and named in show(status(host), datetime.now(UTC))
+                lambda: (
+                    len(status(host)["refusals"]) == 1
+                    and named in show(document_of(status(host)), datetime.now(UTC))
+                )
             )
             document = status(host)
             assert document["dra"] is not None
@@ -134,7 +138,9 @@ async def test_a_move_back_names_the_claim_for_which_it_waits(place: Path) -> No
             for rows in (document["dra"]["moving"], document["refusals"]):
                 assert [row["heldBy"] for row in rows] == [[claim]]
             device = node.node.devices("cards")["c0"]
-            seen = View(ScanResult(Settings(), Plan(), {}), answer(document), "", same_config=True)
+            seen = View(
+                ScanResult(Settings(), Plan(), {}), answer(document_of(document)), "", same_config=True
+            )
             assert seen.holders("cards", device) == [(RESOURCE, "ResourceClaim default/used")]
 
 

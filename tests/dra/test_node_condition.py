@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from devhost_testing.dra import ApiServer
 from fake_clock import FakeClock
+from status_values import Json, document_of
 
 from devhost.backend.errors import UsageError
 from devhost.dra.conditions.node import (
@@ -27,7 +28,6 @@ from devhost.dra.conditions.node import (
 )
 from devhost.dra.credentials import Access, Credentials
 from devhost.dra.kube import KubeApi
-from devhost.telemetry.document import StatusDocument
 
 PATH = "/api/v1/nodes/n1"
 NAME = "example.com/card"
@@ -38,12 +38,11 @@ STARTING = "example.com/starting"
 READY = "pods can request all devices that the configuration asks for"
 
 
-def document(reason: str = "", state: str = "served", count: int = 1) -> StatusDocument:
+def document(reason: str = "", state: str = "served", count: int = 1) -> Json:
     """What decides whether a node is ready; without a reason it is."""
     entry = {"name": NAME, "entry": "resources[0]", "resources": [], "optional": False, "cordoned": ""}
     entries = [{**entry, "state": state, "reason": reason} for _ in range(count)]
-    found = {"devhost": {"copy": None}, "entries": entries, "resources": [], "dra": None}
-    return cast("StatusDocument", found)
+    return {"devhost": {"copy": None}, "entries": entries, "resources": [], "dra": None}
 
 
 class Scene:
@@ -55,7 +54,7 @@ class Scene:
         self.place = place
         self.boot = place / "boot_id"
         self.boot.write_text("first")
-        self.document: StatusDocument | None = document()
+        self.document: Json | None = document()
         self.condition: NodeCondition
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
         server.put(PATH, {"metadata": {"name": "n1"}, "status": {"conditions": [ready]}})
@@ -83,9 +82,9 @@ class Scene:
 
     def capture(self) -> Any:
         found = self.document
-        return (lambda: found) if found else None
+        return (lambda: document_of(found)) if found else None
 
-    async def shows(self, found: StatusDocument | None) -> None:
+    async def shows(self, found: Json | None) -> None:
         """Something has changed in devhost, and has been looked at."""
         self.document = found
         self.condition.wake()
@@ -348,13 +347,13 @@ def test_a_damaged_record_is_none(tmp_path: Path, content: str) -> None:
 
 
 def test_a_message_has_the_reasons_that_fit_and_the_number_of_the_others() -> None:
-    few = state_of(document("0 devices", count=3))
+    few = state_of(document_of(document("0 devices", count=3)))
     assert few == State("False", "DevicesNotReady", "; ".join([f"{NAME}: 0 devices"] * 3))
-    many = state_of(document("é" * 150, count=100))
+    many = state_of(document_of(document("é" * 150, count=100)))
     assert len(many.message.encode()) <= LONGEST
     assert many.message.count(NAME) == 3
     assert many.message.endswith(" (and 97 more)")
-    long = state_of(document("é" * 5000, count=2))
+    long = state_of(document_of(document("é" * 5000, count=2)))
     assert LONGEST - 2 <= len(long.message.encode()) <= LONGEST
     assert long.message.endswith("é… (and 1 more)")
 

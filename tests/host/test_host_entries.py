@@ -10,7 +10,7 @@ import pytest
 
 from devhost.backend import Device, MissingDriver, unhealthy
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import status
+from devhost.host.shown.status import captured, status
 from devhost.telemetry.page.content import verdict
 
 TOY, OTHER = "example.com/toy", "example.com/other"
@@ -59,7 +59,7 @@ async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig,
             "cordoned": "",
         }
         assert wrong(host) == [("entry", TOY, MISS)]
-        assert verdict(status(host)) != "No problems"
+        assert verdict(captured(host)()) != "No problems"
         assert records.of("entry has no devices") == [
             ("WARNING", {"entry": "resources[0]", "resource": TOY, "backend": "toy", "reason": MISS})
         ]
@@ -140,7 +140,7 @@ async def test_an_entry_that_waits_for_its_backend_is_not_ready(rig, kubelet):
             assert entry(host)["state"] == "waiting"
             assert entry(host)["reason"] == "0 devices; the backend has not answered yet"
             assert not any(kind == "entry" for kind, *_ in wrong(host))
-            assert verdict({**status(host), "problems": []}) == "Looking for devices"
+            assert verdict(replace(captured(host)(), problems=[])) == "Looking for devices"
         finally:
             go.set()
         await rig.until(lambda: entry(host)["state"] == "served")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from devhost.backend import unhealthy
-from devhost.host.shown.status import status
+from devhost.host.shown.status import captured
 from devhost.runtime.http import HttpServer, Listen
 from devhost.telemetry.page.serving import StatusPage
 
@@ -17,7 +17,7 @@ WAIT = 60.0
 
 async def test_an_open_page_receives_changes_of_health_and_the_end(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy")
-    page = StatusPage(lambda: status(rig.host), node="n1")
+    page = StatusPage(lambda: captured(rig.host), node="n1")
     server = HttpServer(page.routes())
     async with asyncio.timeout(WAIT), rig.running(changed=page.changed):
         address = await server.start(Listen("127.0.0.1", 0))

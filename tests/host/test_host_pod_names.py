@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import pytest
+from status_values import Json, document_of
 
 from devhost.backend import Device
 from devhost.cli.status_report import show
 from devhost.host.shown.gauges import scraped
-from devhost.host.shown.status import status
+from devhost.host.shown.status import captured, status
 from devhost.runtime.http import Response
-from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.metrics import Metrics
 from devhost.telemetry.page.serving import StatusPage
 
@@ -81,13 +81,13 @@ CASES = [
 ]
 
 
-def rows(document: StatusDocument, place: str) -> list[Any]:
+def rows(document: Json, place: str) -> list[Any]:
     if place in ("devices", "departed"):
         return [row for resource in document["resources"] for row in resource[place]]
     return list(document[place])
 
 
-def meant(document: StatusDocument, case: Case, place: str) -> list[Any]:
+def meant(document: Json, case: Case, place: str) -> list[Any]:
     """The rows of a place with the reason of a case."""
     return [
         row
@@ -132,12 +132,12 @@ async def test_reasons_never_name_a_pod_and_a_separate_field_does(
         document = status(host)
         for reason in all_reasons(document):
             assert POD not in reason
-        everything = show(document, datetime.now(UTC), everything=True)
+        everything = show(document_of(document), datetime.now(UTC), everything=True)
         assert any(
             case.sentence in line and f"(default/{POD}/main)" in line for line in everything.splitlines()
         )
 
-        page, text = await answers(StatusPage(lambda: status(host), pods=False))
+        page, text = await answers(StatusPage(lambda: captured(host), pods=False))
         page = page.replace("<wbr>", "")
         assert POD not in page and POD not in text
         assert case.sentence in page and case.sentence in text
@@ -146,7 +146,7 @@ async def test_reasons_never_name_a_pod_and_a_separate_field_does(
         assert POD not in samples
         assert {"devices", "problems", "departed"}.isdisjoint(case.places) or case.sentence in samples
 
-        page, text = await answers(StatusPage(lambda: status(host), pods=True))
+        page, text = await answers(StatusPage(lambda: captured(host), pods=True))
         assert f"(default/{POD}/main)" in page.replace("<wbr>", "")
         for place in case.places:
             assert meant(json.loads(text), case, place)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from scraped_series import value
+from status_values import document_of
 
 from devhost.backend import NotYet, option
 from devhost.backend.errors import BackendError
 from devhost.cli.status_report import show
-from devhost.host.shown.status import status
+from devhost.host.shown.status import captured, status
 from devhost.telemetry.document import without_holders
 from devhost.telemetry.metrics import Metrics
 
@@ -116,10 +117,10 @@ async def test_the_status_names_who_holds_what_provisioning_waits_for(rig, kubel
         holder = {"namespace": "default", "pod": "pod", "container": "main"}
         assert backend["provisioning"]["heldBy"] == [holder]
         assert "d0 keeps its mode while a pod holds it (default/pod/main)" in show(
-            document, datetime.now(UTC)
+            document_of(document), datetime.now(UTC)
         )
-        (hidden,) = without_holders(document)["backends"]
-        assert "heldBy" not in hidden["provisioning"]
+        (hidden,) = without_holders(captured(host)()).backends
+        assert not hidden.provisioning.held_by
         kubelet.release("pod")
         await rig.until(lambda: not allocations.tokens())
         assert "heldBy" not in status(host)["backends"][0]["provisioning"]

@@ -12,7 +12,7 @@ from devhost.allocation.allocator import UnhealthyDevice
 from devhost.allocation.cdi.injector import WRITING
 from devhost.backend import Device
 from devhost.backend.model import unhealthy
-from devhost.host.shown.status import status
+from devhost.host.shown.status import captured, status
 from devhost.planning.claims import IN_USE
 from devhost.telemetry.page.counts import Counts, counted
 
@@ -235,7 +235,7 @@ async def test_the_page_counts_units(chips, kubelet):
     async with chips.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         await kubelet.admit("pod", "main", TOY, 1)
-        (resource,) = status(host)["resources"]
+        (resource,) = captured(host)().resources
         assert counted(resource) == Counts(2, 2, 1)
 
 

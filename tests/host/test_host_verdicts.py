@@ -14,7 +14,7 @@ from devhost_testing.kubelet import UnexpectedAdmissionError
 from devhost.backend.model import unhealthy
 from devhost.discovery.maintenance.judge import OLD
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import status
+from devhost.host.shown.status import captured, status
 from devhost.telemetry.unready import unready
 
 TOY = "example.com/toy"
@@ -131,14 +131,14 @@ async def test_a_bad_file_and_an_old_cordon_are_problems(rig, kubelet, verdicts,
 async def test_a_cordoned_device_is_missing_for_expect_with_who_did_it(rig, kubelet, verdicts, tmp_path):
     rig.write(f"name: {TOY}, backend: toy, expect: 2", "name: example.com/other, backend: other")
     async with rig.running(state_dir=tmp_path / "state") as host:
-        await rig.until(lambda: not unready(status(host)))
+        await rig.until(lambda: not unready(captured(host)()))
         file = verdicts.put("toy/d0")
         line = f"1 of 2 devices; d0: {FAN}"
-        await rig.until(lambda: unready(status(host)) == [(TOY, line)])
+        await rig.until(lambda: unready(captured(host)()) == [(TOY, line)])
         assert problems(host.now()).counts["entry"] == 0
         file.unlink()
-        await rig.until(lambda: not unready(status(host)))
+        await rig.until(lambda: not unready(captured(host)()))
         # without `expect` one healthy device is enough
         rig.write(f"name: {TOY}, backend: toy", "name: example.com/other, backend: other")
         verdicts.put("toy/d0")
-        await rig.until(lambda: FAN in reasons(host).values() and not unready(status(host)))
+        await rig.until(lambda: FAN in reasons(host).values() and not unready(captured(host)()))

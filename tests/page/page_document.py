@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from devhost.telemetry.document import (
-    BackendStatus,
-    DepartedStatus,
-    DeviceStatus,
-    DraStatus,
-    EntryStatus,
-    HolderStatus,
-    MoveStatus,
-    PlanRefusal,
-    ProblemStatus,
-    ResourceStatus,
-    StatusDocument,
-)
+from status_values import Json
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 """When the documents are made."""
@@ -30,9 +18,7 @@ def ago(**past: float) -> str:
     return (NOW - timedelta(**past)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def device(
-    id_: str, reason: str = "", holder: str = "", numa: int | None = None, **past: float
-) -> DeviceStatus:
+def device(id_: str, reason: str = "", holder: str = "", numa: int | None = None, **past: float) -> Json:
     """One device: with a ``reason`` it is Unhealthy; ``holder`` is ``namespace/pod/container``."""
     return {
         "id": id_,
@@ -47,17 +33,17 @@ def device(
     }
 
 
-def _holder(text: str) -> HolderStatus | None:
+def _holder(text: str) -> Json | None:
     if not text:
         return None
     namespace, pod, container = text.split("/")
     return {"namespace": namespace, "pod": pod, "container": container}
 
 
-def resource(name: str, backend: str, devices: Iterable[DeviceStatus], **more: object) -> ResourceStatus:
+def resource(name: str, backend: str, devices: Iterable[Json], **more: object) -> Json:
     """A registered resource with these devices; ``more`` replaces keys of a resource without problems."""
     listed = list(devices)
-    made: ResourceStatus = {
+    made: Json = {
         "name": name,
         "backend": backend,
         "entry": "resources[0]",
@@ -74,12 +60,12 @@ def resource(name: str, backend: str, devices: Iterable[DeviceStatus], **more: o
         "together": [],
         "departed": [],
     }
-    return made | more  # type: ignore[return-value]
+    return made | more
 
 
 def entry(
     number: int, name: str, backend: str, reason: str = "", *, devices: int = 0, optional: bool = False
-) -> EntryStatus:
+) -> Json:
     """An entry of the configuration: with devices, or with a ``reason`` why it has none."""
     return {
         "entry": f"resources[{number}]",
@@ -95,9 +81,9 @@ def entry(
     }
 
 
-def backend(name: str, count: int, **more: object) -> BackendStatus:
+def backend(name: str, count: int, **more: object) -> Json:
     """A backend without problems."""
-    made: BackendStatus = {
+    made: Json = {
         "name": name,
         "state": "ok",
         "reason": "",
@@ -109,19 +95,18 @@ def backend(name: str, count: int, **more: object) -> BackendStatus:
         "provisioning": None,
         "labels": None,
     }
-    return made | more  # type: ignore[return-value]
+    return made | more
 
 
-def problem(kind: str, subject: str, reason: str, *, count: int = 1, **past: float) -> ProblemStatus:
+def problem(kind: str, subject: str, reason: str, *, count: int = 1, **past: float) -> Json:
     """One problem; nobody noted since when unless ``past`` says so."""
     since = ago(**past) if past else None
-    found = ProblemStatus(kind="config", subject=subject, reason=reason, since=since, count=count)
-    return found | {"kind": kind}  # type: ignore[return-value]
+    return {"kind": kind, "subject": subject, "reason": reason, "since": since, "count": count}
 
 
-def document(*resources: ResourceStatus, **more: object) -> StatusDocument:
+def document(*resources: Json, **more: object) -> Json:
     """A document of a node with these resources where nothing is wrong."""
-    made: StatusDocument = {
+    made: Json = {
         "devhost": {
             "version": "0.1.0",
             "pid": 4711,
@@ -151,10 +136,10 @@ def document(*resources: ResourceStatus, **more: object) -> StatusDocument:
         "dra": None,
         "problems": [],
     }
-    return made | more  # type: ignore[return-value]
+    return made | more
 
 
-def _gpus() -> ResourceStatus:
+def _gpus() -> Json:
     holders = ["ml/train-llama-0/trainer", "ml/train-llama-0/trainer", "", "team-a/notebook-17/main"]
     ids = [f"GPU-{start}c0de-91f0-4d5e-b1c6-7f3a9d{start}e4" for start in ("1a2b", "2c3d", "84c5", "a8e9")]
     gpus = [
@@ -165,18 +150,18 @@ def _gpus() -> ResourceStatus:
     return resource("nvidia.com/gpu", "gpu", gpus)
 
 
-def _functions() -> ResourceStatus:
+def _functions() -> Json:
     users = {0: "telco/upf-0/upf", 1: "telco/upf-1/upf"}
     functions = (device(f"0000:5e:02.{n}", holder=users.get(n, ""), numa=1) for n in range(6))
     return resource("intel.com/sriov_dpdk", "sriov", functions)
 
 
-def busy_node() -> StatusDocument:
+def busy_node() -> Json:
     """A node with five kinds of devices: one is unhealthy, one has left, one is refused, pods hold some."""
     gpus = _gpus()
     ill = next(one for one in gpus["devices"] if one["reason"])
-    departed: DepartedStatus = {"device": "FT9ZB1C7", "reason": "the device is gone", "at": ago(minutes=6)}
-    refusal: PlanRefusal = {
+    departed: Json = {"device": "FT9ZB1C7", "reason": "the device is gone", "at": ago(minutes=6)}
+    refusal: Json = {
         "backend": "sriov",
         "device": "0000:5e:02.7",
         "kind": "claimed",
@@ -216,7 +201,7 @@ def busy_node() -> StatusDocument:
     )
 
 
-def crowded_node() -> StatusDocument:
+def crowded_node() -> Json:
     """30 resources with 400 devices, of which 39 change sides, a few are unhealthy, and pods hold some."""
     made, number = [], 0
     for n in range(27):
@@ -232,7 +217,7 @@ def crowded_node() -> StatusDocument:
         made.append(resource(name, "sriov", found))
     shares = [device(f"GPU-1a2b3c4d-{n}c0de::{share}", numa=n) for n in range(2) for share in range(10)]
     made.append(resource("nvidia.com/gpu.shared", "gpu", shares))
-    moves: list[MoveStatus] = [
+    moves: list[Json] = [
         {
             "resource": f"example.com/moving-{n}",
             "serve": "plugin",
@@ -244,7 +229,7 @@ def crowded_node() -> StatusDocument:
         }
         for n in range(3)
     ]
-    dra: DraStatus = {
+    dra: Json = {
         "driver": "devhost.example.com",
         "node": NODE,
         "state": "registered",
@@ -270,7 +255,7 @@ def crowded_node() -> StatusDocument:
         ],
         "moves": moves,
     }
-    refusals: list[PlanRefusal] = [
+    refusals: list[Json] = [
         {
             "backend": "sriov",
             "device": one["device"],

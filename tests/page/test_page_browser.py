@@ -18,10 +18,10 @@ import picture
 import pytest
 import webdriver
 from page_eyes import ACCESSIBLE, BROKEN, CONTRAST, NAMELESS, OVERLAP, SPOKEN
+from status_values import Json, document_of
 
 from devhost.runtime import http
 from devhost.runtime.http import HttpServer, Listen
-from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.page.serving import StatusPage
 from devhost.telemetry.tables import age
 
@@ -48,7 +48,7 @@ class Open:
     def __init__(self, browser: webdriver.Browser) -> None:
         self.browser = browser
         self.document = made.busy_node()
-        self._page = StatusPage(lambda: self.document, node=made.NODE, interval=0)
+        self._page = StatusPage(lambda: document_of(self.document), node=made.NODE, interval=0)
         self.address = Listen("127.0.0.1", 0)
         self._server: HttpServer | None = None
 
@@ -65,7 +65,7 @@ class Open:
         if live:
             await self.until("return document.getElementById('mode').textContent === 'live'")
 
-    def change(self, document: StatusDocument | None = None) -> None:
+    def change(self, document: Json | None = None) -> None:
         self.document = document or self.document
         self._page.changed()
 
@@ -102,7 +102,7 @@ async def page(browser: webdriver.Browser) -> AsyncIterator[Open]:
     await page.stop()
 
 
-def with_illness(reason: str) -> StatusDocument:
+def with_illness(reason: str) -> Json:
     """The busy node, with an additional unhealthy serial adapter."""
     document = made.busy_node()
     serial = document["resources"][0]

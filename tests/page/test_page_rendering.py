@@ -8,17 +8,12 @@ from itertools import pairwise
 
 import page_document as made
 import pytest
+from status_values import Json, document_of
 
 from devhost.allocation.inventory import FORGOTTEN
 from devhost.backend.model import Device, Holder
 from devhost.planning.claims import ClaimIndex, Held, Reason
-from devhost.telemetry.document import (
-    DraDeviceStatus,
-    DraPoolStatus,
-    StatusDocument,
-    held_by,
-    without_holders,
-)
+from devhost.telemetry.document import without_holders
 from devhost.telemetry.page import devices
 from devhost.telemetry.page.skeleton import headers, render, whole
 
@@ -62,17 +57,17 @@ class Reading(HTMLParser):
         return [a for name, a, around in self.elements if name == tag and (not within or within in around)]
 
 
-def shown(document: StatusDocument, *, pods: bool = True) -> Reading:
-    return Reading(render(document, made.NODE, made.NOW, pods=pods).part)
+def shown(document: Json, *, pods: bool = True) -> Reading:
+    return Reading(render(document_of(document), made.NODE, made.NOW, pods=pods).part)
 
 
-def listed(document: StatusDocument) -> list[str | None]:
+def listed(document: Json) -> list[str | None]:
     """The ids of devices on the page, in order."""
     found = shown(document).attributes("tr", within="details")
     return [row["data-key"] for row in found if "data-key" in row]
 
 
-def many(count: int, ill: int = 0) -> StatusDocument:
+def many(count: int, ill: int = 0) -> Json:
     found = [made.device(f"d{n}", "it is broken" if n >= count - ill else "") for n in range(count)]
     return made.document(made.resource("example.com/toy", "toy", found))
 
@@ -133,7 +128,7 @@ def test_text_from_hardware_never_becomes_markup() -> None:
     )
     document["devhost"]["config"] = EVIL
     document["kubelet"]["dir"] = EVIL
-    rendering = render(document, EVIL, made.NOW)
+    rendering = render(document_of(document), EVIL, made.NOW)
     page = whole(rendering).decode()
     reading = Reading(page)
     assert len(reading.attributes("script")) == 1
@@ -159,7 +154,7 @@ def test_heading_levels_are_in_order() -> None:
 
 
 def test_ids_are_unique_and_links_within_the_page_work() -> None:
-    reading = Reading(whole(render(made.busy_node(), made.NODE, made.NOW)).decode())
+    reading = Reading(whole(render(document_of(made.busy_node()), made.NODE, made.NOW)).decode())
     ids = [attributes["id"] for _, attributes, _ in reading.elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
     targets = [str(link["href"])[1:] for link in reading.attributes("a") if str(link["href"]).startswith("#")]
@@ -167,15 +162,15 @@ def test_ids_are_unique_and_links_within_the_page_work() -> None:
 
 
 def test_the_title_counts_the_problems() -> None:
-    assert render(made.busy_node(), "n1", made.NOW).title == "(1) n1 · devhost"
-    assert render(made.document(), "n1", made.NOW).title == "n1 · devhost"
+    assert render(document_of(made.busy_node()), "n1", made.NOW).title == "(1) n1 · devhost"
+    assert render(document_of(made.document()), "n1", made.NOW).title == "n1 · devhost"
 
 
 def test_a_row_for_several_problems_counts_as_several() -> None:
     few = [made.problem("device", f"a/b d{n}", "it hangs") for n in range(20)]
     rest = made.problem("device", "a/b", "2000 more devices are unhealthy", count=2000)
     document = made.document(problems=[*few, rest])
-    assert render(document, "n1", made.NOW).title == "(2,020) n1 · devhost"
+    assert render(document_of(document), "n1", made.NOW).title == "(2,020) n1 · devhost"
     reading = shown(document)
     (verdict,) = (one for one in reading.attributes("section") if one.get("data-news") == "verdict")
     assert verdict["data-announce"] == "2,020 problems" and "2,020 problems 0 resources" in reading.text
@@ -203,7 +198,7 @@ def test_devices_without_a_name_are_labelled_so() -> None:
 
 def test_ages_refer_to_the_time_of_the_page_and_have_the_exact_time() -> None:
     document = made.document()
-    part = render(document, made.NODE, made.NOW + timedelta(minutes=18)).part
+    part = render(document_of(document), made.NODE, made.NOW + timedelta(minutes=18)).part
     at = document["devhost"]["lastReload"]["at"]
     assert f'<time datetime="{at}" title="{at}">60m</time>' in part
 
@@ -316,7 +311,7 @@ def test_hidden_pods_are_nowhere_on_the_page() -> None:
     devices[1]["reason"] = FORGOTTEN
     named = (document["refusals"][0], document["problems"][0], *devices[:2])
     for row in named:
-        row |= held_by([holder])  # type: ignore[misc]
+        row["heldBy"] = [{"namespace": "ml", "pod": "train-llama-0", "container": "trainer"}]
     text = shown(document).text
     for row in named:
         assert f"{row['reason']} (ml/train-llama-0/trainer)" in text
@@ -326,8 +321,8 @@ def test_hidden_pods_are_nowhere_on_the_page() -> None:
             "holder": document["resources"][3]["devices"][0]["holder"],
         }
     ]
-    hidden = without_holders(document)
-    text = shown(hidden, pods=False).text + str(hidden)
+    hidden = without_holders(document_of(document))
+    text = render(hidden, made.NODE, made.NOW, pods=False).part + str(hidden)
     for name in ("train-llama-0", "trainer", "telco", "upf-0", "notebook-17", "reader"):
         assert name not in text
     assert "resources[1]: pci:x is in use: a pod holds d1 of backend gpu through a/b" in text
@@ -342,7 +337,7 @@ def test_the_policy_allows_only_the_style_and_script_of_the_page() -> None:
     assert "unsafe" not in policy and "http" not in policy
     for rule in ("script-src 'sha256-", "style-src 'sha256-", "connect-src 'self'", "frame-ancestors 'none'"):
         assert rule in policy
-    page = whole(render(made.busy_node(), made.NODE, made.NOW)).decode()
+    page = whole(render(document_of(made.busy_node()), made.NODE, made.NOW)).decode()
     reading = Reading(page)
     assert all("style" not in attributes for _, attributes, _ in reading.elements)
     assert "<noscript>" in page and '<html lang="en">' in page
@@ -413,7 +408,7 @@ def test_the_verdict_waits_until_every_backend_has_listed_its_devices() -> None:
     waits = made.document(entries=[waiting | {"state": "waiting"}])
     assert "Looking for devices" in shown(waits).text
     assert "No problems" not in shown(waits).text
-    well, looking = (render(one, "n1", made.NOW) for one in (made.document(), waits))
+    well, looking = (render(document_of(one), "n1", made.NOW) for one in (made.document(), waits))
     assert looking.icon != well.icon
     (verdict,) = (one for one in shown(waits).attributes("section") if one.get("data-news") == "verdict")
     assert verdict["class"] == "verdict pending"
@@ -423,7 +418,7 @@ def test_what_claims_use_of_a_shared_device_is_a_column() -> None:
     document = made.crowded_node()
     dra = document["dra"]
     assert dra is not None
-    one: DraDeviceStatus = {
+    one: Json = {
         "device": "d0",
         "name": "d0",
         "slice": "s",
@@ -433,7 +428,7 @@ def test_what_claims_use_of_a_shared_device_is_a_column() -> None:
         "numaNodes": [],
         "claims": [],
     }
-    pool: DraPoolStatus = {
+    pool: Json = {
         "resource": "a.b/c",
         "backend": "gpu",
         "entry": "resources[0]",

@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 
 import page_document as made
 import pytest
+from status_values import document_of
 
 from devhost.runtime.http import Answer, HttpServer, Limits, Listen, Route, Stream, probe
 from devhost.telemetry.document import StatusDocument
@@ -59,7 +60,7 @@ class Scene:
 
     def _now(self) -> StatusDocument:
         self.asked += 1
-        return self.document
+        return document_of(self.document)
 
     def change(self, reason: str) -> None:
         self.document["refusals"][0]["reason"] = reason
@@ -244,7 +245,7 @@ async def test_stop_ends_every_stream(scene: Scene) -> None:
 
 
 async def test_hidden_pods_are_not_in_any_answer() -> None:
-    page = StatusPage(made.busy_node, node=made.NODE, pods=False)
+    page = StatusPage(lambda: document_of(made.busy_node()), node=made.NODE, pods=False)
     server = HttpServer(page.routes())
     scene = Scene(LIMITS)
     scene.address = await server.start(Listen("127.0.0.1", 0))

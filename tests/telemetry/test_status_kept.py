@@ -62,7 +62,7 @@ async def test_a_removed_socket_is_recreated_and_logged_once(
     else:
         shutil.rmtree(path.parent)
     await until(path.exists)
-    assert await ask.fetch(path, deadline=60) == Source()()
+    assert (await ask.fetch(path, deadline=60)).json == Source()()
     await until(lambda: len(caplog.records) == 2)
     await asyncio.sleep(0.1)
     assert [record.getMessage() for record in caplog.records] == [
@@ -92,11 +92,11 @@ async def test_a_socket_of_another_devhost_in_its_place_is_not_touched(
     other = StatusServer(Source(str(tmp_path / "other")), kubelet_dir=tmp_path / "kubelet")
     await other.start()
     await asyncio.sleep(0.1)
-    assert (await ask.fetch(path, deadline=60))["kubelet"]["dir"] == str(tmp_path / "other")
+    assert (await ask.fetch(path, deadline=60)).json["kubelet"]["dir"] == str(tmp_path / "other")
     await other.stop()
     assert not path.exists()
     await until(path.exists)
-    assert (await ask.fetch(path, deadline=60))["kubelet"]["dir"] == "/kubelet"
+    assert (await ask.fetch(path, deadline=60)).json["kubelet"]["dir"] == "/kubelet"
 
 
 async def test_a_directory_removed_while_the_socket_is_made_is_retried(tmp_path: Path, path: Path) -> None:
@@ -111,4 +111,4 @@ async def test_a_directory_removed_while_the_socket_is_made_is_retried(tmp_path:
     server = StatusServer(Source(), kubelet_dir=tmp_path / "kubelet", checks=CHECKS, bind=bind)
     async with asyncio.timeout(60), running(server):
         await until(lambda: len(removed) == 3 and path.exists())
-        assert await ask.fetch(path, deadline=60) == Source()()
+        assert (await ask.fetch(path, deadline=60)).json == Source()()

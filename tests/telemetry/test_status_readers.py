@@ -9,18 +9,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
+from status_values import Json
 
 from devhost.backend.errors import DevhostError
 from devhost.runtime.http import Limits
 from devhost.telemetry import ask
-from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.status import LIMITS, StatusServer
 
 
-def _document() -> StatusDocument:
+def _document() -> Json:
     """A document larger than the kernel's buffer for a client that reads nothing."""
     document = {
         "devhost": {
@@ -42,7 +41,7 @@ def _document() -> StatusDocument:
         "dra": None,
     }
     lists = ("entries", "resources", "backends", "observers", "verdicts", "held", "refusals", "problems")
-    return cast("StatusDocument", {**document, **{name: [] for name in lists}})
+    return {**document, **{name: [] for name in lists}}
 
 
 SHORT = replace(LIMITS, head_deadline=0.5, body_deadline=0.5, stream_deadline=0.5)
@@ -107,7 +106,7 @@ async def test_clients_that_read_nothing_do_not_block_others_for_long(scene: Sce
     async with scene.silent(SHORT.connections, "status") as clients:
         await scene.until(lambda: all(map(got_something, clients)))
         await scene.until(lambda: all(map(dropped, clients)))
-        assert await ask.fetch(scene.path, deadline=60) == scene.document
+        assert (await ask.fetch(scene.path, deadline=60)).json == scene.document
 
 
 @pytest.mark.parametrize("scene", [SHORT], indirect=True)
@@ -121,13 +120,13 @@ async def test_watchers_leave_slots_for_single_requests(scene: Scene) -> None:
     async with scene.silent(LIMITS.connections, "watch") as clients:
         await scene.until(lambda: sum(map(dropped, clients)) == LIMITS.connections - LIMITS.streams)
         await scene.until(lambda: all(map(got_something, clients)))
-        assert await ask.fetch(scene.path, deadline=60) == scene.document
+        assert (await ask.fetch(scene.path, deadline=60)).json == scene.document
         with pytest.raises(DevhostError, match="too many watchers"):
             await anext(ask.watch(scene.path, deadline=60))
     while True:
         watching = ask.watch(scene.path, deadline=60)
         with suppress(DevhostError):  # until the places of those are free
-            assert await anext(watching) == scene.document
+            assert (await anext(watching)).json == scene.document
             break
     await watching.aclose()
 
@@ -137,7 +136,7 @@ async def test_a_disconnected_watcher_learns_that_the_host_still_runs(scene: Sce
     watching = ask.watch(scene.path, deadline=60, largest=4_000_000)
     about = scene.document["devhost"]
     large, about["config"] = about["config"], "x"  # a small one is sent at once, also on a busy machine
-    assert await anext(watching) == scene.document
+    assert (await anext(watching)).json == scene.document
     about["config"] = large
     while not await nobody_watches(scene):
         scene.document["devhost"]["generation"] += 1  # and nobody asks for the next one

@@ -7,18 +7,17 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import h11
 import pytest
+from status_values import Json
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.runtime import rundir
 from devhost.runtime.http import Limits
 from devhost.telemetry import ask, document
-from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.status import LIMITS, AlreadyServed, Command, StatusServer
 
 DOC = Path(__file__).parents[2] / "docs" / "status.md"
@@ -33,7 +32,7 @@ class Source:
         self._dir = kubelet_dir
         self._padding = padding
 
-    def __call__(self) -> StatusDocument:
+    def __call__(self) -> Json:
         self.asked += 1
         return {
             "devhost": {
@@ -80,7 +79,7 @@ async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
     started: list[StatusServer] = []
 
     async def start(
-        source: Callable[[], StatusDocument],
+        source: Callable[[], Json],
         kubelet_dir: Path | None = None,
         socket: Path | None = None,
         interval: float = 0.0,
@@ -129,13 +128,13 @@ async def _until(condition: Callable[[], bool]) -> None:
 async def test_the_document_arrives_unchanged(serve: Serve) -> None:
     source = Source()
     _, path = await serve(source)
-    assert await ask.fetch(path, deadline=60) == source()
+    assert (await ask.fetch(path, deadline=60)).json == source()
 
 
 async def test_a_document_of_many_megabytes_arrives_completely(serve: Serve) -> None:
     source = Source(padding=20_000_000)
     _, path = await serve(source)
-    assert await ask.fetch(path, deadline=60) == source()
+    assert (await ask.fetch(path, deadline=60)).json == source()
 
 
 async def test_socket_and_directory_are_inaccessible_to_others(serve: Serve, runtime: Path) -> None:
@@ -161,7 +160,7 @@ async def test_a_second_devhost_on_the_same_directory_is_refused(serve: Serve, t
     _, path = await serve(Source())
     with pytest.raises(AlreadyServed, match=f"another devhost already serves {tmp_path / 'kubelet'}"):
         await serve(Source())
-    assert (await ask.fetch(path, deadline=60))["devhost"]["generation"] == 0
+    assert (await ask.fetch(path, deadline=60)).json["devhost"]["generation"] == 0
 
 
 async def test_a_socket_left_by_a_dead_process_is_replaced(serve: Serve, tmp_path: Path) -> None:
@@ -170,7 +169,7 @@ async def test_a_socket_left_by_a_dead_process_is_replaced(serve: Serve, tmp_pat
         dead.bind(str(path))
         dead.listen()
     await serve(Source(), socket=path)
-    assert (await ask.fetch(path, deadline=60))["devhost"]["generation"] == 0
+    assert (await ask.fetch(path, deadline=60)).json["devhost"]["generation"] == 0
 
 
 async def test_a_file_at_the_path_of_the_socket_is_not_removed(serve: Serve, tmp_path: Path) -> None:
@@ -385,15 +384,15 @@ async def test_a_source_that_raises_ends_only_that_connection(
 ) -> None:
     source, broken = Source(), [True]
 
-    def describe() -> StatusDocument:
-        return source() if not broken else cast("StatusDocument", 1 // 0)
+    def describe() -> Json:
+        return source() if not broken else 1 // 0
 
     _, path = await serve(describe)
     with pytest.raises(DevhostError, match="answered with status 500: Internal Server Error"):
         await ask.fetch(path, deadline=60)
     broken.clear()
     assert [record.message for record in caplog.records] == ["request failed"]
-    assert await ask.fetch(path, deadline=60) == source()
+    assert (await ask.fetch(path, deadline=60)).json == source()
 
 
 async def test_a_watching_client_gets_the_document_now_and_after_each_change(serve: Serve) -> None:
@@ -401,7 +400,7 @@ async def test_a_watching_client_gets_the_document_now_and_after_each_change(ser
     server, path = await serve(source)
     async with aclosing(ask.watch(path, deadline=60)) as documents:
         for generation in range(5):
-            assert (await anext(documents))["devhost"]["generation"] == generation
+            assert (await anext(documents)).json["devhost"]["generation"] == generation
             source.generation = generation + 1
             server.changed()
 
@@ -413,7 +412,7 @@ async def test_a_burst_of_changes_causes_one_document(serve: Serve) -> None:
         await anext(documents)
         for source.generation in range(1, 1001):
             server.changed()
-        assert (await anext(documents))["devhost"]["generation"] == 1000
+        assert (await anext(documents)).json["devhost"]["generation"] == 1000
     assert source.asked == 2
 
 
@@ -448,7 +447,7 @@ async def test_a_slow_reader_gets_only_the_newest_document(serve: Serve) -> None
     for source.generation in range(1, 201):
         server.changed()
         await asyncio.sleep(0)
-    documents: list[StatusDocument] = []
+    documents: list[Json] = []
     line = b""
     while not documents or documents[-1]["devhost"]["generation"] < 200:
         client.receive_data(await reader.read(1 << 20))
@@ -471,7 +470,7 @@ async def test_two_watching_clients_both_get_each_change_from_one_document(serve
         await anext(first), await anext(second)
         source.generation = 1
         server.changed()
-        assert [(await anext(it))["devhost"]["generation"] for it in (first, second)] == [1, 1]
+        assert [(await anext(it)).json["devhost"]["generation"] for it in (first, second)] == [1, 1]
     assert source.asked == 2
 
 
@@ -565,7 +564,7 @@ async def test_a_host_that_does_not_answer_is_reported_in_one_line(tmp_path: Pat
 
 def test_every_key_of_the_document_is_documented() -> None:
     text = DOC.read_text()
-    kinds = [kind for kind in vars(document).values() if hasattr(kind, "__required_keys__")]
-    keys = {key for kind in kinds for key in kind.__required_keys__}
-    assert len(kinds) == 42
+    kinds = [one for one in vars(document).values() if isinstance(one, type) and is_dataclass(one)]
+    keys = {key for kind in kinds for key in document.form(kind).keys.values()}
+    assert len(kinds) == 34
     assert sorted(key for key in keys if f"`{key}" not in text) == []

@@ -23,11 +23,11 @@ from devhost.discovery.health import worst
 from devhost.host.shown.entries import EntryState, wanted
 from devhost.planning.plan import Offer, PlannedResource, Refusal
 from devhost.planning.settings import Of
-from devhost.telemetry.document import held_by
+from devhost.telemetry.document import members
 from devhost.telemetry.tables import with_holders
 
 from . import options as shared
-from .running_host import ReportedHealth, View, view
+from .running_host import ReportedHealth, View, held_by_key, view
 from .scan_once import ScanResult
 from .table import VALUE, cut, table
 
@@ -72,7 +72,7 @@ def command(
     found = seen.found
     names = _chosen(found, resource)
     if output == "json":
-        click.echo(json.dumps(_document(seen, names), indent=2))
+        click.echo(json.dumps(_document(seen, names), indent=2, default=members))
     else:
         _print(seen, names, everything or not found.settings.resources, resource)
         if seen.running and found.settings.resources and not seen.same_config:
@@ -321,7 +321,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
                 "entry": f"resources[{refusal.entry}]",
                 "kind": refusal.kind.value,
                 "reason": refusal.reason,
-                **held_by(refusal.held_by),
+                **held_by_key(refusal.held_by),
             }
             for refusal in _refusals(found)
         ],

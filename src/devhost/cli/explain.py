@@ -28,12 +28,12 @@ from devhost.planning.affinity.topology import Candidate, Topology, between
 from devhost.planning.plan import EntryMatch, as_one, explain, units
 from devhost.planning.settings import Of, ResourceSettings, Serve
 from devhost.runtime.log import printable
-from devhost.telemetry.document import EntryStatus, held_by
+from devhost.telemetry.document import EntryStatus, members
 from devhost.telemetry.tables import reason, with_holders
 
 from . import options as shared
 from .discover import as_json, health_text, unknown_resource, without_driver
-from .running_host import Published, View, view
+from .running_host import Published, View, held_by_key, view
 from .scan_once import ScanResult
 from .table import CELL, cut
 
@@ -77,10 +77,10 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
     if not (matches or lacking or entries or skipped):
         raise unknown(seen.found, root, device)
     if output == "json":
-        documents = [_document(seen, name, match) for name, match in matches]
+        documents: list[object] = [_document(seen, name, match) for name, match in matches]
         documents += [_missing(seen.found, name, one) for name, one in lacking]
-        documents += [dict(one) for one in (*entries, *skipped)]
-        click.echo(json.dumps(documents, indent=2))
+        documents += [*entries, *skipped]
+        click.echo(json.dumps(documents, indent=2, default=members))
     else:
         for number, (name, match) in enumerate(matches):
             if number:
@@ -92,7 +92,7 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
                 click.echo(f"{entry.name} ({place(entry)}): no, {why}")
         for status in entries:
             click.echo(_entry(status))
-            for resource in status["resources"]:
+            for resource in status.resources:
                 _print_preference(seen.found, resource)
         for left in skipped:
             click.echo(f"{left['name']} ({left['entry']}): {left['reason']}")
@@ -102,14 +102,14 @@ def command(device: str, config: Path | None, root: Path, status_socket: Path | 
 
 def _entries(found: ScanResult, text: str) -> list[EntryStatus]:
     """The entries with this name, or with a resource of this name."""
-    return [one for one in found.entries().described() if text in (one["name"], *one["resources"])]
+    return [one for one in found.entries().described() if text in (one.name, *one.resources)]
 
 
 def _entry(status: EntryStatus) -> str:
     """One line about an entry: the number of its devices, why it lacks some, and what it just misses."""
-    count = "1 device" if status["devices"] == 1 else f"{status['devices']} devices"
-    why = reason(status) or "; ".join(filter(None, [count, status["remark"]]))
-    return printable(f"{status['name']} ({status['entry']}): {why}")
+    count = "1 device" if status.devices == 1 else f"{status.devices} devices"
+    why = reason(status) or "; ".join(filter(None, [count, status.remark]))
+    return printable(f"{status.name} ({status.entry}): {why}")
 
 
 def _matches(found: ScanResult, texts: Sequence[str]) -> list[Match]:
@@ -409,14 +409,14 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
             }
             for one in seen.published(backend, device)
         ],
-        "moving": moving["reason"] if (moving := seen.moving(backend, device)) else "",
+        "moving": moving.reason if (moving := seen.moving(backend, device)) else "",
         "verdicts": [
             {
                 "entry": f"resources[{verdict.entry.index}]",
                 "resource": verdict.resource,
                 "taken": verdict.taken,
                 "reason": _why(found, verdict, device),
-                **held_by(verdict.held_by),
+                **held_by_key(verdict.held_by),
                 "options": plain(verdict.entry.options) or {},
                 "preference": _preference(found, verdict.resource) if verdict.taken else "",
                 **({"gives": gives.document()} if (gives := _gives(found, verdict, device)) else {}),

@@ -78,7 +78,7 @@ async def _probed(probe: str, kubelet_dir: Path | None, socket: Path | None) -> 
 
 
 async def _fetched(kubelet_dir: Path | None, socket: Path | None) -> StatusDocument:
-    return await ask.fetch(await ask.find(kubelet_dir, socket))
+    return (await ask.fetch(await ask.find(kubelet_dir, socket))).document
 
 
 def _line(wrong: Sequence[tuple[str, str]]) -> str:

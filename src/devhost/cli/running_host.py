@@ -25,6 +25,7 @@ from devhost.telemetry.document import (
     MemberStatus,
     MovingStatus,
     StatusDocument,
+    held_by,
     holder_status,
 )
 from devhost.telemetry.tables import UNKNOWN_POD, capacity, container, counters
@@ -66,7 +67,7 @@ class Running:
     known: bool = True
     """Whether it knows which containers hold devices."""
     digest: str = ""
-    """The digest of its configuration, see ``HostStatus.configDigest``."""
+    """The digest of its configuration, see ``HostStatus.config_digest``."""
     verdicts: Mapping[tuple[str, str, str], ReportedHealth] = field(default_factory=dict)
     """The health of each device in each resource, by resource, backend and the device's id."""
     refused: Mapping[tuple[str, str, str], ReportedHealth] = field(default_factory=dict)
@@ -135,8 +136,9 @@ class View:
     def _waited_for(self, backend: str, device: Device) -> Iterable[tuple[str, HolderStatus]]:
         """The claims that have a device which is no longer published because it leaves DRA."""
         row = self.moving(backend, device)
-        claims = row.get("heldBy", ()) if row and not self.published(backend, device) else ()
-        return [(row["resource"], claim) for claim in claims if row and "claim" in claim]
+        if row is None or self.published(backend, device):
+            return []
+        return [(row.resource, claim) for claim in row.held_by if claim.claim]
 
     def held_by(self, backend: str, device: Device) -> str:
         """The containers that hold a device as one cell of a table."""
@@ -189,18 +191,18 @@ async def document(root: Path, status_socket: Path | None) -> StatusDocument:
     answers, failure = [], None
     for path in [status_socket] if status_socket else ask.running():
         try:
-            answers.append(await ask.fetch(path))
+            answers.append((await ask.fetch(path)).document)
         except DevhostError as error:
             failure = error
-    ours = [one for one in answers if status_socket or _same(one["devhost"]["root"], root)]
+    ours = [one for one in answers if status_socket or _same(one.devhost.root, root)]
     if len(ours) == 1:
         return ours[0]
     if ours:
-        dirs = ", ".join(printable(one["kubelet"]["dir"]) for one in ours)
+        dirs = ", ".join(printable(one.kubelet.dir) for one in ours)
         raise UsageError(f"several devhosts are running on this node, for {dirs}")
     if failure:
         raise failure
-    others = ", ".join(dict.fromkeys(printable(one["devhost"]["root"]) for one in answers))
+    others = ", ".join(dict.fromkeys(printable(one.devhost.root) for one in answers))
     raise ask.NoneHere(f"the devhost on this node has --root {others}")
 
 
@@ -211,67 +213,66 @@ def _same(one: str, other: Path) -> bool:
 def answer(document: StatusDocument) -> Running:
     """The health of devices and the held tokens in a status document."""
     verdicts: dict[tuple[str, str, str], ReportedHealth] = {}
-    for resource in document["resources"]:
-        place = resource["name"], resource["backend"]
-        for member in resource["together"]:
-            verdicts[(*place, member["device"])] = ReportedHealth(_health(member))
-        if not resource["together"]:
+    for resource in document.resources:
+        place = resource.name, resource.backend
+        for member in resource.together:
+            verdicts[(*place, member.device)] = ReportedHealth(_health(member))
+        if not resource.together:
             shares: dict[str, list[DeviceStatus]] = {}
-            for device in resource["devices"]:
-                shares.setdefault(device["device"], []).append(device)
+            for device in resource.devices:
+                shares.setdefault(device.device, []).append(device)
             verdicts.update({(*place, device): _all(found) for device, found in shares.items()})
-    known = document["kubelet"]["podResources"]["known"]
-    digest = document["devhost"]["configDigest"]
+    known = document.kubelet.pod_resources.known
+    digest = document.devhost.config_digest
     published: dict[tuple[str, str], list[Published]] = {}
     moving: dict[tuple[str, str], MovingStatus] = {}
-    if dra := document["dra"]:
-        users = {(one["namespace"], one["name"]): _users(one) for one in dra["claims"]}
-        for pool in dra["pools"]:
-            name, backend = pool["resource"], pool["backend"]
-            for each in pool["devices"]:
-                claims = tuple(_claim(one, users) for one in each["claims"])
+    if dra := document.dra:
+        users = {(one.namespace, one.name): _users(one) for one in dra.claims}
+        for pool in dra.pools:
+            name, backend = pool.resource, pool.backend
+            for each in pool.devices:
+                claims = tuple(_claim(one, users) for one in each.claims)
                 found = Published(
                     resource=name,
-                    node=dra["node"],
-                    pool=pool["pool"],
-                    name=each["name"],
-                    slice=each["slice"],
+                    node=dra.node,
+                    pool=pool.pool,
+                    name=each.name,
+                    slice=each.slice,
                     claims=claims,
-                    holders=tuple(each["claims"]),
+                    holders=tuple(each.claims),
                     in_use=capacity(each) or counters(each, pool),
                 )
-                for identity in each.get("members") or [each["device"]]:
+                for identity in each.members or [each.device]:
                     verdicts[name, backend, identity] = ReportedHealth(_health(each))
                     published.setdefault((backend, identity), []).append(found)
-        moving = {(one["backend"], one["device"]): one for one in dra["moving"]}
+        moving = {(one.backend, one.device): one for one in dra.moving}
     return Running(_listing(document), known, digest, verdicts, _refused(document), published, moving)
 
 
 def _refused(document: StatusDocument) -> dict[tuple[str, str, str], ReportedHealth]:
     """The devices that the plan withholds because of what containers hold, beside what is in the lists."""
-    names = {one["entry"]: one["resources"] or [one["name"]] for one in document["entries"]}
+    names = {one.entry: one.resources or [one.name] for one in document.entries}
     found = {}
-    for one in document["refusals"]:
-        entry, _, reason = one["reason"].partition(": ")
-        if one["kind"] == RefusalKind.HELD and len(names.get(entry, ())) == 1:
-            found[names[entry][0], one["backend"], one["device"]] = ReportedHealth(unhealthy(reason))
+    for one in document.refusals:
+        entry, _, reason = one.reason.partition(": ")
+        if one.kind == RefusalKind.HELD and len(names.get(entry, ())) == 1:
+            found[names[entry][0], one.backend, one.device] = ReportedHealth(unhealthy(reason))
     return found
 
 
 def _users(claim: DraClaimStatus) -> str:
     """The pods that use a claim, as the end of a sentence; empty if none is known."""
-    pods = dict.fromkeys(f"{one['namespace']}/{one['pod']}" for one in claim["containers"])
+    pods = dict.fromkeys(f"{one.namespace}/{one.pod}" for one in claim.containers)
     return f", used by {few(list(pods))}" if pods else ""
 
 
 def _claim(claim: HolderStatus, users: Mapping[tuple[str, str], str]) -> str:
-    name = claim.get("claim", "")
-    return f"ResourceClaim {claim['namespace']}/{name}{users.get((claim['namespace'], name), '')}"
+    return f"{container(claim)}{users.get((claim.namespace, claim.claim), '')}"
 
 
 def _all(shares: list[DeviceStatus]) -> ReportedHealth:
     """The health of a device from that of its shares: it is unhealthy if all of them are."""
-    unhealthy = [_health(share) for share in shares if share["health"] != "Healthy"]
+    unhealthy = [_health(share) for share in shares if share.health != "Healthy"]
     if len(unhealthy) == len(shares):
         return ReportedHealth(worst(*unhealthy))
     remark = (
@@ -281,23 +282,28 @@ def _all(shares: list[DeviceStatus]) -> ReportedHealth:
 
 
 def _health(one: DeviceStatus | MemberStatus | DraDeviceStatus) -> Health:
-    return HEALTHY if one["health"] == "Healthy" else unhealthy(one["reason"])
+    return HEALTHY if one.health == "Healthy" else unhealthy(one.reason)
 
 
 def _listing(document: StatusDocument) -> Listing:
     """The held tokens of a status document, as a kubelet would list them."""
     holders: dict[str, dict[str, Holder | None]] = {}
-    for resource in document["resources"]:
-        for device in resource["devices"]:
-            if device["allocated"] or device["holder"]:
-                holders.setdefault(resource["name"], {})[device["id"]] = _holder(device["holder"])
-    for held in document["held"]:
-        holders.setdefault(held["resource"], {})[held["id"]] = _holder(held["holder"])
+    for resource in document.resources:
+        for device in resource.devices:
+            if device.allocated or device.holder:
+                holders.setdefault(resource.name, {})[device.id] = _holder(device.holder)
+    for held in document.held:
+        holders.setdefault(held.resource, {})[held.id] = _holder(held.holder)
     return Listing((0, 0, 0), 0.0, 1, holders)
 
 
 def _holder(holder: HolderStatus | None) -> Holder | None:
-    return Holder(holder["namespace"], holder["pod"], holder["container"]) if holder else None
+    return Holder(holder.namespace, holder.pod, holder.container) if holder else None
+
+
+def held_by_key(holders: Sequence[AnyHolder]) -> dict[str, object]:
+    """The key in JSON for the containers and claims that a reason refers to."""
+    return {"heldBy": held_by(holders)} if holders else {}
 
 
 def _named(holder: AnyHolder | None) -> str:

@@ -81,9 +81,9 @@ async def _status(
     """Shows the status; the document, unless it is watched."""
     path = await ask.find(kubelet_dir, socket)
     if not watch:
-        document = await ask.fetch(path)
-        screen.draw(document)
-        return document
+        answer = await ask.fetch(path)
+        screen.draw(answer)
+        return answer.document
     watching = asyncio.ensure_future(_watch(path, screen))
     _on_reader_gone(watching)
     with suppress(asyncio.CancelledError):
@@ -92,9 +92,9 @@ async def _status(
 
 
 async def _watch(path: Path, screen: _Screen) -> None:
-    async with aclosing(ask.watch(path)) as documents:
-        async for document in documents:
-            screen.draw(document)
+    async with aclosing(ask.watch(path)) as answers:
+        async for answer in answers:
+            screen.draw(answer)
     click.echo(f"devhost: the host on {path} has stopped", err=True)
 
 
@@ -107,13 +107,13 @@ class _Screen:
         self._everything = everything
         self._drawn = False
 
-    def draw(self, document: StatusDocument) -> None:
+    def draw(self, answer: ask.Answer) -> None:
         if self._json:
-            click.echo(json.dumps(document, indent=None if self._watch else 2))
+            click.echo(json.dumps(answer.json, indent=None if self._watch else 2))
             return
         now = datetime.now(UTC)
         screen = shutil.get_terminal_size().lines if sys.stdout.isatty() else SCREEN
-        text = show(document, now, everything=self._everything, screen=screen)
+        text = show(answer.document, now, everything=self._everything, screen=screen)
         if self._watch and sys.stdout.isatty():
             click.clear()
             text = f"{text}\n\nas of {now.astimezone():%H:%M:%S}, press Ctrl-C to quit"

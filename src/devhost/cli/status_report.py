@@ -68,21 +68,21 @@ def show(document: StatusDocument, now: datetime, *, everything: bool = False, s
 
 
 def _header(document: StatusDocument, now: datetime) -> Iterable[str]:
-    host, kubelet = document["devhost"], document["kubelet"]
-    up = age(host["startedAt"], now)
-    yield f"devhost {printable(host['version'])}  pid {host['pid']}  up {up or '?'}"
-    socket = "" if kubelet["socket"] == "present" else "  ABSENT"
-    yield f"kubelet {printable(kubelet['dir'])}{socket}"
-    if not kubelet["podResources"]["known"]:
-        yield f"pods    unknown: {printable(kubelet['podResources']['reason'])}"
-    yield f"config  {printable(host['config'])}  generation {host['generation']}  {_reload(host, now)}"
+    host, kubelet = document.devhost, document.kubelet
+    up = age(host.started_at, now)
+    yield f"devhost {printable(host.version)}  pid {host.pid}  up {up or '?'}"
+    socket = "" if kubelet.socket == "present" else "  ABSENT"
+    yield f"kubelet {printable(kubelet.dir)}{socket}"
+    if not kubelet.pod_resources.known:
+        yield f"pods    unknown: {printable(kubelet.pod_resources.reason)}"
+    yield f"config  {printable(host.config)}  generation {host.generation}  {_reload(host, now)}"
 
 
 def _reload(host: HostStatus, now: datetime) -> str:
-    last = host["lastReload"]
-    if last["result"] == "ok":
-        return f"loaded {age(last['at'], now)} ago"
-    return f"REJECTED {age(last['at'], now)} ago, {printable(in_use(host))}"
+    last = host.last_reload
+    if last.result == "ok":
+        return f"loaded {age(last.at, now)} ago"
+    return f"REJECTED {age(last.at, now)} ago, {printable(in_use(host))}"
 
 
 def _problems(document: StatusDocument, now: datetime) -> str:
@@ -91,27 +91,27 @@ def _problems(document: StatusDocument, now: datetime) -> str:
     These lines are not cut, so that each reason can be read in full.
     """
     rows: list[_Row] = [
-        (problem["kind"], problem["subject"], age(problem["since"], now), reason(problem))
-        for problem in document["problems"]
+        (problem.kind, problem.subject, age(problem.since, now), reason(problem))
+        for problem in document.problems
     ]
     return table(("PROBLEM", "WITH", "SINCE", "REASON"), rows, width=sys.maxsize) if rows else ""
 
 
 def _resources(document: StatusDocument, now: datetime) -> str:
-    resources = document["resources"]
+    resources = document.resources
     if not resources:
         return "No resources yet."
     headers = ("RESOURCE", "BACKEND", "HEALTHY", "STATE", "STREAMS", "REGISTRATIONS", "REGISTERED", "ERROR")
     rows = [
         (
-            resource["name"],
-            resource["backend"],
-            f"{resource['allocatable']}/{resource['capacity']}",
-            resource["state"],
-            resource["streams"],
-            resource["registrations"],
-            age(resource["lastRegistration"], now),
-            resource["lastError"],
+            resource.name,
+            resource.backend,
+            f"{resource.allocatable}/{resource.capacity}",
+            resource.state,
+            resource.streams,
+            resource.registrations,
+            age(resource.last_registration, now),
+            resource.last_error,
         )
         for resource in resources
     ]
@@ -121,38 +121,36 @@ def _resources(document: StatusDocument, now: datetime) -> str:
 def _entries(document: StatusDocument, everything: bool) -> str:
     """The entries that lack devices: first those without any that are required, then the optional ones."""
     empty = [
-        entry
-        for entry in document["entries"]
-        if not entry["devices"] and (everything or entry["state"] != "moving")
+        entry for entry in document.entries if not entry.devices and (everything or entry.state != "moving")
     ]
-    absent = [entry for entry in empty if entry["state"] == "absent" and not everything]
+    absent = [entry for entry in empty if entry.state == "absent" and not everything]
     rows: list[_Row] = [
-        (entry["name"], entry["backend"], entry["entry"], empty_entry(entry), reason(entry))
+        (entry.name, entry.backend, entry.entry, empty_entry(entry), reason(entry))
         for entry in empty
-        if everything or entry["state"] != "absent"
+        if everything or entry.state != "absent"
     ]
     headers = ("NO DEVICES", "BACKEND", "ENTRY", "STATE", "REASON")
     parts = [table(headers, rows, width=sys.maxsize)] if rows else []
     if absent:
-        names = ", ".join(printable(entry["name"]) for entry in absent[:ABSENT])
+        names = ", ".join(printable(entry.name) for entry in absent[:ABSENT])
         more = f" and {len(absent) - ABSENT} more" if len(absent) > ABSENT else ""
         parts.append(f"Not on this node (optional): {names}{more}")
-    for entry in document["entries"]:
-        text = reason(entry) or (entry["remark"] if everything else "")
-        if entry["devices"] and text:
-            parts.append(printable(f"{entry['name']} ({entry['entry']}): {text}"))
+    for entry in document.entries:
+        text = reason(entry) or (entry.remark if everything else "")
+        if entry.devices and text:
+            parts.append(printable(f"{entry.name} ({entry.entry}): {text}"))
     return "\n".join(parts)
 
 
 def _devices(document: StatusDocument, now: datetime, everything: bool, screen: int) -> str:
     found = [
-        (resource["name"], sorted(resource["devices"], key=lambda device: natural(device["id"])))
-        for resource in document["resources"]
+        (resource.name, sorted(resource.devices, key=lambda device: natural(device.id)))
+        for resource in document.resources
     ]
     count = sum(len(devices) for _, devices in found)
     if not count:
         return ""
-    known = document["kubelet"]["podResources"]["known"]
+    known = document.kubelet.pod_resources.known
     headers = ("RESOURCE", "DEVICE", "HEALTH", "SINCE", "NUMA", "HELD BY", "REASON")
     if everything or count <= screen:
         every = [(name, Alike(device, 0)) for name, devices in found for device in devices]
@@ -161,22 +159,22 @@ def _devices(document: StatusDocument, now: datetime, everything: bool, screen: 
     held = [row for row in candidates if _is_held(row[1].first)]
     unhealthy = [row for row in candidates if _is_unhealthy(row[1].first) and not _is_held(row[1].first)]
     healthy = [row for row in candidates if not (_is_unhealthy(row[1].first) or _is_held(row[1].first))]
-    origins = (lambda row: (row[0], row[1].first["device"]), lambda row: row[0])
+    origins = (lambda row: (row[0], row[1].first.device), lambda row: row[0])
     some_unhealthy = fair(unhealthy, MOST, *origins)
     some_healthy = fair(healthy, max(0, screen - len(held) - len(some_unhealthy)), *origins)
-    shown = {(name, one.first["id"]) for name, one in (*held, *some_unhealthy, *some_healthy)}
-    rows = [_device(name, one, now, known) for name, one in candidates if (name, one.first["id"]) in shown]
+    shown = {(name, one.first.id) for name, one in (*held, *some_unhealthy, *some_healthy)}
+    rows = [_device(name, one, now, known) for name, one in candidates if (name, one.first.id) in shown]
     hidden = _size(unhealthy) - _size(some_unhealthy), _size(healthy) - _size(some_healthy)
     left_out = [_left_out(hidden[0], 0, "devices"), _more(hidden[1])]
     return _shortened(headers, rows, "\n".join(filter(None, left_out)))
 
 
 def _is_held(device: DeviceStatus) -> bool:
-    return device["allocated"] or device["holder"] is not None
+    return device.allocated or device.holder is not None
 
 
 def _is_unhealthy(device: DeviceStatus) -> bool:
-    return device["health"] != "Healthy"
+    return device.health != "Healthy"
 
 
 def _more(healthy: int) -> str:
@@ -209,9 +207,9 @@ def _device(name: str, one: Alike, now: datetime, known: bool) -> _Row:
     return (
         name,
         one.name,
-        device["health"],
-        age(device["since"], now),
-        ",".join(map(str, device["numaNodes"])),
+        device.health,
+        age(device.since, now),
+        ",".join(map(str, device.numa_nodes)),
         held_by(device, known),
         reason(device),
     )
@@ -219,38 +217,36 @@ def _device(name: str, one: Alike, now: datetime, known: bool) -> _Row:
 
 def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int) -> Iterable[str]:
     """The DRA drivers, their devices, the claims, and the devices that change sides."""
-    dra = document["dra"]
+    dra = document.dra
     if dra is None:
         return
     headers: Sequence[str] = ("DRA DRIVER", "STATE", "SLICES", "WRITES", "SYNCED", "ERROR")
     drivers: list[_Row] = [
         (
-            one["driver"],
-            one["state"],
-            one["slices"],
-            one["writes"],
-            age(one["syncedAt"], now),
-            one["error"] or one["reason"],
+            one.driver,
+            one.state,
+            one.slices,
+            one.writes,
+            age(one.synced_at, now),
+            one.error or one.reason,
         )
         for one in drivers_of(dra)
     ]
     parts = [_with_remarks(headers, drivers)]
-    if dra["droppedFields"]:
-        parts.append(
-            f"Fields that this API server does not keep: {printable(', '.join(dra['droppedFields']))}"
-        )
+    if dra.dropped_fields:
+        parts.append(f"Fields that this API server does not keep: {printable(', '.join(dra.dropped_fields))}")
     yield "\n".join(parts)
     found = [
         (
-            pool["resource"],
-            one["device"],
-            one["health"],
-            one["slice"] or "not published",
-            few([f"{claim['namespace']}/{claim.get('claim', '')}" for claim in one["claims"]]),
-            one["reason"],
+            pool.resource,
+            one.device,
+            one.health,
+            one.slice or "not published",
+            few([f"{claim.namespace}/{claim.claim}" for claim in one.claims]),
+            one.reason,
         )
-        for pool in dra["pools"]
-        for one in pool["devices"]
+        for pool in dra.pools
+        for one in pool.devices
     ]
     rows: list[_Row] = [*found]
     if not everything and len(rows) > screen:
@@ -258,40 +254,40 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
     left_out = f"... and {len(found) - len(rows)} more devices (--all)" if len(rows) < len(found) else ""
     yield _shortened(("RESOURCE", "DEVICE", "HEALTH", "SLICE", "CLAIMS", "REASON"), rows, left_out)
     shared: list[_Row] = [
-        (pool["resource"], one["device"], used)
-        for pool in dra["pools"]
-        for one in pool["devices"]
+        (pool.resource, one.device, used)
+        for pool in dra.pools
+        for one in pool.devices
         if (used := capacity(one))
     ]
     if shared:
         yield _first(("RESOURCE", "SHARED DEVICE", "IN USE"), shared, "devices", everything)
     counted: list[_Row] = [
-        (pool["resource"], one["set"], one["name"], f"{one['used']} of {one['total']}")
-        for pool in dra["pools"]
-        for one in pool.get("counters", ())
+        (pool.resource, one.set, one.name, f"{one.used} of {one.total}")
+        for pool in dra.pools
+        for one in pool.counters
     ]
     if counted:
         yield _first(("RESOURCE", "COUNTER SET", "COUNTER", "IN USE"), counted, "counters", everything)
     claims: list[_Row] = [
         (
-            f"{claim['namespace']}/{claim['name']}",
-            few([one["device"] for one in claim["devices"]]),
-            few(list(dict.fromkeys(f"{one['namespace']}/{one['pod']}" for one in claim["containers"]))),
+            f"{claim.namespace}/{claim.name}",
+            few([one.device for one in claim.devices]),
+            few(list(dict.fromkeys(f"{one.namespace}/{one.pod}" for one in claim.containers))),
         )
-        for claim in dra["claims"]
+        for claim in dra.claims
     ]
     if claims:
         yield _first(("CLAIM", "DEVICES", "PODS"), claims, "claims", everything)
     moves: list[_Row] = [
         (
-            one["resource"],
-            len(one["devices"]),
-            side(one["serve"]),
-            age(one["since"], now),
-            few(one["devices"]),
+            one.resource,
+            len(one.devices),
+            side(one.serve),
+            age(one.since, now),
+            few(one.devices),
             reason(one),
         )
-        for one in dra["moves"]
+        for one in dra.moves
     ]
     if moves:
         headers = ("RESOURCE", "MOVING", "LEAVES", "SINCE", "DEVICES", "REASON")
@@ -311,18 +307,18 @@ def _first(
 def _together(document: StatusDocument, everything: bool, screen: int) -> str:
     """What each token contains in resources whose devices are handed out together."""
     found = [
-        (resource["name"], member)
-        for resource in document["resources"]
-        for member in sorted(resource["together"], key=lambda member: natural(member["device"]))
+        (resource.name, member)
+        for resource in document.resources
+        for member in sorted(resource.together, key=lambda member: natural(member.device))
     ]
     shown, left_out = found, ""
     if not everything and len(found) > screen:
-        unhealthy = [(name, member) for name, member in found if member["health"] != "Healthy"]
+        unhealthy = [(name, member) for name, member in found if member.health != "Healthy"]
         shown = fair(unhealthy, MOST, lambda row: row[0])
         hidden, healthy = len(unhealthy) - len(shown), len(found) - len(unhealthy)
         left_out = _left_out(hidden, healthy, "devices handed out together")
     rows: list[_Row] = [
-        (name, member["device"], member["health"], ",".join(map(str, member["numaNodes"])), member["reason"])
+        (name, member.device, member.health, ",".join(map(str, member.numa_nodes)), member.reason)
         for name, member in shown
     ]
     headers = ("RESOURCE", "TOGETHER", "HEALTH", "NUMA", "REASON")
@@ -332,7 +328,7 @@ def _together(document: StatusDocument, everything: bool, screen: int) -> str:
 def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
     """The devices that were recently removed from a list."""
     rows: list[_Row] = [
-        (name, numbered(left["device"], others), age(left["at"], now), reason(left))
+        (name, numbered(left.device, others), age(left.at, now), reason(left))
         for name, left, others in departures(document)
     ]
     if not rows:
@@ -346,10 +342,10 @@ def _held(document: StatusDocument, everything: bool) -> str:
     """What containers hold that is in no list."""
     rows: list[_Row] = [
         (
-            held["resource"],
-            numbered(held["id"], others),
-            container(held["holder"]),
-            few(held["devices"]),
+            held.resource,
+            numbered(held.id, others),
+            container(held.holder),
+            few(held.devices),
             reason(held),
         )
         for held, others in unlisted(document)
@@ -362,21 +358,21 @@ def _held(document: StatusDocument, everything: bool) -> str:
 
 
 def _backends(document: StatusDocument, now: datetime) -> str:
-    if not document["backends"]:
+    if not document.backends:
         return ""
     headers = ("BACKEND", "STATE", "SINCE", "DEVICES", "DISCOVERED", "TOOK", "REASON")
     rows: list[_Row] = []
-    for backend in document["backends"]:
-        seconds = backend["lastDiscoverySeconds"]
+    for backend in document.backends:
+        seconds = backend.last_discovery_seconds
         rows.append(
             (
-                backend["name"],
-                backend["state"],
-                age(backend["since"], now),
-                backend["devices"],
-                age(backend["lastDiscovery"], now),
+                backend.name,
+                backend.state,
+                age(backend.since, now),
+                backend.devices,
+                age(backend.last_discovery, now),
                 "" if seconds is None else f"{seconds * 1000:.1f}ms",
-                backend["reason"],
+                backend.reason,
             )
         )
     return _with_remarks(headers, rows)
@@ -385,9 +381,9 @@ def _backends(document: StatusDocument, now: datetime) -> str:
 def _provisioning(document: StatusDocument, now: datetime) -> str:
     """What does not match the options yet, and why; empty if everything does."""
     rows: list[_Row] = [
-        (backend["name"], found["state"], age(found["since"], now), reason(found))
-        for backend in document["backends"]
-        if (found := backend["provisioning"]) and found["state"] != "ok"
+        (backend.name, found.state, age(found.since, now), reason(found))
+        for backend in document.backends
+        if (found := backend.provisioning) and found.state != "ok"
     ]
     return table(("BACKEND", "PROVISIONING", "SINCE", "REASON"), rows) if rows else ""
 
@@ -395,16 +391,16 @@ def _provisioning(document: StatusDocument, now: datetime) -> str:
 def _observers(document: StatusDocument, now: datetime) -> str:
     rows: list[_Row] = [
         (
-            observer["name"],
-            observer["state"],
-            age(observer["since"], now),
-            observer["calls"],
-            observer["failures"],
-            observer["waiting"],
-            observer["dropped"],
-            observer["reason"],
+            observer.name,
+            observer.state,
+            age(observer.since, now),
+            observer.calls,
+            observer.failures,
+            observer.waiting,
+            observer.dropped,
+            observer.reason,
         )
-        for observer in document["observers"]
+        for observer in document.observers
     ]
     headers = ("OBSERVER", "STATE", "SINCE", "CALLS", "FAILED", "WAITING", "DROPPED", "REASON")
     return _with_remarks(headers, rows) if rows else ""
@@ -414,14 +410,14 @@ def _verdicts(document: StatusDocument, now: datetime, everything: bool) -> str:
     """The verdicts of people and other programs on devices."""
     rows: list[_Row] = [
         (
-            verdict["kind"],
-            verdict["by"],
-            age(verdict["since"], now),
-            verdict["until"] or "",
+            verdict.kind,
+            verdict.by,
+            age(verdict.since, now),
+            verdict.until or "",
             judged(verdict),
-            verdict["reason"],
+            verdict.reason,
         )
-        for verdict in document["verdicts"]
+        for verdict in document.verdicts
     ]
     headers = ("VERDICT", "BY", "SINCE", "ENDS", "DEVICES", "REASON")
     return _first(headers, rows, "verdicts", everything) if rows else ""
@@ -429,11 +425,11 @@ def _verdicts(document: StatusDocument, now: datetime, everything: bool) -> str:
 
 def _refusals(document: StatusDocument, everything: bool) -> str:
     found = [
-        (backend["name"], flawed["device"], flawed["reason"])
-        for backend in document["backends"]
-        for flawed in backend["refusedDevices"]
+        (backend.name, flawed.device, flawed.reason)
+        for backend in document.backends
+        for flawed in backend.refused_devices
     ]
-    found += [(one["backend"], one["device"], reason(one)) for one in refused(document)]
+    found += [(one.backend, one.device, reason(one)) for one in refused(document)]
     if not found:
         return ""
     rows: list[_Row] = [*sorted(found, key=lambda row: (row[0], natural(row[1])))]

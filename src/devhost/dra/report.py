@@ -7,23 +7,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from devhost.backend.model import AnyHolder, ClaimHolder, sound_reason
+from devhost.backend.model import ClaimHolder, sound_reason
 from devhost.planning import naming
 from devhost.planning.amounts import written
 from devhost.planning.claims import Key, Reason
 from devhost.telemetry.document import (
+    CapacityStatus,
     ClaimedDeviceStatus,
-    ConsumesCounters,
+    ConsumedStatus,
     CounterStatus,
     DraClaimStatus,
     DraDeviceStatus,
     DraPoolStatus,
     DraStatus,
-    DraUnitStatus,
-    HolderStatus,
-    SharedByAmount,
+    DriverStatus,
+    LeftOutStatus,
+    MoveStatus,
+    MovingStatus,
+    form,
     held_by,
-    holder_status,
 )
 from devhost.telemetry.metrics import MOST_SHARED, Shared
 
@@ -37,90 +39,79 @@ if TYPE_CHECKING:
 
 def report(*front_ends: DraFrontEnd) -> DraStatus:
     """The current state of all drivers."""
-    first, *others = parts = [_report(one) for one in front_ends]
-    if not others:
+    several = len(front_ends) > 1
+    first, *_ = parts = [_report(one, one.driver if several else "") for one in front_ends]
+    if not several:
         return first
-    synced = [one["syncedAt"] for one in parts]
-    for part in parts:
-        for row in (*part["pools"], *part["claims"]):
-            row["driver"] = part["driver"]
-    return {
-        "driver": first["driver"],
-        "node": first["node"],
-        "state": "registered" if all(one["state"] == "registered" for one in parts) else "waiting",
-        "reason": _together(f"{one['driver']}: {one['reason']}" for one in parts if one["reason"]),
-        "slices": sum(one["slices"] for one in parts),
-        "writes": sum(one["writes"] for one in parts),
-        "syncedAt": None if None in synced else min(filter(None, synced)),
-        "error": _together(one["error"] for one in parts),
-        "droppedFields": list(dict.fromkeys(name for one in parts for name in one["droppedFields"])),
-        "leftOut": [row for one in parts for row in one["leftOut"]],
-        "pools": [row for one in parts for row in one["pools"]],
-        "claims": [row for one in parts for row in one["claims"]],
-        "moving": [row for one in parts for row in one["moving"]],
-        "moves": [row for one in parts for row in one["moves"]],
-        "drivers": [
-            {
-                "driver": one["driver"],
-                "state": one["state"],
-                "reason": one["reason"],
-                "slices": one["slices"],
-                "writes": one["writes"],
-                "syncedAt": one["syncedAt"],
-                "error": one["error"],
-                "droppedFields": one["droppedFields"],
-            }
-            for one in parts
+    synced = [one.synced_at for one in parts]
+    return DraStatus(
+        driver=first.driver,
+        node=first.node,
+        state="registered" if all(one.state == "registered" for one in parts) else "waiting",
+        reason=_together(f"{one.driver}: {one.reason}" for one in parts if one.reason),
+        slices=sum(one.slices for one in parts),
+        writes=sum(one.writes for one in parts),
+        synced_at=None if None in synced else min(filter(None, synced)),
+        error=_together(one.error for one in parts),
+        dropped_fields=list(dict.fromkeys(name for one in parts for name in one.dropped_fields)),
+        left_out=[row for one in parts for row in one.left_out],
+        pools=[row for one in parts for row in one.pools],
+        claims=[row for one in parts for row in one.claims],
+        moving=[row for one in parts for row in one.moving],
+        moves=[row for one in parts for row in one.moves],
+        drivers=[
+            DriverStatus(**{name: getattr(one, name) for name in form(DriverStatus).keys}) for one in parts
         ],
-    }
+    )
 
 
 def _together(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(filter(None, texts)))
 
 
-def _report(front_end: DraFrontEnd) -> DraStatus:
+def _report(front_end: DraFrontEnd, driver: str) -> DraStatus:
+    """The state of one driver. Its pools and claims name it as ``driver`` if there are several."""
     status = front_end.publisher.status
-    return {
-        "driver": front_end.driver,
-        "node": front_end.node,
-        "state": "registered" if front_end.registered else "waiting",
-        "reason": front_end.refusal,
-        "slices": status.slices,
-        "writes": status.writes,
-        "syncedAt": _iso(status.synced_at) if status.synced_at else None,
-        "error": front_end.api_failure,
-        "droppedFields": list(status.dropped),
-        "leftOut": [
-            {"resource": resource, "device": one.device_id, "attribute": one.attribute, "reason": one.reason}
+    return DraStatus(
+        driver=front_end.driver,
+        node=front_end.node,
+        state="registered" if front_end.registered else "waiting",
+        reason=front_end.refusal,
+        slices=status.slices,
+        writes=status.writes,
+        synced_at=_iso(status.synced_at) if status.synced_at else None,
+        error=front_end.api_failure,
+        dropped_fields=status.dropped,
+        left_out=[
+            LeftOutStatus(resource, one.device_id, one.attribute, one.reason)
             for resource, one in status.left_out
         ],
-        "pools": list(_pools(front_end)),
-        "claims": [_claim(front_end, uid) for uid in sorted(front_end.files.records)],
-        "moving": [
-            {
-                "backend": one.key[0],
-                "device": one.key[1],
-                "resource": one.resource,
-                "serve": one.serve.value,
-                "reason": one.waits_for,
-                **held_by(one.held_by),
-            }
+        pools=list(_pools(front_end, driver)),
+        claims=[_claim(front_end, uid, driver) for uid in sorted(front_end.files.records)],
+        moving=[
+            MovingStatus(
+                backend=one.key[0],
+                device=one.key[1],
+                resource=one.resource,
+                serve=one.serve.value,
+                reason=one.waits_for,
+                held_by=held_by(one.held_by),
+            )
             for one in front_end.inventory.moving()
         ],
-        "moves": [
-            {
-                "resource": one.resource,
-                "serve": one.serve.value,
-                "devices": list(one.devices),
-                "reason": one.reason,
-                "since": _iso(one.since),
-                "stuck": bool(one.stuck),
-                **held_by(one.held_by),
-            }
+        moves=[
+            MoveStatus(
+                resource=one.resource,
+                serve=one.serve.value,
+                devices=one.devices,
+                reason=one.reason,
+                since=_iso(one.since),
+                stuck=bool(one.stuck),
+                held_by=held_by(one.held_by),
+            )
             for one in front_end.inventory.moves()
         ],
-    }
+    )
 
 
 def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
@@ -151,7 +142,7 @@ def unhealthy(front_end: DraFrontEnd) -> Iterator[tuple[str, str, Reason]]:
             yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
 
 
-def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
+def _pools(front_end: DraFrontEnd, driver: str) -> Iterator[DraPoolStatus]:
     inventory = front_end.inventory
     offered: dict[str, list[DraDevice]] = {name: [] for name in inventory.entries()}
     for one in (*inventory.offered(), *inventory.unplugged()):
@@ -162,20 +153,19 @@ def _pools(front_end: DraFrontEnd) -> Iterator[DraPoolStatus]:
         sets = front_end.publisher.counter_sets(resource)
         held = {one.device.id for one in offered[resource] if any(holders.get(key) for key in one.keys)}
         consumes = _consumes(sets)
-        pool: DraPoolStatus = {
-            "resource": resource,
-            "backend": entry.backend,
-            "entry": f"resources[{entry.index}]",
-            "pool": inventory.pool(resource, entry.backend),
-            "deviceClass": entry.dra.device_class or naming.device_class(resource),
-            "extendedName": entry.dra.extended_name,
-            "devices": [
-                _device(front_end, holders, one, consumes.get(one.device.id, {})) for one in offered[resource]
+        yield DraPoolStatus(
+            resource=resource,
+            backend=entry.backend,
+            entry=f"resources[{entry.index}]",
+            pool=inventory.pool(resource, entry.backend),
+            device_class=entry.dra.device_class or naming.device_class(resource),
+            extended_name=entry.dra.extended_name,
+            devices=[
+                _device(front_end, holders, one, consumes.get(one.device.id, ())) for one in offered[resource]
             ],
-        }
-        if sets:
-            pool["counters"] = _counters(sets, held)
-        yield pool
+            counters=_counters(sets, held),
+            driver=driver,
+        )
 
 
 def _counters(sets: Sequence[CounterSet], held: Collection[str]) -> list[CounterStatus]:
@@ -185,14 +175,14 @@ def _counters(sets: Sequence[CounterSet], held: Collection[str]) -> list[Counter
         for name, total in one.most.items():
             used = sum(taken.get(name, 0) for device, taken in one.taken.items() if device in held)
             free = max(0, total - used)
-            found.append({"set": one.name, "name": name, "total": total, "used": used, "free": free})
+            found.append(CounterStatus(one.name, name, total, used, free))
     return found
 
 
-def _consumes(sets: Sequence[CounterSet]) -> Mapping[str, ConsumesCounters]:
+def _consumes(sets: Sequence[CounterSet]) -> Mapping[str, Sequence[ConsumedStatus]]:
     """What each device takes of the counters, by its id."""
     return {
-        device: {"consumes": [{"set": one.name, "name": name, "amount": taken[name]} for name in taken]}
+        device: [ConsumedStatus(one.name, name, taken[name]) for name in taken]
         for one in sets
         for device, taken in one.taken.items()
     }
@@ -202,43 +192,30 @@ def _device(
     front_end: DraFrontEnd,
     holders: Mapping[Key, Sequence[ClaimHolder]],
     one: DraDevice,
-    consumes: ConsumesCounters,
+    consumes: Sequence[ConsumedStatus],
 ) -> DraDeviceStatus:
-    return {
-        "device": one.device.id,
-        **_members(one),
-        "name": front_end.inventory.name(one.resource, one.key),
-        "slice": front_end.publisher.slice(one.resource, one.device.id),
-        "health": "Healthy" if one.shown.healthy else "Unhealthy",
-        "reason": one.shown.reason or "",
-        "replicas": one.replicas,
-        "numaNodes": list(one.device.numa_nodes),
-        "claims": [_named(claim) for claim in sorted({c for key in one.keys for c in holders.get(key, ())})],
-        **_capacity(front_end, one),
-        **consumes,
-        **held_by(one.bound.held_by if one.bound else ()),
-    }
+    return DraDeviceStatus(
+        device=one.device.id,
+        members=[member.id for member in one.members],
+        name=front_end.inventory.name(one.resource, one.key),
+        slice=front_end.publisher.slice(one.resource, one.device.id),
+        health="Healthy" if one.shown.healthy else "Unhealthy",
+        reason=one.shown.reason or "",
+        replicas=one.replicas,
+        numa_nodes=one.device.numa_nodes,
+        claims=held_by(sorted({c for key in one.keys for c in holders.get(key, ())})),
+        capacity=_capacity(front_end, one),
+        consumes=consumes,
+        held_by=held_by(one.bound.held_by if one.bound else ()),
+    )
 
 
-def _members(one: DraDevice) -> DraUnitStatus:
-    return {"members": [member.id for member in one.members]} if one.members else {}
-
-
-def _capacity(front_end: DraFrontEnd, one: DraDevice) -> SharedByAmount:
+def _capacity(front_end: DraFrontEnd, one: DraDevice) -> Sequence[CapacityStatus]:
     """What claims use of a device that they share by amount."""
-    if not (found := _amounts(front_end, one)):
-        return {}
-    return {
-        "capacity": [
-            {
-                "name": name,
-                "total": written(size),
-                "used": written(used),
-                "free": written(max(0, size - used)),
-            }
-            for name, size, used in found
-        ]
-    }
+    return [
+        CapacityStatus(name, written(size), written(used), written(max(0, size - used)))
+        for name, size, used in _amounts(front_end, one)
+    ]
 
 
 def _amounts(front_end: DraFrontEnd, one: DraDevice) -> Sequence[tuple[str, int, int]]:
@@ -258,27 +235,17 @@ def amounts(front_end: DraFrontEnd) -> Iterator[Shared]:
                 yield one.resource, one.device.id, name, size, used
 
 
-def _claim(front_end: DraFrontEnd, uid: str) -> DraClaimStatus:
+def _claim(front_end: DraFrontEnd, uid: str, driver: str) -> DraClaimStatus:
     record = front_end.files.records[uid]
-    return {
-        "namespace": record.claim.namespace,
-        "name": record.claim.name,
-        "uid": uid,
-        "file": str(front_end.files.path(uid)),
-        "devices": [
-            ClaimedDeviceStatus(
-                request=one.request, pool=one.pool, name=one.device, backend=one.key[0], device=one.key[1]
-            )
-            for one in record.devices
-        ],
-        "containers": [_named(holder) for holder in front_end.claims.users(record.claim)],
-    }
-
-
-def _named(holder: AnyHolder) -> HolderStatus:
-    named = holder_status(holder)
-    assert named is not None
-    return named
+    return DraClaimStatus(
+        namespace=record.claim.namespace,
+        name=record.claim.name,
+        uid=uid,
+        file=str(front_end.files.path(uid)),
+        devices=[ClaimedDeviceStatus(one.request, one.pool, one.device, *one.key) for one in record.devices],
+        containers=held_by(front_end.claims.users(record.claim)),
+        driver=driver,
+    )
 
 
 def _iso(seconds: float) -> str:

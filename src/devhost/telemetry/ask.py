@@ -7,12 +7,13 @@ import json
 import os
 import stat
 import types
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import is_dataclass
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import urlencode
 
 import h11
@@ -23,7 +24,7 @@ from devhost.runtime import rundir
 from devhost.runtime.log import printable
 from devhost.runtime.sockets import live
 
-from .document import StatusDocument
+from .document import StatusDocument, form
 
 DEADLINE = 5.0
 """Seconds that the host has to answer."""
@@ -41,6 +42,13 @@ _OTHER = f"is it another program, or another version of devhost than {__version_
 _HINTS = {500: "see the log of devhost for the reason", 503: "try again in a few seconds"}
 _TEXT = 200
 """Characters of a line of text in an answer that are shown."""
+
+
+class Answer(NamedTuple):
+    """The status of a host, and its JSON as received: a newer devhost may write more."""
+
+    document: StatusDocument
+    json: Any
 
 
 class NoneHere(EnvironmentFailure):
@@ -91,7 +99,7 @@ def running() -> list[Path]:
     return found
 
 
-async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT) -> StatusDocument:
+async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT) -> Answer:
     """The current document of the host that listens on ``path``.
 
     Args:
@@ -102,7 +110,7 @@ async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DO
         EnvironmentFailure: no process listens there, or access is denied.
         DevhostError: the host does not answer in time, or not with a document.
     """
-    return _document(await _asked(path, "GET", "/status", deadline, largest), path)
+    return _answer(await _asked(path, "GET", "/status", deadline, largest), path)
 
 
 async def probe(path: Path, name: str, *, deadline: float = DEADLINE) -> str:
@@ -133,7 +141,7 @@ async def request(
 
 async def watch(
     path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT
-) -> AsyncGenerator[StatusDocument, None]:
+) -> AsyncGenerator[Answer, None]:
     """Yields the document now and after each change; ends when the host ends.
 
     Use it in ``contextlib.aclosing``, otherwise the connection may stay open until the loop ends.
@@ -148,7 +156,7 @@ async def watch(
             await exchange.send("GET", "/watch")
             line: bytes | None = await exchange.first(largest)
         while line is not None:
-            yield _document(line, path)
+            yield _answer(line, path)
             line = await exchange.line(largest)
     if live(path):
         raise DevhostError(
@@ -283,13 +291,15 @@ def _no_document(path: Path) -> DevhostError:
     return DevhostError(f"the process on {_shown(path)} did not answer with a status document", _OTHER)
 
 
-def _document(body: bytes, path: Path) -> StatusDocument:
-    document = _decoded(body, path)
-    if different := difference(document, StatusDocument):
+def _answer(body: bytes, path: Path) -> Answer:
+    found = _decoded(body, path)
+    try:
+        return Answer(read(found, StatusDocument), found)
+    except Differs as error:
+        where = f"it{error}" if str(error).startswith(" ") else str(error).removeprefix(".")
         raise DevhostError(
-            f"the process on {_shown(path)} did not answer with a status document: {different}", _OTHER
-        )
-    return cast("StatusDocument", document)
+            f"the process on {_shown(path)} did not answer with a status document: {where}", _OTHER
+        ) from None
 
 
 def _refused(status: int, body: bytes, path: Path) -> DevhostError:
@@ -320,7 +330,7 @@ def _shown(path: Path) -> str:
 
 async def _kubelet_dir(path: Path) -> str:
     try:
-        return printable((await fetch(path))["kubelet"]["dir"])
+        return printable((await fetch(path)).document.kubelet.dir)
     except DevhostError:
         return f"{_shown(path)} (no answer)"
 
@@ -332,61 +342,74 @@ def _where_else() -> str:
     return hint
 
 
-_Check = Callable[[object], str]
-"""The first difference from the expected form, such as ``.kubelet.dir is missing``; empty if none."""
+class Differs(Exception):
+    """Where a value differs from the expected form, such as ``.kubelet.dir is missing``."""
 
 
-def difference(value: object, kind: type) -> str:
-    """Where ``value`` differs from ``kind``, a TypedDict; empty if it does not.
+def read(value: object, kind: Any) -> Any:
+    """A JSON object as ``kind``, a class of the document.
 
     Additional keys, and words that are not in a Literal, are accepted: a newer devhost may write them.
+
+    Raises:
+        Differs: it has another form.
     """
-    found = _check(kind)(value)
-    return f"it{found}" if found.startswith(" ") else found.removeprefix(".")
+    return _reader(kind)(value)
 
 
 @cache
-def _check(kind: Any) -> _Check:
-    if is_typeddict(kind):
-        checks = {name: _check(of) for name, of in get_type_hints(kind).items()}
-        return _keys(checks, kind.__optional_keys__)
-    arguments = get_args(kind)
-    if get_origin(kind) is list:
-        return _each(_check(arguments[0]))
-    if get_origin(kind) is types.UnionType:
-        (of,) = (argument for argument in arguments if argument is not type(None))
-        check = _check(of)
-        return lambda value: "" if value is None else check(value)
-    if get_origin(kind) is Literal:
-        kind = str
-    if kind is float:
-        kind = int | float  # JSON has only one type of number
-    return lambda value: "" if isinstance(value, kind) else " has another type"
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    if is_dataclass(kind):
+        return _object(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Sequence:
+        return _each(_reader(arguments[0]))
+    if origin is types.UnionType:
+        of = _reader(arguments[0])
+        return lambda value: None if value is None else of(value)
+    # JSON has only one type of number
+    of_type = str if origin is Literal else int | float if kind is float else kind
+
+    def same(value: object) -> object:
+        if not isinstance(value, of_type):
+            raise Differs(" has another type")
+        return value
+
+    return same
 
 
-def _keys(checks: dict[str, _Check], optional: Collection[str]) -> _Check:
-    def differs(value: object) -> str:
+def _object(kind: Any) -> Callable[[object], object]:
+    hints = get_type_hints(kind)
+    keys, optional = form(kind).keys, form(kind).optional
+    members = [(name, key, _reader(hints[name]), key not in optional) for name, key in keys.items()]
+
+    def made(value: object) -> object:
         if not isinstance(value, dict):
-            return " has another type"
-        for key, check in checks.items():
-            if key not in value:
-                if key in optional:
-                    continue
-                return f".{key} is missing"
-            if found := check(value[key]):
-                return f".{key}{found}"
-        return ""
+            raise Differs(" has another type")
+        given = {}
+        key = ""
+        try:
+            for name, key, of, required in members:
+                if key in value:
+                    given[name] = of(value[key])
+                elif required:
+                    raise Differs(" is missing")
+        except Differs as error:
+            raise Differs(f".{key}{error}") from None
+        return kind(**given)
 
-    return differs
+    return made
 
 
-def _each(check: _Check) -> _Check:
-    def differs(value: object) -> str:
+def _each(of: Callable[[object], object]) -> Callable[[object], object]:
+    def made(value: object) -> object:
         if not isinstance(value, list):
-            return " has another type"
-        for place, one in enumerate(value):
-            if found := check(one):
-                return f"[{place}]{found}"
-        return ""
+            raise Differs(" has another type")
+        found: list[object] = []
+        try:
+            found.extend(map(of, value))  # has those before an error
+        except Differs as error:
+            raise Differs(f"[{len(found)}]{error}") from None
+        return found
 
-    return differs
+    return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import natural
@@ -25,7 +25,6 @@ from .document import (
     HolderStatus,
     HostStatus,
     PlanRefusal,
-    Reasoned,
     StatusDocument,
     VerdictStatus,
 )
@@ -37,10 +36,14 @@ HIDDEN_POD = "a pod"
 """Shown for a container if the names of pods are hidden."""
 
 
-class WithReason(Reasoned):
-    """Anything in the document that has a reason."""
+class WithReason(Protocol):
+    """Anything in the document that has a reason, and the containers that it refers to."""
 
-    reason: str
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def held_by(self) -> Sequence[HolderStatus]: ...
 
 
 def age(since: str | None, now: datetime) -> str:
@@ -62,24 +65,24 @@ def age(since: str | None, now: datetime) -> str:
 
 def empty_entry(entry: EntryStatus) -> str:
     """The label of an entry that lacks devices."""
-    if count := entry["devices"]:
+    if count := entry.devices:
         return "1 device" if count == 1 else f"{count} devices"
-    if entry["state"] == "absent":
+    if entry.state == "absent":
         return "not on this node"
-    return entry["state"] if entry["state"] in ("waiting", "moving") else "no devices"
+    return entry.state if entry.state in ("waiting", "moving") else "no devices"
 
 
 def awaits(document: StatusDocument) -> list[str]:
     """The backends of required entries that have not listed their devices."""
-    waiting = (e["backend"] for e in document["entries"] if e["state"] == "waiting" and not e["optional"])
+    waiting = (e.backend for e in document.entries if e.state == "waiting" and not e.optional)
     return list(dict.fromkeys(waiting))
 
 
 def in_use(host: HostStatus) -> str:
     """The configuration in use while the file is refused."""
-    if copy := host["copy"]:
-        return f"running on the copy of {copy['acceptedAt']}"
-    return f"generation {host['generation']} stays"
+    if copy := host.copy:
+        return f"running on the copy of {copy.accepted_at}"
+    return f"generation {host.generation} stays"
 
 
 def held_by(device: DeviceStatus, known: bool, unnamed: str = UNKNOWN_POD) -> str:
@@ -87,9 +90,9 @@ def held_by(device: DeviceStatus, known: bool, unnamed: str = UNKNOWN_POD) -> st
 
     ``unnamed`` is shown for a container whose name is not in the document.
     """
-    given = "" if device["given"] in ([], [device["device"]]) else f" with {few(device['given'])}"
-    if device["allocated"] or device["holder"]:
-        return f"{container(device['holder'], unnamed)}{given}"
+    given = "" if tuple(device.given) in ((), (device.device,)) else f" with {few(device.given)}"
+    if device.allocated or device.holder:
+        return f"{container(device.holder, unnamed)}{given}"
     return "" if known else "unknown"
 
 
@@ -97,22 +100,22 @@ def container(holder: HolderStatus | None, unnamed: str = UNKNOWN_POD) -> str:
     """``namespace/pod/container``."""
     if holder is None:
         return unnamed
-    if "claim" in holder:
-        return f"ResourceClaim {holder['namespace']}/{holder['claim']}"
-    return f"{holder['namespace']}/{holder['pod']}/{holder['container']}"
+    if holder.claim:
+        return f"ResourceClaim {holder.namespace}/{holder.claim}"
+    return f"{holder.namespace}/{holder.pod}/{holder.container}"
 
 
 def capacity(device: DraDeviceStatus) -> str:
     """What claims use of a device that they share by amount; empty for another device."""
-    return ", ".join(f"{one['name']} {one['used']} of {one['total']}" for one in device.get("capacity", ()))
+    return ", ".join(f"{one.name} {one.used} of {one.total}" for one in device.capacity)
 
 
 def counters(device: DraDeviceStatus, pool: DraPoolStatus) -> str:
     """What is in use of the shared counters of which a device takes some, and what it takes."""
-    found = {(one["set"], one["name"]): one for one in pool.get("counters", ())}
-    taken = ((found.get((one["set"], one["name"])), one) for one in device.get("consumes", ()))
+    found = {(one.set, one.name): one for one in pool.counters}
+    taken = ((found.get((one.set, one.name)), one) for one in device.consumes)
     return ", ".join(
-        f"{one['name']} {known['used']} of {known['total']} (it takes {one['amount']})"
+        f"{one.name} {known.used} of {known.total} (it takes {one.amount})"
         for known, one in taken
         if known is not None
     )
@@ -120,7 +123,7 @@ def counters(device: DraDeviceStatus, pool: DraPoolStatus) -> str:
 
 def reason(row: WithReason) -> str:
     """The reason, and the containers that it refers to, if the document names them."""
-    return with_holders(row["reason"], [container(holder) for holder in row.get("heldBy", ())])
+    return with_holders(row.reason, [container(holder) for holder in row.held_by])
 
 
 def with_holders(text: str, held_by: Sequence[object]) -> str:
@@ -138,7 +141,7 @@ class Alike:
     @property
     def name(self) -> str:
         """The id, and the number of similar tokens: ``0000:3b:00.0::0 and 99 similar``."""
-        return numbered(self.first["id"], self.more)
+        return numbered(self.first.id, self.more)
 
 
 def alike(devices: Iterable[DeviceStatus]) -> list[Alike]:
@@ -164,22 +167,22 @@ def together(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, i
 
 def departures(document: StatusDocument) -> list[tuple[str, DepartedStatus, int]]:
     """The devices that left recently, the newest first; those of one resource with one reason are a row."""
-    found = [(one["name"], left) for one in document["resources"] for left in one["departed"]]
-    found.sort(key=lambda row: row[1]["at"], reverse=True)
+    found = [(one.name, left) for one in document.resources for left in one.departed]
+    found.sort(key=lambda row: row[1].at, reverse=True)
     return [(*row, others) for row, others in together(found, lambda row: (row[0], reason(row[1])))]
 
 
 def unlisted(document: StatusDocument) -> list[tuple[HeldStatus, int]]:
     """What containers hold that is in no list; what one container holds for one reason is a row."""
-    found = sorted(document["held"], key=lambda one: (one["resource"], natural(one["id"])))
-    return together(found, lambda one: (one["resource"], container(one["holder"]), reason(one)))
+    found = sorted(document.held, key=lambda one: (one.resource, natural(one.id)))
+    return together(found, lambda one: (one.resource, container(one.holder), reason(one)))
 
 
 def refused(document: StatusDocument) -> list[PlanRefusal]:
     """The devices that the plan refuses, without those that are shown as moving."""
-    moving = {(one["backend"], one["device"]) for one in (document["dra"] or {"moving": []})["moving"]}
-    found = [one for one in document["refusals"] if (one["backend"], one["device"]) not in moving]
-    return sorted(found, key=lambda one: (one["backend"], natural(one["device"])))
+    moving = {(one.backend, one.device) for one in (document.dra.moving if document.dra else ())}
+    found = [one for one in document.refusals if (one.backend, one.device) not in moving]
+    return sorted(found, key=lambda one: (one.backend, natural(one.device)))
 
 
 def side(serve: str) -> str:
@@ -189,15 +192,13 @@ def side(serve: str) -> str:
 
 def judged(verdict: VerdictStatus) -> str:
     """The devices that a verdict is about."""
-    return few(
-        ["all" if one["device"] == "*" else f"{one['backend']}/{one['device']}" for one in verdict["devices"]]
-    )
+    return few(["all" if one.device == "*" else f"{one.backend}/{one.device}" for one in verdict.devices])
 
 
 def _said(device: DeviceStatus) -> Hashable:
-    if device["allocated"] or device["holder"]:
-        return device["id"]
-    return device["device"], device["health"], reason(device), device["since"]
+    if device.allocated or device.holder:
+        return device.id
+    return device.device, device.health, reason(device), device.since
 
 
 def fair(rows: Sequence[T], most: int, *origins: Callable[[T], Hashable]) -> list[T]:

@@ -190,7 +190,7 @@ class Node:
 
     async def status(self) -> Mapping[str, Any]:
         """devhost's status document."""
-        found: Mapping[str, Any] = await ask.fetch(await ask.find(self.kubelet.directory))
+        found: Mapping[str, Any] = (await ask.fetch(await ask.find(self.kubelet.directory))).json
         return found
 
     async def admit(self, pod: str, resource: str, count: int = 1) -> Allocation:

@@ -147,9 +147,9 @@ class Drain:
     def _is_applied(self, found: StatusDocument) -> bool:
         """Whether devhost has read the files, so that no further container gets a device."""
         applied = {
-            ALL if one["device"] == ALL else f"{one['backend']}/{one['device']}"
-            for verdict in found["verdicts"]
-            for one in verdict["devices"]
+            ALL if one.device == ALL else f"{one.backend}/{one.device}"
+            for verdict in found.verdicts
+            for one in verdict.devices
         }
         return ALL in applied or self._devices <= applied
 
@@ -160,27 +160,27 @@ def holding(found: StatusDocument, devices: Collection[str]) -> Iterator[str]:
 
 
 def _holding(found: StatusDocument, devices: Collection[str]) -> Iterator[str]:
-    pods = found["kubelet"]["podResources"]
-    if not pods["known"]:
-        yield printable(f"# which container holds what is not known: {pods['reason']}")
-    backends = {one["name"]: one["backend"] for one in found["resources"]}
-    for resource in found["resources"]:
-        together = [one["device"] for one in resource["together"]]
-        for row in resource["devices"]:
-            if row["allocated"] or row["holder"]:
-                has = row["given"] or together or [row["device"]]
-                if _is_meant(devices, resource["backend"], has):
-                    yield _line(row["holder"], resource["name"], row["id"])
-    for held in found["held"]:
+    pods = found.kubelet.pod_resources
+    if not pods.known:
+        yield printable(f"# which container holds what is not known: {pods.reason}")
+    backends = {one.name: one.backend for one in found.resources}
+    for resource in found.resources:
+        together = [one.device for one in resource.together]
+        for row in resource.devices:
+            if row.allocated or row.holder:
+                has = row.given or together or [row.device]
+                if _is_meant(devices, resource.backend, has):
+                    yield _line(row.holder, resource.name, row.id)
+    for held in found.held:
         # the backend of a resource that is not served is not known
-        if _is_meant(devices, backends.get(held["resource"], ""), held["devices"] or [held["id"]]):
-            yield _line(held["holder"], held["resource"], held["id"])
-    for claim in found["dra"]["claims"] if found["dra"] else ():
-        if any(_is_meant(devices, one["backend"], [one["device"]]) for one in claim["devices"]):
-            for container in claim["containers"]:
-                yield _line(container, claim["name"], "")
-            if not claim["containers"]:
-                yield printable(f"# held by ResourceClaim {claim['namespace']}/{claim['name']}")
+        if _is_meant(devices, backends.get(held.resource, ""), held.devices or [held.id]):
+            yield _line(held.holder, held.resource, held.id)
+    for claim in found.dra.claims if found.dra else ():
+        if any(_is_meant(devices, one.backend, [one.device]) for one in claim.devices):
+            for container in claim.containers:
+                yield _line(container, claim.name, "")
+            if not claim.containers:
+                yield printable(f"# held by ResourceClaim {claim.namespace}/{claim.name}")
 
 
 def _is_meant(devices: Collection[str], backend: str, ids: Collection[str]) -> bool:
@@ -192,6 +192,6 @@ def _is_meant(devices: Collection[str], backend: str, ids: Collection[str]) -> b
 
 
 def _line(holder: HolderStatus | None, resource: str, device: str) -> str:
-    if holder is None or not holder["pod"]:
+    if holder is None or not holder.pod:
         return printable(f"# held by an unknown pod: {resource} {device}")
-    return printable(f"kubectl delete pod -n {holder['namespace']} {holder['pod']}")
+    return printable(f"kubectl delete pod -n {holder.namespace} {holder.pod}")

@@ -273,21 +273,21 @@ def place(entry: ResourceSettings) -> str:
 
 
 def _described(outcome: EntryOutcome, remark: str) -> EntryStatus:
-    from devhost.telemetry.document import held_by  # 0.2 MB, only for a status document
+    from devhost.telemetry.document import EntryStatus, held_by  # 0.2 MB, only for a status document
 
-    return {
-        "entry": place(outcome.entry),
-        "name": outcome.entry.name,
-        "backend": outcome.entry.backend,
-        "optional": outcome.entry.optional,
-        "devices": outcome.devices,
-        "resources": list(outcome.resources),
-        "state": outcome.state.value,
-        "reason": outcome.reason,
-        "remark": remark,
-        "cordoned": outcome.cordoned,
-        **held_by(outcome.held_by),
-    }
+    return EntryStatus(
+        entry=place(outcome.entry),
+        name=outcome.entry.name,
+        backend=outcome.entry.backend,
+        optional=outcome.entry.optional,
+        devices=outcome.devices,
+        resources=outcome.resources,
+        state=outcome.state.value,
+        reason=outcome.reason,
+        remark=remark,
+        cordoned=outcome.cordoned,
+        held_by=held_by(outcome.held_by),
+    )
 
 
 def wanted(lacking: MissingDriver, entries: Iterable[ResourceSettings]) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from devhost import __version__
 from devhost.allocation.allocations import Holding
@@ -20,10 +22,13 @@ from devhost.planning.settings import Of
 from devhost.planning.tokens import unit_of
 from devhost.telemetry.document import (
     BackendStatus,
+    CopyStatus,
     DepartedStatus,
     DeviceStatus,
     HeldStatus,
+    HostStatus,
     JudgedStatus,
+    KubeletStatus,
     LabelsStatus,
     MemberStatus,
     ObserverStatus,
@@ -32,11 +37,13 @@ from devhost.telemetry.document import (
     ProblemStatus,
     ProvisioningStatus,
     RefusedDevice,
+    Reload,
     ResourceStatus,
     StatusDocument,
     VerdictStatus,
     held_by,
     holder_status,
+    json_line,
 )
 
 from .now import Now, ObserverNow, PodsNow, ResourceNow
@@ -57,9 +64,10 @@ class Collecting(Protocol):
         """Everything that is true now."""
 
 
-def status(host: Collecting) -> StatusDocument:
-    """The current state of the host."""
-    return captured(host)()
+def status(host: Collecting) -> dict[str, Any]:
+    """The current state of the host, as its JSON."""
+    found: dict[str, Any] = json.loads(json_line(captured(host)()))
+    return found
 
 
 def captured(host: Collecting) -> Callable[[], StatusDocument]:
@@ -72,33 +80,29 @@ def document(host: Now) -> Callable[[], StatusDocument]:
     reload = host.last_reload
     served = sorted(host.resources.items())
     rows = [_devices_of(service, host.holdings.get(name)) for name, service in served]
-    document: StatusDocument = {
-        "devhost": {
-            "version": __version__,
-            "pid": os.getpid(),
-            "startedAt": _iso(host.started),
-            "root": str(host.root.absolute()),
-            "config": str(host.configuration.file),
-            "configDigest": digest(host.configuration.read_from),
-            "generation": host.generation,
-            "lastReload": {
-                "at": _iso(reload.at),
-                "result": "rejected" if reload.complaints else "ok",
-                "complaints": list(reload.complaints),
-            },
-            "copy": {"file": str(host.configuration.copied.file), "acceptedAt": host.configuration.copied.at}
+    document = StatusDocument(
+        devhost=HostStatus(
+            version=__version__,
+            pid=os.getpid(),
+            started_at=_iso(host.started),
+            root=str(host.root.absolute()),
+            config=str(host.configuration.file),
+            config_digest=digest(host.configuration.read_from),
+            generation=host.generation,
+            last_reload=Reload(_iso(reload.at), "rejected" if reload.complaints else "ok", reload.complaints),
+            copy=CopyStatus(str(host.configuration.copied.file), host.configuration.copied.at)
             if host.configuration.copied
             else None,
-        },
-        "kubelet": {
-            "dir": str(host.kubelet.directory),
-            "socket": "present" if host.kubelet.identity else "absent",
-            "podResources": _pod_resources(host.pod_resources),
-        },
-        "entries": host.shortages.outcomes.described(),
-        "resources": [_resource(service) for _, service in served],
-        "held": [_orphan(one) for one in orphans(host)],
-        "backends": [
+        ),
+        kubelet=KubeletStatus(
+            dir=str(host.kubelet.directory),
+            socket="present" if host.kubelet.identity else "absent",
+            pod_resources=_pod_resources(host.pod_resources),
+        ),
+        entries=host.shortages.outcomes.described(),
+        resources=[_resource(service) for _, service in served],
+        held=[_orphan(one) for one in orphans(host)],
+        backends=[
             _backend(
                 name,
                 d,
@@ -109,36 +113,35 @@ def document(host: Now) -> Callable[[], StatusDocument]:
             for name, d in sorted(host.backends.items())
         ]
         + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
-        "observers": [_observer(observer) for observer in host.observers],
-        "verdicts": [_verdict(one) for one in host.verdicts.applied()],
-        "refusals": [
+        observers=[_observer(observer) for observer in host.observers],
+        verdicts=[_verdict(one) for one in host.verdicts.applied()],
+        refusals=[
             PlanRefusal(
                 backend=refusal.backend,
                 device=refusal.device,
                 kind=refusal.kind.value,
                 reason=refusal_reason(refusal),
-                **held_by(refusal.held_by),
+                held_by=held_by(refusal.held_by),
             )
             for refusal in host.plan.refusals
         ],
-        "dra": host.dra.report(),
-        "problems": [
+        dra=host.dra.report(),
+        problems=[
             ProblemStatus(
                 kind=problem.kind,
                 subject=problem.subject,
                 reason=problem.reason,
                 since=_iso(problem.since) if problem.since else None,
                 count=problem.count,
-                **held_by(problem.held_by),
+                held_by=held_by(problem.held_by),
             )
             for problem in problems(host).shown
         ],
-    }
+    )
 
     def made() -> StatusDocument:
-        for resource, devices in zip(document["resources"], rows, strict=True):
-            resource["devices"] = devices()
-        return document
+        listed = zip(document.resources, rows, strict=True)
+        return replace(document, resources=[replace(one, devices=devices()) for one, devices in listed])
 
     return made
 
@@ -160,48 +163,48 @@ def holders(now: Now) -> Iterator[tuple[str, str, Holder | None]]:
 
 
 def _orphan(one: Orphan) -> HeldStatus:
-    return {
-        "resource": one.resource,
-        "id": one.token,
-        "devices": list(one.devices),
-        "holder": holder_status(one.holder),
-        "reason": one.reason.text,
-        **held_by(one.reason.held_by),
-    }
+    return HeldStatus(
+        resource=one.resource,
+        id=one.token,
+        devices=one.devices,
+        holder=holder_status(one.holder),
+        reason=one.reason.text,
+        held_by=held_by(one.reason.held_by),
+    )
 
 
 def _pod_resources(poller: PodsNow) -> PodResourcesStatus:
     condition = poller.condition
-    return {
-        "socket": str(poller.socket),
-        "known": not condition.reason,
-        "reason": condition.reason,
-        "listed": _iso(condition.last) if condition.last else None,
-    }
+    return PodResourcesStatus(
+        socket=str(poller.socket),
+        known=not condition.reason,
+        reason=condition.reason,
+        listed=_iso(condition.last) if condition.last else None,
+    )
 
 
 def _resource(service: ResourceNow) -> ResourceStatus:
     snapshot, condition = service.snapshot, service.condition
-    return {
-        "name": service.name,
-        "backend": service.entry.backend,
-        "entry": f"resources[{service.entry.index}]",
-        "capacity": len(snapshot.entries),
-        "allocatable": snapshot.healthy,
-        "revision": snapshot.revision,
-        "socket": service.socket,
-        "state": condition.state.value,
-        "streams": service.streams,
-        "registrations": condition.registrations,
-        "lastRegistration": _iso(condition.last) if condition.last else None,
-        "lastError": condition.error,
-        "devices": [],
-        "together": [] if service.entry.share.of == Of.EACH else _together(snapshot),
-        "departed": [
-            DepartedStatus(device=device, reason=reason.text, at=_iso(at), **held_by(reason.held_by))
+    return ResourceStatus(
+        name=service.name,
+        backend=service.entry.backend,
+        entry=f"resources[{service.entry.index}]",
+        capacity=len(snapshot.entries),
+        allocatable=snapshot.healthy,
+        revision=snapshot.revision,
+        socket=service.socket,
+        state=condition.state.value,
+        streams=service.streams,
+        registrations=condition.registrations,
+        last_registration=_iso(condition.last) if condition.last else None,
+        last_error=condition.error,
+        devices=[],
+        together=[] if service.entry.share.of == Of.EACH else _together(snapshot),
+        departed=[
+            DepartedStatus(device=device, reason=reason.text, at=_iso(at), held_by=held_by(reason.held_by))
             for device, reason, at in service.departed
         ],
-    }
+    )
 
 
 def _devices_of(service: ResourceNow, holding: Holding | None) -> Callable[[], list[DeviceStatus]]:
@@ -215,11 +218,11 @@ def _devices_of(service: ResourceNow, holding: Holding | None) -> Callable[[], l
             health="Healthy" if entry.health.healthy else "Unhealthy",
             reason=entry.health.reason or "",
             since=_iso(entry.since),
-            numaNodes=list(entry.numa_nodes),
+            numa_nodes=entry.numa_nodes,
             allocated=entry.token in held,
             given=[device for _, device in given],
             holder=holder_status(holder),
-            **held_by(entry.held_by),
+            held_by=held_by(entry.held_by),
         )
 
     def rows() -> list[DeviceStatus]:
@@ -237,7 +240,7 @@ def _together(snapshot: Snapshot) -> list[MemberStatus]:
             device=member.device.id,
             health="Healthy" if member.health.healthy else "Unhealthy",
             reason=member.health.reason or "",
-            numaNodes=list(member.device.numa_nodes),
+            numa_nodes=member.device.numa_nodes,
         )
         for entry in units.values()
         for member in entry.members
@@ -252,37 +255,33 @@ def _backend(
     released: str,
 ) -> BackendStatus:
     condition = scanner.condition
-    return {
-        "name": name,
-        "state": "released" if released else condition.state.value,
-        "reason": released or condition.reason,
-        "since": _iso(condition.since),
-        "devices": len(scanner.devices),
-        "lastDiscovery": _iso(condition.last_scan) if condition.last_scan else None,
-        "lastDiscoverySeconds": condition.duration,
-        "refusedDevices": [RefusedDevice(device=r.device, reason=r.reason) for r in condition.refused],
-        "provisioning": provisioning,
-        "labels": _labels(labels) if labels else None,
-    }
+    return BackendStatus(
+        name=name,
+        state="released" if released else condition.state.value,
+        reason=released or condition.reason,
+        since=_iso(condition.since),
+        devices=len(scanner.devices),
+        last_discovery=_iso(condition.last_scan) if condition.last_scan else None,
+        last_discovery_seconds=condition.duration,
+        refused_devices=[RefusedDevice(one.device, one.reason) for one in condition.refused],
+        provisioning=provisioning,
+        labels=LabelsStatus(str(labels.file), labels.count, labels.reason) if labels else None,
+    )
 
 
 def _not_installed(name: str, hint: str, since: float) -> BackendStatus:
-    return {
-        "name": name,
-        "state": "not installed",
-        "reason": hint,
-        "since": _iso(since),
-        "devices": 0,
-        "lastDiscovery": None,
-        "lastDiscoverySeconds": None,
-        "refusedDevices": [],
-        "provisioning": None,
-        "labels": None,
-    }
-
-
-def _labels(labels: LabelFile) -> LabelsStatus:
-    return {"file": str(labels.file), "count": labels.count, "reason": labels.reason}
+    return BackendStatus(
+        name=name,
+        state="not installed",
+        reason=hint,
+        since=_iso(since),
+        devices=0,
+        last_discovery=None,
+        last_discovery_seconds=None,
+        refused_devices=[],
+        provisioning=None,
+        labels=None,
+    )
 
 
 def _provisioning(host: Now, name: str) -> ProvisioningStatus | None:
@@ -292,38 +291,38 @@ def _provisioning(host: Now, name: str) -> ProvisioningStatus | None:
         state=condition.state.value,
         reason=condition.reason,
         since=_iso(condition.since),
-        **held_by(users(condition.held, host.held)),
+        held_by=held_by(users(condition.held, host.held)),
     )
 
 
 def _observer(observer: ObserverNow) -> ObserverStatus:
     plugin, condition = observer.plugin, observer.condition
-    return {
-        "name": plugin.name,
-        "origin": plugin.origin,
-        "version": plugin.version,
-        "hooks": list(plugin.hooks),
-        "state": condition.state.value,
-        "reason": condition.reason,
-        "since": _iso(condition.since),
-        "calls": condition.calls,
-        "failures": condition.failures,
-        "waiting": observer.waiting,
-        "dropped": condition.dropped,
-    }
+    return ObserverStatus(
+        name=plugin.name,
+        origin=plugin.origin,
+        version=plugin.version,
+        hooks=plugin.hooks,
+        state=condition.state.value,
+        reason=condition.reason,
+        since=_iso(condition.since),
+        calls=condition.calls,
+        failures=condition.failures,
+        waiting=observer.waiting,
+        dropped=condition.dropped,
+    )
 
 
 def _verdict(applied: Applied) -> VerdictStatus:
     verdict = applied.verdict
-    return {
-        "file": verdict.file,
-        "kind": verdict.kind.value,
-        "by": verdict.by,
-        "reason": verdict.reason,
-        "since": _iso(verdict.since),
-        "until": None if verdict.until is None else _iso(verdict.until),
-        "devices": [JudgedStatus(backend=backend, device=device) for backend, device in applied.devices],
-    }
+    return VerdictStatus(
+        file=verdict.file,
+        kind=verdict.kind.value,
+        by=verdict.by,
+        reason=verdict.reason,
+        since=_iso(verdict.since),
+        until=None if verdict.until is None else _iso(verdict.until),
+        devices=[JudgedStatus(*one) for one in applied.devices],
+    )
 
 
 @lru_cache(1024)  # devices that appeared together have the same times

@@ -68,13 +68,13 @@ def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = 
     """The content between skip link and script. ``pods`` is whether the document names pods."""
     main = (
         _verdict(document),
-        _search() if document["resources"] or document["dra"] else None,
+        _search() if document.resources or document.dra else None,
         _problems(document, now),
         _resources(document, now),
         _entries(document),
         devices(document, now, pods),
-        _dra(document["dra"], now),
-        _backends(document["backends"], now),
+        _dra(document.dra, now),
+        _backends(document.backends, now),
         _observers(document, now),
         _verdicts(document, now),
         _held(document, pods),
@@ -84,66 +84,66 @@ def content(document: StatusDocument, node: str, now: datetime, *, pods: bool = 
         (
             _header(document, node, now),
             tag("main", *main, id="main", tabindex="-1"),
-            _footer(document["devhost"]["version"], now),
+            _footer(document.devhost.version, now),
         )
     )
 
 
 def verdict(document: StatusDocument) -> str:
     """One line: the number of problems, or whether devices are still looked for."""
-    if count := how_many(document["problems"]):
+    if count := how_many(document.problems):
         return _count(count, "problem")
     return LOOKING if awaits(document) else "No problems"
 
 
 def how_many(problems: Iterable[ProblemStatus]) -> int:
     """The number of problems; one row may represent several."""
-    return sum(problem["count"] for problem in problems)
+    return sum(problem.count for problem in problems)
 
 
 def _header(document: StatusDocument, node: str, now: datetime) -> Markup:
-    host, kubelet = document["devhost"], document["kubelet"]
-    absent = None if kubelet["socket"] == "present" else tag("strong", "ABSENT", class_="state bad")
+    host, kubelet = document.devhost, document.kubelet
+    absent = None if kubelet.socket == "present" else tag("strong", "ABSENT", class_="state bad")
     facts: list[tuple[str, Content]] = [
-        ("devhost", host["version"]),
-        ("Up", since(host["startedAt"], now)),
-        ("Config", host["config"]),
-        ("Generation", host["generation"]),
+        ("devhost", host.version),
+        ("Up", since(host.started_at, now)),
+        ("Config", host.config),
+        ("Generation", host.generation),
         ("Last reload", _reload(host, now)),
-        ("Kubelet", joined([kubelet["dir"], " " if absent else None, absent])),
+        ("Kubelet", joined([kubelet.dir, " " if absent else None, absent])),
     ]
     items = (tag("div", tag("dt", name), tag("dd", value)) for name, value in facts)
-    text = f"generation {host['generation']} of the configuration took effect"
+    text = f"generation {host.generation} of the configuration took effect"
     parts = tag("h1", node), tag("dl", *items, class_="facts")
     return tag("header", *parts, data_news="generation", data_announce=text)
 
 
 def _reload(host: HostStatus, now: datetime) -> Markup:
-    last = host["lastReload"]
-    if last["result"] == "ok":
-        return joined(["loaded ", since(last["at"], now, " ago")])
+    last = host.last_reload
+    if last.result == "ok":
+        return joined(["loaded ", since(last.at, now, " ago")])
     rejected = tag("strong", "REJECTED", class_="state bad")
-    return joined([rejected, " ", since(last["at"], now, " ago"), f", {in_use(host)}"])
+    return joined([rejected, " ", since(last.at, now, " ago"), f", {in_use(host)}"])
 
 
 def _verdict(document: StatusDocument) -> Markup:
     every: dict[tuple[str, str], Physical] = {}
-    names = {resource["name"] for resource in document["resources"]}
-    for resource in document["resources"]:
+    names = {resource.name for resource in document.resources}
+    for resource in document.resources:
         for id_, one in physical(resource).items():
-            key = resource["backend"], id_
+            key = resource.backend, id_
             every[key] = one.merged(every.get(key))
-    for pool in document["dra"]["pools"] if document["dra"] else ():
-        names.add(pool["resource"])
-        for device in pool["devices"]:
-            key = pool["backend"], device["device"]
-            one = Physical(device["health"] == "Healthy", bool(device["claims"]))
+    for pool in document.dra.pools if document.dra else ():
+        names.add(pool.resource)
+        for device in pool.devices:
+            key = pool.backend, device.device
+            one = Physical(device.health == "Healthy", bool(device.claims))
             every[key] = one.merged(every.get(key))
     used = sum(one.used for one in every.values())
     healthy = f"{sum(one.healthy for one in every.values()):,} of {_count(len(every), 'device')} healthy"
     line = f"{_count(len(names), 'resource')}, {healthy}, {used:,} in use"
     text = verdict(document)
-    style = "bad" if document["problems"] else "pending" if text == LOOKING else "good"
+    style = "bad" if document.problems else "pending" if text == LOOKING else "good"
     parts = tag("h2", text, id="verdict"), tag("p", line)
     news = {"data-news": "verdict", "data-announce": text}
     return tag(
@@ -166,8 +166,8 @@ def _search() -> Markup:
 
 
 def _problems(document: StatusDocument, now: datetime) -> Markup | None:
-    problems = document["problems"]
-    resources = {resource["name"] for resource in document["resources"]}
+    problems = document.problems
+    resources = {resource.name for resource in document.resources}
     rows = [_problem(problem, resources, now) for problem in problems[:MOST]]
     if not rows:
         return None
@@ -177,21 +177,21 @@ def _problems(document: StatusDocument, now: datetime) -> Markup | None:
 
 
 def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) -> Row:
-    key = f"{problem['kind']} {problem['subject']}"
-    name, _, device = problem["subject"].partition(" ")
-    subject: Content = f"{name} {device or NO_ID}" if problem["subject"].endswith(" ") else problem["subject"]
+    key = f"{problem.kind} {problem.subject}"
+    name, _, device = problem.subject.partition(" ")
+    subject: Content = f"{name} {device or NO_ID}" if problem.subject.endswith(" ") else problem.subject
     if name in resources:
         subject = joined([tag("a", name, href=f"#{anchor(name)}"), *([" ", device] if device else [])])
-    text = f"{problem['subject'] or problem['kind']}: {_PREFIXES.get(problem['kind'], '')}{reason(problem)}"
+    text = f"{problem.subject or problem.kind}: {_PREFIXES.get(problem.kind, '')}{reason(problem)}"
     # several may have the same file, package, name or device
-    if problem["kind"] in ("config", "plugin", "entry", "plan"):
-        key = f"{key} {problem['reason']}"
+    if problem.kind in ("config", "plugin", "entry", "plan"):
+        key = f"{key} {problem.reason}"
     return Row(
         (
             subject or OTHERS,
-            tag("span", problem["kind"], class_="kind"),
+            tag("span", problem.kind, class_="kind"),
             reason(problem),
-            since(problem["since"], now),
+            since(problem.since, now),
         ),
         {
             "data-key": key,
@@ -203,8 +203,8 @@ def _problem(problem: ProblemStatus, resources: Collection[str], now: datetime) 
 
 
 def _ended(problem: ProblemStatus) -> str:
-    end = "healthy again" if problem["kind"] == "device" else "no longer a problem"
-    return f"{problem['subject'] or problem['kind']}: {end}"
+    end = "healthy again" if problem.kind == "device" else "no longer a problem"
+    return f"{problem.subject or problem.kind}: {end}"
 
 
 def _resources(document: StatusDocument, now: datetime) -> Markup:
@@ -214,19 +214,19 @@ def _resources(document: StatusDocument, now: datetime) -> Markup:
     rows = [
         Row(
             (
-                tag("a", resource["name"], href=f"#{anchor(resource['name'])}"),
-                resource["backend"],
+                tag("a", resource.name, href=f"#{anchor(resource.name)}"),
+                resource.backend,
                 joined([tag("span", f"{found.healthy}/{found.devices}", class_="figure"), _bar(found)]),
                 shares(resource, found),
                 found.used,
-                health(resource["state"]),
-                resource["streams"],
-                since(resource["lastRegistration"], now, " ago"),
-                resource["lastError"],
+                health(resource.state),
+                resource.streams,
+                since(resource.last_registration, now, " ago"),
+                resource.last_error,
             ),
             {
-                "data-key": resource["name"],
-                "data-news": f"resource {resource['name']}",
+                "data-key": resource.name,
+                "data-news": f"resource {resource.name}",
                 "data-announce": _announcement(resource, found),
                 "class": place.style,
             },
@@ -264,41 +264,39 @@ def _entries(document: StatusDocument) -> Markup | None:
     """The entries that lack devices."""
     lacking = [
         entry
-        for entry in document["entries"]
-        if (not entry["devices"] or entry["reason"] or entry["remark"]) and entry["state"] != "moving"
+        for entry in document.entries
+        if (not entry.devices or entry.reason or entry.remark) and entry.state != "moving"
     ]
     rows = [
         Row(
             (
-                entry["name"],
-                entry["backend"],
-                entry["entry"],
+                entry.name,
+                entry.backend,
+                entry.entry,
                 tag("span", empty_entry(entry), class_=_looks(entry)),
-                reason(entry) or entry["remark"],
+                reason(entry) or entry.remark,
             ),
-            {"data-key": entry["entry"]},
+            {"data-key": entry.entry},
         )
         for entry in lacking[:MOST]
     ]
     if not rows:
         return None
     headers = ("Entry", "Backend", "Place", "State", "Reason")
-    title = (
-        "Entries that lack devices" if any(one["devices"] for one in lacking) else "Entries without devices"
-    )
+    title = "Entries that lack devices" if any(one.devices for one in lacking) else "Entries without devices"
     listed = table(title, headers, rows, wide=("Reason",), headed=True)
     return _section(title, "entries", listed, more(len(lacking) - len(rows), "entries"))
 
 
 def _looks(entry: EntryStatus) -> str:
-    if entry["state"] == "waiting":
+    if entry.state == "waiting":
         return "state pending"
-    fine = not entry["reason"] if entry["devices"] else entry["optional"]
+    fine = not entry.reason if entry.devices else entry.optional
     return "state" if fine else "state bad"
 
 
 def _announcement(resource: ResourceStatus, found: Counts) -> str:
-    return f"{resource['name']}: {resource['state']}, {found.healthy} of {found.devices} healthy"
+    return f"{resource.name}: {resource.state}, {found.healthy} of {found.devices} healthy"
 
 
 def _bar(found: Counts) -> Markup | None:
@@ -329,18 +327,18 @@ def _backends(backends: Sequence[BackendStatus], now: datetime) -> Markup | None
     rows = [
         Row(
             (
-                backend["name"],
-                health(backend["state"]),
-                since(backend["since"], now),
-                backend["devices"],
-                since(backend["lastDiscovery"], now, " ago"),
-                _took(backend["lastDiscoverySeconds"]),
-                len(backend["refusedDevices"]) or None,
+                backend.name,
+                health(backend.state),
+                since(backend.since, now),
+                backend.devices,
+                since(backend.last_discovery, now, " ago"),
+                _took(backend.last_discovery_seconds),
+                len(backend.refused_devices) or None,
                 _provisioning(backend, now),
                 _labels(backend),
-                backend["reason"],
+                backend.reason,
             ),
-            {"data-key": backend["name"], "class": "unhealthy" if backend["state"] == "degraded" else None},
+            {"data-key": backend.name, "class": "unhealthy" if backend.state == "degraded" else None},
         )
         for backend in backends
     ]
@@ -349,9 +347,9 @@ def _backends(backends: Sequence[BackendStatus], now: datetime) -> Markup | None
         *("Provisioning", "Labels", "Reason"),
     )
     wide = ("Provisioning", "Labels", "Reason")
-    refused = [(backend["name"], one) for backend in backends for one in backend["refusedDevices"]]
+    refused = [(backend.name, one) for backend in backends for one in backend.refused_devices]
     unusable = [
-        Row((one["device"] or NO_ID, name, one["reason"]), {"data-key": f"{name} {one['device']}"})
+        Row((one.device or NO_ID, name, one.reason), {"data-key": f"{name} {one.device}"})
         for name, one in refused[:MOST]
     ]
     caption = "Devices that a backend reported in an invalid form"
@@ -373,36 +371,36 @@ def _took(seconds: float | None) -> Markup | None:
 
 
 def _provisioning(backend: BackendStatus, now: datetime) -> Markup | None:
-    found = backend["provisioning"]
+    found = backend.provisioning
     if found is None:
         return None
-    why = f": {reason(found)}" if found["reason"] else ""
-    return joined([health(found["state"]), " ", since(found["since"], now), why])
+    why = f": {reason(found)}" if found.reason else ""
+    return joined([health(found.state), " ", since(found.since, now), why])
 
 
 def _labels(backend: BackendStatus) -> Content:
-    found = backend["labels"]
+    found = backend.labels
     if found is None:
         return None
-    return f"{found['count']} in {found['file']}" + (f": {found['reason']}" if found["reason"] else "")
+    return f"{found.count} in {found.file}" + (f": {found.reason}" if found.reason else "")
 
 
 def _observers(document: StatusDocument, now: datetime) -> Markup | None:
     rows = [
         Row(
             (
-                observer["name"],
-                health(observer["state"]),
-                since(observer["since"], now),
-                observer["calls"],
-                observer["failures"],
-                observer["waiting"],
-                observer["dropped"],
-                observer["reason"],
+                observer.name,
+                health(observer.state),
+                since(observer.since, now),
+                observer.calls,
+                observer.failures,
+                observer.waiting,
+                observer.dropped,
+                observer.reason,
             ),
-            {"data-key": observer["name"]},
+            {"data-key": observer.name},
         )
-        for observer in document["observers"]
+        for observer in document.observers
     ]
     headers = ("Observer", "State", "Since", "Calls", "Failed", "Waiting", "Dropped", "Reason")
     if not rows:
@@ -414,18 +412,18 @@ def _observers(document: StatusDocument, now: datetime) -> Markup | None:
 
 def _verdicts(document: StatusDocument, now: datetime) -> Markup | None:
     """The verdicts of people and other programs on devices."""
-    found = document["verdicts"]
+    found = document.verdicts
     rows = [
         Row(
             (
                 judged(one),
-                tag("span", one["kind"], class_="kind"),
-                one["by"],
-                since(one["since"], now, " ago"),
-                one["until"],
-                one["reason"],
+                tag("span", one.kind, class_="kind"),
+                one.by,
+                since(one.since, now, " ago"),
+                one.until,
+                one.reason,
             ),
-            {"data-key": one["file"]},
+            {"data-key": one.file},
         )
         for one in found[:MOST]
     ]
@@ -445,37 +443,37 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
     drivers = [
         Row(
             (
-                one["driver"],
-                tag("span", one["state"], class_="kind"),
-                one["slices"],
-                one["writes"],
-                since(one["syncedAt"], now, " ago"),
+                one.driver,
+                tag("span", one.state, class_="kind"),
+                one.slices,
+                one.writes,
+                since(one.synced_at, now, " ago"),
                 _trouble(one),
             ),
-            {"data-key": one["driver"]},
+            {"data-key": one.driver},
         )
         for one in drivers_of(dra)
     ]
     headers = ("Driver", "State", "Slices", "Writes", "Synced", "Error")
     found = [
-        (pool["resource"], one, capacity(one) or counters(one, pool))
-        for pool in dra["pools"]
-        for one in pool["devices"]
+        (pool.resource, one, capacity(one) or counters(one, pool))
+        for pool in dra.pools
+        for one in pool.devices
     ]
-    found.sort(key=lambda one: (_rank(one[1]), one[0], natural(one[1]["device"])))
+    found.sort(key=lambda one: (_rank(one[1]), one[0], natural(one[1].device)))
     rows = [
         Row(
             (
-                one["device"],
+                one.device,
                 resource,
-                health(one["health"]),
-                one["slice"] or "not published",
-                few([f"{claim['namespace']}/{claim.get('claim', '')}" for claim in one["claims"]]),
+                health(one.health),
+                one.slice or "not published",
+                few([f"{claim.namespace}/{claim.claim}" for claim in one.claims]),
                 used,
-                one["reason"],
+                one.reason,
             ),
             {
-                "data-key": f"{resource} {one['device']}",
+                "data-key": f"{resource} {one.device}",
                 "class": _rank(one).style,
             },
         )
@@ -484,16 +482,16 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
     moving = [
         Row(
             (
-                one["resource"],
-                len(one["devices"]),
-                side(one["serve"]),
-                since(one["since"], now),
-                few(one["devices"]),
+                one.resource,
+                len(one.devices),
+                side(one.serve),
+                since(one.since, now),
+                few(one.devices),
                 reason(one),
             ),
-            {"data-key": f"{one['resource']} {one['serve']}", "class": "unhealthy" if one["stuck"] else None},
+            {"data-key": f"{one.resource} {one.serve}", "class": "unhealthy" if one.stuck else None},
         )
-        for one in dra["moves"][:MOST]
+        for one in dra.moves[:MOST]
     ]
     columns = ("Device", "Resource", "Health", "Slice", "Claims", "Amounts", "Reason")
     titles = ("Resource", "Moving", "Leaves", "Since", "Devices", "Reason")
@@ -512,19 +510,17 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
         else None,
         more(len(found) - len(rows), "devices"),
         table("Devices that change sides", titles, moving, wide=("Devices", "Reason")) if moving else None,
-        more(len(dra["moves"]) - len(moving), "moves"),
+        more(len(dra.moves) - len(moving), "moves"),
     )
 
 
 def _rank(one: DraDeviceStatus) -> Rank:
-    return rank(one["health"] == "Healthy", bool(one["claims"]))
+    return rank(one.health == "Healthy", bool(one.claims))
 
 
 def _trouble(one: DraStatus | DriverStatus) -> str:
-    dropped = (
-        f"the API server does not keep {', '.join(one['droppedFields'])}" if one["droppedFields"] else ""
-    )
-    return one["error"] or one["reason"] or dropped
+    dropped = f"the API server does not keep {', '.join(one.dropped_fields)}" if one.dropped_fields else ""
+    return one.error or one.reason or dropped
 
 
 def _held(document: StatusDocument, pods: bool) -> Markup | None:
@@ -533,13 +529,13 @@ def _held(document: StatusDocument, pods: bool) -> Markup | None:
     rows = [
         Row(
             (
-                numbered(held["id"], others),
-                held["resource"],
-                container(held["holder"], unnamed),
-                few(held["devices"]),
+                numbered(held.id, others),
+                held.resource,
+                container(held.holder, unnamed),
+                few(held.devices),
                 reason(held),
             ),
-            {"data-key": f"{held['resource']} {held['id']}"},
+            {"data-key": f"{held.resource} {held.id}"},
         )
         for held, others in found[:MOST]
     ]
@@ -556,8 +552,8 @@ def _refusals(document: StatusDocument) -> Markup | None:
     found = refused(document)
     rows = [
         Row(
-            (one["device"] or NO_ID, one["backend"], tag("span", one["kind"], class_="kind"), reason(one)),
-            {"data-key": f"{one['backend']} {one['device']} {one['reason']}"},
+            (one.device or NO_ID, one.backend, tag("span", one.kind, class_="kind"), reason(one)),
+            {"data-key": f"{one.backend} {one.device} {one.reason}"},
         )
         for one in found[:MOST]
     ]

@@ -58,20 +58,20 @@ def rank(healthy: bool, used: bool) -> Rank:
 
 def rank_of(device: DeviceStatus) -> Rank:
     """The rank of one row of a resource."""
-    return rank(device["health"] == "Healthy", device["allocated"] or device["holder"] is not None)
+    return rank(device.health == "Healthy", device.allocated or device.holder is not None)
 
 
 def physical(resource: ResourceStatus) -> dict[str, Physical]:
     """The devices of a resource, by the backend's id."""
     found: dict[str, Physical] = {}
-    if resource["together"] and any(one["device"] == ALL for one in resource["devices"]):
-        given = {id_ for one in resource["devices"] if one["allocated"] for id_ in one["given"]}
-        for member in resource["together"]:
-            found[member["device"]] = Physical(member["health"] == "Healthy", member["device"] in given)
+    if resource.together and any(one.device == ALL for one in resource.devices):
+        given = {id_ for one in resource.devices if one.allocated for id_ in one.given}
+        for member in resource.together:
+            found[member.device] = Physical(member.health == "Healthy", member.device in given)
         return found
-    for device in resource["devices"]:
-        one = Physical(device["health"] == "Healthy", device["allocated"])
-        found[device["device"]] = one.merged(found.get(device["device"]))
+    for device in resource.devices:
+        one = Physical(device.health == "Healthy", device.allocated)
+        found[device.device] = one.merged(found.get(device.device))
     return found
 
 
@@ -83,12 +83,12 @@ def counted(resource: ResourceStatus) -> Counts:
 
 def worst_first(document: StatusDocument) -> list[tuple[Rank, ResourceStatus]]:
     """The resources, those with problems first."""
-    subjects = {problem["subject"].partition(" ")[0] for problem in document["problems"]}
+    subjects = {problem.subject.partition(" ")[0] for problem in document.problems}
 
     def ranked(resource: ResourceStatus) -> Rank:
-        if resource["name"] in subjects or resource["lastError"]:
+        if resource.name in subjects or resource.last_error:
             return Rank.PROBLEM
-        return min(map(rank_of, resource["devices"]), default=Rank.HEALTHY)
+        return min(map(rank_of, resource.devices), default=Rank.HEALTHY)
 
-    found = [(ranked(resource), resource) for resource in document["resources"]]
-    return sorted(found, key=lambda one: (one[0], natural(one[1]["name"])))
+    found = [(ranked(resource), resource) for resource in document.resources]
+    return sorted(found, key=lambda one: (one[0], natural(one[1].name)))

@@ -29,12 +29,12 @@ def devices(document: StatusDocument, now: datetime, pods: bool) -> Markup | Non
 
     ``pods`` is whether the document names pods.
     """
-    found = document["resources"]
+    found = document.resources
     if not found:
         return None
     most = max(FEWEST, min(MOST, IN_ALL // len(found)))
-    few = sum(len(resource["devices"]) for resource in found) <= FEW
-    known = document["kubelet"]["podResources"]["known"]
+    few = sum(len(resource.devices) for resource in found) <= FEW
+    known = document.kubelet.pod_resources.known
     parts = [
         _resource(
             resource, now, most, few, lambda device: held_by(device, known, *(() if pods else (HIDDEN_POD,)))
@@ -60,9 +60,9 @@ def health(word: str) -> Markup:
 
 def shares(resource: ResourceStatus, found: Counts) -> str:
     """The healthy ones of the tokens of a resource; empty if they are its devices."""
-    if resource["capacity"] == found.devices:
+    if resource.capacity == found.devices:
         return ""
-    return f"{resource['allocatable']}/{resource['capacity']}"
+    return f"{resource.allocatable}/{resource.capacity}"
 
 
 def more(count: int, what: str) -> Markup | None:
@@ -75,7 +75,7 @@ def more(count: int, what: str) -> Markup | None:
 def _resource(
     resource: ResourceStatus, now: datetime, most: int, few: bool, holder: Callable[[DeviceStatus], str]
 ) -> Markup:
-    name, unhealthy = resource["name"], resource["allocatable"] < resource["capacity"]
+    name, unhealthy = resource.name, resource.allocatable < resource.capacity
     found = counted(resource)
     handed_out = shares(resource, found)
     count = f"{found.healthy} of {found.devices} healthy, {found.used} in use"
@@ -90,20 +90,20 @@ def _resource(
         _departed(resource, now),
         id=anchor(name),
         data_name=name,
-        open=few or unhealthy or bool(resource["departed"]),
+        open=few or unhealthy or bool(resource.departed),
     )
 
 
 def _in_order(devices: Sequence[DeviceStatus], *, healthy: bool) -> list[DeviceStatus]:
-    found = [device for device in devices if (device["health"] == "Healthy") is healthy]
-    return sorted(found, key=lambda device: natural(device["id"]))
+    found = [device for device in devices if (device.health == "Healthy") is healthy]
+    return sorted(found, key=lambda device: natural(device.id))
 
 
 def _ill_first(devices: Sequence[DeviceStatus], most: int) -> tuple[list[Alike], Markup | None]:
     """The rows to show, and the number of devices that are in none of them."""
     unhealthy = _in_order(devices, healthy=False)
     rows = [Alike(device, 0) for device in unhealthy] if len(devices) <= most else alike(unhealthy)
-    shown = fair(rows, most, lambda row: row.first["device"])
+    shown = fair(rows, most, lambda row: row.first.device)
     if room := most - len(shown):
         healthy = sorted(_in_order(devices, healthy=True), key=rank_of)
         shown += [Alike(device, 0) for device in healthy[:room]]
@@ -115,26 +115,26 @@ def _devices(
     resource: ResourceStatus, now: datetime, most: int, few: bool, holder: Callable[[DeviceStatus], str]
 ) -> Markup:
     """The devices of a resource; beside others, the healthy and free ones are folded, unless ``few``."""
-    if not resource["devices"]:
+    if not resource.devices:
         return tag("p", "No device.", class_="nothing")
-    shown, hidden = _ill_first(resource["devices"], most)
+    shown, hidden = _ill_first(resource.devices, most)
     rows = [
         Row(
             (
                 one.name,
-                health(one.first["health"]),
-                since(one.first["since"], now),
-                _numa(one.first["numaNodes"]),
+                health(one.first.health),
+                since(one.first.since, now),
+                _numa(one.first.numa_nodes),
                 holder(one.first),
                 reason(one.first),
             ),
-            {"data-key": one.first["id"], "class": rank_of(one.first).style},
+            {"data-key": one.first.id, "class": rank_of(one.first).style},
         )
         for one in shown
     ]
     noted = sum(rank_of(one.first) is not Rank.HEALTHY for one in shown)
     headers = ("Device", "Health", "Since", "NUMA", "Held by", "Reason")
-    caption = f"Devices of {resource['name']}"
+    caption = f"Devices of {resource.name}"
 
     def listed(caption: str, rows: Sequence[Row]) -> Markup:
         wide = ("Held by", "Reason")
@@ -146,48 +146,48 @@ def _devices(
     folded = tag(
         "details",
         tag("summary", free, class_="count"),
-        listed(f"Healthy and free devices of {resource['name']}", rows[noted:]),
-        id=f"{anchor(resource['name'])}-free",
-        data_name=resource["name"],
+        listed(f"Healthy and free devices of {resource.name}", rows[noted:]),
+        id=f"{anchor(resource.name)}-free",
+        data_name=resource.name,
     )
     return joined([listed(caption, rows[:noted]), folded, hidden])
 
 
 def _together(resource: ResourceStatus, most: int) -> Markup | None:
-    if not resource["together"]:
+    if not resource.together:
         return None
     # sorted by id first: the second sort keeps this order for devices with the same health
-    members = sorted(resource["together"], key=lambda member: natural(member["device"]))
-    members.sort(key=lambda member: member["health"] == "Healthy")
+    members = sorted(resource.together, key=lambda member: natural(member.device))
+    members.sort(key=lambda member: member.health == "Healthy")
     shown, others = members[:most], members[most:]
     rows = [
         Row(
-            (member["device"], health(member["health"]), _numa(member["numaNodes"]), member["reason"]),
-            {"data-key": member["device"], "class": rank(member["health"] == "Healthy", False).style},
+            (member.device, health(member.health), _numa(member.numa_nodes), member.reason),
+            {"data-key": member.device, "class": rank(member.health == "Healthy", False).style},
         )
         for member in shown
     ]
-    caption = f"Devices of {resource['name']} that are handed out together"
+    caption = f"Devices of {resource.name} that are handed out together"
     listed = table(caption, ("Together", "Health", "NUMA", "Reason"), rows, wide=("Reason",), style="devices")
-    healthy = "healthy " if others and others[0]["health"] == "Healthy" else ""
+    healthy = "healthy " if others and others[0].health == "Healthy" else ""
     return joined([listed, more(len(others), f"{healthy}devices handed out together")])
 
 
 def _departed(resource: ResourceStatus, now: datetime) -> Markup | None:
-    if not resource["departed"]:
+    if not resource.departed:
         return None
-    found = together(resource["departed"], reason)
-    rows = [_left(resource["name"], departed, others, now) for departed, others in found]
-    caption = f"Recently left {resource['name']}"
+    found = together(resource.departed, reason)
+    rows = [_left(resource.name, departed, others, now) for departed, others in found]
+    caption = f"Recently left {resource.name}"
     return table(caption, ("Left recently", "Ago", "Reason"), rows, wide=("Reason",), style="devices")
 
 
 def _left(resource: str, departed: DepartedStatus, others: int, now: datetime) -> Row:
-    device = numbered(departed["device"], others)
+    device = numbered(departed.device, others)
     text = f"{resource} {device} left: {reason(departed)}"
     return Row(
-        (device, since(departed["at"], now), reason(departed)),
-        {"data-key": departed["device"], "data-news": f"left {resource} {device}", "data-announce": text},
+        (device, since(departed.at, now), reason(departed)),
+        {"data-key": departed.device, "data-news": f"left {resource} {device}", "data-announce": text},
     )
 
 

@@ -46,7 +46,7 @@ def render(document: StatusDocument, node: str, now: datetime, *, pods: bool = T
         now: the time for ages.
         pods: whether the document names pods.
     """
-    count = how_many(document["problems"])
+    count = how_many(document.problems)
     title = f"({count:,}) {node} · devhost" if count else f"{node} · devhost"
     icon = f"data:image/svg+xml,{quote(_UNHEALTHY if count else _WAITING if awaits(document) else _HEALTHY)}"
     part = tag(
