@@ -154,7 +154,7 @@ async def test_amounts_are_rounded_up(scene: SharingScene) -> None:
 
 
 async def test_an_amount_that_is_no_quantity_is_refused(scene: SharingScene) -> None:
-    assert "4e9 is no quantity of memory" in await scene.error(scene.shares(1, ("gpu", "a", "4e9")))
+    assert "4e-9 is no quantity of memory" in await scene.error(scene.shares(1, ("gpu", "a", "4e-9")))
 
 
 async def test_administrative_access_uses_nothing_and_has_no_limit(scene: SharingScene) -> None:
