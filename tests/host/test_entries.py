@@ -10,7 +10,7 @@ import pytest
 from devhost.backend import MissingDriver
 from devhost.backend.model import AttributeValue, Device
 from devhost.backend.where import Block, Flag, Range, Term, Text, may_hold
-from devhost.discovery.scanner import BackendNow, Condition, State
+from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.host.shown.entries import UNKNOWN, EntryOutcomes, nearest, wanted
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings
@@ -155,7 +155,9 @@ def test_ten_thousand_devices_are_all_counted() -> None:
 
 def listed(devices: list[Device], root: Path = Path("/")) -> BackendNow:
     """A backend that has listed its devices."""
-    return BackendNow(Condition(State.OK), True, {device.id: device for device in devices}, root)
+    return BackendNow(
+        BackendCondition(BackendState.OK), True, {device.id: device for device in devices}, root
+    )
 
 
 def test_the_reasons_of_one_plan_make_a_bounded_number_of_comparisons() -> None:

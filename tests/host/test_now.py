@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from devhost.allocation.allocations import Group, Holding
+from devhost.allocation.allocations import Holding, TokenGroup
 from devhost.allocation.given import Difference
 from devhost.allocation.inventory import FORGOTTEN, Snapshot
 from devhost.backend import MissingDriver
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device, Holder, unhealthy
 from devhost.config.loader import Copied
-from devhost.discovery.provisioning import Condition as ProvisioningCondition
-from devhost.discovery.provisioning import State as ProvisioningState
-from devhost.discovery.scanner import BackendNow, Condition, State
+from devhost.discovery.provisioning import ProvisioningCondition, ProvisioningState
+from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.node_labels import LabelFile
 from devhost.host.reload import LastReload
@@ -38,8 +37,8 @@ from devhost.host.shown.orphans import OTHER_BACKEND, UNSERVED, Lost, lost, orph
 from devhost.host.shown.problems import KINDS, Problem, problems
 from devhost.host.shown.readiness import readiness
 from devhost.host.shown.recent_removals import Departed
-from devhost.kubelet.podresources_poller import Condition as PodsCondition
-from devhost.kubelet.registration import Condition as RegistrationCondition
+from devhost.kubelet.podresources_poller import KubeletCondition
+from devhost.kubelet.registration import RegistrationCondition
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan
 from devhost.planning.settings import ResourceSettings, Settings
@@ -77,13 +76,13 @@ class OneDriver(NoDra):
 
 
 def backend(*devices: str, **state: Any) -> BackendNow:
-    condition = Condition(state.pop("state", State.OK), **state)
+    condition = BackendCondition(state.pop("state", BackendState.OK), **state)
     return BackendNow(condition, True, {one: Device(one) for one in devices}, Path("/"))
 
 
 def held(token: str, *, by: Holder | None = POD, **others: Any) -> dict[str, Holding]:
     """A container has one token, of the device that it is made of."""
-    return {TOY: Holding(TOY, [Group((token,), (("toy", token),), by)], **others)}
+    return {TOY: Holding(TOY, [TokenGroup((token,), (("toy", token),), by)], **others)}
 
 
 def served(**others: Any) -> dict[str, ResourceNow]:
@@ -107,7 +106,7 @@ def now(**others: Any) -> Now:
         "resources": served(),
         "dra": NoDra(),
         "kubelet": KubeletNow(PLUGINS),
-        "pod_resources": PodsNow(SOCKET, PodsCondition("")),
+        "pod_resources": PodsNow(SOCKET, KubeletCondition("")),
     }
     return Now(**{**usual, **others})
 
@@ -131,7 +130,7 @@ WRONG = (
         Problem("device", f"{TOY} d0", "another node", held_by=(POD,)),
     ),
     (
-        {"backends": {"toy": backend(state=State.DEGRADED, reason="it hangs", since=4.0)}},
+        {"backends": {"toy": backend(state=BackendState.DEGRADED, reason="it hangs", since=4.0)}},
         Problem("backend", "toy", "it hangs", 4.0),
     ),
     (
@@ -155,7 +154,7 @@ WRONG = (
     (
         {
             "pod_resources": PodsNow(
-                Path("/pods.sock"), PodsCondition("no answer", None, silent=True, since=2.0)
+                Path("/pods.sock"), KubeletCondition("no answer", None, silent=True, since=2.0)
             )
         },
         Problem("pods", str(SOCKET), "no answer", 2.0),
@@ -182,7 +181,7 @@ def test_each_part_that_is_wrong_is_one_problem(others: dict[str, Any], problem:
     [
         ({"planned": False}, "looking for devices"),
         (
-            {"backends": {"toy": BackendNow(Condition(), False, {}, Path("/"))}},
+            {"backends": {"toy": BackendNow(BackendCondition(), False, {}, Path("/"))}},
             "no devices listed yet: toy (starting)",
         ),
         (
@@ -210,7 +209,7 @@ def test_a_token_that_no_list_has_is_an_orphan_for_this_reason() -> None:
         ({"holdings": held("d7")}, GONE),
         ({"holdings": held("d0"), "resources": {}}, UNSERVED),
         (
-            {"holdings": {TOY: Holding(TOY, [Group(("d0",), (("other", "d0"),), POD)])}},
+            {"holdings": {TOY: Holding(TOY, [TokenGroup(("d0",), (("other", "d0"),), POD)])}},
             OTHER_BACKEND,
         ),
     ):
@@ -226,7 +225,11 @@ def test_what_containers_have_lost_is_found_by_resource() -> None:
 
 def test_a_device_out_of_service_on_purpose_is_no_problem() -> None:
     cordoned = BackendNow(
-        Condition(State.OK), True, {"d0": Device("d0")}, Path("/"), {"d0": unhealthy("fan is replaced")}
+        BackendCondition(BackendState.OK),
+        True,
+        {"d0": Device("d0")},
+        Path("/"),
+        {"d0": unhealthy("fan is replaced")},
     )
     assert cordoned.is_cordoned("d0") and not cordoned.is_cordoned("d1")
     assert cordoned.cordon("d0").reason == "fan is replaced" and cordoned.cordon("d1").healthy

@@ -453,7 +453,9 @@ class Host:
             dra=self.dra,
             kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.failure, kubelet.since)),
             self_check=failing(self.self_check.failure, self.self_check.since),
-            pod_resources=PodsNow(self.pod_resources.source.socket, self.pod_resources.condition),
+            pod_resources=PodsNow(
+                self.pod_resources.source.socket, self.pod_resources.condition, self.given.unrecorded
+            ),
             node=(node.node, wrong) if node and wrong else None,
             event_sources={**({"uevents": uevents} if uevents else {}), **dict(polled)},
             verdicts=VerdictsNow(

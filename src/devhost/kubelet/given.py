@@ -62,8 +62,8 @@ class GivenKeeper:
         self._checkpoint = kubelet / checkpoint.NAME
         self._record = record
         self.file = record.file
-        self.unrecorded = ""
-        """Why a restart would not know what containers were given; empty if :attr:`file` has it."""
+        self.unrecorded: tuple[Path, str] | None = None
+        """The record and why it cannot be written; ``None`` while a restart would miss nothing."""
         self._files = files
         self._prefix = prefix_of(root)
         self._replan = replan
@@ -262,14 +262,14 @@ class GivenKeeper:
     async def _write(self) -> None:
         if self.file is None:
             return
-        given, reason = self._given, ""
+        given, unrecorded = self._given, None
         try:
             await self._worker.file(f"write {self.file}", self._record.write, given.tokens, given.claims)
         except DevhostError as error:
             self._unwritten.failed(str(error))
-            reason = str(error) if given.tokens or given.claims else ""
+            unrecorded = (self.file, str(error)) if given.tokens or given.claims else None
         else:
             self._unwritten.succeeded()
-        if reason != self.unrecorded:
-            self.unrecorded = reason
+        if unrecorded != self.unrecorded:
+            self.unrecorded = unrecorded
             self._replan()

@@ -108,10 +108,14 @@ class KubeletNow:
 
 @frozen
 class PodsNow:
-    """The socket on which the kubelet reports who holds what, and whether it answers."""
+    """The socket on which the kubelet reports who holds what, and whether it answers.
+
+    ``unrecorded`` is the file that should have what containers were given, and why it cannot be written.
+    """
 
     socket: Path
     condition: KubeletCondition
+    unrecorded: tuple[Path, str] | None = None
 
 
 @frozen

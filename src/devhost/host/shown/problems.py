@@ -318,6 +318,9 @@ def _pods(now: Now) -> Iterator[Problem]:
     condition = now.pod_resources.condition
     if condition.silent:
         yield Problem("pods", str(now.pod_resources.socket), condition.reason, condition.since)
+    if now.pod_resources.unrecorded:
+        file, why = now.pod_resources.unrecorded
+        yield Problem("pods", str(file), f"what containers were given is not recorded: {why}")
 
 
 def _tasks(now: Now) -> list[Problem]:
