@@ -369,7 +369,8 @@ async def test_a_unit_is_unhealthy_while_a_member_has_another_node_than_its_cont
         sticks.replug({A: USB0, B: "/dev/ttyUSB2"})
         await offered(kubelet)
         moved = f"a container was given {USB1} for {B}, which is /dev/ttyUSB2 now: delete the pod"
-        assert [(subject, why) for subject, why, _ in problems(host)] == [(f"{TTY} {B}", moved)]
+        moved += " (nothing is there now)"  # once the node has been looked at
+        await rig.until(lambda: [(name, why) for name, why, _ in problems(host)] == [(f"{TTY} {B}", moved)])
         (resource,) = status(host)["resources"]
         assert [one["reason"] for one in resource["devices"]] == [moved]
         assert [one["reason"] for one in resource["together"]] == ["", moved]
