@@ -275,14 +275,19 @@ async def readable(peer: socket.socket) -> bool:
 
 
 async def test_an_endless_answer_is_abandoned(tmp_path: Path) -> None:
+    sent = 0
+
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
         writer.write(http(b""))
         while True:
             writer.write(b"x" * 65536)
+            sent += 65536
             await writer.drain()
 
     async with answering(tmp_path / "s.sock", endless):
         assert "a line longer than 1 MiB" in (await told(tmp_path / "s.sock", largest=1 << 20)).message
+    assert sent < 16 << 20, "with what is on its way"
 
 
 async def test_a_trickling_answer_is_abandoned(tmp_path: Path) -> None:
