@@ -38,6 +38,27 @@ async def test_a_task_that_ran_for_long_restarts_with_the_first_delay(works: flo
     assert longest / 2 <= time.slept[-1] <= longest
 
 
+async def test_a_task_that_is_ending_is_not_interrupted_when_all_end() -> None:
+    tasks, ending, ended = Tasks(), asyncio.Event(), []
+
+    async def server() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            ended.append("server")
+
+    async with tasks.group:
+        tasks.spawn("server", server)
+        await asyncio.sleep(0)
+        tasks.cancel("server")
+        await ending.wait()
+        tasks.cancel_all()
+    assert ended == ["server"]
+
+
 async def test_a_task_counts_as_failing_until_it_has_run_for_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

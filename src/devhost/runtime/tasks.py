@@ -70,10 +70,10 @@ class Tasks:
     def cancel_all(self, but: tuple[str, ...] = ()) -> None:
         """Cancels all running tasks, including those whose name another task has now.
 
-        Tasks whose names begin with one of ``but`` go on.
+        Tasks whose names begin with one of ``but`` go on. One that is ending is not interrupted.
         """
         for task in self._all:
-            if not task.get_name().startswith(but):
+            if not task.cancelling() and not task.get_name().startswith(but):
                 task.cancel()
 
     def named(self, prefix: str = "") -> dict[str, asyncio.Task[None]]:
