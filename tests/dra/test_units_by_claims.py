@@ -257,7 +257,7 @@ async def test_without_the_record_units_of_an_earlier_run_come_back_right(
     async with node.node.served():
         await node.synced()
         await node.node.until(lambda: record.exists() and record.read_bytes() == before)
-        assert node.moving() == [] and not problems(node.node.host).shown
+        assert node.moving() == [] and not problems(node.node.host.now()).shown
         assert node.slices() == slices
         assert bool((await prepared(node, late)).error) is claimed
         node.configure(PLUGIN)

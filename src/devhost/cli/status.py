@@ -107,7 +107,7 @@ class _Screen:
         self._everything = everything
         self._drawn = False
 
-    def draw(self, answer: ask.Answer) -> None:
+    def draw(self, answer: ask.Received) -> None:
         if self._json:
             click.echo(json.dumps(answer.json, indent=None if self._watch else 2))
             return

@@ -44,7 +44,7 @@ _TEXT = 200
 """Characters of a line of text in an answer that are shown."""
 
 
-class Answer(NamedTuple):
+class Received(NamedTuple):
     """The status of a host, and its JSON as received: a newer devhost may write more."""
 
     document: StatusDocument
@@ -99,7 +99,7 @@ def running() -> list[Path]:
     return found
 
 
-async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT) -> Answer:
+async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT) -> Received:
     """The current document of the host that listens on ``path``.
 
     Args:
@@ -141,7 +141,7 @@ async def request(
 
 async def watch(
     path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT
-) -> AsyncGenerator[Answer, None]:
+) -> AsyncGenerator[Received, None]:
     """Yields the document now and after each change; ends when the host ends.
 
     Use it in ``contextlib.aclosing``, otherwise the connection may stay open until the loop ends.
@@ -291,10 +291,10 @@ def _no_document(path: Path) -> DevhostError:
     return DevhostError(f"the process on {_shown(path)} did not answer with a status document", _OTHER)
 
 
-def _answer(body: bytes, path: Path) -> Answer:
+def _answer(body: bytes, path: Path) -> Received:
     found = _decoded(body, path)
     try:
-        return Answer(read(found, StatusDocument), found)
+        return Received(read(found, StatusDocument), found)
     except Differs as error:
         where = f"it{error}" if str(error).startswith(" ") else str(error).removeprefix(".")
         raise DevhostError(
