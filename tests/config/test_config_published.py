@@ -152,11 +152,11 @@ def test_an_entry_has_at_most_as_many_names_as_fit_into_a_slice() -> None:
 
 
 def test_the_names_of_a_profile_count_unless_the_entry_has_them_too() -> None:
-    names = ", ".join(f"a{number}: kind" for number in range(7))
+    names = ", ".join(f"a{number}: kind" for number in range(13))
     (profile,) = complaints(f"{{profile: nvidia, attributes: {{type: kind, {names}}}}}")
     assert "dra.profile" in profile
     found, _ = complaints(f"{{profile: nvidia, attributes: {{more: kind, {names}}}}}")
-    assert found.startswith("resources[0].dra: has 18 attributes and 7 capacities, and may have 24")
+    assert found.startswith("resources[0].dra: has 24 attributes and 1 capacities, and may have 24")
 
 
 def test_a_profile_is_refused_for_a_backend_that_lacks_its_facts() -> None:

@@ -49,12 +49,14 @@ def read_published(
 
         published = PROFILES[terms.profile]
         wanted = (*published.attributes, *published.capacity)
-        if missing := [one.source for one in wanted if not _is_source(one.source, backend)]:
+        needed = [one.source for one in wanted if one.otherwise is None]
+        if missing := [source for source in needed if not _is_source(source, backend)]:
             message = f"backend {backend.name} has no attribute {shown(missing[0])}, which this profile needs"
             hint = f"it is for entries with backend: {published.backend}"
             place.key("profile").report(node.entries["profile"].value, message, hint)
         attributes = {one.name: one for one in published.attributes} | attributes
-        capacity = {one.name: one for one in published.capacity} | capacity
+        optional = [one for one in published.optional if _is_source(one.source, backend)]
+        capacity = {one.name: one for one in (*published.capacity, *optional)} | capacity
     _refuse_second(terms.attributes, "attributes", {*attributes, *RESERVED}, driver, node, place)
     _refuse_second(terms.capacity, "capacity", capacity.keys(), driver, node, place)
     if len(attributes) + (count := shared or len(capacity)) > MOST:

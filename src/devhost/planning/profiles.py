@@ -25,7 +25,8 @@ class Published:
     """What a driver publishes of a device that a backend has found.
 
     ``driver`` is its name; empty if all names have a domain, so that readers find them with any driver.
-    ``vendor`` is that of its devices; others are not published.
+    ``vendor`` is that of its devices; others are not published. ``optional`` are capacities of backends that
+    have these numbers.
     """
 
     backend: str
@@ -33,6 +34,7 @@ class Published:
     capacity: tuple[Alias, ...] = ()
     driver: str = ""
     vendor: str = ""
+    optional: tuple[Alias, ...] = ()
 
 
 def version(value: AttributeValue) -> Version | None:
@@ -116,9 +118,10 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("driverVersion", "driverVersion", version),
             Alias("cudaDriverVersion", "cudaVersion", version),
         ),
-        (_MEMORY, *(Alias(name, name) for name in _ENGINES)),
+        (_MEMORY,),
         "gpu.nvidia.com",
         "nvidia",
+        tuple(Alias(name, name) for name in _ENGINES),
     ),
     Profile.AMD: Published(
         "gpu",
@@ -134,9 +137,10 @@ PROFILES: Mapping[Profile, Published] = {
             Alias("driverVersion", "driverVersion", version),
             Alias("partitionProfile", "profile"),
         ),
-        (_MEMORY, Alias("computeUnits", "computeUnits"), Alias("simdUnits", "simdUnits")),
+        (_MEMORY,),
         "gpu.amd.com",
         "amd",
+        (Alias("computeUnits", "computeUnits"), Alias("simdUnits", "simdUnits")),
     ),
     Profile.INTEL: Published(
         "gpu",
