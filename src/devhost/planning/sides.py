@@ -118,7 +118,7 @@ class Sides:
             place = _Place(driver, resource)
             if self._published.setdefault(key, place) == place and key in units:
                 self._units.setdefault(key, units[key])
-        self._know_members(units)
+        self._know_members()
 
     def begin(self) -> None:
         """Begins a plan: what waits for the Node is found out again."""
@@ -202,14 +202,18 @@ class Sides:
             self._withdrawn.pop(key, None)
             self._units.pop(key, None)
         self._units.update(units)
-        self._know_members(units)
+        self._know_members()
 
-    def _know_members(self, units: Mapping[Key, str]) -> None:
+    def _know_members(self) -> None:
         """Forgets units as such: slices that no record names show the id of a unit, but not its members."""
-        for key, unit in units.items():
-            whole = key[0], unit
-            if whole not in self._units and self._published.get(whole) == self._published.get(key):
-                self._published.pop(whole, None)
+        for key, unit in self._units.items():
+            whole, place = (key[0], unit), self._published.get(key)
+            if whole in self._units or place is None:
+                continue
+            if self._published.get(whole) == place:
+                del self._published[whole]
+            if (left := self._withdrawn.get(whole)) is not None and left.place == place:
+                del self._withdrawn[whole]
 
     def unpublished(self, keys: Collection[Key], driver: str = "") -> None:
         """The API server has confirmed that no slice of the driver holds these devices."""
