@@ -1,19 +1,28 @@
-"""Status documents of tests, written as JSON."""
+"""Status documents of tests, as JSON."""
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
+from devhost.host.host import Host
+from devhost.host.shown.status import captured
 from devhost.telemetry.ask import read
-from devhost.telemetry.document import StatusDocument, form
+from devhost.telemetry.document import StatusDocument, form, json_line
 
 Json = dict[str, Any]
 """A JSON object."""
 
 _EMPTY = {str: "", int: 0, float: 0.0, bool: False}
+
+
+def status(host: Host) -> Json:
+    """The present document of a host."""
+    found: Json = json.loads(json_line(captured(host)()))
+    return found
 
 
 def document_of(json: Any) -> StatusDocument:

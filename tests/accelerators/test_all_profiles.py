@@ -11,8 +11,7 @@ import yaml
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from profiles import PROFILES, everything
-
-from devhost.host.shown.status import status
+from status_values import status
 
 
 def test_all_profiles_fit_in_one_file(tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ import grpc
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT
 from devhost_testing.kubelet import KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
-from status_values import Json
+from status_values import Json, status
 
 from devhost.backend.model import Device
 from devhost.host.host import Host
-from devhost.host.shown.status import status
 
 THROTTLED = refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
 

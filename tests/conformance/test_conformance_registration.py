@@ -15,9 +15,9 @@ from devhost_testing.api import api_pb2_grpc
 from devhost_testing.kubelet import Point, fail, hang
 from devhost_testing.kubelet import events as ev
 from scraped_series import value
+from status_values import status
 
 from devhost.backend.errors import ConfigError
-from devhost.host.shown.status import status
 from devhost.kubelet import registration
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.kubelet_socket import NO_DIRECTORY

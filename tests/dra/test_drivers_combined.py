@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 
 import pytest
 from dra_node import DRIVER, Cards, DraNode
-from status_values import document_of
+from status_values import document_of, status
 
 from devhost.backend import Attribute, Device
 from devhost.cli.status_report import show
 from devhost.dra.api import dra_v1_pb2 as v1
-from devhost.host.shown.status import status
 from devhost.telemetry.page.content import content
 
 OTHER = "gpu.example.org"

@@ -13,6 +13,7 @@ from devhost_testing.dra import Claim, DraKubelet, Rival
 from devhost_testing.dra.api_objects import claims as claims_of
 from devhost_testing.kubelet import ClaimDevice
 from dra_node import DRIVER, NODE, SLICES, Cards, Cluster, DraNode
+from status_values import status
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
@@ -23,7 +24,6 @@ from devhost.dra.health import RESEND
 from devhost.dra.inventory import REMEMBERED
 from devhost.host.dra_side import access
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import status
 from devhost.planning.sides import Sides
 from devhost.runtime.tasks import BUG
 from devhost.telemetry.metrics import Metrics

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from dra_node import DRIVER, Cards, DraNode
+from status_values import status
 
 from devhost.backend import Device, DeviceNode, Edits
 from devhost.backend.claim import node as node_claim
-from devhost.host.shown.status import status
 
 CLAIMED = "{name: example.com/card, backend: cards, serve: dra}"
 RESOURCE = "example.com/card"

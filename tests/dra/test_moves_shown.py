@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from devhost_testing.kubelet.faults import Gate, Point
 from dra_node import DraNode
-from status_values import document_of
+from status_values import document_of, status
 
 from devhost.cli.running_host import View, answer
 from devhost.cli.scan_once import ScanResult
 from devhost.cli.status_report import show
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import status
 from devhost.planning.claims import UNNAMED
 from devhost.planning.plan import Plan
 from devhost.planning.settings import Settings

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from dra_node import DRIVER, SLICES, Cards, DraNode
 from scraped_series import value
-from status_values import Json, document_of
+from status_values import Json, document_of, status
 
 from devhost.allocation.cdi.spec import claim_kind
 from devhost.backend import Device
 from devhost.cli.status_report import show
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.slices import Pool
-from devhost.host.shown.status import status
 from devhost.planning.settings import DraOptions
 from devhost.telemetry.page.content import content
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from status_values import status
+
 from devhost.backend import Device
 from devhost.backend.claim import node
-from devhost.host.shown.status import status
 
 TTY = "example.com/serial"
 A, B = "tty-A", "tty-B"

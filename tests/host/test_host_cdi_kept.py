@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from cdi_scene import OTHER, OTHER_LINE, TOY, TOY_LINE
+from status_values import status
 
 from devhost.backend import Device, unhealthy
-from devhost.host.shown.status import status
 
 
 async def test_a_device_that_vanishes_while_a_pod_has_it_stays_in_the_specification(rig, kubelet, specs):

@@ -7,10 +7,10 @@ import threading
 from dataclasses import replace
 
 from devhost_testing.kubelet import events as ev
+from status_values import status
 
 from devhost.backend import claim
 from devhost.backend.model import Device, Holder
-from devhost.host.shown.status import status
 from devhost.planning.claims import UNNAMED
 
 TOY, NEW, OTHER = "example.com/toy", "example.com/new", "example.com/other"

@@ -7,10 +7,11 @@ import threading
 from dataclasses import replace
 
 import pytest
+from status_values import status
 
 from devhost.backend import Device, MissingDriver, unhealthy
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import captured, status
+from devhost.host.shown.status import captured
 from devhost.telemetry.page.content import verdict
 
 TOY, OTHER = "example.com/toy", "example.com/other"

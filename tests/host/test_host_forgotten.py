@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from allocated import allocated
 from devhost_testing.kubelet import UnexpectedAdmissionError
+from status_values import status
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import Device
-from devhost.host.shown.status import status
 from devhost.planning.tokens import stand_in
 
 TOY = "example.com/toy"

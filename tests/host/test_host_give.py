@@ -10,10 +10,10 @@ from typing import ClassVar
 import pytest
 from devhost_testing.kubelet import UnexpectedAdmissionError, events
 from devhost_testing.node import Node
+from status_values import status
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits
 from devhost.backend.claim import node as node_claim
-from devhost.host.shown.status import status
 
 CARD, CTL = "example.com/card", "example.com/ctl"
 

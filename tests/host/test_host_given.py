@@ -8,11 +8,11 @@ import shutil
 import pytest
 from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost_testing.kubelet import events as ev
+from status_values import status
 from sticks import TTY, USB0, USB1, A, B, Sticks, given, healthy, problems, reason
 
 from devhost.backend import Device, claim
 from devhost.backend.observe import hookimpl
-from devhost.host.shown.status import status
 
 OTHER = "example.com/other"
 LINE = f"name: {TTY}, backend: toy"

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from devhost_testing.kubelet import events
 from devhost_testing.node import Node
+from status_values import status
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, unhealthy
-from devhost.host.shown.status import status
 
 TOY, ALL = "example.com/toy", "example.com/all"
 LINE = f"name: {TOY}, backend: toy, healthyWhile: {{model: x100}}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from status_values import status
+
 from devhost.backend import Device
 from devhost.backend.model import Holder
-from devhost.host.shown.status import holders, status
+from devhost.host.shown.status import holders
 
 TOY = "example.com/toy"
 TOY_LINE = "name: example.com/toy, backend: toy"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from allocated import allocated
 from devhost_testing.kubelet import UnexpectedAdmissionError
+from status_values import status
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend.model import Device, Holder
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import status
 from devhost.planning.claims import IN_USE
 
 TOY, OTHER = "example.com/toy", "example.com/other"

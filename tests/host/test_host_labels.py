@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from scraped_series import value
+from status_values import status
 
 from devhost.backend import Device, incident
-from devhost.host.shown.status import status
 from devhost.runtime.reconciler import Retry
 from devhost.telemetry.metrics import Metrics
 

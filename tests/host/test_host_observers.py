@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from status_values import status
 
 from devhost.backend.model import Device, unhealthy
 from devhost.backend.observe import (
@@ -29,7 +30,6 @@ from devhost.backend.observe import (
 )
 from devhost.discovery import catalog
 from devhost.discovery.maintenance.files import own_file, write
-from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 LINE = f"name: {TOY}, backend: toy"

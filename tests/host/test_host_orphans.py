@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from status_values import status
+
 from devhost.backend import Device
 from devhost.host.shown.now import GONE
 from devhost.host.shown.orphans import OTHER_BACKEND, SHARED_OTHERWISE, UNSERVED
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 LINE = f"name: {TOY}, backend: toy"

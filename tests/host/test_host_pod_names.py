@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import pytest
-from status_values import Json, document_of
+from status_values import Json, document_of, status
 
 from devhost.backend import Device
 from devhost.cli.status_report import show
 from devhost.host.shown.gauges import scraped
-from devhost.host.shown.status import captured, status
+from devhost.host.shown.status import captured
 from devhost.runtime.http import Response
 from devhost.telemetry.metrics import Metrics
 from devhost.telemetry.page.serving import StatusPage

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from scraped_series import value
-from status_values import document_of
+from status_values import document_of, status
 
 from devhost.backend import NotYet, option
 from devhost.backend.errors import BackendError
 from devhost.cli.status_report import show
-from devhost.host.shown.status import captured, status
+from devhost.host.shown.status import captured
 from devhost.telemetry.document import without_holders
 from devhost.telemetry.metrics import Metrics
 

@@ -12,10 +12,10 @@ import grpc
 import pytest
 from devhost_testing.kubelet import OtherPlugin, Point, refuse
 from devhost_testing.kubelet import events as ev
+from status_values import status
 
 from devhost.host.host import Host
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import status
 
 TOY, OTHER = "example.com/toy", "example.com/other"
 TOY_LINE, OTHER_LINE = f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from status_values import status
+
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 GPU = "name: nvidia.com/gpu, backend: gpu, where: {vendor: nvidia}, whenEmpty: register, optional: true"

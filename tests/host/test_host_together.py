@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from devhost_testing.kubelet import events as ev
+from status_values import status
 
 from devhost.backend import AllocationError
 from devhost.backend.model import unhealthy
-from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 LINE = "name: example.com/toy, backend: toy, share: {replicas: 3, of: all}"

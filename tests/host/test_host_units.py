@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 from allocated import allocated
+from status_values import status
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.allocation.cdi.injector import WRITING
 from devhost.backend import Device
 from devhost.backend.model import unhealthy
-from devhost.host.shown.status import captured, status
+from devhost.host.shown.status import captured
 from devhost.planning.claims import IN_USE
 from devhost.telemetry.page.counts import Counts, counted
 

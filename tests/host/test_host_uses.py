@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from allocated import allocated
+from status_values import status
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import AllocateRequest, Edits, option
 from devhost.backend.model import MAX_REASON
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import status
 
 PLAIN, FAST = "example.com/plain", "example.com/fast"
 WHY = "d0 has no uverbs node"

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import UnexpectedAdmissionError
+from status_values import status
 
 from devhost.backend.model import unhealthy
 from devhost.discovery.maintenance.judge import OLD
 from devhost.host.shown.problems import problems
-from devhost.host.shown.status import captured, status
+from devhost.host.shown.status import captured
 from devhost.telemetry.unready import unready
 
 TOY = "example.com/toy"

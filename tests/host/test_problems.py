@@ -6,13 +6,13 @@ import errno
 from dataclasses import replace
 
 import asyncinotify
+from status_values import status
 
 from devhost.backend import Device
 from devhost.backend.model import unhealthy
 from devhost.config.watcher import ConfigTiming
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.shown.problems import KINDS, MOST, NAMED, Problem, problems
-from devhost.host.shown.status import status
 
 TOY = "example.com/toy"
 

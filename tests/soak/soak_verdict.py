@@ -20,11 +20,11 @@ from devhost_testing.kubelet import Allocation, ContainerStartError, UnexpectedA
 from devhost_testing.kubelet import events as ev
 from soak_node import Node
 from soak_toys import Toy
+from status_values import status
 
 from devhost.backend.model import Device
 from devhost.discovery.scanner import BackendState
 from devhost.host.host import Host
-from devhost.host.shown.status import status
 from devhost.kubelet.api import HEALTHY, KUBELET_SOCKET
 from devhost.planning.plan import Plan, PlannedResource, units
 from devhost.planning.planner import make_plan

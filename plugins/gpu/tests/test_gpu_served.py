@@ -15,8 +15,8 @@ from devhost_testing.fixtures import BackendFixture, by_id
 from devhost_testing.node import Node
 from gpu_ctk import install
 from gpu_nvidia import DGX, NvidiaMachine
+from status_values import status
 
-from devhost.host.shown.status import status
 from devhost.kubelet.api import api_pb2
 
 NVIDIA, MIG, AMD, INTEL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "gpu.intel.com/xe"

@@ -9,8 +9,8 @@ import pytest
 from devhost_testing.kubelet import UnexpectedAdmissionError
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
+from status_values import status
 
-from devhost.host.shown.status import status
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import KubeletTiming
 

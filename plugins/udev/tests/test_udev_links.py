@@ -9,9 +9,9 @@ import pytest
 from devhost_testing.node import Node
 from devhost_udev import Udev
 from devhost_udev.nodes import MAX_LINKS
+from status_values import status
 
 from devhost.backend import Event
-from devhost.host.shown.status import status
 
 from .conftest import Machine
 

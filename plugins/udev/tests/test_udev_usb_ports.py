@@ -10,9 +10,9 @@ import pytest
 from devhost_testing.kubelet import UnexpectedAdmissionError
 from devhost_testing.node import Node
 from devhost_udev import Udev
+from status_values import status
 
 from devhost.backend import Device
-from devhost.host.shown.status import status
 from devhost.host.timing import Timing
 from devhost.kubelet.timing import KubeletTiming
 

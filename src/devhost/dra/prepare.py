@@ -215,11 +215,8 @@ class Preparer:
     async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
         """By uid: the devices of the claim, or why it cannot be prepared."""
         wanted = {claim.uid: claim for claim in claims}
-        new: dict[ClaimHolder, ClaimRecord] = {}
         with together():
-            answers = await _all([self._prepare(claim, new) for claim in wanted.values()])
-        if new:  # the answer is sent before, as that to Allocate
-            asyncio.get_running_loop().call_soon(_log_prepared, new)
+            answers = await _all([self._prepare(claim) for claim in wanted.values()])
         return dict(zip(wanted, answers, strict=True))
 
     async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
@@ -417,10 +414,7 @@ class Preparer:
     def _turns_of(self, group: RequestedDevices) -> _Turns:
         return self._calls.setdefault(group.backend.runner.name, _Turns(1, BackendTimeout))
 
-    async def _prepare(
-        self, ref: ClaimHolder, new: dict[ClaimHolder, ClaimRecord]
-    ) -> Sequence[ClaimedDevice] | str:
-        """The devices of a claim, or why it cannot be prepared; adds what is prepared now to ``new``."""
+    async def _prepare(self, ref: ClaimHolder) -> Sequence[ClaimedDevice] | str:
         seen: list[ClaimObject] = []
         try:
             async with asyncio.timeout(self._deadline):
@@ -434,8 +428,8 @@ class Preparer:
             return _FAILED
         else:
             self.refusals.end(ref.uid)
-            if seen:
-                new[ref] = record
+            if seen:  # the answer to a kubelet, which asks for one claim, is sent before
+                asyncio.get_running_loop().call_soon(_log_prepared, ref, record)
             return record.devices
         if seen:
             self.refusals.add(FailedClaim(ref, seen[0].results, reason))
@@ -528,10 +522,9 @@ async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
     return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
 
 
-def _log_prepared(new: Mapping[ClaimHolder, ClaimRecord]) -> None:
-    for ref, record in new.items():
-        devices = few([f"{one.pool}/{one.device}" for one in record.devices])
-        log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
+def _log_prepared(ref: ClaimHolder, record: ClaimRecord) -> None:
+    devices = few([f"{one.pool}/{one.device}" for one in record.devices])
+    log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
 
 
 def _owned(numbers: Mapping[str, str], chosen: Sequence[Chosen]) -> list[Node]:

@@ -569,7 +569,7 @@ class Host:
 
     def _show_changes(self) -> None:
         self.publisher.held()
-        before, self._lost = self._lost, lost(self._now()) if [*self.allocations.in_use()] else Lost()
+        before, self._lost = self._lost, lost(self._now()) if self.allocations.holds_any else Lost()
         report(before, self._lost)
         self.given.follow()
         self._changed()

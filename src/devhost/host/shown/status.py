@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from devhost import __version__
 from devhost.allocation.allocations import Holding
@@ -43,7 +42,6 @@ from devhost.telemetry.document import (
     VerdictStatus,
     held_by,
     holder_status,
-    json_line,
 )
 
 from .now import Now, ObserverNow, PodsNow, ResourceNow
@@ -53,68 +51,56 @@ from .shortages import refusal_reason
 
 if TYPE_CHECKING:
     from devhost.discovery.maintenance.judge import Applied
+    from devhost.host.host import Host
 
 NOT_HELD: tuple[Sequence[Key], Holder | None] = ((), None)
 
 
-class Collecting(Protocol):
-    """A host."""
-
-    def now(self) -> Now:
-        """Everything that is true now."""
-
-
-def status(host: Collecting) -> dict[str, Any]:
-    """The current state of the host, as its JSON."""
-    found: dict[str, Any] = json.loads(json_line(captured(host)()))
-    return found
-
-
-def captured(host: Collecting) -> Callable[[], StatusDocument]:
+def captured(host: Host) -> Callable[[], StatusDocument]:
     """Takes the current state of the host; the result makes the document of it, on any thread."""
     return document(host.now())
 
 
-def document(host: Now) -> Callable[[], StatusDocument]:
+def document(now: Now) -> Callable[[], StatusDocument]:
     """The document; the result adds the rows of devices, on any thread: 100 000 take about a second."""
-    reload = host.last_reload
-    served = sorted(host.resources.items())
-    rows = [_devices_of(service, host.holdings.get(name)) for name, service in served]
+    reload = now.last_reload
+    served = sorted(now.resources.items())
+    rows = [_devices_of(service, now.holdings.get(name)) for name, service in served]
     document = StatusDocument(
         devhost=HostStatus(
             version=__version__,
             pid=os.getpid(),
-            started_at=_iso(host.started),
-            root=str(host.root.absolute()),
-            config=str(host.configuration.file),
-            config_digest=digest(host.configuration.read_from),
-            generation=host.generation,
+            started_at=_iso(now.started),
+            root=str(now.root.absolute()),
+            config=str(now.configuration.file),
+            config_digest=digest(now.configuration.read_from),
+            generation=now.generation,
             last_reload=Reload(_iso(reload.at), "rejected" if reload.complaints else "ok", reload.complaints),
-            copy=CopyStatus(str(host.configuration.copied.file), host.configuration.copied.at)
-            if host.configuration.copied
+            copy=CopyStatus(str(now.configuration.copied.file), now.configuration.copied.at)
+            if now.configuration.copied
             else None,
         ),
         kubelet=KubeletStatus(
-            dir=str(host.kubelet.directory),
-            socket="present" if host.kubelet.identity else "absent",
-            pod_resources=_pod_resources(host.pod_resources),
+            dir=str(now.kubelet.directory),
+            socket="present" if now.kubelet.identity else "absent",
+            pod_resources=_pod_resources(now.pod_resources),
         ),
-        entries=host.shortages.outcomes.described(),
+        entries=now.shortages.outcomes.described(),
         resources=[_resource(service) for _, service in served],
-        held=[_orphan(one) for one in orphans(host)],
+        held=[_orphan(one) for one in orphans(now)],
         backends=[
             _backend(
                 name,
                 d,
-                _provisioning(host, name),
-                host.labels.get(name),
-                host.released.get(name, ""),
+                _provisioning(now, name),
+                now.labels.get(name),
+                now.released.get(name, ""),
             )
-            for name, d in sorted(host.backends.items())
+            for name, d in sorted(now.backends.items())
         ]
-        + [_not_installed(name, hint, reload.at) for name, hint in host.settings.not_installed().items()],
-        observers=[_observer(observer) for observer in host.observers],
-        verdicts=[_verdict(one) for one in host.verdicts.applied()],
+        + [_not_installed(name, hint, reload.at) for name, hint in now.settings.not_installed().items()],
+        observers=[_observer(observer) for observer in now.observers],
+        verdicts=[_verdict(one) for one in now.verdicts.applied()],
         refusals=[
             PlanRefusal(
                 backend=refusal.backend,
@@ -123,9 +109,9 @@ def document(host: Now) -> Callable[[], StatusDocument]:
                 reason=refusal_reason(refusal),
                 held_by=held_by(refusal.held_by),
             )
-            for refusal in host.plan.refusals
+            for refusal in now.plan.refusals
         ],
-        dra=host.dra.report(),
+        dra=now.dra.report(),
         problems=[
             ProblemStatus(
                 kind=problem.kind,
@@ -135,7 +121,7 @@ def document(host: Now) -> Callable[[], StatusDocument]:
                 count=problem.count,
                 held_by=held_by(problem.held_by),
             )
-            for problem in problems(host).shown
+            for problem in problems(now).shown
         ],
     )
 
@@ -284,14 +270,14 @@ def _not_installed(name: str, hint: str, since: float) -> BackendStatus:
     )
 
 
-def _provisioning(host: Now, name: str) -> ProvisioningStatus | None:
-    if (condition := host.provisioning.get(name)) is None:
+def _provisioning(now: Now, name: str) -> ProvisioningStatus | None:
+    if (condition := now.provisioning.get(name)) is None:
         return None
     return ProvisioningStatus(
         state=condition.state.value,
         reason=condition.reason,
         since=_iso(condition.since),
-        held_by=held_by(users(condition.held, host.held)),
+        held_by=held_by(users(condition.held, now.held)),
     )
 
 
