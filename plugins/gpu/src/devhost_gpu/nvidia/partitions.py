@@ -21,7 +21,7 @@ from typing import NamedTuple
 from devhost.backend import AllocationError, Context, Device, Health, claim, unhealthy
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, EnvironmentFailure
-from devhost.backend.files import replace_file
+from devhost.backend.files import Fingerprint, fingerprint, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import prefix_of, read_line
 from devhost.backend.threads import start
@@ -106,13 +106,9 @@ class Record:
         self._path = Path(self._prefix + FILE)
 
     @property
-    def identity(self) -> tuple[int, int] | None:
-        """Identifies what the file contains: each write makes another file. ``None`` if there is none."""
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns
+    def identity(self) -> Fingerprint:
+        """Identifies what the file contains."""
+        return fingerprint(self._path)
 
     def read(self) -> frozenset[GpuPlacement]:
         """The places; none if the file is broken, of another version or boot, or others can write it."""
