@@ -166,7 +166,6 @@ async def test_an_unusable_answer_of_a_hook_is_its_fault(rig, kubelet, hooks, an
 
 async def test_a_device_does_not_wait_for_a_path_that_only_a_hook_makes(rig, kubelet, hooks):
     hooks.additions = Edits(nodes=(DeviceNode("/dev/group7"), DeviceNode("/dev/group8", required=False)))
-    hooks.go.set()
     rig.write(LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
@@ -174,7 +173,10 @@ async def test_a_device_does_not_wait_for_a_path_that_only_a_hook_makes(rig, kub
             await kubelet.admit("one", "main", TOY, 1)
         assert f"{TOY}: /dev/group7 does not exist on the node: a hook gave it" in str(refused.value)
         hooks.additions = Edits(nodes=(DeviceNode("/dev/zero"),))
-        await rig.until(lambda: hooks.released == [["d0"]])
+        # the other hook waits until the kubelet has the list, which therefore cannot change during the admission
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
+        assert hooks.released == [["d0"]]
+        hooks.go.set()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         answer = (await kubelet.admit("two", "main", TOY, 1)).response
         assert [spec.host_path for spec in answer.devices] == ["/dev/null", "/dev/zero"]
@@ -241,6 +243,8 @@ async def test_a_device_released_while_devhost_is_stopped_is_prepared_later(rig,
         await kubelet.admit("one", "main", TOY, 1)
     kubelet.release("one")
     assert hooks.released == []
+    # only Allocate of the next pod tells that the device is free
+    kubelet.faults.inject(Point.POD_RESOURCES, fail("it is busy"), times=None)
     async with rig.running(state_dir=tmp_path / "state"):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         await kubelet.admit("two", "main", TOY, 1)
