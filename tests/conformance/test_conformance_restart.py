@@ -259,12 +259,8 @@ async def test_a_kubelet_that_restarts_while_devhost_is_stopped_gets_every_resou
 async def second(rig):
     """Another devhost on the same directory, as the new pod of a rolling update."""
     host = Host(rig.config, rig.load(), rig.load, rig.kubelet_dir, timing=rig.timing)
-    task = asyncio.create_task(host.run())
-    try:
+    async with rig.runs(host):
         yield host
-    finally:
-        host.stop()
-        await asyncio.wait_for(task, WAIT)
 
 
 @pytest.mark.conformance(42)

@@ -102,7 +102,7 @@ FAST = Timing(
     config=ConfigTiming(settle=0.02),
     kubelet=KubeletTiming(
         settle=0.05,
-        ask=0.1,
+        ask=0.3,  # three answers without a device mean that the kubelet dropped it: its list may be late
         rivals_gap=0.05,
         rivals_changed=0.1,
         question_gap=0.05,
@@ -124,6 +124,7 @@ class Rig:
         self.scripts: dict[str, Script] = {"toy": Script(devices(2)), "other": Script(devices(1))}
         self.classes = {name: scripted(name, script) for name, script in self.scripts.items()}
         self.host: Host
+        self.kubelet: KubeletSimulator | None = None
         self.observers: tuple[InstalledObserver, ...] = ()
         self.timing = FAST
 
@@ -173,12 +174,20 @@ class Rig:
     ) -> AsyncIterator[Host]:
         options.setdefault("timing", self.timing)
         self.host = Host(self.config, self.load(), reload or self.load, self.kubelet_dir, **options)
-        task = asyncio.create_task(self.host.run())
-        try:
+        async with self.runs(self.host):
             yield self.host
+
+    @asynccontextmanager
+    async def runs(self, host: Host) -> AsyncIterator[None]:
+        """A host runs meanwhile; in the end the kubelet has noticed that its plugins are gone."""
+        task = asyncio.create_task(host.run())
+        try:
+            yield
         finally:
-            self.host.stop()
+            host.stop()
             await asyncio.wait_for(task, 60)
+        if self.kubelet is not None and self.kubelet.running:
+            await self.kubelet.wait_for(self.kubelet.settled)
 
 
 @pytest.fixture
@@ -188,7 +197,7 @@ def rig(tmp_path: Path) -> Rig:
 
 @pytest.fixture(params=[pytest.param("1.36", marks=pytest.mark.slow), "1.37"])
 async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[KubeletSimulator]:
-    simulator = KubeletSimulator(rig.kubelet_dir, request.param, pod_resources=rig.pod_resources)
+    simulator = rig.kubelet = KubeletSimulator(rig.kubelet_dir, request.param, pod_resources=rig.pod_resources)
     await simulator.start()
     yield simulator
     if simulator.running:

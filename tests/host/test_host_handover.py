@@ -72,6 +72,14 @@ async def used(rig, kubelet, pod="one"):
     kubelet.release(pod)
 
 
+async def prepared(kubelet, hooks, count=1):
+    """The hook is called and returns. The kubelet has both lists, so that none comes during an admission."""
+    await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
+    hooks.go.set()
+    await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: count})
+    hooks.go.clear()
+
+
 async def test_a_released_device_is_unhealthy_until_the_hook_returns(rig, kubelet, hooks):
     rig.write(LINE)
     async with rig.running() as host:
@@ -173,11 +181,8 @@ async def test_a_device_does_not_wait_for_a_path_that_only_a_hook_makes(rig, kub
             await kubelet.admit("one", "main", TOY, 1)
         assert f"{TOY}: /dev/group7 does not exist on the node: a hook gave it" in str(refused.value)
         hooks.additions = Edits(nodes=(DeviceNode("/dev/zero"),))
-        # the other hook waits until the kubelet has the list, which therefore cannot change during the admission
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
+        await prepared(kubelet, hooks)
         assert hooks.released == [["d0"]]
-        hooks.go.set()
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         answer = (await kubelet.admit("two", "main", TOY, 1)).response
         assert [spec.host_path for spec in answer.devices] == ["/dev/null", "/dev/zero"]
 
@@ -205,9 +210,7 @@ async def test_a_container_that_follows_at_once_waits_for_the_hook(rig, kubelet,
             UnexpectedAdmissionError, match="d0 is unhealthy: being prepared for the next container"
         ):
             await kubelet.admit("two", "main", TOY, 1)
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
-        hooks.go.set()
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await prepared(kubelet, hooks)
         await kubelet.admit("three", "main", TOY, 1)
     assert hooks.released == [["d0"]]
 
@@ -227,11 +230,10 @@ async def test_a_restart_does_not_offer_a_device_that_is_not_prepared(rig, kubel
         await used(rig, kubelet)
         await rig.until(lambda: hooks.released)
     async with rig.running(state_dir=tmp_path / "state") as host:
-        await rig.until(lambda: TOY in host.services)
         await rig.until(lambda: len(hooks.released) == 2)
+        await kubelet.wait_for(lambda: kubelet.devices(TOY) and kubelet.settled(TOY))
         assert reason(host) == "being prepared for the next container"
-        hooks.go.set()
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        await prepared(kubelet, hooks)
 
 
 async def test_a_device_released_while_devhost_is_stopped_is_prepared_later(rig, kubelet, hooks, tmp_path):
@@ -337,7 +339,6 @@ async def test_without_hooks_nothing_of_them_is_imported(rig, kubelet):
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_container_gets_what_the_hook_adds_through_cdi(rig, kubelet, hooks, specs, count):
     rig.scripts["toy"].devices = [Device("d0"), Device("d1")][:count]
-    hooks.go.set()
     rig.write(TOY_LINE)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: count})
@@ -349,5 +350,4 @@ async def test_a_container_gets_what_the_hook_adds_through_cdi(rig, kubelet, hoo
             assert ("node", "/dev/zero") in found
             await rig.until(lambda: any(one.holder for one in rig.host.allocations.held()))
             kubelet.release(f"pod-{number}")
-            await rig.until(lambda number=number: len(hooks.released) > number)
-            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: count})
+            await prepared(kubelet, hooks, count)

@@ -48,18 +48,22 @@ async def allocatable(kubelet, **expected: int) -> None:
 
 
 @asynccontextmanager
+async def plugin_of(kubelet, *devices, resource: str = TOY):
+    """Another vendor's plugin, from when the kubelet has its devices."""
+    async with OtherPlugin(kubelet.directory, resource, devices) as plugin:
+        await kubelet.wait_for(lambda: ids(kubelet, resource) == {*devices} and kubelet.settled(resource))
+        yield plugin
+
+
+@asynccontextmanager
 async def another(rig, *resources):
     """A second devhost on the same kubelet, with a separate file."""
     second = copy.copy(rig)
     second.config = rig.config.with_name("second.yaml")
     second.write(*resources)
     host = Host(second.config, second.load(), second.load, rig.kubelet_dir, timing=rig.timing)
-    task = asyncio.create_task(host.run())
-    try:
+    async with rig.runs(host):
         yield host
-    finally:
-        host.stop()
-        await asyncio.wait_for(task, 60)
 
 
 async def test_a_resource_of_another_plugin_is_registered_only_after_that_plugin_has_exited(
@@ -67,8 +71,7 @@ async def test_a_resource_of_another_plugin_is_registered_only_after_that_plugin
 ):
     rig.write(TOY_LINE, OTHER_LINE)
     with caplog.at_level(logging.INFO):
-        async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin:
-            await allocatable(kubelet, toy=3)
+        async with plugin_of(kubelet, *"xyz") as plugin:
             async with rig.running() as host:
                 await rig.until(lambda: reported(host))
                 await allocatable(kubelet, toy=3, other=1)
@@ -92,7 +95,7 @@ async def test_a_resource_of_another_plugin_is_registered_only_after_that_plugin
 
 async def test_an_unrelated_plugin_beside_devhost_delays_nothing(rig, kubelet):
     rig.write(TOY_LINE)
-    async with OtherPlugin(kubelet.directory, "vendor.example/card", ["x"]), rig.running() as host:
+    async with plugin_of(kubelet, "x", resource="vendor.example/card"), rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, "vendor.example/card": 1})
         await rig.until(lambda: shown(host)["state"] == "registered")
         assert reported(host) == []
@@ -100,8 +103,7 @@ async def test_an_unrelated_plugin_beside_devhost_delays_nothing(rig, kubelet):
 
 async def test_take_over_registers_at_once_and_is_logged(rig, kubelet, caplog):
     rig.write(f"{TOY_LINE}, takeOver: true")
-    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]):
-        await allocatable(kubelet, toy=3)
+    async with plugin_of(kubelet, *"xyz"):
         with caplog.at_level(logging.INFO):
             async with rig.running() as host:
                 await allocatable(kubelet, toy=2)
@@ -117,7 +119,7 @@ async def test_take_over_added_to_a_waiting_resource_registers_it_and_removing_i
     rig, kubelet
 ):
     rig.write(TOY_LINE)
-    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]), rig.running() as host:
+    async with plugin_of(kubelet, *"xyz"), rig.running() as host:
         await rig.until(lambda: reported(host))
         rig.write(f"{TOY_LINE}, takeOver: true")
         host.reload()
@@ -141,7 +143,7 @@ async def test_a_plugin_that_registers_later_is_reported_at_once_and_keeps_the_r
     with caplog.at_level(logging.INFO):
         async with rig.running() as host:
             await allocatable(kubelet, toy=2, other=1)
-            async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin:
+            async with plugin_of(kubelet, *"xyz") as plugin:
                 await rig.until(lambda: reported(host))
                 (reason,) = reported(host)
                 assert reason.startswith(
@@ -190,8 +192,8 @@ async def test_the_end_of_another_plugin_with_the_same_devices_costs_no_registra
         asked = []
         kubelet.faults.inject(Point.ALLOCATABLE, lambda: _note(asked), times=None)
         await rig.until(lambda: asked)
-        async with OtherPlugin(kubelet.directory, TOY, ["d0", "d1"]):
-            await kubelet.wait_for(lambda: len(registrations(kubelet)) == 2)
+        async with plugin_of(kubelet, "d0", "d1"):
+            assert len(registrations(kubelet)) == 2
         await allocatable(kubelet, toy=2)
         await rig.until(
             lambda: (
@@ -280,7 +282,7 @@ async def test_a_displaced_devhost_does_not_take_the_resource_back_when_its_regi
 async def test_after_a_kubelet_restart_the_plugin_that_had_the_resource_may_register_first(rig, kubelet):
     rig.hurry(kubelet_start=1.5)
     rig.write(TOY_LINE, OTHER_LINE)
-    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin, rig.running() as host:
+    async with plugin_of(kubelet, *"xyz") as plugin, rig.running() as host:
         await rig.until(lambda: reported(host))
         await kubelet.restart()
         await kubelet.wait_for(lambda: kubelet.allocatable().get(OTHER) == 1)
@@ -318,14 +320,14 @@ async def test_after_a_kubelet_restart_devhost_registers_its_resources_again(rig
 async def test_a_kubelet_without_allocatable_resources_delays_nothing(rig, kubelet, fault):
     kubelet.faults.inject(Point.ALLOCATABLE, fault, times=None)
     rig.write(TOY_LINE)
-    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]), rig.running() as host:
+    async with plugin_of(kubelet, *"xyz"), rig.running() as host:
         await allocatable(kubelet, toy=2)
         await rig.until(lambda: shown(host)["state"] == "registered")
 
 
 async def test_a_waiting_resource_keeps_waiting_while_the_kubelet_does_not_answer(rig, kubelet):
     rig.write(TOY_LINE)
-    async with OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"]) as plugin, rig.running() as host:
+    async with plugin_of(kubelet, *"xyz") as plugin, rig.running() as host:
         await rig.until(lambda: reported(host))
         asked: list[int] = []
 

@@ -6,7 +6,7 @@ import asyncio
 
 import grpc
 import pytest
-from devhost_testing.kubelet import KubeletSimulator, ListedDevice, Point, events, fail
+from devhost_testing.kubelet import Gate, KubeletSimulator, ListedDevice, OtherPlugin, Point, events, fail
 
 RESOURCE = "example.com/tiny"
 
@@ -269,3 +269,28 @@ async def test_resources_are_independent(kubelet, tiny):
     plugins[2].end_streams()
     await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/r2"] == 0)
     assert kubelet.allocatable() == {f"example.com/r{n}": 0 if n == 2 else 2 for n in range(5)}
+
+
+async def test_what_is_shown_is_settled_once_lists_have_come_and_ends_are_noticed(kubelet, plugin_dir):
+    late, last, begun = Gate(), Gate(), asyncio.Event()
+
+    async def hold() -> None:
+        begun.set()
+        await last.wait()
+
+    kubelet.faults.inject(Point.LIST, late.wait)
+    assert kubelet.settled() and kubelet.settled(RESOURCE)
+    plugin = OtherPlugin(plugin_dir, RESOURCE, ["a", "b"])
+    async with plugin:
+        assert not kubelet.settled() and not kubelet.settled(RESOURCE)
+        assert kubelet.settled("example.com/other")
+        late.open()
+        await kubelet.wait_for(lambda: kubelet.settled(RESOURCE))
+        assert kubelet.healthy(RESOURCE) == {"a", "b"}
+        kubelet.faults.inject(Point.LIST, hold)
+        await plugin.send(["a"])
+        await begun.wait()
+    assert kubelet.healthy(RESOURCE) == {"a", "b"} and not kubelet.settled(RESOURCE)
+    last.open()
+    await kubelet.wait_for(lambda: kubelet.settled(RESOURCE))
+    assert not kubelet.healthy(RESOURCE)

@@ -151,6 +151,8 @@ class Node:
             self._host = None
             host.stop()
             await asyncio.wait_for(running, LEAVING)
+        if self.kubelet.running:  # a restart must not find what was true before
+            await self.kubelet.wait_for(self.kubelet.settled, PATIENCE)
 
     async def until(self, condition: Callable[[], object], patience: float = PATIENCE) -> None:
         """Waits for a condition that the kubelet has no event for, checking it repeatedly.
@@ -174,7 +176,8 @@ class Node:
 
         def there() -> bool:
             found = self.kubelet.allocatable()
-            return found == wanted if only else wanted.items() <= found.items()
+            right = found == wanted if only else wanted.items() <= found.items()
+            return right and all(map(self.kubelet.settled, wanted))
 
         await self.kubelet.wait_for(there, PATIENCE)
 

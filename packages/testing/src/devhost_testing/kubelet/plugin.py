@@ -22,7 +22,7 @@ class OtherPlugin(api_pb2_grpc.DevicePluginServicer):
     """A device plugin other than devhost, for tests of two plugins with one resource name.
 
         async with OtherPlugin(kubelet.directory, "example.com/thing", ["a", "b"]):
-            ...  # the kubelet has its devices a and b
+            await kubelet.wait_for(lambda: kubelet.healthy("example.com/thing") == {"a", "b"})
 
     It registers once when it is entered, and its stream ends when it is left. Like most plugins, it does not
     notice that the kubelet dropped it. Allocate sets the variable ``OTHER_PLUGIN`` to the ids.

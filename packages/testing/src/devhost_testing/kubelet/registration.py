@@ -58,9 +58,9 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
         self._connections: set[PluginConnection] = set()
         self._streams: dict[asyncio.Task[None], PluginConnection] = {}
 
-    def streams(self, resource: str) -> tuple[PluginConnection, ...]:
-        """The connections with an open ListAndWatch stream for ``resource``, oldest first."""
-        return tuple(c for c in self._streams.values() if c.resource == resource)
+    def streams(self, resource: str = "") -> tuple[PluginConnection, ...]:
+        """The connections with an open ListAndWatch stream, oldest first; only of ``resource`` if given."""
+        return tuple(c for c in self._streams.values() if resource in ("", c.resource))
 
     async def close(self) -> None:
         """Ends all streams and connections, like the end of a kubelet's process.
@@ -193,6 +193,7 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
                 for d in message.devices
             )
             self._registry.update(resource, devices)
+            connection.listed = True
             self._changed()
             self._record(events.ListReceived, resource=resource, endpoint=endpoint, devices=devices)
 

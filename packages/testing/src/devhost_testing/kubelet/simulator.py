@@ -220,6 +220,15 @@ class KubeletSimulator:
         books = self._running.registry.resources.get(resource)
         return tuple(books.devices.values()) if books else ()
 
+    def settled(self, resource: str = "") -> bool:
+        """Whether the kubelet has noticed which plugins serve ``resource``, or any resource.
+
+        It has if each registered plugin has sent a list, and no stream is open to one that removed its socket.
+        Until then the other methods may show what was true before, for example before a plugin restarted.
+        """
+        streams = self._running.registrar.streams(resource)
+        return all(one.listed and os.path.exists(one.path) for one in streams)
+
     def healthy(self, resource: str) -> frozenset[str]:
         """Ids of the devices of ``resource`` that a pod can get."""
         books = self._running.registry.resources.get(resource)

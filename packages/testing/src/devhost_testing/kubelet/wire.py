@@ -29,7 +29,7 @@ class CallError(Exception):
 class PluginConnection:
     """A kubelet's connection to a plugin's socket after a registration.
 
-    ``endpoint`` is the registered name, ``path`` the path of the socket.
+    ``endpoint`` is the registered name, ``path`` the path of the socket, ``listed`` whether a list has come.
     """
 
     def __init__(self, resource: str, endpoint: str, path: str, receive_limit: int) -> None:
@@ -51,6 +51,7 @@ class PluginConnection:
         self._calls = api_pb2_grpc.DevicePluginStub(self._channel)
         self._closed = False
         self.dialled = False
+        self.listed = False
         self._stream: grpc.aio.UnaryStreamCall[api_pb2.Empty, api_pb2.ListAndWatchResponse] | None = None
 
     async def dial(self, timeout: float) -> None:
