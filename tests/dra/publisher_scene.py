@@ -108,6 +108,10 @@ class CountedApi(KubeApi):
         with self._in_flight():
             return await super().update(path, body)
 
+    async def apply(self, *args: Any, **options: Any) -> Object:
+        with self._in_flight():
+            return await super().apply(*args, **options)
+
     async def delete(self, path: str, **conditions: str) -> None:
         with self._in_flight():
             await super().delete(path, **conditions)

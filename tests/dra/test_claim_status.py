@@ -15,6 +15,7 @@ from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import claims
 from dra_node import DRIVER, DraNode
 from fake_clock import FakeClock
+from publisher_scene import CountedApi, InFlight
 
 from devhost.allocation.cdi.claim_files import ClaimRecord
 from devhost.allocation.claims import ClaimedDevice
@@ -23,7 +24,6 @@ from devhost.dra.claim_objects import Result
 from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, MESSAGE, PATIENCE, RETRY, SETTLE, ClaimStatus
 from devhost.dra.credentials import Access, Credentials
 from devhost.dra.health import DeviceHealth
-from devhost.dra.kube import KubeApi
 from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals
 
 POOL = "node-1/example-com-card"
@@ -81,6 +81,7 @@ class Scene:
         self.refusals = Refusals()
         self.refusals.keep(True)
         self.status: ClaimStatus
+        self._in_flight = InFlight()
 
     def allocate(
         self, number: int, *devices: str, drivers: tuple[str, ...] = (), made: str = "", **more: Any
@@ -119,7 +120,7 @@ class Scene:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         url = self.server.url
-        api: Any = KubeApi(Access(lambda _: Credentials(url, None)))
+        api: Any = CountedApi(self._in_flight, Access(lambda _: Credentials(url, None)))
         parts: Any = (self.devices, self.files)
         self.status = ClaimStatus(
             self.driver, api, *parts, self.refusals, clock=self.clock, wall=lambda: self.clock.now
@@ -143,12 +144,13 @@ class Scene:
         await self.quiet()
 
     async def quiet(self) -> None:
-        """Waits until the API server has nothing to answer any more."""
-        seen = -1
-        while seen != len(self.server.requests) or self.server.sending:
+        """Waits until no call is made any more."""
+        while True:
             seen = len(self.server.requests)
             await self.clock.settle()
-            await asyncio.sleep(0.02)
+            if not self._in_flight.calls and seen == len(self.server.requests):
+                return
+            await asyncio.sleep(0.001)  # the kernel is at work
 
     async def changes(self, seconds: float = SETTLE + GAP) -> None:
         """Something has changed, and so much time passes."""
@@ -493,8 +495,12 @@ async def node(place: Path) -> AsyncIterator[DraNode]:
     node = DraNode(place)
     configure(node)
     async with node, node.node.served():
-        await node.synced()
+        await published(node)
         yield node
+
+
+async def published(node: DraNode) -> None:
+    await node.node.until(lambda: node.published() == {"example.com/card": {"c0", "c1"}})
 
 
 async def test_a_claim_is_ready_from_prepare_on_and_shows_what_is_wrong_with_its_device(
@@ -539,7 +545,7 @@ async def test_without_the_key_nothing_is_written(place: Path) -> None:
     node = DraNode(place)
     configure(node, status=False)
     async with node, node.node.served():
-        await node.synced()
+        await published(node)
         claim = node.allocate("mine", node.name_of("c0"))
         assert not (await node.prepare(claim))[claim.uid].error
         await node.settled(2 * SETTLE)

@@ -177,6 +177,16 @@ def test_a_member_is_recorded_with_its_unit_until_no_claim_can_have_it() -> None
     assert dict(sides.units()) == {}, "it is published by itself now"
 
 
+def test_a_unit_whose_members_are_published_again_is_not_moving() -> None:
+    """Without a record, only the slices of the earlier run have told of it, and nothing offers its id."""
+    node = Node()
+    node.sides.start({("toy", "board"): NAME})
+    node.on_dra()
+    assert [one.key for one in node.sides.moving()] == [("toy", "board")]
+    node.sides.publishing({KEY: NAME}, units={KEY: "board"})
+    assert node.sides.moving() == []
+
+
 def test_a_restart_in_the_middle_of_the_way_to_the_plugin_keeps_the_device_off_it() -> None:
     node = Node()
     node.on_dra()

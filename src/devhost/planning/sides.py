@@ -214,6 +214,7 @@ class Sides:
                 del self._published[whole]
             if (left := self._withdrawn.get(whole)) is not None and left.place == place:
                 del self._withdrawn[whole]
+        self._leaving &= self._published.keys() | self._withdrawn.keys()
 
     def unpublished(self, keys: Collection[Key], driver: str = "") -> None:
         """The API server has confirmed that no slice of the driver holds these devices."""
