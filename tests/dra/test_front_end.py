@@ -487,6 +487,7 @@ async def test_a_claim_learns_that_a_pod_of_the_device_plugin_holds_its_device(n
         node.configure(CLAIMED)
         await node.node.reload()
         await node.node.until(node.options.service_socket(DRIVER).exists)
+        await node.node.until(lambda: not node.moving())  # the Node offers none of them any longer
         claim = node.allocate("early", (f"{NODE}/example.com-card", "c0"))
         error = (await node.prepare(claim))[claim.uid].error
         assert "no such device" not in error
