@@ -54,6 +54,9 @@ EVERYTHING = frozenset({"*"})
 ROUNDS = 25
 """How often the threads of a backend run at the same time."""
 
+PROBES = 3
+"""How often one that probes does, at least: a probe may be expensive."""
+
 
 class BackendContract:
     """The promises of a backend. Subclass it with a name that starts with ``Test``."""
@@ -376,26 +379,31 @@ class BackendContract:
             calls.append((partial(backend.probe, devices), backend.probe(devices)))
             names = "discover(), allocate() and probe()"
         findings: list[str] = []
-        enough = threading.Event()
+        together, over = threading.Barrier(len(calls)), threading.Event()
+        wanted = [ROUNDS, ROUNDS, PROBES][: len(calls)]
 
-        def repeat(call: Callable[[], object], right: object) -> None:
+        def repeat(number: int, call: Callable[[], object], right: object) -> None:
             try:
-                for _ in range(ROUNDS):
+                together.wait()
+                while max(wanted) > 0 and not findings and not over.is_set():
                     if call() != right:
                         findings.append("a different answer than without other calls")
-                    if findings or enough.is_set():
-                        return
+                    wanted[number] -= 1
             except Exception as error:  # noqa: BLE001 - every exception is a finding
                 findings.append(typed(error))
 
-        threads = [threading.Thread(target=repeat, args=call, daemon=True) for call in calls]
+        threads = [
+            threading.Thread(target=repeat, args=(number, *call), daemon=True)
+            for number, call in enumerate(calls)
+        ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(30.0)
-            assert not thread.is_alive(), f"{names} wait for each other"
-            if thread is threads[1]:
-                enough.set()  # a probe may be expensive, so it is tested less often
+        try:
+            for thread in threads:
+                thread.join(60.0)
+                assert not thread.is_alive(), f"{names} wait for each other"
+        finally:
+            over.set()
         assert not findings, f"{names} at the same time: {findings[0]}"
 
     def _failures_of_discover(self, root: Path, cases: Sequence[tuple[Path, str]]) -> str:
