@@ -8,7 +8,7 @@ import pytest
 
 from devhost.backend.model import NOTHING, AttributeValue, Device
 from devhost.dra.aliases import Aliased, Aliases, aliased
-from devhost.planning.profiles import bus, decimal, first, joined, number, positive, titled, version
+from devhost.planning.profiles import bus, first, joined, positive, titled, version
 from devhost.planning.settings import Alias, DraTerms
 
 RESOURCE = "example.com/toy"
@@ -99,14 +99,13 @@ def test_the_greatest_quantity_is_a_capacity() -> None:
 
 
 def test_values_are_converted_as_other_drivers_publish_them() -> None:
-    assert [version(one) for one in ("9.0", "570.124.06", "7", "12.x")] == [
+    assert [version(one) for one in ("9.0", "570.124.06", "7", "12.x", "6.19.14.31400000")] == [
         "9.0.0",
         "570.124.6",
         "7.0.0",
         None,
+        "6.19.14",
     ]
-    assert (number("/dev/dri/renderD128"), number("/dev/dri/by-path")) == (128, None)
-    assert (decimal("ff"), decimal("N/A")) == ("255", None)
     assert (first(("a", "b")), first(())) == ("a", None)
     assert (positive(0), positive(7)) == (False, True)
     assert (titled("ada-lovelace"), joined("Instinct (MI210) X")) == ("Ada Lovelace", "Instinct_MI210_X")

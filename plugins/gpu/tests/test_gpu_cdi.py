@@ -19,7 +19,7 @@ from devhost_gpu.environment import Timings
 from devhost_gpu.nvidia.allocation import edits
 from devhost_gpu.nvidia.cards import NvidiaFacts
 from devhost_gpu.nvidia.cdi import NamedByCdi
-from devhost_gpu.nvidia.specifications import FILE, KIND, GpuSpecification, Specifications
+from devhost_gpu.nvidia.specifications import FILE, KIND, GpuSpecification, Specifications, Wanted
 from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
 from gpu_ctk import install
@@ -32,6 +32,9 @@ from devhost.discovery.runner import ServiceContext
 
 A, B, M = "GPU-aaaa", "GPU-bbbb", "MIG-mmmm"
 THEIRS = "nvidia.com/gpu"
+ONE = Wanted(frozenset({A}), frozenset({A}))
+ACCESS = ["/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"]
+"""The nodes that give access to the MIG instance: to its GPU instance, and to its compute instance."""
 
 
 class Cards:
@@ -54,6 +57,13 @@ class Cards:
 def card(uuid: str, health: Health = HEALTHY, driver: str = "") -> Card:
     device = Device(uuid, {"driverVersion": driver} if driver else {}, health=health)
     return Card(device, NVIDIA, NvidiaFacts(uuid, uuid, "0000:01:00.0", "0", 0))
+
+
+def instance() -> Card:
+    """A MIG instance as of a driver that reports its capabilities."""
+    one = card(M)
+    assert isinstance(one.facts, NvidiaFacts)
+    return replace(one, facts=replace(one.facts, instance=(7, 0), capabilities=(66, 67)))
 
 
 def specification(kind: str, names: Iterable[str]) -> str:
@@ -237,18 +247,18 @@ def test_a_node_that_appears_or_vanishes_while_a_specification_is_made_is_no_fla
     text = json.dumps(
         json.loads(specification(KIND, [A])) | {"containerEdits": {"deviceNodes": nodes}},
     )
-    kit.write(text, [A], [A], kit.present())
+    kit.write(text, ONE, kit.present())
     before = kit.present()
     appeared = place.file("dev/nvidia-modeset")
-    kit.write(text, [A], [A], before)
-    assert not kit.fits([A], [A])
-    kit.write(text, [A], [A], kit.present())  # nvidia-ctk does not name it, although it has seen it
-    assert kit.fits([A], [A])
+    kit.write(text, ONE, before)
+    assert not kit.fits(ONE)
+    kit.write(text, ONE, kit.present())  # nvidia-ctk does not name it, although it has seen it
+    assert kit.fits(ONE)
     appeared.unlink()
     before = kit.present()
     (place.root / "dev/nvidia0").unlink()
-    kit.write(text, [A], [A], before)
-    assert not kit.fits([A], [A])
+    kit.write(text, ONE, before)
+    assert not kit.fits(ONE)
 
 
 async def test_a_flaw_that_writing_does_not_fix_causes_no_further_writes(checked: Place) -> None:
@@ -295,6 +305,45 @@ async def test_an_mig_instance_that_is_gone_leaves_the_file(place: Place) -> Non
         place.install(names=[A])
         place.look()
         await place.until(lambda: M not in place.written.read_text())
+
+
+async def test_an_instance_waits_until_the_nodes_that_give_access_to_it_are_in_the_file(
+    checked: Place,
+) -> None:
+    """nvidia-ctk names an instance also without them, and a container could not use it."""
+    checked.cards.cards = [card(A), instance()]
+    async with checked.kept(names=[A, M], nodes={M: ["/dev/nvidia0"]}):
+        gone = f"{ACCESS[0]}, which gives access to it, does not exist"
+        await checked.until(lambda: checked.look() == {A: own(A), M: ("", gone)})
+        await checked.checked_again()
+        assert len(checked.calls) == 1  # another file would not have them either
+        checked.install(names=[A, M], nodes={M: ["/dev/nvidia0", *ACCESS]})
+        for path in ACCESS:
+            checked.file(path.lstrip("/"))
+        await checked.until(lambda: checked.look() == {A: own(A), M: own(M)})
+
+
+async def test_nvidia_ctk_that_leaves_out_nodes_of_an_instance_is_asked_again(place: Place) -> None:
+    place.cards.cards = [instance()]
+    for path in ACCESS:
+        place.file(path.lstrip("/"))
+    async with place.kept(names=[M], nodes={M: ["/dev/nvidia0", ACCESS[0]]}):
+        await place.until(lambda: place.look()[M] == ("", f"/usr/bin/nvidia-ctk left out {ACCESS[1]}"))
+        place.install(names=[M], nodes={M: ["/dev/nvidia0", *ACCESS]})
+        await place.until(lambda: place.look()[M] == own(M))
+
+
+def test_a_specification_of_others_without_the_nodes_of_an_instance_does_not_name_it(place: Place) -> None:
+    place.cards.cards = [instance()]
+    for path in ACCESS:
+        place.file(path.lstrip("/"))
+    node = {"hostPath": f"/run/nvidia/driver{ACCESS[0]}", "path": ACCESS[0]}
+    document = {"kind": THEIRS, "containerEdits": {"deviceNodes": [node]}, "devices": [{"name": M}]}
+    file = place.file("etc/cdi/nvidia.json", json.dumps(document))
+    assert "no CDI specification in" in place.look()[M][1]
+    document["devices"] = [{"name": M, "containerEdits": {"deviceNodes": [{"path": ACCESS[1]}]}}]
+    file.write_text(json.dumps(document))
+    assert place.look()[M] == (f"{THEIRS}={M}", "")
 
 
 async def test_without_nvidia_ctk_names_of_others_are_taken(place: Place) -> None:
@@ -375,10 +424,10 @@ async def test_no_second_nvidia_ctk_is_started_beside_one_that_cannot_be_killed(
 
 async def test_an_invalid_specification_leaves_the_old_one(place: Place) -> None:
     kit = GpuSpecification(place.root, place.options)
-    kit.write(specification(KIND, [A]), [A], [A], kit.present())
+    kit.write(specification(KIND, [A]), ONE, kit.present())
     for text in ("", "[]", "{}", specification(THEIRS, [A, B])):
         with pytest.raises(BackendError, match="wrote no CDI specification"):
-            kit.write(text, [A], [A], kit.present())
+            kit.write(text, ONE, kit.present())
     assert kit.names() == {A: own(A)[0]}
 
 
@@ -386,7 +435,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(place: Place) -> None:
     place.own.write_text("a file")
     kit = GpuSpecification(place.root, place.options)
     with pytest.raises(BackendError, match=f"cannot write {place.written}: "):
-        kit.write(specification(KIND, [A]), [A], [A], kit.present())
+        kit.write(specification(KIND, [A]), ONE, kit.present())
 
 
 async def test_the_file_is_removed_with_the_last_card_once_no_container_has_one(

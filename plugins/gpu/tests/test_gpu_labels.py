@@ -212,6 +212,13 @@ def test_mig_capable_is_set_if_it_follows_from_the_generation(capability: str, c
     assert found.get("nvidia.com/mig.capable") == capable
 
 
+@pytest.mark.parametrize(
+    ("capability", "family"), [("10.3", "blackwell"), ("13.0", "rubin"), ("99.0", "undefined")]
+)
+def test_the_family_is_that_of_the_compute_capability(capability: str, family: str) -> None:
+    assert said([gpu(0, computeCapability=capability)])["nvidia.com/gpu.family"] == family
+
+
 def test_very_long_names_still_make_valid_and_different_labels() -> None:
     long = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition With A Longer Name"
     found = said([gpu(0, f"{long} A"), gpu(1, f"{long} B"), gpu(2)])

@@ -469,7 +469,8 @@ class Attributes:
             return
         self.named.add(bare)
         if bare in self.values:
-            self.leave(key, "devhost publishes its own attribute with this name")
+            if self.values[bare] != _value(bare, value):
+                self.leave(key, "devhost publishes its own attribute with this name")
         elif not isinstance(value, tuple):
             self.add(key, value)
         elif not self.lists and len(value) == 1:

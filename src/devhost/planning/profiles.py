@@ -16,8 +16,7 @@ from devhost.backend.model import AttributeValue
 from .intel_gpus import family, model
 from .settings import Alias, Profile, Version
 
-_PARTS = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?")
-_LAST_NUMBER = re.compile(r"\d+$")
+_PARTS = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+)(?:\.\d+)*)?")
 
 
 @frozen
@@ -38,23 +37,13 @@ class Published:
 
 
 def version(value: AttributeValue) -> Version | None:
-    """A version with three numbers and without leading zeros: ``9.0`` becomes ``9.0.0``."""
+    """A version with three numbers and without leading zeros: ``9.0`` becomes ``9.0.0``.
+
+    Of a longer one it is the first three, because the kernel's modules may end in the number of a build:
+    ``6.19.14.31400000``.
+    """
     found = _PARTS.fullmatch(str(value))
     return Version(".".join(str(int(part or 0)) for part in found.groups())) if found else None
-
-
-def number(value: AttributeValue) -> int | None:
-    """The number at the end of a node's name: 128 of ``/dev/dri/renderD128``."""
-    found = _LAST_NUMBER.search(str(value))
-    return int(found[0]) if found else None
-
-
-def decimal(value: AttributeValue) -> str | None:
-    """A number of hex digits in decimal notation."""
-    try:
-        return str(int(str(value), 16))
-    except ValueError:
-        return None
 
 
 def prefixed(value: AttributeValue) -> str:
@@ -127,14 +116,12 @@ PROFILES: Mapping[Profile, Published] = {
         "gpu",
         (
             Alias("type", "kind", one_of({"gpu": "amdgpu", "partition": "amdgpu-partition"})),
-            Alias("pciAddr", "pciBusID", kind="gpu"),
-            Alias("parentPciAddr", "pciBusID", kind="partition"),
-            Alias("cardIndex", "cardNode", number),
-            Alias("renderIndex", "renderNode", number),
-            Alias("deviceID", "uuid", decimal, kind="gpu"),
-            Alias("parentDeviceID", "uuid", decimal, kind="partition"),
+            Alias("resource.kubernetes.io/pciBusID", "pciBusID", kind="partition"),
+            Alias("deviceID", "deviceID", prefixed),
             Alias("productName", "product", joined),
             Alias("driverVersion", "driverVersion", version),
+            Alias("driverVersionFull", "driverVersion"),
+            Alias("numaNode", "numaNode", otherwise=-1),
             Alias("partitionProfile", "profile"),
         ),
         (_MEMORY,),

@@ -42,6 +42,7 @@ _FAMILIES = {
     "9": "hopper",
     "10": "blackwell",
     "12": "blackwell",
+    "13": "rubin",
 }
 _YOUNGER = {"7.5": "turing", "8.9": "ada-lovelace"}
 """Generations by compute capability, in place of those by its major number."""

@@ -29,8 +29,10 @@ if what.get("fails") and not (asked and what.get("picks")):
 kind = words["--vendor"] + "/" + words["--class"]
 names = asked or what["names"]
 edits = {{"deviceNodes": [{{"path": path}} for path in what["control"]], "mounts": what["mounts"]}}
-node = {{"deviceNodes": [{{"path": what.get("node", "/dev/nvidia0")}}]}}
-devices = [{{"name": name, "containerEdits": node}} for name in names]
+usual = [what.get("node", "/dev/nvidia0")]
+nodes = {{name: what.get("nodes", {{}}).get(name, usual) for name in names}}
+given = {{name: {{"deviceNodes": [{{"path": path}} for path in nodes[name]]}} for name in names}}
+devices = [{{"name": name, "containerEdits": given[name]}} for name in names]
 print(json.dumps({{"cdiVersion": "0.5.0", "kind": kind, "containerEdits": edits, "devices": devices}}))
 """
 
@@ -43,8 +45,9 @@ def install(root: Path, here: Path, **what: object) -> None:
         here: the directory for its own files; ``calls`` there has a line for each call, ``pid``
             the last process.
         what: ``names`` of devices, nodes of ``control``, ``mounts``; ``fails`` with words, or ``hangs``. One
-            that ``picks`` works where single devices are asked for. ``modes`` has the same by mode, and a
-            ``node`` for each name; in any other mode it finds nothing, and says so as the original does.
+            that ``picks`` works where single devices are asked for. ``nodes`` are those of devices by their
+            names. ``modes`` has the same by mode, and a ``node`` for each name; in any other mode it finds
+            nothing, and says so as the original does.
     """
     here.mkdir(exist_ok=True)
     (here / "what.json").write_text(json.dumps({"control": [], "mounts": [], **what}))

@@ -75,7 +75,12 @@ class NvidiaFacts:
     def nodes(self) -> tuple[str, ...]:
         """Its device nodes, including those that it shares with other instances, without control nodes."""
         own = () if self.minor is None else (f"/dev/nvidia{self.minor}",)
-        return (*own, *(f"{CAPABILITIES}/nvidia-cap{minor}" for minor in self.capabilities))
+        return (*own, *self.access)
+
+    @property
+    def access(self) -> tuple[str, ...]:
+        """The nodes without which a container cannot use a MIG instance."""
+        return tuple(f"{CAPABILITIES}/nvidia-cap{minor}" for minor in self.capabilities)
 
 
 PROC_DRIVER = "/proc/driver/nvidia"

@@ -42,7 +42,14 @@ from devhost_gpu.vendor import (
 
 from .allocation import CHANNEL, dev_root
 from .cards import NvidiaFacts
-from .specifications import GeneratedSpecification, GpuSpecification, Specifications, devices
+from .specifications import (
+    Access,
+    GeneratedSpecification,
+    GpuSpecification,
+    Specifications,
+    Wanted,
+    devices,
+)
 
 ALL = "all"
 """The name of the device that represents everything of a kind."""
@@ -272,22 +279,6 @@ _NVIDIA_HELD = ("device:gpu/GPU-", "device:gpu/MIG-")
 """Prefixes of the NVIDIA devices that containers hold (``Context.held``)."""
 
 
-@frozen
-class Wanted:
-    """What specifications must name.
-
-    ``uuids`` must have a name, ``known`` may have one: unhealthy cards are among these. ``driver`` is the
-    driver's version, empty while it is unknown. ``additional`` are the requested additional devices, by CDI
-    class and name. ``is_closed`` is whether the driver must not be opened.
-    """
-
-    uuids: frozenset[str] = frozenset()
-    known: frozenset[str] = frozenset()
-    driver: str = ""
-    additional: frozenset[tuple[str, str]] = frozenset()
-    is_closed: bool = False
-
-
 class SpecificationUpdater:
     """Writes devhost's specifications when that is necessary, never while a pod waits.
 
@@ -316,14 +307,19 @@ class SpecificationUpdater:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
 
-    def names(self) -> dict[str, str]:
-        """The qualified name of each card, by its UUID, preferably from devhost's specification."""
-        names = self._others.names() | self._gpus.names()
+    def names(self, access: Access = frozenset()) -> dict[str, str]:
+        """The qualified name of each card, by its UUID, preferably from devhost's specification.
+
+        A MIG instance without its capability nodes counts as not named: ``access``.
+        """
+        names = self._others.names(access) | self._gpus.names(access)
         self._named = frozenset(names)
         return names
 
-    def missing_reason(self) -> str:
+    def missing_reason(self, uuid: str, access: Access) -> str:
         """Why a card has no name, as one sentence."""
+        if reason := self._gpus.inaccessible(uuid, access):
+            return reason
         if self.error:
             return self.error
         return "its CDI specification is not written yet" if self._gpus.is_installed() else self._unnamed
@@ -412,13 +408,13 @@ class SpecificationUpdater:
                 raise BackendError(self._unnamed)
             return False
         same = not self._driver or not wanted.driver or self._driver == wanted.driver
-        if same and await call(self._gpus.fits, wanted.uuids, wanted.known):
+        if same and await call(self._gpus.fits, wanted):
             self._driver = wanted.driver or self._driver
             return False
         present = await call(self._gpus.present)
         text = await self._gpus.generate(wanted.uuids)
         self._driver = wanted.driver
-        await call(self._gpus.write, text, wanted.uuids, wanted.known, present)
+        await call(self._gpus.write, text, wanted, present)
         self._context.log.info("CDI specification written: %s", self._gpus.file)
         return True
 
@@ -446,18 +442,25 @@ class NamedByCdi:
         wanted = {uuid for name, uuid in uuids.items() if name in usable}
         drivers = {str(card.device.attributes.get("driverVersion", "")) for card in cards}
         additional = self._updater.additional
-        names = self._updater.names()
+        access = frozenset(
+            (card.facts.uuid, node)
+            for card in cards
+            if isinstance(card.facts, NvidiaFacts) and card.facts.uuid
+            for node in card.facts.access
+        )
+        names = self._updater.names(access)
         self._updater.want(
             Wanted(
                 frozenset(wanted - {""}),
                 frozenset(uuids.values()) - {""},
+                access,
                 max(drivers, default=""),
                 additional.requested(),
                 self.is_closed,
             )
         )
         additional_names, missing = additional.names(), additional.missing_reason()
-        return [self._named(card, names, additional_names, missing) for card in cards]
+        return [self._named(card, names, access, additional_names, missing) for card in cards]
 
     def notice(self, event: Event) -> None:
         """Passes an event on."""
@@ -512,13 +515,20 @@ class NamedByCdi:
         """Releases what the vendor's code keeps open."""
         self.vendor.close()
 
-    def _named(self, card: Card, names: Mapping[str, str], additional: tuple[str, ...], missing: str) -> Card:
+    def _named(
+        self,
+        card: Card,
+        names: Mapping[str, str],
+        access: Access,
+        additional: tuple[str, ...],
+        missing: str,
+    ) -> Card:
         facts = card.facts
         if not isinstance(facts, NvidiaFacts):
             return card
         name = names.get(facts.uuid, "")
         device = card.device
         if (missing or not name) and device.health and not device.withheld:
-            reason = missing if name else self._updater.missing_reason()
+            reason = missing if name else self._updater.missing_reason(facts.uuid, access)
             device = replace(device, health=unhealthy(reason))
         return replace(card, device=device, facts=replace(facts, cdi=name, cdi_additional=additional))

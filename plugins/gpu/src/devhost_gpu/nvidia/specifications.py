@@ -4,7 +4,8 @@ A later directory takes precedence over an earlier one, and a device that two fi
 counts as not defined (CDI specification 1.1.0 and its reference implementation). Each specification of this
 backend has its own kind and file, so that it does not conflict with those of the NVIDIA toolkit or the core.
 The one for GPUs is rewritten when it lacks a GPU, names one that is gone, or no longer matches the driver's
-files.
+files. nvidia-ctk omits what does not exist when it runs: it names a MIG instance also without the nodes that
+give access to it.
 """
 
 from __future__ import annotations
@@ -17,22 +18,47 @@ from typing import Any
 
 from devhost.backend.errors import BackendError
 from devhost.backend.files import make_directory, replace_file
+from devhost.backend.frozen import frozen
 from devhost.backend.process import Kill, Leftover, TimedOut, kill_group, run_async
 from devhost.backend.sysfs import is_live, prefix_of, read_bytes
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.options import GpuOptions
 
 from .allocation import CONTROL, dev_root
+from .cards import CAPABILITIES
 
 SIZE_LIMIT = 4 << 20
 """Bytes of one specification; one for 16 GPUs with seven instances each has about 200 000."""
 
 _SUFFIXES = (".json", ".yaml")
 
+_CAPABILITIES = f"{CAPABILITIES}/"
+
 _UUIDS = ("GPU-", "MIG-")
 """Prefixes of NVIDIA UUIDs. Names by number are not trusted: numbers change, and files become outdated."""
 
 Signature = tuple[int, int, int]
+
+Access = frozenset[tuple[str, str]]
+"""Names of devices, each with a node in a container, ``/dev/nvidia-caps/nvidia-cap66``."""
+
+
+@frozen
+class Wanted:
+    """What specifications must name.
+
+    ``uuids`` must have a name, ``known`` may have one: unhealthy cards are among these. ``access`` are the
+    capability nodes of MIG instances. ``driver`` is the driver's version, empty while it is unknown.
+    ``additional`` are the requested additional devices, by CDI class and name. ``is_closed`` is whether the
+    driver must not be opened.
+    """
+
+    uuids: frozenset[str] = frozenset()
+    known: frozenset[str] = frozenset()
+    access: Access = frozenset()
+    driver: str = ""
+    additional: frozenset[tuple[str, str]] = frozenset()
+    is_closed: bool = False
 
 
 class Specifications:
@@ -51,36 +77,48 @@ class Specifications:
         self._counts = counts or _is_uuid
         self._directories = [on_host(root, directory) for directory in directories]
         self._kind = kind
-        self._known: dict[str, tuple[Signature, frozenset[str]]] = {}
+        self._known: dict[str, _Entry] = {}
 
-    def names(self) -> dict[str, str]:
-        """The qualified name of each device that counts, by its own name."""
-        found: dict[str, str] = {}
-        seen: dict[str, tuple[Signature, frozenset[str]]] = {}
+    def names(self, access: Access = frozenset()) -> dict[str, str]:
+        """The qualified name of each device that counts, by its own name; not those that lack ``access``."""
+        found: dict[str, _Entry] = {}
+        seen: dict[str, _Entry] = {}
         for directory in self._directories:
-            times: dict[str, int] = {}
+            times: dict[str, list[_Entry]] = {}
             for path in _files(directory):
                 if (entry := self._entry(path)) is not None:
                     seen[path] = entry
-                    for name in entry[1]:
-                        times[name] = times.get(name, 0) + 1
-            for name, count in times.items():
+                    for name in entry.names:
+                        times.setdefault(name, []).append(entry)
+            for name, entries in times.items():
                 found.pop(name, None)
-                if count == 1:
-                    found[name] = f"{self._kind}={name}"
+                if len(entries) == 1:
+                    found[name] = entries[0]
         self._known = seen
-        return found
+        lacking = {name for name, node in access if name in found and (name, node) not in found[name].access}
+        return {name: f"{self._kind}={name}" for name in found if name not in lacking}
 
-    def _entry(self, path: str) -> tuple[Signature, frozenset[str]] | None:
+    def _entry(self, path: str) -> _Entry | None:
         try:
             status = os.stat(path)  # noqa: PTH116 - a plain string path
         except OSError:
             return None
         signature = (status.st_ino, status.st_mtime_ns, status.st_size)
         known = self._known.get(path)
-        if known is not None and known[0] == signature:
+        if known is not None and known.signature == signature:
             return known
-        return signature, frozenset(filter(self._counts, devices(parsed(path), self._kind)))
+        document = parsed(path)
+        names = frozenset(filter(self._counts, devices(document, self._kind)))
+        return _Entry(signature, names, _access(document, names))
+
+
+@frozen
+class _Entry:
+    """A file: its devices that count, and those of their nodes that are capabilities."""
+
+    signature: Signature
+    names: frozenset[str]
+    access: Access
 
 
 def on_host(root: Path, directory: str) -> str:
@@ -112,6 +150,19 @@ def devices(document: Mapping[str, Any], kind: str) -> frozenset[str]:
 def uuids(document: Mapping[str, Any], kind: str) -> frozenset[str]:
     """The GPUs and MIG instances that a specification of this kind names by UUID."""
     return frozenset(filter(_is_uuid, devices(document, kind)))
+
+
+def _access(document: Mapping[str, Any], names: Collection[str]) -> Access:
+    """The capability nodes that a specification gives with each of these devices."""
+    found = document.get("devices")
+    members = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return frozenset(
+        (name, node)
+        for device in members
+        if isinstance(name := device.get("name"), str) and name in names
+        for node in _paths([device, {"containerEdits": document.get("containerEdits")}], inside=True)
+        if node.startswith(_CAPABILITIES)
+    )
 
 
 def _is_uuid(name: str) -> bool:
@@ -305,14 +356,25 @@ class GpuSpecification(GeneratedSpecification):
         super().__init__(root, options, CLASS, FILE, timings, kill)
         self._accepted: frozenset[str] = frozenset()
 
-    def names(self) -> dict[str, str]:
-        """The qualified name of each GPU and MIG instance in the file, by its UUID."""
-        return {uuid: f"{KIND}={uuid}" for uuid in uuids(self.document(), KIND)}
+    def names(self, access: Access = frozenset()) -> dict[str, str]:
+        """The qualified name of each GPU and MIG instance in the file, by its UUID; not those that lack
+        ``access``."""
+        document = self.document()
+        named = uuids(document, KIND)
+        lacking = {uuid for uuid, _ in access - _access(document, named)}
+        return {uuid: f"{KIND}={uuid}" for uuid in named - lacking}
 
-    def fits(self, wanted: Collection[str], known: Collection[str]) -> bool:
+    def fits(self, wanted: Wanted) -> bool:
         """Whether the file names all wanted GPUs, no unknown ones, and matches the driver."""
         document = self.document()
-        return uuids(document, KIND).issuperset(wanted) and self._flaws(document, known) <= self._accepted
+        return not self._omitted(document, wanted) and self._flaws(document, wanted.known) <= self._accepted
+
+    def inaccessible(self, uuid: str, access: Access) -> str:
+        """Why a container could not use a device that is in the file; empty if it could."""
+        nodes = sorted(node for name, node in access if name == uuid)
+        root = dev_root(self._options, self._exists)
+        gone = next((node for node in nodes if not self._exists(f"{root}{node}")), "")
+        return f"{root}{gone}, which gives access to it, does not exist" if gone else ""
 
     async def generate(self, wanted: Collection[str]) -> str:
         """A new specification from nvidia-ctk, as text.
@@ -333,9 +395,7 @@ class GpuSpecification(GeneratedSpecification):
     def present(self) -> frozenset[str]:
         return super().present() | frozenset(filter(self._exists, self._control()))
 
-    def write(
-        self, text: str, wanted: Collection[str], known: Collection[str], present: frozenset[str]
-    ) -> None:
+    def write(self, text: str, wanted: Wanted, present: frozenset[str]) -> None:
         """Saves the result of :meth:`generate`.
 
         Args:
@@ -349,13 +409,21 @@ class GpuSpecification(GeneratedSpecification):
         self.save(text)
         vanished, appeared = self.absent_paths(document) & present, self._unnamed(document) - present
         # writing it again would not fix what was so before
-        self._accepted = self._flaws(document, known) - vanished - appeared
-        if missing := set(wanted) - uuids(document, KIND):
-            raise BackendError(f"{self._program} left out {', '.join(sorted(missing))}")
+        self._accepted = self._flaws(document, wanted.known) - vanished - appeared
+        if omitted := self._omitted(document, wanted):
+            raise BackendError(f"{self._program} left out {', '.join(omitted)}")
 
-    def _flaws(self, document: Mapping[str, Any], known: Collection[str]) -> frozenset[str]:
+    def _flaws(self, document: Mapping[str, Any], known: frozenset[str]) -> frozenset[str]:
         """Named devices and files that do not exist, and existing control nodes that are not named."""
-        return (uuids(document, KIND) - set(known)) | self.absent_paths(document) | self._unnamed(document)
+        return (uuids(document, KIND) - known) | self.absent_paths(document) | self._unnamed(document)
+
+    def _omitted(self, document: Mapping[str, Any], wanted: Wanted) -> list[str]:
+        """The wanted devices that are not in a specification, and existing nodes that one of them lacks."""
+        named = uuids(document, KIND)
+        root = dev_root(self._options, self._exists)
+        lacking = wanted.access - _access(document, named)
+        nodes = {node for name, node in lacking if name in wanted.uuids & named}
+        return sorted(wanted.uuids - named) + sorted(one for one in nodes if self._exists(f"{root}{one}"))
 
     def _unnamed(self, document: Mapping[str, Any]) -> frozenset[str]:
         """The existing control nodes that are not in a specification."""
@@ -367,17 +435,18 @@ class GpuSpecification(GeneratedSpecification):
         return frozenset(f"{root}/dev/{name}" for name in CONTROL)
 
 
-def _paths(node: object) -> Iterator[str]:
-    """The host paths of mounts and device nodes in a specification."""
+def _paths(node: object, *, inside: bool = False) -> Iterator[str]:
+    """The paths of mounts and device nodes in a specification: on the host, or inside a container."""
     if isinstance(node, dict):
+        keys = ("path", "containerPath") if inside else ("hostPath", "path")
         for nodes in ("deviceNodes", "mounts"):
             members = node.get(nodes)
             for member in members if isinstance(members, list) else ():
-                path = member.get("hostPath") or member.get("path") if isinstance(member, dict) else None
+                path = next(filter(None, map(member.get, keys)), None) if isinstance(member, dict) else None
                 if isinstance(path, str):
                     yield path
         for key in ("containerEdits", "devices"):
-            yield from _paths(node.get(key))
+            yield from _paths(node.get(key), inside=inside)
     elif isinstance(node, list):
         for member in node:
-            yield from _paths(member)
+            yield from _paths(member, inside=inside)
