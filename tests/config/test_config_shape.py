@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.backend import option
+from devhost.backend import Attribute, option
 from devhost.backend.errors import Diagnostic
 from devhost.config.diagnostics import Diagnostics, KeyPath, one_line, suggest
 from devhost.config.document import parse
@@ -187,6 +187,31 @@ def test_a_suggestion_needs_something_near() -> None:
     assert suggest("zzz", ["subsystem", "driver"], "attributes") == "known attributes: driver, subsystem"
     assert suggest("zzz", [], "attributes") == "there are no attributes to choose from"
     assert suggest("zzz", [f"name{n}" for n in range(20)], "keys").endswith(" and 4 more")
+
+
+GPU = {
+    "product": Attribute(str, "name of the model, as its driver reports it", "Card 1"),
+    "numaNode": Attribute(int, "NUMA node near the device", 0),
+    "pciBusID": Attribute(str, "PCI address; of a partition, that of its GPU", "0000:3b:00.0"),
+    "index": Attribute(int, "number from 0: the vendor's, else by PCI address", 0),
+    "renderNode": Attribute(str, "DRM node for rendering and computing", "/dev/dri/renderD128"),
+    "cardNode": Attribute(str, "DRM node for mode setting", "/dev/dri/card0"),
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("model", "did you mean product?"),
+        ("modelName", "did you mean product?"),
+        ("pciAddress", "did you mean pciBusID?"),
+        ("drm_node", "did you mean renderNode or cardNode?"),
+        ("numanod", "did you mean numaNode?"),
+        ("temperature", "known attributes: cardNode, index, numaNode, pciBusID, product, renderNode"),
+    ],
+)
+def test_another_word_for_an_attribute_suggests_the_one_with_this_meaning(word: str, hint: str) -> None:
+    assert suggest(word, GPU, "attributes") == hint
 
 
 @given(st.text(st.characters(), max_size=700))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -338,6 +340,28 @@ async def test_a_pipe_in_place_of_the_file_blocks_nothing(rig, kubelet):
         rig.config.unlink()
         rig.config.write_text(good)
         await rig.until(lambda: not host.last_reload.complaints)
+
+
+async def test_the_file_that_replaces_a_pipe_is_read_while_the_pipe_waits_for_data(rig, kubelet):
+    rig.timing = replace(rig.timing, reload=3600.0)
+    rig.write(TOY_LINE)
+    new = rig.config.with_name("new")
+    new.write_text(rig.config.read_text().replace(TOY, "example.com/renamed"))
+    with ExitStack() as opened:
+
+        def is_read():
+            with suppress(OSError):  # no process has it open for reading
+                opened.callback(os.close, os.open(rig.config, os.O_WRONLY | os.O_NONBLOCK))
+                return True
+
+        async with rig.running(partial(rig.load, pipe_deadline=math.inf)) as host:
+            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+            rig.config.unlink()
+            os.mkfifo(rig.config)
+            await rig.until(is_read)
+            new.replace(rig.config)
+            await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/renamed") == 2)
+            assert not host.last_reload.complaints
 
 
 async def test_a_fault_outside_the_file_can_be_fixed_there(rig, kubelet, caplog):

@@ -7,6 +7,7 @@ import hashlib
 import os
 import select
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,8 @@ FINGERPRINT_LIMIT = (1 << 20) + 1
 """Bytes of a file that its fingerprint depends on."""
 
 _PIECE = 1 << 16
+_REPLACED = 0.2
+"""Seconds between two looks at whether a pipe was replaced."""
 _KERNEL = ("proc", "tracefs", "debugfs")
 
 Fingerprint = object
@@ -38,7 +41,7 @@ def read_named(path: Path, limit: int, *, patience: float = 0.0) -> bytes:
     effect; the exception is standard input, as in ``/dev/stdin``.
 
     Args:
-        patience: seconds to wait for data if it is a pipe.
+        patience: seconds to wait for data if it is a pipe. The wait ends if the pipe is replaced.
 
     Raises:
         OSError: it cannot be read; ``strerror`` is the reason in words.
@@ -56,8 +59,8 @@ def read_named(path: Path, limit: int, *, patience: float = 0.0) -> bytes:
             os.set_blocking(descriptor, True)  # a terminal: until the user ends the input
         data = bytearray()
         while len(data) < limit:
-            if stat.S_ISFIFO(found.st_mode) and not select.select([file], [], [], patience)[0]:
-                raise OSError(errno.ETIMEDOUT, f"no process wrote to this pipe for {patience:g} s")
+            if stat.S_ISFIFO(found.st_mode):
+                _await_data(descriptor, path, patience)
             piece = file.read(min(limit - len(data), _PIECE))
             if piece is None:
                 raise OSError(errno.EAGAIN, "its content is not there yet: this is not an ordinary file")
@@ -65,6 +68,27 @@ def read_named(path: Path, limit: int, *, patience: float = 0.0) -> bytes:
                 break
             data += piece
         return bytes(data)
+
+
+def _await_data(pipe: int, path: Path, patience: float) -> None:
+    """Waits until a pipe has data or its writers have closed it, while ``path`` still leads to it.
+
+    Raises:
+        OSError: neither within ``patience`` seconds, or something else has taken its place.
+    """
+    end = time.monotonic() + patience
+    while not select.select([pipe], [], [], max(0.0, min(_REPLACED, end - time.monotonic())))[0]:
+        if not _leads_to(path, pipe):
+            raise OSError(errno.ESTALE, "this was a pipe, and was replaced before a process wrote to it")
+        if time.monotonic() >= end:
+            raise OSError(errno.ETIMEDOUT, f"no process wrote to this pipe for {patience:g} s")
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 def refuse_special(found: os.stat_result) -> None:

@@ -49,7 +49,7 @@ def _amount(name: str, given: SharedCapacity, backend: type[Backend], node: Node
     attribute = "" if given.total is not None else given.attribute or name
     found = declared(backend.attributes, attribute)
     if attribute and (found is None or found.type is not int):
-        numbers = [one for one, declared in backend.attributes.items() if declared.type is int]
+        numbers = {name: one for name, one in backend.attributes.items() if one.type is int}
         hint = suggest(attribute, numbers, "numbers")
         if not hint.startswith(MEANT):
             hint = f"write what each device has, such as total: 100; {hint}"

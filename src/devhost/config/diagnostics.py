@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
+from devhost.backend import Attribute
 from devhost.backend.errors import ConfigError, Diagnostic, printable
 from devhost.backend.frozen import frozen
 
@@ -49,23 +50,54 @@ def shown(text: str) -> str:
     return '"' + one_line(text, _SHOWN).replace('"', '\\"') + '"'
 
 
+MOST_MEANT = 3
+"""The most attributes that a hint suggests."""
+
 MEANT = "did you mean"
 """What :func:`suggest` begins with if it has a suggestion."""
 
 
 def suggest(word: str, known: Iterable[str], what: str) -> str:
-    """A hint for a misspelt ``word``: the nearest of ``known``, or a short list of them."""
+    """A hint for an unknown ``word``: the nearest of ``known``, or a short list of them.
+
+    If ``known`` maps names to :class:`Attribute`, the nearest may also be the one that has this meaning.
+    """
     names = sorted(known)
     if not names:
         return f"there are no {what} to choose from"
-    import difflib  # 0.2 MB, needed only for a misspelt word
-
-    folded = {_fold(name): name for name in names}
-    close = difflib.get_close_matches(_fold(word[:_SHOWN]), folded, n=1, cutoff=0.6)
-    if close:
-        return f"{MEANT} {folded[close[0]]}?"
+    meant = _misspelt(word[:_SHOWN], names) or _paraphrased(word[:_SHOWN], known)
+    if meant:
+        return f"{MEANT} {' or '.join(meant)}?"
     more = f" and {len(names) - 16} more" if len(names) > 16 else ""
     return f"known {what}: {', '.join(names[:16])}{more}"
+
+
+def _misspelt(word: str, names: Iterable[str]) -> list[str]:
+    """The one of ``names`` that is spelt as ``word`` but for a few letters, if there is one."""
+    import difflib  # 0.2 MB, needed only for a misspelt word
+
+    wanted, folded = _fold(word), {_fold(name): name for name in names}
+    near = difflib.get_close_matches(wanted, folded, n=1, cutoff=0.75)
+    # "model" shares most letters with "numaNode": a word that differs more than that begins as it should
+    near = near or difflib.get_close_matches(wanted, [one for one in folded if one[:1] == wanted[:1]], n=1)
+    return [folded[one] for one in near]
+
+
+def _paraphrased(word: str, known: Iterable[str]) -> list[str]:
+    """The attributes whose meaning names ``word`` first: ``product`` for ``model``; none if many do."""
+    wanted = set(_words(word))
+    found: dict[int, list[str]] = {}
+    for name, attribute in known.items() if isinstance(known, Mapping) else ():
+        meaning = _words(attribute.meaning) if isinstance(attribute, Attribute) else []
+        if wanted and wanted.issubset(meaning):
+            found.setdefault(min(map(meaning.index, wanted)), []).append(name)
+    first = found[min(found)] if found else []
+    return first if len(first) <= MOST_MEANT else []
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text or of a name such as ``pciAddress``, in lower case."""
+    return re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text).lower())
 
 
 def _fold(word: str) -> str:

@@ -82,7 +82,7 @@ def _check(
         if problem := _name_problem(name):
             where.report(entry, f"{shown(name)} {problem}", 'for example type or "example.com/type"')
         elif key == "capacity" and not _is_number(one.source, backend):
-            numbers = [name for name, attribute in backend.attributes.items() if attribute.type is int]
+            numbers = {name: one for name, one in backend.attributes.items() if one.type is int}
             message = f"backend {backend.name} has no number {shown(one.source)}"
             where.report(entry.value, message, suggest(one.source, numbers, "numbers"))
         elif not _is_source(one.source, backend):

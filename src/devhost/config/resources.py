@@ -517,7 +517,7 @@ def _of(of: str, backend: type[Backend], node: Fields, place: KeyPath) -> Of | s
             f"must be one of {', '.join(Of)}, or an attribute of backend {backend.name}, not {shown(of)}"
         )
         at, where = _inner(node, "share", "of", place)
-        where.report(at, message, suggest(of, {*Of, *backend.attributes}, "values"))
+        where.report(at, message, suggest(of, {**dict.fromkeys(Of), **backend.attributes}, "values"))
     elif attribute.type is list:
         at, where = _inner(node, "share", "of", place)
         where.report(
