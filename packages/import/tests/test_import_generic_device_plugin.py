@@ -134,7 +134,10 @@ def test_settings_without_equivalent_are_explained_in_a_comment() -> None:
         ("devices: [{name: x}]", "the key groups is required"),
         ("devices: [{name: x, groups: []}]", "must be from 1 to"),
         ("devices: [{name: x, groups: [{}]}]", "a group needs paths or usb"),
-        ("devices: [{name: x, groups: [{path: /dev/x}]}]", 'unknown key "path" (did you mean paths?)'),
+        (
+            "devices: [{name: x, groups: [{path: /dev/x}]}]",
+            "path: this import does not know it (did you mean paths?)",
+        ),
         (
             "devices: [{name: x, groups: [{paths: [{path: dev/x}]}]}]",
             'must be an absolute path without .., backslash and brace, not "dev/x"',

@@ -271,7 +271,18 @@ def test_values_that_devhost_cannot_use_are_refused(group: str, message: str) ->
     assert message in refused(text, "--domain", "a.org")
 
 
-def test_a_count_outside_the_groups_is_reported() -> None:
-    """The plugin's help names it there, and the plugin ignores it there."""
-    line = refused("{name: x, count: 3, groups: [{paths: [{path: /dev/x}]}]}", "--domain", "a.org")
-    assert "put it into each group" in line
+def test_a_key_that_the_plugin_ignores_is_omitted_with_a_remark() -> None:
+    """The plugin's help names the count there, and the plugin ignores it there."""
+    text = run(
+        "{name: x, count: 3, groups: [{paths: [{path: /a, mountType: x}]}]}", "--domain", "a.org"
+    ).stdout
+    assert (
+        "count: this import does not know it (the plugin ignores it at this level: put it into each gr"
+        in text
+    )
+    assert "groups[0].paths[0].mountType: this import does not know it" in text
+
+
+def test_keys_are_read_in_any_case() -> None:
+    text = "{Name: x, groups: [{COUNT: 2, paths: [{Path: /dev/x}]}]}"
+    assert "share: {replicas: 2}" in run(text, "--domain", "a.org").stdout

@@ -83,6 +83,9 @@ class Fields:
 Node = Scalar | Items | Fields
 
 
+IN_QUOTES: Final = "put it in quotes"
+"""What the hint for a key begins with that YAML reads as something else than text."""
+
 MAX_BYTES = 1 << 20
 """A ConfigMap cannot hold more than 1 MiB either."""
 
@@ -379,7 +382,7 @@ class _Builder:
                 self._diagnostics.add(key.mark, "", message, "keep one of the two")
             else:
                 if key.kind != "str":
-                    hint = f"put it in quotes: {shown(key.text)}"
+                    hint = f"{IN_QUOTES}: {shown(key.text)}"
                     self._diagnostics.add(key.mark, "", f"a key must be text, not {key}", hint)
                 fields.entries[key.text] = Entry(key.mark, value)
         for value in merged:

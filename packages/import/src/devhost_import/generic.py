@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
 from devhost.config.diagnostics import WHOLE_FILE, one_line, shown, suggest
@@ -123,7 +123,6 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    former_keys: ClassVar = {"count": "the plugin ignores it at this level: put it into each group"}
     name: str = option(example="serial")
     groups: Annotated[tuple[_Group, ...], Bounds(1, 1000)] = option()
 
@@ -260,7 +259,8 @@ def _device(value: Value) -> Value:
 def _devices(values: Sequence[Value], domain: str) -> list[_Device]:
     found: dict[str, _Device] = {}
     for value in values:
-        device: _Device = value.read_as(_Device)
+        what = "the plugin ignores it at this level: put it into each group"
+        device = value.as_dataclass(_Device, value.source.note, count=what)
         full = f"{domain}/{device.name}"
         if problem := naming.problem(full) or ("occurs twice" if device.name in found else ""):
             value.at("name").refuse(f"{shown(full)} {problem}")

@@ -13,8 +13,9 @@ from dataclasses import dataclass, is_dataclass, replace
 from functools import reduce
 from typing import Annotated, Any, NoReturn, Self, TypeVar, get_args, get_origin
 
+from devhost.backend.errors import ConfigError
 from devhost.config.diagnostics import MEANT, WHOLE_FILE, Diagnostics, KeyPath, Mark, one_line, shown, suggest
-from devhost.config.document import MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
+from devhost.config.document import IN_QUOTES, MAX_BYTES, Entry, Fields, Items, Node, Scalar, parse, parse_all
 from devhost.config.reader import WRONG, Form, Raw, keys, members, read
 
 PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")  # a vendor or device id in any notation
@@ -66,6 +67,7 @@ _VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"), ("c
 T = TypeVar("T")
 V = TypeVar("V", bound="Value")
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")  # of helm get values
+_TEMPLATE = re.compile(rb"\{[{%]-?[ \t]*[.$/\w]+")  # of Helm or Jinja
 _ALL = re.compile(rb"(?sm)\A(NAME: .*?^MANIFEST:\r?\n)(.*?)(?:^NOTES:\r?\n.*)?\Z")  # of helm get all
 
 
@@ -247,7 +249,7 @@ class Source:
         rest = _HEADER.sub(b"", data)
         holder = HELM if rest != data else ""
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
-        documents = parse_all(rest, self.diagnostics, if_empty=_IF_EMPTY)
+        documents = _sound(parse_all, rest, self.diagnostics)
         objects = [one for node in documents for one in self._flat(node, KeyPath(self.diagnostics), holder)]
         mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
         message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
@@ -485,7 +487,26 @@ def _kind(node: Node) -> str:
 
 
 def parsed(node: Scalar, diagnostics: Diagnostics) -> Node:
-    return parse(_tabless(node.text.encode(errors="surrogatepass")), diagnostics, if_empty=_IF_EMPTY)
+    return _sound(parse, _tabless(node.text.encode(errors="surrogatepass")), diagnostics)
+
+
+def _sound(read: Callable[..., T], data: bytes, diagnostics: Diagnostics) -> T:
+    """What is read. Refuses templates, and keys that occur twice, since plugins differ in the one they use.
+    A key that is a number is text, as for Go."""
+    try:
+        found = read(data, diagnostics, if_empty=_IF_EMPTY)
+        diagnostics.found[:] = [one for one in diagnostics.found if not one[3].startswith(IN_QUOTES)]
+        if diagnostics.found:
+            raise diagnostics.error()
+        return found
+    except ConfigError:
+        if template := _TEMPLATE.search(data):
+            diagnostics.found.clear()
+            start = template.start()
+            mark = Mark(data.count(b"\n", 0, start) + 1, start - data.rfind(b"\n", 0, start))
+            hint = "give what it makes: the output of helm template, or of kubectl get"
+            diagnostics.fail(mark, f"it is a template, with {shown(template[0].decode())}", hint)
+        raise
 
 
 def _tabless(data: bytes) -> bytes:
