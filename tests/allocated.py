@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from devhost.allocation.allocator import Allocator, Granted
+from devhost.allocation.allocator import Allocator
+from devhost.allocation.resource_backend import Granted
 
 
 async def allocated(allocator: Allocator, tokens: Sequence[str]) -> Granted:

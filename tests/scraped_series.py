@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from devhost.telemetry.metrics import TABLE, Declaration, Metrics
+from devhost.telemetry.exposition import TABLE, Declaration
+from devhost.telemetry.metrics import Metrics
 
 
 def samples(metrics: Metrics) -> Iterator[Sample]:

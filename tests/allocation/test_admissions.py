@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from devhost.allocation.admissions import Admissions
+from devhost.allocation.leases import Admissions
 from devhost.allocation.timing import AllocationTiming
 from devhost.backend.model import Holder
 

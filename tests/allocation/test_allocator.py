@@ -16,9 +16,9 @@ import pytest
 from allocated import allocated
 from allocator_scene import NotingScanner, allocator_of
 
-from devhost.allocation.allocator import Granted, MissingPath, TooMany, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import TooMany, UnhealthyDevice, UnknownDevice
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.resource_backend import MAX_NODES
+from devhost.allocation.resource_backend import MAX_NODES, Granted, MissingPath
 from devhost.backend import (
     AllocateRequest,
     AllocationError,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.allocation.handed_out import EVERYWHERE, unclaimed
+from devhost.allocation.resource_backend import EVERYWHERE, unclaimed
 from devhost.allocation.unclaimed import UnclaimedNodes
 from devhost.backend import Device, DeviceNode, Edits, Mount, claim
 from devhost.backend.sysfs import prefix_of

@@ -13,12 +13,11 @@ import pytest
 from allocated import allocated
 from allocator_scene import NotingScanner
 
-from devhost.allocation.allocator import Allocator, MissingPath
+from devhost.allocation.allocator import MOST_DEVICES, MOST_KEPT, Allocator
 from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.injector import CdiInjection
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.lasting import DEVICES, MOST
-from devhost.allocation.resource_backend import ResourceBackend
+from devhost.allocation.resource_backend import MissingPath, ResourceBackend
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.claims import Reason
@@ -26,7 +25,7 @@ from devhost.planning.give import Give, GiveVariable, When
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, ResourceSettings
 
-NAMES = tuple(f"d{n}" for n in range(MOST + 1))
+NAMES = tuple(f"d{n}" for n in range(MOST_KEPT + 1))
 
 
 @dataclass(frozen=True)
@@ -235,17 +234,17 @@ async def test_tokens_for_all_devices_are_asked_for_each_time(node: Node) -> Non
 
 
 async def test_at_most_so_many_devices_are_in_an_answer_that_is_kept(node: Node) -> None:
-    for several, asked in ((DEVICES, 1), (DEVICES + 1, 2)):
+    for several, asked in ((MOST_DEVICES, 1), (MOST_DEVICES + 1, 2)):
         await node.start(*NAMES[:several])
         await node.start(*NAMES[:several])
         assert len(node.questions()) == asked
 
 
 async def test_at_most_so_many_answers_are_kept(node: Node) -> None:
-    for name in NAMES[:MOST]:
+    for name in NAMES[:MOST_KEPT]:
         await node.start(name)
     await node.start(NAMES[0])
-    assert len(node.questions()) == MOST, "all of them were kept"
-    await node.start(NAMES[MOST])
+    assert len(node.questions()) == MOST_KEPT, "all of them were kept"
+    await node.start(NAMES[MOST_KEPT])
     await node.start(NAMES[0])
-    assert node.questions() == [NAMES[MOST], NAMES[0]], "another one replaced them"
+    assert node.questions() == [NAMES[MOST_KEPT], NAMES[0]], "another one replaced them"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from devhost.allocation.reports import Report, together
+from devhost.runtime.reconciler import Report, together
 
 
 class Counted:

@@ -13,9 +13,10 @@ from allocator_scene import NotingScanner, allocator_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.allocator import MissingPath, UnhealthyDevice
+from devhost.allocation.allocator import UnhealthyDevice
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.listing import Listing
+from devhost.allocation.resource_backend import MissingPath
 from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest, AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.errors import BackendError

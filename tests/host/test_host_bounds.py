@@ -29,7 +29,7 @@ from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.kubelet.timing import KubeletTiming
 from devhost.runtime.http import HttpServer, Listen, page
-from devhost.runtime.pieces import PIECE
+from devhost.runtime.worker import PIECE
 from devhost.telemetry.document import complete, json_line
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Metrics

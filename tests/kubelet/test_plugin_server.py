@@ -18,8 +18,9 @@ from devhost_testing.api import api_pb2_grpc
 from devhost_testing.kubelet import KubeletSimulator
 from toy_resource import ToyResource
 
-from devhost.allocation.allocator import Allocated, Granted
+from devhost.allocation.allocator import Allocated
 from devhost.allocation.inventory import Entry, Snapshot
+from devhost.allocation.resource_backend import Granted
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, Edits, Health, unhealthy
 from devhost.kubelet.api import api_pb2 as pb

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from devhost.allocation.allocator import Allocated, Granted
+from devhost.allocation.allocator import Allocated
 from devhost.allocation.inventory import Entry, Snapshot
+from devhost.allocation.resource_backend import Granted
 from devhost.backend.model import HEALTHY, Edits
 
 

@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from scraped_series import move
 
 from devhost.backend import Usage
-from devhost.telemetry.metrics import TABLE, Metrics, Scraped
+from devhost.telemetry.exposition import TABLE
+from devhost.telemetry.metrics import Metrics, Scraped
 
 README = Path(__file__).resolve().parents[2] / "deploy" / "monitoring" / "README.md"
 

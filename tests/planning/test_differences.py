@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.planning.differences import differences
+from devhost.planning.plan import differences
 
 promise = settings(deadline=None, derandomize=True)
 

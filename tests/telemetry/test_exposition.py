@@ -14,16 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from devhost.telemetry.exposition import (
-    CONTENT_TYPE,
-    TURN,
-    Distribution,
-    Family,
-    Gathered,
-    Number,
-    process,
-    text,
-)
+from devhost.telemetry.exposition import CONTENT_TYPE, TURN, Gathered, process, text
+from devhost.telemetry.metrics import Distribution, Family, Number
 
 BUCKETS = (0.1, 1.0, 5.0)
 

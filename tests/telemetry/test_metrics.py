@@ -15,13 +15,12 @@ from scraped_series import move, samples, value
 from devhost.backend import Usage
 from devhost.discovery.provisioning import ProvisioningState
 from devhost.planning.plan import RefusalKind
-from devhost.telemetry.exposition import TURN
+from devhost.telemetry.exposition import TABLE, TURN
 from devhost.telemetry.metrics import (
     MOST_REASONS,
     MOST_VERDICTS,
     OTHER_AUTHORS,
     OTHER_REASONS,
-    TABLE,
     BackendFailure,
     CallFailure,
     Guess,

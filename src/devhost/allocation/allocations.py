@@ -52,16 +52,15 @@ from devhost.planning.claims import (
 from devhost.planning.plan import Found, Plan, RefusalKind, in_units
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
+from devhost.runtime.reconciler import Report
 
-from .admissions import Admissions
 from .claims import ClaimAllocations, DeviceHeld
 from .given import Given
-from .leases import Leases
+from .leases import Admissions, Leases
 from .listing import ClaimUse
 from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
 from .other_drivers import OtherDrivers
-from .reports import Report
 from .timing import NODE, AllocationTiming
 from .unclaimed import UnclaimedNodes
 

@@ -10,39 +10,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import AllocationError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, Device
+from devhost.backend.sysfs import node_number
 from devhost.discovery.runner import quoted
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
 from devhost.runtime.log import get
-from devhost.runtime.pieces import in_pieces
+from devhost.runtime.worker import in_pieces
 
 from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .given import owned
-from .injection import DirectInjection, Injection
+from .injection import DirectInjection, Injection, Rendered
 from .inventory import Entry, Given, Inventory, Member
-from .lasting import Answered, LastingAnswers
 from .preferred.across_resources import PreferredAllocation
-from .resource_backend import Granted, MissingPath, ResourceBackend, Terms, each_once
+from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once
 from .timing import NODE, AllocationTiming
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 
-__all__ = [
-    "Allocated",
-    "Allocator",
-    "Granted",
-    "MissingPath",
-    "Terms",
-    "TooMany",
-    "UnhealthyDevice",
-    "UnknownDevice",
-]
-
 log = get(__name__)
+
+MOST_KEPT = 256
+"""Most answers that are kept for one resource; then all of them are dropped."""
+
+MOST_DEVICES = 16
+"""Most devices of an answer that is kept."""
 
 
 class UnknownDevice(AllocationError):
@@ -90,6 +86,78 @@ class Allocated(NamedTuple):
     granted: Granted
     record: Callable[[], Coroutine[Any, Any, None]]
     """Counts the devices as the container's; to be called once. The tokens are reserved until then."""
+
+
+@frozen
+class Answered:
+    """A backend's answer for one container, as it is handed out; ``numbers`` are those of its nodes."""
+
+    answer: Answer
+    rendered: Rendered | None
+    documents: Mapping[str, Document]
+    numbers: Mapping[str, str]
+
+    @property
+    def lasts(self) -> bool:
+        """Whether all of it is known again once the numbers of its nodes are compared.
+
+        A path that is no device node may be on a file system that blocks, and an optional node may be in
+        place of another one.
+        """
+        granted, devices = self.answer.granted, self.answer.devices
+        return (
+            granted.edits.lasting
+            and (self.rendered is not None and self.rendered.lasting)
+            and not (granted.edits.mounts or granted.left_out or self.answer.left_out)
+            and len(devices) <= MOST_DEVICES
+            and all(node.required and self.numbers.get(node.path) for node in granted.edits.nodes)
+        )
+
+
+@frozen
+class _Kept:
+    answered: Answered
+    terms: Terms
+    serving: object
+    """The backend object that answered."""
+
+
+class LastingAnswers:
+    """The answers for one resource that last (:attr:`devhost.backend.Edits.lasting`).
+
+    An answer counts as long as the devices are the same objects as in the backend's last scan, and the terms,
+    the backend and the numbers of the nodes are the same.
+    """
+
+    def __init__(self, backend: ResourceBackend) -> None:
+        self._backend = backend
+        self._kept: dict[tuple[int, ...], _Kept] = {}
+
+    def find(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answered | None:
+        """The answer for the devices behind some tokens; ``None`` if the backend must be asked."""
+        kept = self._kept.get(_key(wanted)) if self._kept and len(wanted) <= MOST_DEVICES else None
+        if kept is None or kept.terms != terms or kept.serving is not self._backend.runner.serving:
+            return None
+        listed, prefix = self._backend.scanner.devices, self._backend.runner.prefix
+        if any(listed.get(one.id) is not one for one in kept.answered.answer.devices):
+            return None
+        numbers = kept.answered.numbers.items()
+        return (
+            kept.answered if all(node_number(prefix + path) == number for path, number in numbers) else None
+        )
+
+    def keep(self, wanted: Sequence[Sequence[Device]], terms: Terms, answered: Answered) -> None:
+        """Keeps an answer for the devices behind some tokens, if it lasts."""
+        described = self._backend.runner.abilities.device_info  # and by something that may have changed
+        if answered.lasts and not described and all(len(some) == 1 for some in wanted):
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[_key(wanted)] = _Kept(answered, terms, self._backend.runner.serving)
+
+
+def _key(wanted: Sequence[Sequence[Device]]) -> tuple[int, ...]:
+    """The identities of the devices; an answer keeps them alive."""
+    return tuple(id(device) for some in wanted for device in some)
 
 
 class Allocator:

@@ -26,10 +26,10 @@ from devhost.planning.claims import (
     pod_of,
 )
 from devhost.planning.settings import Serve
+from devhost.runtime.reconciler import Report
 
 from .given import Given, Node
 from .listing import ClaimUse
-from .reports import Report
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 NAMED = 20

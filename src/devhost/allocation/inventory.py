@@ -23,8 +23,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.discovery.health import Grounds, joint, named, worst
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
-from devhost.planning.differences import differences
-from devhost.planning.plan import LIST_LIMIT, Unit, listed_bytes
+from devhost.planning.plan import LIST_LIMIT, Unit, differences, listed_bytes
 from devhost.planning.tokens import is_former, number_of, stand_in, stood_for
 
 from .allocations import Allocations, Reservation, ResourceAllocations

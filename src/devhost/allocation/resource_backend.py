@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from os.path import realpath
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from devhost.backend import AllocateRequest, Consumed, NoOptions, templates
+from devhost.backend import AllocateRequest, Consumed, NoOptions, claim, templates
 from devhost.backend.errors import AllocationError, BackendError, absent_paths, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, DeviceNode, Edits, Mount
-from devhost.backend.sysfs import node_number
+from devhost.backend.sysfs import is_regular, node_number, read_lines
 from devhost.discovery.runner import MAX_NODES, BackendRunner, check_edits
 from devhost.discovery.scanner import Scanner
 from devhost.planning.amounts import NO_LIMIT, Limit
@@ -20,10 +21,17 @@ from devhost.planning.settings import ResourceSettings
 
 from .device_info import Document, flaw
 from .given import may_be_node
-from .handed_out import is_node, unclaimed
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
+
+EVERYWHERE = frozenset(
+    f"/dev/{name}" for name in ("console", "full", "null", "ptmx", "random", "tty", "urandom", "zero")
+)
+"""The nodes that every container has (OCI runtime specification, "Default Devices")."""
+
+_NO_NODES = ("/dev/hugepages/", "/dev/mqueue/", "/dev/pts/", "/dev/shm/")
+"""Directories in ``/dev`` whose files are no devices, in a recorded tree, where files represent nodes."""
 
 _ORDINARY = frozenset("rw")
 _NO_OPTIONS = NoOptions()
@@ -378,3 +386,62 @@ def _by_place(things: Iterable[Thing]) -> dict[str, list[Thing]]:
 def _paths(edits: Edits, *, required: bool) -> list[str]:
     nodes = [node.path for node in edits.nodes if node.required is required]
     return nodes + [mount.host_path for mount in edits.mounts if mount.required is required]
+
+
+def unclaimed(
+    edits: Edits, devices: Collection[Device], prefix: str, left_out: Collection[str] = ()
+) -> frozenset[str]:
+    """The claims of nodes that these devices neither claim nor are part of. May block.
+
+    Not counted are nodes that the backend declares as shared (:attr:`devhost.backend.DeviceNode.shared`),
+    those that every container has, and those in a directory that is mounted: they may change later.
+
+    For ``prefix`` see :func:`~devhost.backend.sysfs.prefix_of`. ``left_out`` are host paths of optional parts
+    that do not exist.
+    """
+    known = {one for device in devices for one in (*device.claims, *device.part_of)}
+    found = {text for text in _claims(edits, prefix, left_out, known) if text not in known}
+    if not found:
+        return frozenset()
+    nodes = (one.removeprefix("node:") for one in known if one.startswith("node:"))
+    numbers = {number for node in nodes if (number := node_number(realpath(prefix + node)))}
+    own = {text: node_number(realpath(prefix + text.removeprefix("node:"))) for text in found}
+    return frozenset(text for text in found if own[text] not in numbers)
+
+
+def _claims(edits: Edits, prefix: str, left_out: Collection[str], known: Collection[str]) -> Iterator[str]:
+    paths = [node.path for node in edits.nodes if not node.shared]
+    paths += [mount.host_path for mount in edits.mounts if is_node(prefix, mount.host_path)]
+    for path in paths:
+        # what is claimed by the name in the answer, as usual, needs no other name
+        if path in left_out or path in EVERYWHERE or f"node:{path}" in known:
+            continue
+        node = _canonical(prefix, path)
+        if node not in EVERYWHERE:
+            try:
+                yield claim.node(node)
+            except ValueError:
+                continue  # a path that nothing can claim
+
+
+def _canonical(prefix: str, path: str) -> str:
+    """The name that the kernel gives a node; else the path without links."""
+    real = realpath(prefix + path)
+    number = node_number(real)
+    if number:
+        kind = "char" if number[0] == "c" else "block"
+        for line in read_lines(f"{prefix}/sys/dev/{kind}/{number[1:]}/uevent"):
+            name = line.removeprefix("DEVNAME=")
+            if name != line and node_number(f"{prefix}/dev/{name}") == number:
+                return f"/dev/{name}"
+    inside = real.removeprefix(prefix)
+    return inside if real.startswith(f"{prefix}/") else path
+
+
+def is_node(prefix: str, path: str) -> bool:
+    """Whether the source of a mount is a device node, or a file that represents one. May block."""
+    real = realpath(prefix + path)
+    if node_number(real):
+        return True
+    represents = bool(prefix) and path.startswith("/dev/") and not path.startswith(_NO_NODES)
+    return represents and is_regular(real)

@@ -7,7 +7,7 @@ it, so a node counts although its device does not name it:
   backend decided that; a device that claims the node is not given to another pod meanwhile;
 * if a second backend hands out the same node, its devices claim the node.
 
-What counts as a node is in :mod:`.handed_out`. Pure.
+What counts as a node is in :mod:`.resource_backend`. Pure.
 """
 
 from __future__ import annotations

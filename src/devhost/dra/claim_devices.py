@@ -7,8 +7,7 @@ from dataclasses import replace
 from operator import is_
 
 from devhost.allocation.cdi.claim_files import ClaimRecord, device_name, set_name
-from devhost.allocation.cdi.rendering import Rendered, Seen, adds_up, rendered
-from devhost.allocation.cdi.spec import ContainerEdits, claim_kind
+from devhost.allocation.cdi.spec import ContainerEdits, Rendered, Seen, adds_up, claim_kind, rendered
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend, Terms
 from devhost.backend import Consumed

@@ -16,7 +16,6 @@ from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.kubelet_claims import KubeletClaims
-from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
@@ -30,7 +29,7 @@ from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
 from devhost.planning.sides import Listed, Sides
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import FailureLog, Reconciler, Retry
+from devhost.runtime.reconciler import FailureLog, Reconciler, Retry, together
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import ClaimCall, Metrics
 

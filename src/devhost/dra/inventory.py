@@ -15,8 +15,7 @@ from devhost.backend.model import Cause, Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
 from devhost.discovery.health import in_resource, joint, worst
-from devhost.discovery.scanner import BackendState, Scanner
-from devhost.discovery.verdicts import Verdict, Verdicts
+from devhost.discovery.scanner import BackendState, Scanner, Verdict, Verdicts
 from devhost.planning import naming
 from devhost.planning.claims import Key, Reason
 from devhost.planning.moves import Move, Moves

@@ -24,14 +24,13 @@ from devhost.allocation.cdi.claim_metadata import place_of
 from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.given import Node, owned
-from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK
+from devhost.runtime.reconciler import LOOP_CLOCK, together
 from devhost.runtime.text import few
 
 from .claim_devices import (

@@ -12,8 +12,17 @@ from collections.abc import Sequence
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
 from devhost.allocation.cdi.metadata_content import contents
-from devhost.allocation.cdi.rendering import Rendered, Seen, claims_of, is_own, outdated, recorded
-from devhost.allocation.cdi.spec import claim_kind, gone, withheld
+from devhost.allocation.cdi.spec import (
+    Rendered,
+    Seen,
+    claim_kind,
+    claims_of,
+    gone,
+    is_own,
+    outdated,
+    recorded,
+    withheld,
+)
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.errors import BackendError, DevhostError

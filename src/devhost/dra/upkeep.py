@@ -24,13 +24,13 @@ from devhost.allocation.cdi.spec import claim_kind
 from devhost.allocation.claims import ClaimAllocations
 from devhost.allocation.kubelet_claims import KubeletClaims
 from devhost.allocation.listing import ClaimUseDevice, Listing
-from devhost.allocation.reports import together
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
 from devhost.runtime.log import get
+from devhost.runtime.reconciler import together
 
 from .inventory import DraInventory
 from .kube import Unreachable

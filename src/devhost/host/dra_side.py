@@ -27,7 +27,7 @@ from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, Shared
 
-from .services import Services
+from .service import Services
 from .timing import Timing
 
 if TYPE_CHECKING:

@@ -53,8 +53,7 @@ from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
 from .reload import Configuration, LastReload, Reloader
 from .replanner import Replanner
-from .service import ServiceParts
-from .services import Services
+from .service import ServiceParts, Services
 from .shown.entries import EntryOutcomes
 from .shown.now import ConfigurationNow, KubeletNow, Now, ObserverNow, PodsNow, VerdictsNow, failing
 from .shown.orphans import Lost, lost, report

@@ -22,8 +22,7 @@ from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
 from .reload import Configuration
-from .service import ResourceService, ServiceParts, terms
-from .services import Services
+from .service import ResourceService, ServiceParts, Services, terms
 from .shown.now import NONE
 from .shown.publication import Publication
 

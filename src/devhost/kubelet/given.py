@@ -14,7 +14,6 @@ from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.given import Difference, Gift, Node, Token
 from devhost.allocation.given_record import GivenRecord, Recorded
-from devhost.allocation.reports import Report
 from devhost.backend.errors import AllocationError, BackendError, DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.backend.sysfs import node_number, prefix_of
@@ -23,7 +22,7 @@ from devhost.planning.claims import Key, holder_field
 from devhost.planning.plan import Found
 from devhost.planning.settings import Settings
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import FailureLog, Reconciler
+from devhost.runtime.reconciler import FailureLog, Reconciler, Report
 from devhost.runtime.worker import FileWorker
 
 from . import checkpoint

@@ -21,10 +21,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.allocation.allocator import Allocated, Allocator, MissingPath, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import Allocated, Allocator, UnhealthyDevice, UnknownDevice
 from devhost.allocation.claims import DeviceHeld
 from devhost.allocation.inventory import Entry, Snapshot
-from devhost.allocation.reports import together
+from devhost.allocation.resource_backend import MissingPath
 from devhost.backend.backoff import TokenBucket
 from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError
 from devhost.backend.incident import Recurring
@@ -32,6 +32,7 @@ from devhost.backend.model import Edits
 from devhost.planning.claims import holder_field
 from devhost.runtime import rpc
 from devhost.runtime.log import get, printable
+from devhost.runtime.reconciler import together
 from devhost.telemetry.metrics import CallFailure, Metrics
 
 from .api import HEALTHY, UNHEALTHY, VERSION

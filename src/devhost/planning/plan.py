@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
 from itertools import compress, takewhile
-from operator import is_not
-from typing import NamedTuple
+from operator import eq, is_not
+from typing import NamedTuple, TypeVar
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, AttributeValue, Device
@@ -17,6 +17,9 @@ from .amounts import most_claims
 from .claims import Reason
 from .settings import MAX_REPLICAS, Of, ResourceSettings, Serve, Settings, Share
 from .tokens import ALL, id_flaw, numbered
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 LIST_LIMIT = 4_000_000
 """Bytes a device list may have: the kubelet's gRPC client refuses more than 4 MiB (grpc-go default)."""
@@ -358,3 +361,18 @@ def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:
         if holds(override.where, attributes):
             return override.replicas
     return share.replicas
+
+
+def differences(before: Mapping[K, V], now: Mapping[K, V]) -> dict[K, V | None]:
+    """The values of ``now`` that are new or other objects, by key, and ``None`` for keys that are gone.
+
+    Usually the keys are the same and in the same order. Then Python executes nothing for each of them: ten
+    thousand take less than a millisecond.
+    """
+    if before is now:
+        return {}
+    if len(before) == len(now) and all(map(eq, before, now)):
+        return dict(compress(now.items(), map(is_not, now.values(), before.values())))
+    found: dict[K, V | None] = {key: value for key, value in now.items() if before.get(key) is not value}
+    found.update((key, None) for key in before if key not in now)
+    return found

@@ -20,7 +20,6 @@ from devhost.backend.where import Term, Text, Where, names_purpose, selected, sh
 
 from . import naming
 from .claims import ClaimIndex, Held, Key, binds_pod
-from .differences import differences
 from .plan import (
     LIST_LIMIT,
     Found,
@@ -31,6 +30,7 @@ from .plan import (
     Refusal,
     RefusalKind,
     common,
+    differences,
     listed_bytes,
     numa_nodes,
     replicas_of,

@@ -11,6 +11,10 @@ when the next one runs:
 
 Every other exception is a bug: :meth:`Reconciler.run` raises it, and runs the pass again when it is called
 again.
+
+A request may change many things, such as one for many claims. Each change would lead to work on everything
+that is held: a plan, or a look at what containers were given. So a :class:`Report` comes once, when the
+request is answered. Only reports wait: what is held counts at once.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal, Protocol
 
 from devhost.backend.backoff import Backoff, Pacer
@@ -245,3 +251,47 @@ class Reconciler:
                 if timer is not None:
                     timer.cancel()
         return False
+
+
+class _PendingReports:
+    """What is to be reported when a request has been answered."""
+
+    def __init__(self) -> None:
+        self.answered = False
+        self.reports: dict[Callable[[], None], None] = {}
+
+
+_CURRENT: ContextVar[_PendingReports | None] = ContextVar("request", default=None)
+"""The request for which a task runs. The tasks that it starts have the same one."""
+
+
+class Report:
+    """Calls back after a change, or once at the end of :func:`together`."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    def __call__(self) -> None:
+        request = _CURRENT.get()
+        if request is None or request.answered:  # a task may outlive its request
+            self._callback()
+        else:
+            request.reports[self._callback] = None
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Makes each :class:`Report` call back once at the end, for all tasks that are started meanwhile."""
+    outer = _CURRENT.get()
+    if outer is not None and not outer.answered:
+        yield
+        return
+    request = _PendingReports()
+    token = _CURRENT.set(request)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+        request.answered = True
+        for report in request.reports:
+            report()

@@ -1,4 +1,6 @@
-"""A worker: a thread on which blocking calls run one after another, each with a deadline.
+"""Work that must not block the event loop: on a thread with a deadline, or in pieces.
+
+A worker is a thread on which blocking calls run one after another, each with a deadline.
 
 A call that hangs in C cannot be stopped. Its thread is abandoned (it ends if the call ever returns) and a new
 one replaces it. The number of abandoned threads is limited: at :data:`MAX_ABANDONED` the worker runs no
@@ -6,13 +8,17 @@ further call until one of them returns.
 
 A thread without calls for :data:`IDLE` seconds ends, and the next call starts a new one. So a backend that is
 only called at the resync needs no thread in between.
+
+A container may request every token of a list, and ``check`` accepts lists of about 100 000 tokens. No single
+request may keep the loop busy for 100 ms: another resource's Allocate, or a probe, would wait as long. So
+what is done with each token is done in pieces (:func:`in_pieces`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -33,6 +39,9 @@ IDLE = 2.0
 
 FILE_DEADLINE = 4.0
 """Seconds that one file operation may take: the directory may be on a file system that hangs."""
+
+PIECE = 1024
+"""Items that are handled in one go: about 10 ms for what Allocate does with each token."""
 
 
 class NotCalled(BackendTimeout):
@@ -253,3 +262,14 @@ class _Runner:
         self.job: _Job | _Last | None = None
         self.given_up = False
         worker.start(worker.name, worker._run, self)
+
+
+async def in_pieces(items: Sequence[T], work: Callable[[Sequence[T]], object], size: int = PIECE) -> None:
+    """Calls ``work`` with slices of the items; other work gets its turn between two of them."""
+    if len(items) <= size:  # nothing is copied
+        work(items)
+        return
+    for start in range(0, len(items), size):
+        if start:
+            await asyncio.sleep(0)
+        work(items[start : start + size])

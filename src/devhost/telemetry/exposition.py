@@ -1,9 +1,9 @@
-"""Counters, gauges and histograms, and Prometheus' text format for them.
+"""The metrics of devhost: one table, and Prometheus' text format for it.
 
 prometheus-client would do the same, but importing it imports an HTTP server and OpenSSL: 7 MB of a budget of
 46 MB for the whole process (``docs/performance.md``). The format is version 0.0.4 of
 https://prometheus.io/docs/instrumenting/exposition_formats/. Names and labels are not checked: they are
-written in the code. Use the objects of this module in one thread.
+written in the code.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import asyncio
 import math
 import os
 import resource
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal, Protocol
+
+from devhost.backend.frozen import frozen
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The classic text format, which every Prometheus reads; these metrics need nothing newer."""
@@ -45,90 +45,354 @@ class Metric(Protocol):
         """The current samples: one line each, those of a histogram's series together."""
 
 
-class Number:
-    """One series of a counter or a gauge."""
-
-    __slots__ = ("_series", "value")
-
-    def __init__(self, name: str, labels: Mapping[str, str]) -> None:
-        self._series = _series(name, labels)
-        self.value = 0.0
-
-    def text(self) -> str:
-        """The line of its only sample."""
-        return _line(self._series, self.value)
+Owner = Literal["resource", "prepared", "backend", "labels", "observer", "driver"]
+"""What series belong to: its name is their first label, and they end with it. ``prepared`` is a resource for
+which the kubelet calls PreStartContainer, ``labels`` a backend whose node labels are enabled, ``driver`` the
+DRA driver."""
 
 
-class Distribution:
-    """One series of a histogram.
+_OWN_LABEL: Mapping[Owner, str] = {
+    "resource": "resource",
+    "prepared": "resource",
+    "backend": "backend",
+    "labels": "backend",
+    "observer": "observer",
+    "driver": "driver",
+}
 
-    Args:
-        bounds: the upper ends of the buckets, ascending; larger values count only in ``+Inf``.
+
+@frozen
+class Declaration:
+    """One metric.
+
+    Attributes:
+        name: without ``devhost_``.
+        owner: what its series belong to; ``None`` for the host itself.
+        more: the labels in addition to that of the owner.
+        buckets: the upper ends of a histogram's buckets.
+        scraped: whether its samples are made at each scrape instead of counted.
     """
 
-    __slots__ = ("_bounds", "_counts", "_series", "_sum")
+    kind: Kind
+    name: str
+    help: str
+    owner: Owner | None = None
+    more: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    scraped: bool = False
 
-    def __init__(self, bounds: Sequence[float], name: str, labels: Mapping[str, str]) -> None:
-        self._bounds = (*bounds, math.inf)
-        self._counts = [0] * len(self._bounds)
-        self._sum = 0.0
-        buckets = [_series(f"{name}_bucket", {**labels, "le": _number(bound)}) for bound in self._bounds]
-        self._series = (*buckets, _series(f"{name}_count", labels), _series(f"{name}_sum", labels))
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its labels."""
+        return (_OWN_LABEL[self.owner], *self.more) if self.owner else self.more
 
-    def observe(self, value: float) -> None:
-        """Counts ``value``: a bucket includes its upper end."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def text(self) -> str:
-        """The lines of the cumulative buckets, the number and the sum of the values."""
-        buckets = list(accumulate(self._counts))
-        return "".join(map(_line, self._series, (*buckets, buckets[-1], self._sum)))
-
-
-S = TypeVar("S", Number, Distribution)
+    @property
+    def starts(self) -> bool:
+        """Whether its series of an owner exists, at zero, as soon as the owner is added."""
+        return not (self.more or self.buckets or self.scraped)
 
 
-class Family(Generic[S]):
-    """A metric whose series are counted here: one for each set of label values.
+_CALL = (0.002, 0.005, 0.05, 0.5, 5.0)
+"""A normal call takes 1 ms to 5 ms; each more bucket is a series for each resource."""
+_PREPARE = (0.01, 0.1, 1.0, 10.0, 30.0)
+"""A check takes milliseconds, programming a card longer; the kubelet gives up after 30 s."""
+_EVENT = (0.005, 0.02, 0.2, 2.0, 20.0)
+"""A quiet and a busy node, lists that wait for their turn, and what there is an alert for."""
+_FINE = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+"""For what there are few of: backends and drivers."""
 
-    Args:
-        series: makes a series, at zero, from its name and labels.
-    """
-
-    def __init__(
-        self,
-        kind: Kind,
-        name: str,
-        meaning: str,
-        label_names: Sequence[str],
-        series: Callable[[str, Mapping[str, str]], S],
-    ) -> None:
-        self.kind = kind
-        self.name = name
-        self.meaning = meaning
-        self.label_names = label_names
-        self._make: Callable[[str, Mapping[str, str]], S] = series
-        self._series: dict[tuple[str, ...], S] = {}
-
-    def labels(self, *values: str) -> S:
-        """The series with these values, in the order of ``label_names``; it exists from now on."""
-        if values not in self._series:
-            self._series[values] = self._make(self.name, dict(zip(self.label_names, values, strict=True)))
-        return self._series[values]
-
-    def remove(self, *values: str) -> None:
-        """Ends the series with these values, if there is one."""
-        self._series.pop(values, None)
-
-    def end(self, first: str) -> None:
-        """Ends every series with this value of the first label."""
-        for values in [values for values in self._series if values[0] == first]:
-            del self._series[values]
-
-    def lines(self) -> Iterator[str]:
-        for series in list(self._series.values()):  # series may be added and removed between two lines
-            yield series.text()
+TABLE = (
+    Declaration(
+        "gauge",
+        "devices",
+        "Devices offered to the kubelet, each replica counted.",
+        "resource",
+        more=("backend", "health", "reason"),
+    ),
+    Declaration("counter", "allocations_total", "Allocate calls answered with devices.", "resource"),
+    Declaration(
+        "counter",
+        "allocation_failures_total",
+        "Allocate calls answered with an error.",
+        "resource",
+        more=("reason",),
+    ),
+    Declaration(
+        "histogram",
+        "allocate_seconds",
+        "Time to answer Allocate, failures included.",
+        "resource",
+        buckets=_CALL,
+    ),
+    Declaration(
+        "histogram",
+        "prepare_seconds",
+        "Time to answer PreStartContainer, failures included.",
+        "prepared",
+        buckets=_PREPARE,
+    ),
+    Declaration(
+        "counter",
+        "prepare_failures_total",
+        "PreStartContainer calls answered with an error.",
+        "prepared",
+        more=("reason",),
+    ),
+    Declaration("counter", "registrations_total", "Registrations accepted by the kubelet.", "resource"),
+    Declaration(
+        "counter", "registration_failures_total", "Registrations that failed or were refused.", "resource"
+    ),
+    Declaration("gauge", "streams", "Open ListAndWatch streams; normally 1.", "resource"),
+    Declaration("counter", "lists_total", "Device lists sent to the kubelet.", "resource"),
+    Declaration(
+        "histogram",
+        "event_to_list_seconds",
+        "Time from an event to the resulting device list.",
+        "resource",
+        buckets=_EVENT,
+    ),
+    Declaration(
+        "histogram", "discovery_seconds", "Time of one successful discovery.", "backend", buckets=_FINE
+    ),
+    Declaration(
+        "histogram",
+        "prefer_seconds",
+        "Time to answer GetPreferredAllocation, in all resources of the backend.",
+        "backend",
+        buckets=_FINE,
+    ),
+    Declaration(
+        "gauge", "backend_degraded", "1 while the backend fails and its last good list is used.", "backend"
+    ),
+    Declaration(
+        "counter",
+        "backend_failures_total",
+        "Calls of the backend that failed.",
+        "backend",
+        more=("kind",),
+    ),
+    Declaration(
+        "gauge",
+        "provisioning",
+        "1 for the state of the backend's hardware provisioning, 0 for the other states.",
+        "backend",
+        more=("state",),
+    ),
+    Declaration("gauge", "labels", "Node labels in the backend's file.", "labels"),
+    Declaration(
+        "counter",
+        "label_files_total",
+        "Times the backend's node label file was written or removed.",
+        "labels",
+    ),
+    Declaration(
+        "counter", "label_failures_total", "Failures to get the backend's labels or to write them.", "labels"
+    ),
+    Declaration(
+        "gauge",
+        "observer_paused",
+        "1 while the observer is paused because it failed or hung.",
+        "observer",
+    ),
+    Declaration(
+        "counter",
+        "observer_failures_total",
+        "Calls of the observer that failed.",
+        "observer",
+        more=("kind",),
+    ),
+    Declaration(
+        "counter",
+        "observer_dropped_total",
+        "Events dropped because the observer was too slow or paused.",
+        "observer",
+    ),
+    Declaration("gauge", "dra_slices", "ResourceSlices at the API server.", "driver"),
+    Declaration(
+        "gauge",
+        "dra_devices",
+        "Devices offered through DRA.",
+        "driver",
+        more=("resource", "health"),
+    ),
+    Declaration(
+        "gauge",
+        "dra_moving_devices",
+        "Devices that change between device plugin and DRA, by the resource that they leave.",
+        "driver",
+        more=("resource",),
+    ),
+    Declaration("counter", "dra_slice_writes_total", "ResourceSlices created, changed or deleted.", "driver"),
+    Declaration(
+        "gauge", "dra_dropped_fields", "Fields of slices that the API server does not keep.", "driver"
+    ),
+    Declaration(
+        "gauge",
+        "dra_synced_timestamp_seconds",
+        "When the ResourceSlices last agreed with the devices, in Unix time; 0 before.",
+        "driver",
+    ),
+    Declaration(
+        "counter",
+        "dra_prepares_total",
+        "ResourceClaims that the kubelet had prepared.",
+        "driver",
+        more=("result",),
+    ),
+    Declaration(
+        "counter",
+        "dra_unprepares_total",
+        "ResourceClaims that the kubelet had released.",
+        "driver",
+        more=("result",),
+    ),
+    Declaration(
+        "histogram",
+        "dra_prepare_seconds",
+        "Time to prepare the claims of one call, failures included.",
+        "driver",
+        buckets=_FINE,
+    ),
+    Declaration(
+        "histogram",
+        "dra_unprepare_seconds",
+        "Time to release the claims of one call, failures included.",
+        "driver",
+        buckets=_FINE,
+    ),
+    Declaration(
+        "gauge",
+        "dra_calls_in_flight",
+        "Calls of the kubelet that are not answered yet.",
+        "driver",
+        more=("call",),
+    ),
+    Declaration("gauge", "dra_prepared_claims", "ResourceClaims that are prepared.", "driver"),
+    Declaration("gauge", "dra_prepared_devices", "Devices of these claims.", "driver"),
+    Declaration(
+        "counter",
+        "dra_api_requests_total",
+        "Requests to the API server, by the HTTP code of the answer.",
+        "driver",
+        more=("method", "code"),
+    ),
+    Declaration(
+        "gauge",
+        "dra_watch_timestamp_seconds",
+        "When the API server last sent something over the watch of slices, in Unix time; 0 before.",
+        "driver",
+    ),
+    Declaration("gauge", "plan_refusals", "Devices that the current plan refuses.", more=("reason",)),
+    Declaration(
+        "counter",
+        "affinity_guesses_total",
+        "Pairs of requests assumed to belong to one container, by outcome.",
+        more=("result",),
+    ),
+    Declaration(
+        "counter",
+        "preferences_unproven_total",
+        "GetPreferredAllocation calls answered with a choice that is not proven best.",
+    ),
+    Declaration(
+        "counter", "log_lines_dropped_total", "Log lines that were dropped because nothing read them."
+    ),
+    Declaration("gauge", "config_generation", "Configurations that took effect since start."),
+    Declaration(
+        "gauge",
+        "config_last_reload_success",
+        "1 if the last configuration read took effect, 0 if it was refused.",
+    ),
+    Declaration(
+        "gauge", "config_last_reload_timestamp_seconds", "When a configuration was last read, in Unix time."
+    ),
+    Declaration(
+        "gauge",
+        "config_info",
+        "1 for the file in force; none if it is not a regular file, or if a copy is used.",
+        more=("sha256",),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "build_info",
+        "Always 1; the label names the version.",
+        more=("version",),
+    ),
+    Declaration("gauge", "problems", "Current problems.", more=("kind",), scraped=True),
+    Declaration(
+        "gauge",
+        "problem_info",
+        "1 for each current problem, at most 100.",
+        more=("kind", "subject", "reason"),
+        scraped=True,
+    ),
+    Declaration("gauge", "verdicts", "Verdicts in force.", more=("kind", "by", "reason"), scraped=True),
+    Declaration(
+        "gauge",
+        "verdicts_oldest_timestamp_seconds",
+        "When the oldest of them was written, in Unix time.",
+        more=("kind", "by", "reason"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "devices_left",
+        "Devices that left the list within the last hour, at most 20 of a resource.",
+        more=("resource", "reason"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "entry_devices",
+        "Devices that an entry of the configuration serves, in all its resources.",
+        more=("entry", "resource", "backend", "optional"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_capacity",
+        "What a device has of a capacity that claims share by amount, in ones (bytes).",
+        more=("resource", "device", "capacity"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_capacity_used",
+        "What claims use of it.",
+        more=("resource", "device", "capacity"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_held",
+        "1 for each device and container that holds it; the container's labels are empty if unknown.",
+        more=("resource", "device", "namespace", "pod", "container"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_use_ratio",
+        "The share of time, from 0 to 1, in which a device worked recently, as its driver measures it.",
+        more=("resource", "device"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_memory_used_bytes",
+        "Memory of a device that is in use.",
+        more=("resource", "device"),
+        scraped=True,
+    ),
+    Declaration(
+        "gauge",
+        "device_memory_bytes",
+        "Memory of a device.",
+        more=("resource", "device"),
+        scraped=True,
+    ),
+)
+"""Every metric, in the order of a scrape and of ``docs/metrics.md``."""
 
 
 class Gathered:
@@ -150,7 +414,7 @@ class Gathered:
 
     def lines(self) -> Iterator[str]:
         for values, value in self._samples:
-            yield _line(_series(self.name, dict(zip(self.label_names, values, strict=True))), value)
+            yield sample(series_name(self.name, dict(zip(self.label_names, values, strict=True))), value)
 
 
 class Process:
@@ -170,7 +434,7 @@ class Process:
 
     def lines(self) -> Iterator[str]:
         try:
-            yield _line(_series(self.name, {}), self._read())
+            yield sample(series_name(self.name, {}), self._read())
         except OSError:  # no /proc, or no file descriptor left to read it
             return
 
@@ -236,20 +500,20 @@ async def text(metrics: Iterable[Metric]) -> bytes:
     return "".join(parts).encode()
 
 
-def _series(name: str, labels: Mapping[str, str]) -> str:
+def series_name(name: str, labels: Mapping[str, str]) -> str:
     """A line up to its value."""
     pairs = ",".join([f'{label}="{_escaped(value)}"' for label, value in sorted(labels.items())])
     return f"{name}{{{pairs}}}" if pairs else name
 
 
-def _line(series: str, value: float) -> str:
-    return f"{series} {_number(value)}\n"
+def sample(series: str, value: float) -> str:
+    return f"{series} {number(value)}\n"
 
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """A number in the notation of Go's ``ParseFloat``; ``le`` must be exactly ``+Inf``."""
     return "+Inf" if value == math.inf else repr(float(value))

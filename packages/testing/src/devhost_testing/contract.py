@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast, get_args, get_type_hints
 
 from devhost.allocation.device_info import flaw
-from devhost.allocation.handed_out import unclaimed
+from devhost.allocation.resource_backend import unclaimed
 from devhost.backend import AllocateRequest, Backend, Conditions, Event, MissingDriver
 from devhost.backend.base import overrides
 from devhost.backend.errors import AllocationError, typed

@@ -21,8 +21,20 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.worker import FILE_DEADLINE
 
-from .rendering import Seen, claims_of, is_own, outdated, recorded
-from .spec import ContainerEdits, device_name, digest, document, dumps, is_set, withheld
+from .spec import (
+    ContainerEdits,
+    Seen,
+    claims_of,
+    device_name,
+    digest,
+    document,
+    dumps,
+    is_own,
+    is_set,
+    outdated,
+    recorded,
+    withheld,
+)
 
 log = get(__name__)
 

@@ -37,8 +37,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 
 from . import spec
 from .files import SpecFiles
-from .rendering import Seen, adds_up, claims_of, is_own, outdated, recorded, rendered
-from .spec import ContainerEdits
+from .spec import ContainerEdits, Seen, adds_up, claims_of, is_own, outdated, recorded, rendered
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
