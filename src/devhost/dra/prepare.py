@@ -523,7 +523,7 @@ async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
 
 
 def _log_prepared(ref: ClaimHolder, record: ClaimRecord) -> None:
-    devices = few([f"{one.pool}/{one.device}" for one in record.devices])
+    devices = few(list(dict.fromkeys(f"{one.pool}/{one.device}" for one in record.devices)))
     log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
 
 
