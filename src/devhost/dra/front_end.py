@@ -123,7 +123,15 @@ class DraFrontEnd:
         self._replan = replan
         self._changed = changed
         self._api = KubeApi(access, answered=self._answered)
-        self.inventory = DraInventory(driver, options.node, sides, files, claims, leads)
+        self.inventory = DraInventory(
+            driver,
+            options.node,
+            sides,
+            files,
+            claims,
+            leads,
+            lambda resource, device: self.publisher.accepted(resource, device),
+        )
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
             self._api,

@@ -42,6 +42,7 @@ from .claim_devices import (
     check_limits,
     check_variables,
     choose,
+    described,
     groups,
     is_recorded,
     record_of,
@@ -369,7 +370,7 @@ class Preparer:
         texts: Mapping[str, bytes] = {}
         if metadata:
             record = replace(record, metadata=metadata)
-            texts = contents(record, [one.found.attributes for one in chosen], {})
+            texts = contents(record, described(chosen, renderings), {})
         async with self._writes.turn():
             await self._files.write(record, edits, texts)
         seen = tuple(seen for _, one in renderings for seen in one.seen)

@@ -42,6 +42,7 @@ log = get(__name__)
 
 NO_DEVICES: Mapping[Key, str] = MappingProxyType({})
 
+
 class DraSide:
     """Starts the front end of a DRA driver when the configuration needs it.
 

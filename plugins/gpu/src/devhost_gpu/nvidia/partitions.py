@@ -167,8 +167,8 @@ class Record:
 class _Own:
     """An instance that devhost created, if ``made``, or may have created before it was interrupted.
 
-    ``since`` is when that was, in seconds of the monotonic clock. ``uuid`` is that of its MIG device; empty if
-    it is not known.
+    ``since`` is when that was, in seconds of the monotonic clock. ``uuid`` is that of its MIG device; empty
+    if it is not known.
     """
 
     since: float

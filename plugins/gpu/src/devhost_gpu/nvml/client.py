@@ -239,9 +239,7 @@ class NvmlClient:
         wanted = {**asdict(placement), "resume": resume, "uuid": uuid}
         return reports.Made(**self._change("create", address, wanted, patience))
 
-    def destroy(
-        self, address: str, placement: reports.Placement, patience: float, *, uuid: str = ""
-    ) -> bool:
+    def destroy(self, address: str, placement: reports.Placement, patience: float, *, uuid: str = "") -> bool:
         """Destroys the GPU instance at exactly a placement, and its compute instances; blocks.
 
         With ``uuid``, only an instance that has a MIG device with this UUID, or none. Returns whether there
