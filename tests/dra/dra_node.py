@@ -158,11 +158,13 @@ class Cluster:
         """
         reserved = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}] if pod else []
         used = consumed or {f"{DRIVER}/slots": "1"}
-        sharing = {"shareID": share, "consumedCapacity": used} if share else {}
-        results = [
-            {"request": "req", "driver": driver, "pool": pool, "device": device, **sharing}
-            for (pool, device), driver in zip(devices, drivers or [DRIVER] * len(devices), strict=True)
+        each = zip(devices, drivers or [DRIVER] * len(devices), strict=True)
+        results: list[dict[str, Any]] = [
+            {"request": "req", "driver": driver, "pool": pool, "device": device}
+            for (pool, device), driver in each
         ]
+        for number, one in enumerate(results if share else ()):
+            one |= {"shareID": f"{share}-{number}" if number else share, "consumedCapacity": used}
         allocated = {"results": results, **({"config": [*config]} if config else {})}
         made = self.server.put(
             claims_of("default"),

@@ -8,20 +8,21 @@ import stat
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import kubevirt_reader
 import pytest
 from claim_scene import DRIVER, POOL, RESOURCE, Scene, boot, claim_files, result, uid
 from devhost_testing import runtime
+from dra_node import Cards, DraNode
 from test_refresher import Node
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice
-from devhost.backend import Device, claim
+from devhost.backend import Attribute, Device, claim
 from devhost.backend.model import ClaimHolder
 from devhost.dra.aliases import Aliased
-from devhost.dra.slices import Offered, Pool
+from devhost.dra.slices import Accepted, Offered, Pool
 
 HOUR = 3600.0
 
@@ -322,6 +323,50 @@ async def test_a_file_follows_the_names_of_its_device(node: Node) -> None:
     assert await node.refresh()
     ((device,),) = [one["devices"] for one in content(node.scene, ref, "gpu")["requests"]]
     assert device["attributes"]["type"] == {"string": "gpu"}
+
+
+async def test_a_file_follows_what_the_api_server_accepts(node: Node) -> None:
+    found = node.scene.resources.offered["a"]
+    named = replace(found, aliased=Aliased((("ports", ("x",)), ("type", "gpu"))))
+    for accepted, ports in (
+        (Accepted(lists=False), {"string": "x"}),
+        (Accepted(), {"strings": ["x"]}),
+        (Accepted(frozenset({"ports"})), None),
+    ):
+        node.scene.resources.offered["a"] = replace(named, accepted=accepted)
+        ref = await prepared(node)
+        assert await node.refresh()
+        ((device,),) = [one["devices"] for one in content(node.scene, ref, "gpu")["requests"]]
+        assert device["attributes"]["type"] == {"string": "gpu"}
+        assert device["attributes"].get("ports") == ports
+
+
+class Ported(Cards):
+    """Cards with ports."""
+
+    attributes: ClassVar = {"ports": Attribute(list, "ports", ("p0",)), "model": Attribute(str, "model", "x")}
+
+    def discover(self) -> list[Device]:
+        return [Device("c0", {"ports": ("p0",), "model": "x"})]
+
+
+async def test_a_file_has_lists_and_names_only_as_the_api_server_takes_them(place: Path) -> None:
+    made = DraNode(place, kind=Ported)
+    names = "{attributes: {port: ports}, lists: true}"
+    entry = f"{{name: {RESOURCE}, backend: cards, serve: dra, dra: {names}}}"
+    made.node.configure(f"dra: {{driver: {DRIVER}, metadata: true}}\nresources: [{entry}]\n")
+    async with made:
+        made.server.drop_fields("strings")
+        made.server.refuse_attribute("model")
+        async with made.node.served():
+            await made.synced()
+            claim = made.allocate("one", made.name_of("c0"))
+            assert not (await made.prepare(claim))[claim.uid].error
+            (file,) = (made.options.plugins_dir / DRIVER / "dra-device-metadata").iterdir()
+            newest, _ = kubevirt_reader.objects(file.read_text())
+            ((device,),) = [one["devices"] for one in newest["requests"]]
+            assert device["attributes"]["port"] == {"string": "p0"}
+            assert device["attributes"] == made.slices()[0]["devices"][0]["attributes"]
 
 
 async def test_a_restart_changes_no_file(node: Node) -> None:

@@ -35,6 +35,7 @@ class Cards(Backend):
     attributes = {
         "model": Attribute(str, "model", "x100"),
         "memory": Attribute(int, "memory in MiB", 1024, unit="Mi"),
+        "ports": Attribute(list, "ports", ("p0",)),
     }
 
     def discover(self):
@@ -43,7 +44,7 @@ class Cards(Backend):
             places = {"claims": frozenset({f"node:/dev/{name}"})}
             if is_part:
                 places["part_of"] = frozenset({f"node:/dev/{whole}"})
-            yield Device(name, {"model": "x100", "memory": 1024}, **places)
+            yield Device(name, {"model": "x100", "memory": 1024, "ports": ("p0",)}, **places)
 
     def allocate(self, request):
         return Edits(env={"CARDS": ",".join(one.id for one in request.devices)})
@@ -232,6 +233,23 @@ async def test_shared_counters_and_what_is_left_of_them_are_shown_by_every_comma
         assert in_use in await page(address)
         classes = await machine.shows(bool, "dra", "classes", "--config", str(machine.config))
         assert "# its devices may exclude each other: shared counters" in classes
+
+
+async def test_explain_shows_attributes_as_the_api_server_has_them(place: Path) -> None:
+    machine = Machine(place)
+    machine.serve("dra", "{attributes: {port: ports}, lists: true}")
+    server = machine.cluster.server
+    server.drop_fields("strings")
+    server.refuse_attribute("model")
+    async with machine.running():
+        await machine.shows(lambda text: f"Healthy {DRIVER}-" in text, "status")
+        (found,) = json.loads(await machine.shows(bool, "explain", "c0", "--output", "json"))
+        published = found["published"][0]["attributes"]
+        (device, _) = machine.cluster.slices()[0]["devices"]
+        assert published == {
+            name: str(next(iter(value.values()))) for name, value in device["attributes"].items()
+        }
+        assert published["port"] == "p0"
 
 
 async def test_what_claims_use_of_a_device_is_shown_by_every_command(place: Path) -> None:

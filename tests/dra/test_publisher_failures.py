@@ -386,6 +386,7 @@ async def test_without_lists_a_list_with_one_member_is_published_as_this_member(
     ((device,),) = [one["spec"]["devices"] for one in node.slices()]
     assert device["attributes"]["one"] == {"string": "a"} and "two" not in device["attributes"]
     assert node.publisher.status.dropped == ("strings",)
+    assert not node.publisher.accepted(RESOURCE, "d000").lists
     ((_, left),) = node.publisher.status.left_out
     assert left.reason == "it has 2 values, and this API server does not support lists"
     writes = len(node.server.writes)
@@ -400,6 +401,7 @@ async def test_without_lists_a_list_with_one_member_is_published_as_this_member(
     assert device["attributes"]["one"] == {"strings": ["a"]}
     assert device["attributes"]["two"] == {"strings": ["a", "b"]}
     assert node.publisher.status.dropped == () and not node.publisher.status.left_out
+    assert node.publisher.accepted(RESOURCE, "d000").lists
 
 
 @pytest.mark.parametrize("most", [1, 1000])

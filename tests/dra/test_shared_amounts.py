@@ -277,6 +277,16 @@ async def test_a_node_publishes_limits_and_reports_what_claims_use(node: DraNode
     assert capacity_of(node) == {"total": "8Gi", "used": "3Gi", "free": "5Gi"}
 
 
+async def test_a_claim_with_two_parts_of_a_device_shows_it_once(node: DraNode) -> None:
+    name = node.name_of("c0")
+    claim = node.allocate("two", name, name, share="s", consumed={"memory": "2Gi"})
+    assert not (await node.prepare(claim))[claim.uid].error
+    report = node.report()
+    assert [one["device"] for one in report["claims"][0]["devices"]] == ["c0"]
+    assert [one["claim"] for one in report["pools"][0]["devices"][0]["claims"]] == ["two"]
+    assert capacity_of(node)["used"] == "4Gi"
+
+
 async def test_metrics_have_a_bounded_number_of_devices_of_a_resource(node: DraNode) -> None:
     (node.node.root / "more").write_text(str(MOST_SHARED))
     node.node.look("sized")

@@ -180,6 +180,30 @@ async def test_hardware_is_changed_once_it_is_known_what_the_one_before_gave(mac
             assert "device:cards/c0" in json.loads(held.read_text())
 
 
+async def test_a_driver_that_cannot_be_served_delays_nothing_of_the_others(machine: Machine) -> None:
+    two = BACKEND.replace("[Cards]", "[Keeper, Boards]").replace(
+        "@hookimpl", f'{KEEPER}\nclass Boards(Cards):\n    name = "boards"\n\n@hookimpl'
+    )
+    (machine.place / "backends" / "cards.py").write_text(two)
+    file = machine.place / "devhost.yaml"
+    other = "{name: example.com/board, backend: boards, serve: dra, dra: {driver: other.example.com}}"
+    file.write_text(file.read_text().replace("serve: dra}]", f"serve: dra}}, {other}]"))
+    machine.options.plugins_dir.mkdir()
+    (machine.options.plugins_dir / "other.example.com").write_text("not a directory")
+    async with DraKubelet(machine.options.plugins_registry) as kubelet, machine.devhost() as old:
+        await kubelet.registered(DRIVER)
+        await kubelet.until(lambda: machine.published() == {"example.com/card": {"c0", "c1"}})
+        await kubelet.prepare(DRIVER, machine.claim("one"))
+        async with machine.devhost():
+            await kubelet.until(lambda: machine.logged("waiting for the turn"))
+            held = machine.place / "held.json"
+            held.unlink(missing_ok=True)
+            old.terminate()
+            assert await asyncio.wait_for(old.wait(), 60) == 0
+            await kubelet.until(held.exists)
+            assert "device:cards/c0" in json.loads(held.read_text())
+
+
 async def test_sockets_that_a_killed_process_left_are_removed(machine: Machine) -> None:
     async with DraKubelet(machine.options.plugins_registry) as kubelet:
         async with machine.devhost() as old:

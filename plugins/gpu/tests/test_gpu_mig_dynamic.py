@@ -394,6 +394,49 @@ def test_an_instance_that_others_destroyed_is_forgotten(node: Node) -> None:
     assert node.desk.look()[theirs].withheld is None
 
 
+def replaced(node: Node) -> str:
+    """Replaces the only instance by one of another program in the same place; its UUID."""
+    node.machine.nvml.made.unlink()
+    return node.machine.nvml.partition(node.machine.uuids[A], "1g.10gb", 0, gi=9)
+
+
+def test_what_others_created_in_the_same_place_while_devhost_was_down_is_theirs(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    node.crash()
+    theirs = replaced(node)
+    node.held = set()
+    node.start()
+    node.settle()
+    assert node.instances() == [(0, 1)]
+    assert node.desk.look()[theirs].withheld is None
+
+
+def test_a_claim_whose_instance_others_replaced_has_lost_it(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    theirs = replaced(node)
+    node.desk.until(lambda: not node.device("1g.10gb", 0).health)
+    assert "no longer exists" in str(node.device("1g.10gb", 0).health.reason)
+    with pytest.raises(AllocationError, match="which devhost did not create"):
+        node.prepare("1g.10gb", 0)
+    node.held = set()
+    node.settle()
+    assert node.instances() == [(0, 1)]
+    assert node.desk.look()[theirs].withheld is None
+
+
+def test_a_record_without_uuids_is_that_of_an_earlier_version(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    node.crash()
+    file = node.machine.root / FILE.lstrip("/")
+    document = json.loads(file.read_bytes())
+    del document["uuids"]
+    file.write_text(json.dumps(document))
+    node.held = set()
+    node.start()
+    node.settle()
+    assert node.instances() == []
+
+
 def test_the_instance_of_a_claim_is_not_offered_when_its_record_was_lost(node: Node) -> None:
     node.prepare("1g.10gb", 0)
     node.crash()

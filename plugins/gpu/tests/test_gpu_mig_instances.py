@@ -117,6 +117,22 @@ def test_a_creation_that_was_interrupted_is_resumed(
     assert [one.placement for one in read(nvml).instances] == [wanted]
 
 
+def test_an_instance_that_others_replaced_is_neither_completed_nor_destroyed(
+    nvidia: NvidiaMachine, client: Client
+) -> None:
+    nvidia.divisible(A)
+    nvml = client()
+    wanted = place(read(nvml), "3g.40gb", 4)
+    made = nvml.create(A, wanted, PATIENCE)
+    assert [one.uuids for one in read(nvml).instances] == [(made.uuid,)]
+    nvidia.nvml.made.unlink()
+    theirs = nvidia.nvml.partition(nvidia.uuids[A], "3g.40gb", 4, gi=9)
+    with pytest.raises(BackendError, match="there is one already"):
+        nvml.create(A, wanted, PATIENCE, resume=True, uuid=made.uuid)
+    assert not nvml.destroy(A, wanted, PATIENCE, uuid=made.uuid)
+    assert [one.uuids for one in read(nvml).instances] == [(theirs,)]
+
+
 @pytest.mark.parametrize("crash", ["before", "after"])
 @pytest.mark.parametrize("call", ["nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy"])
 def test_a_destruction_that_was_interrupted_is_resumed(

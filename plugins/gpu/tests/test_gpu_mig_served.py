@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from devhost_gpu.environment import Environment, Timings
@@ -29,8 +31,16 @@ class MigNode(DraNode):
 
     def configure(self, mig: str) -> None:  # type: ignore[override]
         self.node.configure(
-            f"dra: {{driver: devhost.example.com}}\nresources: [{ENTRY}]\nbackends: {{gpu: {{mig: {mig}}}}}"
+            "dra: {driver: devhost.example.com, metadata: true, status: true}\n"
+            f"resources: [{ENTRY}]\nbackends: {{gpu: {{mig: {mig}}}}}"
         )
+
+    def metadata(self) -> dict[str, Any]:
+        """The attributes in the only metadata file."""
+        (file,) = (self.options.plugins_dir / "devhost.example.com" / "dra-device-metadata").iterdir()
+        content = json.loads(file.read_text().splitlines()[0])
+        ((device,),) = [one["devices"] for one in content["requests"]]
+        return dict(device["attributes"])
 
     def id(self, label: str) -> str:
         return f"{self.machine.uuids[A].lower()}-{label}"
@@ -65,6 +75,37 @@ async def test_a_claim_has_its_instance_from_prepare_to_unprepare(node: MigNode)
         await node.node.until(lambda: not node.made())
         assert not (await node.prepare(other))[other.uid].error
         assert node.made() == [(5, 1)]
+
+
+async def test_metadata_has_the_uuid_of_an_instance_that_slices_do_not_have(node: MigNode) -> None:
+    async with node.node.served():
+        await node.node.until(lambda: node.published().get("example.com/mig"))
+        claim = node.allocate("training", node.name_of(node.id("3g40gb-4")), pod="p")
+        assert not (await node.prepare(claim))[claim.uid].error
+        (mig,) = [one for one in node.machine.nvml.instances() if one["word"] == "mig"]
+        assert node.metadata()["uuid"] == {"string": mig["uuid"]}
+        assert not any(
+            "uuid" in one["attributes"] for spec in node.slices() for one in spec.get("devices", ())
+        )
+        path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{claim.name}"
+
+        def states() -> list[str]:
+            (stored,) = node.server.stored(path)
+            devices = stored["status"].get("devices", ())
+            return [one["conditions"][0]["status"] for one in devices]
+
+        await node.node.until(lambda: states() == ["True"])
+        before = node.metadata()
+    async with node.node.served():
+        await node.node.until(lambda: node.published().get("example.com/mig"))
+        await node.node.until(lambda: node.node.host.dra.report())
+        node.node.look()
+        await node.settled()
+        assert node.metadata() == before
+        node.machine.nvml.made.unlink()  # as a reset of the GPU does
+        node.node.look()
+        await node.node.until(lambda: states() == ["False"])
+        assert node.metadata()["uuid"] == {"string": mig["uuid"]}
 
 
 async def test_an_instance_outlives_a_restart_as_long_as_its_claim(node: MigNode) -> None:

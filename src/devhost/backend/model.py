@@ -178,6 +178,9 @@ class Edits:
     ``lasting`` is whether the next container gets the same with the same devices and options: the core may
     then answer without a call, while the nodes have the same numbers. Not with ``mounts``, and not if
     ``allocate`` changes anything on the host.
+
+    ``attributes`` are those that devices have only once a container gets them, by the devices' ids, such as
+    the UUID of an instance that ``allocate`` creates. They are in the metadata of claims, not in slices.
     """
 
     nodes: tuple[DeviceNode, ...] = ()
@@ -186,9 +189,10 @@ class Edits:
     annotations: Mapping[str, str] = NOTHING
     cdi_devices: tuple[str, ...] = ()
     lasting: bool = field(default=False, compare=False)
+    attributes: Mapping[str, Mapping[str, AttributeValue]] = NOTHING
 
     def __post_init__(self) -> None:
-        freeze(self, ("env", "annotations"), ("nodes", "mounts", "cdi_devices"))
+        freeze(self, ("env", "annotations", "attributes"), ("nodes", "mounts", "cdi_devices"))
 
     @staticmethod
     def merge(parts: Iterable[Edits]) -> Edits:
@@ -203,6 +207,7 @@ class Edits:
         env: dict[str, str] = {}
         annotations: dict[str, str] = {}
         cdi: dict[str, None] = {}
+        attributes: dict[str, Mapping[str, AttributeValue]] = {}
         lasting = True
         for part in parts:
             lasting = lasting and part.lasting
@@ -218,8 +223,10 @@ class Edits:
             for key, value in part.annotations.items():
                 annotations.setdefault(key, value)
             cdi.update(dict.fromkeys(part.cdi_devices))
-        found = tuple(nodes.values()), tuple(mounts.values()), env, annotations, tuple(cdi)
-        return Edits(*found, lasting)
+            for name, found in part.attributes.items():
+                attributes[name] = {**found, **attributes.get(name, NOTHING)}
+        things = tuple(nodes.values()), tuple(mounts.values())
+        return Edits(*things, env, annotations, tuple(cdi), lasting, attributes)
 
 
 def _once(found: dict[tuple[str, str], Thing], place: tuple[str, str], thing: Thing) -> Thing:

@@ -346,7 +346,9 @@ def _attributes(seen: View, one: Published, backend: str, device: Device) -> Map
         [
             Offered(other.device, HEALTHY, other.replicas, extra, counters=counts, amounts=amounts)
             for other in made
-        ]
+        ],
+        dropped=one.dropped,
+        rejected=[(unit.id, name) for name in one.left_out],
     )
     slot = pool.slot(unit.id)
     if slot is None:

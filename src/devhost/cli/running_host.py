@@ -25,6 +25,7 @@ from devhost.telemetry.document import (
     MemberStatus,
     MovingStatus,
     StatusDocument,
+    driver_of,
     held_by,
     holder_status,
 )
@@ -45,7 +46,8 @@ class Published(NamedTuple):
     """A device that a running devhost offers through DRA: its names at the API server, and its claims.
 
     ``slice`` is empty until the device is published. ``claims`` are as text, ``holders`` as in the status.
-    ``in_use`` is what claims use of a device that they share by amount, as text.
+    ``in_use`` is what claims use of a device that they share by amount, as text. ``dropped`` are the fields
+    that the API server drops, ``left_out`` the attributes that are not in the slice.
     """
 
     resource: str
@@ -56,6 +58,8 @@ class Published(NamedTuple):
     claims: tuple[str, ...]
     holders: tuple[HolderStatus, ...]
     in_use: str = ""
+    dropped: tuple[str, ...] = ()
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +234,7 @@ def answer(document: StatusDocument) -> Running:
         users = {(one.namespace, one.name): _users(one) for one in dra.claims}
         for pool in dra.pools:
             name, backend = pool.resource, pool.backend
+            left_out = [one for one in dra.left_out if one.resource == name and one.attribute]
             for each in pool.devices:
                 claims = tuple(_claim(one, users) for one in each.claims)
                 found = Published(
@@ -241,6 +246,8 @@ def answer(document: StatusDocument) -> Running:
                     claims=claims,
                     holders=tuple(each.claims),
                     in_use=capacity(each) or counters(each, pool),
+                    dropped=tuple(driver_of(dra, pool).dropped_fields),
+                    left_out=frozenset(one.attribute for one in left_out if one.device in ("", each.device)),
                 )
                 for identity in each.members or [each.device]:
                     verdicts[name, backend, identity] = ReportedHealth(_health(each))

@@ -271,7 +271,7 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
     claims: list[_Row] = [
         (
             f"{claim.namespace}/{claim.name}",
-            few([one.device for one in claim.devices]),
+            few(list(dict.fromkeys(one.device for one in claim.devices))),
             few(list(dict.fromkeys(f"{one.namespace}/{one.pod}" for one in claim.containers))),
         )
         for claim in dra.claims

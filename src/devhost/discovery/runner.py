@@ -444,11 +444,23 @@ def _mistyped(edits: Any) -> str:
             isinstance(text, str) for pair in value.items() for text in pair
         ):
             return f"{name} that is not a mapping of str to str"
+    if not isinstance(edits.attributes, Mapping) or not all(
+        isinstance(name, str) and _are_attributes(value) for name, value in edits.attributes.items()
+    ):
+        return "attributes that are not a mapping of ids to attributes"
     texts = [text for node in edits.nodes for text in (node.path, node.container_path, node.permissions)]
     texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
     if not all(isinstance(text, str) for text in texts):
         return "a path or permissions that are not a str"
     return ""
+
+
+def _are_attributes(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str)
+        and (isinstance(one, str | int) or (isinstance(one, tuple) and all(isinstance(x, str) for x in one)))
+        for name, one in value.items()
+    )
 
 
 def quoted(text: str) -> str:

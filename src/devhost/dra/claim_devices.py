@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
+from typing import Any
 
 from devhost.allocation.cdi.claim_files import ClaimRecord, device_name, set_name
 from devhost.allocation.cdi.spec import ContainerEdits, Rendered, Seen, adds_up, claim_kind, rendered
@@ -13,7 +14,7 @@ from devhost.allocation.resource_backend import ResourceBackend, Terms
 from devhost.backend import Consumed
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
-from devhost.backend.model import ClaimHolder, Device, sound_reason
+from devhost.backend.model import NOTHING, AttributeValue, ClaimHolder, Device, sound_reason
 from devhost.planning.amounts import NONE, CapacityUse, flaw
 from devhost.planning.claims import Key
 from devhost.planning.quantities import thousandths
@@ -212,11 +213,11 @@ class Basis:
     seen: tuple[Seen, ...]
 
     def is_of(self, now: Sequence[DraDevice | None]) -> bool:
-        """Whether the devices are still the same, and have the same backends and names in slices."""
+        """Whether the devices are still the same, and have the same backends and attributes in slices."""
         return all(
             _same(one.devices if one else (), new.devices if new else ())
             and (one and one.backend.runner) is (new and new.backend.runner)
-            and (one and one.aliased) == (new and new.aliased)
+            and (one and (one.aliased, one.accepted)) == (new and (new.aliased, new.accepted))
             for one, new in zip(self.devices, now, strict=True)
         )
 
@@ -275,12 +276,13 @@ class Rendering:
 
     Either ``single`` has the edits and further CDI names for each device or unit, by its id; or, if together
     they give more than each by itself, ``whole`` has them all. ``unclaimed`` are the claims of nodes that the
-    devices do not claim.
+    devices do not claim, ``attributes`` those that devices have only now, by id.
     """
 
     single: Mapping[str, tuple[Rendered, tuple[str, ...]]]
     whole: tuple[Rendered, tuple[str, ...]] | None = None
     unclaimed: frozenset[str] = frozenset()
+    attributes: Mapping[str, Mapping[str, AttributeValue]] = NOTHING
 
     @property
     def seen(self) -> list[Seen]:
@@ -341,8 +343,9 @@ def _render(
     if not answer.devices:
         return answer.lacking
     whole = rendered(answer.granted, root), answer.granted.edits.cdi_devices
+    about = answer.unclaimed, answer.granted.edits.attributes
     if len(wanted) == 1:
-        return Rendering(dict.fromkeys(wanted, whole), unclaimed=answer.unclaimed)
+        return Rendering(dict.fromkeys(wanted, whole), None, *about)
     single = {}
     try:
         for name, devices in wanted.items():
@@ -351,10 +354,10 @@ def _render(
             granted = backend.ask(devices, replace(terms, shares=shares))
             single[name] = rendered(granted, root), granted.edits.cdi_devices
     except BackendError:  # the backend gives these devices together only
-        return Rendering({}, whole, answer.unclaimed)
+        return Rendering({}, whole, *about)
     same = adds_up([one.edits for one, _ in single.values()], whole[0].edits)
     same = same and {name for _, names in single.values() for name in names} == set(whole[1])
-    return Rendering(single, None, answer.unclaimed) if same else Rendering({}, whole, answer.unclaimed)
+    return Rendering(single, None, *about) if same else Rendering({}, whole, *about)
 
 
 def record_of(
@@ -403,6 +406,18 @@ def record_of(
             _add(own_names, more, there)
     devices = [replace(one.claimed, cdi_ids=tuple(names[position])) for position, one in enumerate(chosen)]
     return ClaimRecord(claim, driver, tuple(devices)), edits
+
+
+def described(
+    chosen: Sequence[Chosen], renderings: Sequence[tuple[RequestedDevices, Rendering]]
+) -> list[Mapping[str, Mapping[str, Any]]]:
+    """The attributes of each device of a claim, for its metadata."""
+    given = {
+        (group.backend.runner.name, name): values
+        for group, rendering in renderings
+        for name, values in rendering.attributes.items()
+    }
+    return [one.found.attributes(given.get(one.found.key)) for one in chosen]
 
 
 def check_variables(renderings: Sequence[tuple[RequestedDevices, Rendering]]) -> None:

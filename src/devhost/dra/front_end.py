@@ -122,7 +122,15 @@ class DraFrontEnd:
         self._replan = replan
         self._changed = changed
         self._api = KubeApi(access, answered=self._answered)
-        self.inventory = DraInventory(driver, options.node, sides, files, claims, leads)
+        self.inventory = DraInventory(
+            driver,
+            options.node,
+            sides,
+            files,
+            claims,
+            leads,
+            lambda resource, device: self.publisher.accepted(resource, device),
+        )
         record = SliceRecord(options.record(driver))
         self.publisher = Publisher(
             self._api,
@@ -165,6 +173,8 @@ class DraFrontEnd:
         metrics.begin("driver", driver)
         self._server = self._new_server()
         self._serving = False
+        self._reading = asyncio.Lock()
+        """Held while the files of another process are read."""
         self._taken = asyncio.Event()
         """Set while the sockets are this process's, and what another one did before is known."""
         self._lost = asyncio.Event()
@@ -221,11 +231,6 @@ class DraFrontEnd:
     def registered(self) -> bool:
         """Whether the kubelet uses the driver."""
         return self._serving and self._server.registration.registered is True
-
-    @property
-    def taken(self) -> bool:
-        """Whether it knows what another process has prepared and released before."""
-        return self._taken.is_set()
 
     @property
     def refusal(self) -> str:
@@ -365,6 +370,18 @@ class DraFrontEnd:
         if self._held is not self._pods.listing:
             self._hold()
 
+    async def take_over(self) -> None:
+        """Takes what the devhost before has prepared and released, once that one has ended.
+
+        Also if the sockets cannot be made: then no claim is prepared meanwhile.
+
+        Raises:
+            EnvironmentFailure: the files of the claims cannot be read.
+        """
+        async with self._reading:
+            if not self._taken.is_set():
+                await self._read_again()
+
     async def _read_again(self) -> None:
         """Takes what another process has prepared and released while the sockets were its own."""
         before = set(self.files.records)
@@ -408,7 +425,8 @@ class DraFrontEnd:
             await self._alone()
         if self.failure or self._alone is not None:
             try:
-                await self._read_again()
+                async with self._reading:
+                    await self._read_again()
             except EnvironmentFailure as error:
                 self._serving = False
                 await self._server.stop()

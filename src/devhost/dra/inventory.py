@@ -11,7 +11,7 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.frozen import frozen
-from devhost.backend.model import Cause, Device, Health, sound_reason, unhealthy
+from devhost.backend.model import AttributeValue, Cause, Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
 from devhost.discovery.health import in_resource, joint, worst
@@ -34,7 +34,7 @@ from devhost.planning.taints import is_tainted
 from .aliases import NOTHING, Aliased, Aliases, aliased
 from .health import DeviceHealth
 from .publisher import Offers
-from .slices import Offered, Pool, attributes_of
+from .slices import EVERYTHING, Accepted, Offered, Pool, attributes_of
 
 GONE = "the device is gone"
 
@@ -64,6 +64,7 @@ class DraDevice:
     driver: str = ""
     aliased: Aliased = NOTHING
     members: tuple[Device, ...] = ()
+    accepted: Accepted = EVERYTHING
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -79,12 +80,15 @@ class DraDevice:
         """Its health where these uses of it count, see :func:`~devhost.discovery.health.in_resource`."""
         return worst(*(in_resource(one, self.health, uses) for one in self.devices))
 
-    @property
-    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
-        """Its attributes as a slice can have them."""
-        backend, driver, aliased = self.key[0], self.driver, self.aliased
+    def attributes(self, more: Mapping[str, AttributeValue] | None = None) -> Mapping[str, Mapping[str, Any]]:
+        """Its attributes as its slice has them, and ``more`` of its backend."""
+        device, names = self.device, self.aliased
+        if more:
+            device = replace(device, attributes={**device.attributes, **more})
+            names = aliased(self.entry.dra, self.resource, device, self.backend.scanner.devices)
         shares = len(self.entry.share.amounts) or self.replicas > 1
-        return attributes_of(self.device, self.resource, backend, driver, aliased, shares).values
+        about = self.resource, self.key[0], self.driver, names, shares, self.accepted
+        return attributes_of(device, *about).values
 
     @property
     def shown(self) -> Health:
@@ -111,6 +115,7 @@ class DraInventory:
     """Follows what the plan offers through one driver.
 
     ``leads`` is whether it also has the devices that leave the device plugin: of all drivers, one has them.
+    ``accepted`` is what slices may have of the attributes of a device, by its resource and id.
     """
 
     def __init__(
@@ -121,7 +126,9 @@ class DraInventory:
         files: ClaimFiles,
         claims: ClaimAllocations,
         leads: Callable[[], bool] = lambda: True,
+        accepted: Callable[[str, str], Accepted] = lambda resource, device: EVERYTHING,
     ) -> None:
+        self._accepted = accepted
         self._moves = Moves(time.monotonic, time.time)
         self._driver = driver
         self._node = node
@@ -468,9 +475,8 @@ class DraInventory:
             device, replicas, key = devices[unit.id], unit.replicas, (entry.backend, unit.id)
             names, members = named.get(unit.id, NOTHING), unit.devices if unit.whole else ()
             health = _health_of(unit, verdict)
-            one = DraDevice(
-                key, device, health, name, entry, backend, replicas, None, self._driver, names, members
-            )
+            about = key, device, health, name, entry, backend, replicas, None, self._driver, names, members
+            one = DraDevice(*about, self._accepted(name, unit.id))
             keys = one.keys
             if replicas == 1 and (reason := self._other_nodes(name, keys)):
                 one = replace(one, health=worst(health, unhealthy(reason.text)))
@@ -553,6 +559,7 @@ class DraInventory:
             driver=self._driver,
             aliased=aliased(entry.dra, resource, device, scanner.devices),
             members=unit.devices if unit.whole else (),
+            accepted=self._accepted(resource, unit.id),
         )
 
     def _pool(self, resource: str, backend: str) -> Pool:

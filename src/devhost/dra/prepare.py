@@ -41,6 +41,7 @@ from .claim_devices import (
     check_limits,
     check_variables,
     choose,
+    described,
     groups,
     is_recorded,
     record_of,
@@ -368,7 +369,7 @@ class Preparer:
         texts: Mapping[str, bytes] = {}
         if metadata:
             record = replace(record, metadata=metadata)
-            texts = contents(record, [one.found.attributes for one in chosen], {})
+            texts = contents(record, described(chosen, renderings), {})
         async with self._writes.turn():
             await self._files.write(record, edits, texts)
         seen = tuple(seen for _, one in renderings for seen in one.seen)
@@ -522,7 +523,7 @@ async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
 
 
 def _log_prepared(ref: ClaimHolder, record: ClaimRecord) -> None:
-    devices = few([f"{one.pool}/{one.device}" for one in record.devices])
+    devices = few(list(dict.fromkeys(f"{one.pool}/{one.device}" for one in record.devices)))
     log.info("prepared a claim", claim=str(ref), uid=ref.uid, devices=devices)
 
 

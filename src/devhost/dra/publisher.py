@@ -41,7 +41,17 @@ from .answers import LONGEST_WISH, Json, shortened
 from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
 from .mover import node_of
 from .record import SliceRecord
-from .slices import LISTS, REFUSED, DesiredSlice, LeftOut, Offered, Pool, hash_of, may_be_ours
+from .slices import (
+    LISTS,
+    REFUSED,
+    Accepted,
+    DesiredSlice,
+    LeftOut,
+    Offered,
+    Pool,
+    hash_of,
+    may_be_ours,
+)
 
 if TYPE_CHECKING:
     from devhost.planning.counters import CounterSet
@@ -159,6 +169,8 @@ class _ResourceState:
     """The highest generation that was ever written or seen."""
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The members of each unit, by the id that slices have."""
+    lacks: frozenset[object] = frozenset()
+    """What the API server has dropped and refused when slices were last confirmed."""
 
     def plan(self, offered: Sequence[Offered], dropped: Iterable[str]) -> None:
         """Computes the slices."""
@@ -190,7 +202,8 @@ class Publisher:
     Args:
         record: the devices that slices may hold.
         sides: learns before and after devices are in slices. It must know the record already.
-        replan: called when devices have left their slices, so that they may move.
+        replan: called when devices have left their slices, so that they may move, and when other attributes
+            can be in slices.
         changed: called when :attr:`status` has changed.
     """
 
@@ -365,6 +378,12 @@ class Publisher:
         """The name of the slice in which the API server has confirmed a device; empty if none."""
         state = self._states.get(resource)
         return "" if state is None else state.confirmed.get(device_id, "")
+
+    def accepted(self, resource: str, device_id: str) -> Accepted:
+        """What slices may have of the attributes of a device, as far as that is known."""
+        state = self._states.get(resource)
+        found = state.pool.accepted(device_id) if state else None
+        return found or Accepted(lists=LISTS not in self._dropped)
 
     def counter_sets(self, resource: str) -> Sequence[CounterSet]:
         """The shared counters of a resource, as its slices have them."""
@@ -850,6 +869,10 @@ class Publisher:
         }
         keys = state.keys()
         self._confirm_gone([key for key, of in self._maybe.items() if of == resource and key not in keys])
+        lacks = frozenset[object]((*state.rejected, *self._dropped))
+        if lacks != state.lacks:
+            state.lacks = lacks
+            self._replan()  # the metadata of claims has what slices have
         await self._write_record()
 
     def _confirm_gone(self, keys: Sequence[Key]) -> None:

@@ -8,7 +8,8 @@ device is gone, or whose nodes may be another device's by now, gives nothing but
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
 from devhost.allocation.cdi.metadata_content import contents
@@ -31,7 +32,7 @@ from devhost.discovery.scanner import Scanner
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import Retry
 
-from .claim_devices import Basis, Chosen, Rendering, RequestedDevices, chosen_again, rendering
+from .claim_devices import Basis, Chosen, Rendering, RequestedDevices, chosen_again, described, rendering
 from .inventory import DraDevice, DraInventory
 from .kube import Unreachable
 from .prepare import Preparer
@@ -124,8 +125,7 @@ class Refresher:
                 await claim.render(chosen, unknown, self._timing.allocate)
                 metadata = self._files.metadata(uid)
                 if record.metadata:
-                    attributes = [one.attributes if one else None for one in now]
-                    metadata = contents(record, attributes, metadata)
+                    metadata = contents(record, claim.attributes(metadata), metadata)
                 changed = await self._files.rewrite(record, claim.edits, metadata)
                 self._preparer.bases.pop(uid, None)
                 if not claim.doubtful:
@@ -178,6 +178,8 @@ class _Claim:
         """Whether some of it was not rendered, so that it is to be looked at after each scan."""
         self.failure = ""
         """Why some of it may be outdated."""
+        self._described: dict[int, Mapping[str, Any]] = {}
+        """The attributes of devices that were rendered, by their position."""
         self._record = record
         self._scanners = scanners
         self._now = now
@@ -204,13 +206,28 @@ class _Claim:
                 await self._doubt(devices, scanner, unknown or f"{resource} is not configured")
             else:
                 members = [taken for position in positions if (taken := chosen[position]) is not None]
+                group = RequestedDevices(tuple(members))
                 try:
-                    found = await rendering(RequestedDevices(tuple(members)), deadline)
+                    found = await rendering(group, deadline)
                 except BackendError as error:
                     self.failure = error.message
                     await self._doubt(devices, scanner, error.message)
                 else:
                     self._take(devices, members, found)
+                    self._described |= zip(positions, described(members, [(group, found)]), strict=True)
+
+    def attributes(self, before: Collection[str]) -> list[Mapping[str, Any] | None]:
+        """The attributes of each device for its metadata; ``None`` to keep what there is.
+
+        Args:
+            before: the requests that have metadata.
+        """
+        return [
+            None
+            if one is None
+            else self._described.get(n, None if claimed.base in before else one.attributes())
+            for n, (one, claimed) in enumerate(zip(self._now, self._record.devices, strict=True))
+        ]
 
     def _names(self, devices: Sequence[ClaimedDevice]) -> tuple[list[str], list[str]]:
         """The names in the file: the one of each device, and those of what several give together."""

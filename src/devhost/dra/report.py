@@ -237,12 +237,13 @@ def amounts(front_end: DraFrontEnd) -> Iterator[Shared]:
 
 def _claim(front_end: DraFrontEnd, uid: str, driver: str) -> DraClaimStatus:
     record = front_end.files.records[uid]
+    devices = (ClaimedDeviceStatus(one.request, one.pool, one.device, *one.key) for one in record.devices)
     return DraClaimStatus(
         namespace=record.claim.namespace,
         name=record.claim.name,
         uid=uid,
         file=str(front_end.files.path(uid)),
-        devices=[ClaimedDeviceStatus(one.request, one.pool, one.device, *one.key) for one in record.devices],
+        devices=list(dict.fromkeys(devices)),  # a claim may have several parts of a device
         containers=held_by(front_end.claims.users(record.claim)),
         driver=driver,
     )

@@ -154,14 +154,24 @@ class LeftOut:
 
 
 @frozen
+class Accepted:
+    """What the API server takes of a device's attributes: none of ``rejected``, and lists if ``lists``."""
+
+    rejected: frozenset[str] = frozenset()
+    lists: bool = True
+
+
+EVERYTHING = Accepted()
+
+
+@frozen
 class _Terms:
     """Everything but the device that its description depends on."""
 
     taints: bool
     sharing: bool
-    rejected: frozenset[str]
-    capacity: bool = True
-    lists: bool = True
+    capacity: bool
+    accepted: Accepted
 
 
 @frozen
@@ -323,14 +333,18 @@ class Pool:
         """Where the latest :meth:`slices` have a device."""
         return self._slots.get(device_id)
 
+    def accepted(self, device_id: str) -> Accepted | None:
+        """What the latest :meth:`slices` may have of a device's attributes; ``None`` for an unknown one."""
+        known = self._described.get(device_id)
+        return known.terms.accepted if known else None
+
     def _describe(
         self, offers: Sequence[Offered], dropped: Collection[str], rejected: Collection[tuple[str, str]]
     ) -> dict[str, _Described]:
         """The devices in the terms of JSON, by id; those that are unchanged are kept."""
         sharing = not any(name.startswith(_SHARING) for name in dropped)
-        usual = _Terms(
-            "taints" not in dropped, sharing, frozenset(), "capacity" not in dropped, LISTS not in dropped
-        )
+        accepted = Accepted(lists=LISTS not in dropped)
+        usual = _Terms("taints" not in dropped, sharing, "capacity" not in dropped, accepted)
         refused: dict[str, set[str]] = {}
         for identity, attribute in rejected:
             refused.setdefault(identity, set()).add(attribute)
@@ -341,7 +355,7 @@ class Pool:
                 continue
             terms = usual
             if identity in refused:
-                terms = replace(usual, rejected=frozenset(refused[identity]))
+                terms = replace(usual, accepted=replace(accepted, rejected=frozenset(refused[identity])))
             known = self._described.get(identity)
             if known is None or known.offer != offer or known.terms != terms:
                 known = self._description(offer, terms)
@@ -364,8 +378,7 @@ class Pool:
             self.driver,
             aliased,
             len(offer.amounts) or offer.replicas > 1,
-            terms.rejected,
-            lists=terms.lists,
+            terms.accepted,
         )
         body: dict[str, Any] = {"name": name, "attributes": attributes.values}
         if shared:
@@ -433,9 +446,8 @@ class Attributes:
 
     identity: str
     limit: int
-    rejected: frozenset[str]
+    accepted: Accepted
     own_domain: str
-    lists: bool = True
     values: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: list[LeftOut] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
@@ -473,9 +485,9 @@ class Attributes:
                 self.leave(key, "devhost publishes its own attribute with this name")
         elif not isinstance(value, tuple):
             self.add(key, value)
-        elif not self.lists and len(value) == 1:
+        elif not self.accepted.lists and len(value) == 1:
             self.add(key, value[0])
-        elif not self.lists:
+        elif not self.accepted.lists:
             self.leave(key, f"it has {len(value)} values, and this API server does not support lists")
         else:
             flaw = next(filter(None, map(_flaw, value)), "")
@@ -485,7 +497,7 @@ class Attributes:
                 self.members += len(value)
 
     def _put(self, key: str, value: Mapping[str, Any], flaw: str, name: str = "") -> bool:
-        if key in self.rejected:
+        if key in self.accepted.rejected:
             flaw = REFUSED
         elif not flaw and len(self.values) >= self.limit:
             flaw = f"the device has more than the {MAX_ENTRIES} attributes that a slice allows"
@@ -506,16 +518,14 @@ def attributes_of(
     driver: str,
     aliased: Aliased = NOTHING,
     shares: int = 0,
-    rejected: frozenset[str] = frozenset(),
-    *,
-    lists: bool = True,
+    accepted: Accepted = EVERYTHING,
 ) -> Attributes:
-    """The attributes of a device of a resource, without those that the API server rejected.
+    """The attributes of a device of a resource, as far as the API server accepts them.
 
     There are fewer if it has capacities: those that claims share, or else those of its entry.
     """
     limit = MAX_ENTRIES - (shares or len(aliased.capacity))
-    attributes = Attributes(device.id, limit, rejected, f"{driver}/", lists)
+    attributes = Attributes(device.id, limit, accepted, f"{driver}/")
     attributes.add("resource", resource_attribute(resource))
     attributes.add("backend", backend)
     attributes.add("id", device.id)
@@ -572,7 +582,8 @@ def _function(device: Device, path: Sequence[str]) -> str:
 
 def _withheld(offer: Offered, terms: _Terms) -> str:
     """Why a device is left out; empty if it is not."""
-    if "" in terms.rejected or (offer.shared and not terms.rejected.isdisjoint(offer.shares())):
+    rejected = terms.accepted.rejected
+    if "" in rejected or (offer.shared and not rejected.isdisjoint(offer.shares())):
         return REFUSED
     if reason := offer.aliased.foreign or flaw(offer.amounts, offer.device.attributes):
         return reason

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
 from devhost.discovery.scanner import Scanner
 from devhost.kubelet.podresources_poller import PodResourcesPoller
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 log = get(__name__)
 
 NO_DEVICES: Mapping[Key, str] = MappingProxyType({})
-
-POLL = 0.05
-"""Seconds between two looks at whether front ends are ready."""
 
 
 class DraSide:
@@ -109,10 +107,17 @@ class DraSide:
             self._files.of(record.driver)
             self._allocations.claims.prepared(record.claim, record.devices, record.driver)
 
-    async def taken(self) -> None:
-        """Waits until every front end knows what the devhost before has prepared and released."""
-        while not all(one.taken for one in self.front_ends.values()):  # noqa: ASYNC110 - they may end
-            await asyncio.sleep(POLL)
+    async def take_over(self) -> None:
+        """Takes what the devhost before has prepared and released, once that one has ended."""
+        backoff = Backoff(1.0, 30.0)
+        for front_end in list(self.front_ends.values()):
+            while True:
+                try:
+                    await front_end.take_over()
+                    break
+                except EnvironmentFailure as error:
+                    log.warning("the files of claims cannot be read", reason=str(error))
+                    await asyncio.sleep(backoff.delay())
 
     def start(self, settings: Settings) -> None:
         """Begins with what an earlier run left. Call it before the first plan."""

@@ -593,7 +593,7 @@ class Host:
     async def _keep_given(self) -> None:
         if self._alone is not None:
             await self.given.read()
-            await self.dra.taken()
+            await self.dra.take_over()
             self._knows_gifts = True
             self.backends.released()
         await self.given.run()

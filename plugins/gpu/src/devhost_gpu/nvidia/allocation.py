@@ -43,12 +43,15 @@ def edits(cards: Sequence[Card], request: ContainerRequest) -> Edits:
     Raises:
         AllocationError: something that a strategy needs is unknown for a card.
     """
-    own = [card.facts for card in cards if isinstance(card.facts, NvidiaFacts)]
+    known = {card.id: card.facts for card in cards if isinstance(card.facts, NvidiaFacts)}
+    own = list(known.values())
+    created = {name: {"uuid": one.uuid} for name, one in known.items() if one.placement is not None}
     ordered = in_order(cards)
     return Edits.merge(
         [
             strategy_edits(own, request.options, request.sysfs.exists),
             limit_edits(request, ordered),
+            Edits(attributes=created),
         ]
     )
 

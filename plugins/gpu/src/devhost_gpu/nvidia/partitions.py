@@ -5,15 +5,16 @@ memory slices, so devices that overlap exclude each other. An instance is create
 device, and destroyed once no claim holds it.
 
 A file in ``/run`` records what devhost created, and is written before: a crash at any moment leaves no
-instance that devhost does not know as its own. An instance that is not in the record is never changed. A
-reboot removes the file and the instances; the file of another boot is ignored.
+instance that devhost does not know as its own. An instance that is not in the record is never changed, nor
+one whose UUID differs from the recorded one: another program has replaced it. A reboot removes the file and
+the instances; the file of another boot is ignored.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -99,7 +100,10 @@ class GpuPlacement(NamedTuple):
 
 
 class Record:
-    """The file with the places of instances that devhost created, or was about to create."""
+    """The file with the instances that devhost created, or was about to create.
+
+    It has their places, and the UUIDs of those that are known to exist.
+    """
 
     def __init__(self, root: Path) -> None:
         self._prefix = prefix_of(root)
@@ -110,16 +114,21 @@ class Record:
         """Identifies what the file contains."""
         return fingerprint(self._path)
 
-    def read(self) -> frozenset[GpuPlacement]:
-        """The places; none if the file is broken, of another version or boot, or others can write it."""
+    def read(self) -> Mapping[GpuPlacement, str]:
+        """The places with the UUIDs of MIG devices; an empty one is not known.
+
+        There are none if the file is broken, of another version or boot, or others can write it.
+        """
         try:
             document = json.loads(content(self._path, LIMIT))
             if document["version"] != VERSION or document["boot"] != self._boot():
-                return frozenset()
-            return frozenset(
+                return {}
+            uuids = dict(document.get("uuids", {}))
+            places = (
                 GpuPlacement(str(gpu), int(profile), int(start), int(size), str(name))
                 for gpu, profile, start, size, name in document["made"]
             )
+            return {place: str(uuids.get(place.device, "")) for place in places}
         except (
             OSError,
             EnvironmentFailure,
@@ -129,15 +138,16 @@ class Record:
             TypeError,
             ValueError,
         ):
-            return frozenset()
+            return {}
 
-    def write(self, made: Iterable[GpuPlacement]) -> None:
+    def write(self, made: Mapping[GpuPlacement, str]) -> None:
         """Replaces the record; removes the file if it is empty.
 
         Raises:
             BackendError: the file cannot be written.
         """
-        document = {"version": VERSION, "boot": self._boot(), "made": sorted(made)}
+        uuids = {place.device: uuid for place, uuid in sorted(made.items()) if uuid}
+        document = {"version": VERSION, "boot": self._boot(), "made": sorted(made), "uuids": uuids}
         try:
             if not document["made"]:
                 self._path.unlink(missing_ok=True)
@@ -157,11 +167,20 @@ class Record:
 class _Own:
     """An instance that devhost created, if ``made``, or may have created before it was interrupted.
 
-    ``since`` is when that was, in seconds of the monotonic clock.
+    ``since`` is when that was, in seconds of the monotonic clock. ``uuid`` is that of its MIG device; empty
+    if it is not known.
     """
 
     since: float
     made: Made | None = None
+    uuid: str = ""
+
+    def is_at(self, instance: GpuInstance, seen: float) -> bool:
+        """Whether it is the instance that was seen at its place, not before this time; else it is gone.
+
+        One without MIG devices may be incomplete, because devhost was interrupted.
+        """
+        return seen <= self.since or not (self.uuid and instance.uuids) or self.uuid in instance.uuids
 
 
 @frozen
@@ -212,7 +231,9 @@ class Partitions:
         """The one that is being destroyed because no claim holds it."""
         # Replaced whole, never changed: scans read them on another thread.
         self._recorded = self._record.identity
-        self._own: Mapping[GpuPlacement, _Own] = dict.fromkeys(self._record.read(), _Own(-1.0))
+        self._own: Mapping[GpuPlacement, _Own] = {
+            place: _Own(-1.0, uuid=uuid) for place, uuid in self._record.read().items()
+        }
         self._stuck: Mapping[GpuPlacement, _Stuck] = {}
         self._lost: frozenset[GpuPlacement] = frozenset()
         """Those that claims have, and whose instances have disappeared."""
@@ -253,8 +274,11 @@ class Partitions:
             gpu, since = gpus[address], reply.since - float(answer.get("age", 0.0))
             found = reports.partitions(answer)
             places = {GpuPlacement.of(gpu, one.placement): one for one in found.instances}
-            own = before.keys() | self._own.keys()  # one may have been created or destroyed meanwhile
-            foreign = {place: one for place, one in places.items() if place not in own}
+            foreign = {
+                place: one
+                for place, one in places.items()  # one may have been created or destroyed meanwhile
+                if not any(place in own and own[place].is_at(one, since) for own in (before, self._own))
+            }
             known[address] = _Listed(gpu, since, found, foreign)
             problems.pop(address, None)
         self._listed, self._problems = known, problems
@@ -350,7 +374,8 @@ class Partitions:
         capabilities: Capabilities,
     ) -> NvidiaFacts:
         facts = NvidiaFacts("", state.uuid, state.adapter.address, "", state.minor, placement=place.at)
-        gi = present_at.get(place) if place in self._own else None
+        listed = self._listed[state.adapter.address]
+        gi = present_at.get(place) if place in self._own and place not in listed.foreign else None
         for one in state.gpu.instances if state.gpu else ():
             if one.gi == gi:
                 return _made(facts, state, Made(one.gi, one.ci, one.uuid, one.index), capabilities)
@@ -373,8 +398,9 @@ class Partitions:
                 or (
                     (seen := listed.get(place.gpu)) is not None
                     and own.since < seen.since
-                    and all(
-                        GpuPlacement.of(place.gpu, one.placement) != place for one in seen.found.instances
+                    and not any(
+                        GpuPlacement.of(place.gpu, one.placement) == place and own.is_at(one, seen.since)
+                        for one in seen.found.instances
                     )
                 )
             }
@@ -436,16 +462,26 @@ class Partitions:
         for other in listed.foreign if listed else ():
             if other.overlaps(place):
                 raise BackendError(_taken(other))
-        is_known = place in self._own
+        known = self._own.get(place)
         self._keep({**self._own, place: _Own(self._clock())})
         try:
-            made = self._client.create(address, place.at, until - self._clock(), resume=is_known)
+            made = self._client.create(
+                address,
+                place.at,
+                until - self._clock(),
+                resume=known is not None,
+                uuid=known.uuid if known else "",
+            )
         except ErrorReply as error:
             if error.code == reports.OCCUPIED:
                 self._keep({one: own for one, own in self._own.items() if one != place})
             raise
-        self._own = {**self._own, place: _Own(self._clock(), made)}
+        self._own = {**self._own, place: _Own(self._clock(), made, made.uuid)}
         self._lost -= {place}
+        try:
+            self._keep(self._own)
+        except BackendError as error:  # the place is recorded, which is enough to destroy the instance
+            self._context.log.warning("%s", error.message)
         return made
 
     # What claims no longer need
@@ -510,7 +546,8 @@ class Partitions:
         Raises:
             BackendError: it cannot be destroyed, or the record cannot be written.
         """
-        destroyed = self._client.destroy(address, place.at, until - self._clock())
+        uuid = self._own[place].uuid if place in self._own else ""
+        destroyed = self._client.destroy(address, place.at, until - self._clock(), uuid=uuid)
         self._stuck = {one: stuck for one, stuck in self._stuck.items() if one != place}
         self._keep({one: own for one, own in self._own.items() if one != place})
         if destroyed:
@@ -518,15 +555,20 @@ class Partitions:
 
     def _keep(self, own: Mapping[GpuPlacement, _Own]) -> None:
         """Records which instances are devhost's, and then knows it."""
-        self._record.write(own)
+        self._record.write({place: one.uuid for place, one in own.items()})
         self._recorded = self._record.identity
         self._own = own
 
     def _follow_record(self) -> None:
         """Takes what the devhost before this one, or an earlier object, has recorded in the meantime."""
         if (identity := self._record.identity) != self._recorded:
-            now = _Own(self._clock())
-            self._own = {place: self._own.get(place, now) for place in self._record.read()}
+            before, now = self._own, self._clock()
+            self._own = {
+                place: before[place]
+                if place in before and before[place].uuid == uuid
+                else _Own(now, uuid=uuid)
+                for place, uuid in self._record.read().items()
+            }
             self._recorded = identity
 
 

@@ -216,7 +216,13 @@ class NvmlClient:
         return reports.partitions(self._change("placements", address, {}, patience))
 
     def create(
-        self, address: str, placement: reports.Placement, patience: float, *, resume: bool = False
+        self,
+        address: str,
+        placement: reports.Placement,
+        patience: float,
+        *,
+        resume: bool = False,
+        uuid: str = "",
     ) -> reports.Made:
         """Creates the GPU instance at a placement, and a compute instance that fills it; blocks.
 
@@ -225,22 +231,25 @@ class NvmlClient:
             placement: where, and of which profile.
             patience: seconds that it may take. It is undecided afterwards whether the instance exists.
             resume: whether to complete an instance that is there, which is an error otherwise.
+            uuid: that of the MIG device in it, if it is known; another instance is not completed.
 
         Raises:
             BackendError: the reason, in one line.
         """
-        wanted = {**asdict(placement), "resume": resume}
+        wanted = {**asdict(placement), "resume": resume, "uuid": uuid}
         return reports.Made(**self._change("create", address, wanted, patience))
 
-    def destroy(self, address: str, placement: reports.Placement, patience: float) -> bool:
+    def destroy(self, address: str, placement: reports.Placement, patience: float, *, uuid: str = "") -> bool:
         """Destroys the GPU instance at exactly a placement, and its compute instances; blocks.
 
-        Returns whether there was one.
+        With ``uuid``, only an instance that has a MIG device with this UUID, or none. Returns whether there
+        was one.
 
         Raises:
             BackendError: the reason, in one line.
         """
-        return bool(self._change("destroy", address, asdict(placement), patience)["destroyed"])
+        wanted = {**asdict(placement), "uuid": uuid}
+        return bool(self._change("destroy", address, wanted, patience)["destroyed"])
 
     def _change(self, do: str, address: str, arguments: Message, patience: float) -> Message:
         """The answer to a request about MIG instances, of a process for this request only.

@@ -1,8 +1,9 @@
 """Creates and destroys MIG instances. :mod:`.child` loads it at the first request for it.
 
 Like :mod:`.child`, it imports nothing of devhost. A placement is ``{"profile": 19, "start": 0, "size": 1}``:
-the id of a GPU instance profile and the memory slices that it takes. Every function takes the module
-``pynvml`` and the handle of a GPU.
+the id of a GPU instance profile and the memory slices that it takes. With ``uuid``, an instance there counts
+only if a MIG device in it has this UUID: another program may have replaced it. Every function takes the
+module ``pynvml`` and the handle of a GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 MOST_PROFILES = 64
 """The profile numbers to try, and the most instances of one profile; nvml.h has 18 and seven."""
@@ -46,10 +47,10 @@ def placements(nvml: Any, gpu: Any, _: dict[str, Any]) -> dict[str, Any]:
     """The profiles of a GPU with their possible placements, and its GPU instances."""
     try:
         profiles = _profiles(nvml, gpu)
-        return {
-            "profiles": profiles,
-            "instances": [_described(nvml, one) for one in _all(nvml, gpu, profiles)],
-        }
+        instances = [_described(nvml, one) for one in _all(nvml, gpu, profiles)]
+        for one in instances:
+            one["uuids"] = _uuids(nvml, gpu, one["gi"])
+        return {"profiles": profiles, "instances": instances}
     except nvml.NVMLError as error:
         raise _refused("cannot read the MIG profiles", error) from error
 
@@ -63,7 +64,7 @@ def create(nvml: Any, gpu: Any, wanted: dict[str, Any]) -> dict[str, Any]:
     name = f"a GPU instance {_named(wanted)}"
     try:
         instance = _at(nvml, gpu, wanted)
-        if instance is not None and not wanted.get("resume"):
+        if instance is not None and not (wanted.get("resume") and _is_wanted(nvml, gpu, instance, wanted)):
             raise RefusedError(f"cannot create {name}: there is one already", OCCUPIED)
         if instance is None:
             place = nvml.c_nvmlGpuInstancePlacement_t(wanted["start"], wanted["size"])
@@ -87,6 +88,8 @@ def destroy(nvml: Any, gpu: Any, wanted: dict[str, Any]) -> dict[str, Any]:
     """Destroys the GPU instance at exactly a placement with its compute instances, if there is one."""
     try:
         instance = _at(nvml, gpu, wanted)
+        if instance is not None and not _is_wanted(nvml, gpu, instance, wanted):
+            instance = None
         if instance is not None:
             for compute in _computes(nvml, instance):
                 nvml.nvmlComputeInstanceDestroy(compute)
@@ -206,17 +209,37 @@ def _filling(nvml: Any, instance: Any) -> int:
 
 def _device(nvml: Any, gpu: Any, gi: int, ci: int) -> dict[str, Any]:
     """The UUID and the number of a MIG device."""
+    for number, mig in _devices(nvml, gpu, gi):
+        if nvml.nvmlDeviceGetComputeInstanceId(mig) == ci:
+            return {"uuid": nvml.nvmlDeviceGetUUID(mig), "index": number}
+    raise nvml.NVMLError(NOT_FOUND)
+
+
+def _uuids(nvml: Any, gpu: Any, gi: int) -> list[str]:
+    """The UUIDs of the MIG devices in a GPU instance."""
+    return [nvml.nvmlDeviceGetUUID(mig) for _, mig in _devices(nvml, gpu, gi)]
+
+
+def _devices(nvml: Any, gpu: Any, gi: int) -> Iterator[tuple[int, Any]]:
+    """The MIG devices in a GPU instance, each with its number."""
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
         try:
             mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
-            ids = (nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig))
+            found = nvml.nvmlDeviceGetGpuInstanceId(mig)
         except nvml.NVMLError as error:
             if error.value != NOT_FOUND:  # numbers may have gaps
                 raise
             continue
-        if ids == (gi, ci):
-            return {"uuid": nvml.nvmlDeviceGetUUID(mig), "index": number}
-    raise nvml.NVMLError(NOT_FOUND)
+        if found == gi:
+            yield number, mig
+
+
+def _is_wanted(nvml: Any, gpu: Any, instance: Any, wanted: dict[str, Any]) -> bool:
+    """Whether an instance is the one that is meant: also one that has no MIG device yet, or no longer."""
+    if not (uuid := wanted.get("uuid")):
+        return True
+    found = _uuids(nvml, gpu, nvml.nvmlGpuInstanceGetInfo(instance).id)
+    return not found or uuid in found
 
 
 def _named(wanted: dict[str, Any]) -> str:

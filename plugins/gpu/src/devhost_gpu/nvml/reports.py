@@ -134,11 +134,12 @@ class Profile:
 
 @frozen
 class GpuInstance:
-    """A GPU instance: its id, where it is, and the ids of its compute instances."""
+    """A GPU instance: its id, where it is, the ids of its compute instances, and the UUIDs of MIG devices."""
 
     gi: int
     placement: Placement
     computes: tuple[int, ...]
+    uuids: tuple[str, ...] = ()
 
 
 @frozen
@@ -288,6 +289,7 @@ def partitions(answer: Mapping[str, Any]) -> Partitions:
                 one["gi"],
                 Placement(one["profile"], one["start"], one["size"], names[one["profile"]]),
                 tuple(one["computes"]),
+                tuple(one["uuids"]),
             )
             for one in answer["instances"]
         ),
