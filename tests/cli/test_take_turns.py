@@ -412,8 +412,15 @@ async def test_an_edit_while_it_waits_is_in_force_from_the_first_list(
             await waits(until, new)
             other = "name: example.com/other, backend: toy, where: {model: x200}"
             toys.write(other, f"name: {TOY}, backend: toy")
-            await old.stops()
             await until(lambda: "example.com/other" in machine.kubelet.capacity())
+            before = machine.kubelet.endpoints(TOY)
+            await old.stops()
+            lists = [
+                one
+                for one in machine.kubelet.events.of(ev.ListReceived)
+                if one.endpoint not in before and one.resource == TOY
+            ]
+            assert {len(one.devices) for one in lists} == {1}
 
 
 async def test_one_whose_file_is_refused_is_not_ready_until_the_file_is_fixed(
@@ -433,18 +440,21 @@ async def test_one_whose_file_is_refused_is_not_ready_until_the_file_is_fixed(
             await until(lambda: new.ask("/readyz") == (200, "ok\n"))
 
 
-async def test_one_that_cannot_list_devices_is_not_ready(
+async def test_one_that_cannot_list_devices_is_not_ready_until_its_drop_in_is_fixed(
     machine: Machine, toys: Any, tmp_path: Path, until: Until
 ) -> None:
-    async with machine.devhost():
+    async with machine.devhost() as old:
         await machine.registered(1)
         drop_in = tmp_path / "backends" / "toy.py"
-        drop_in.write_text(
-            drop_in.read_text().replace("def discover(self):", "def discover(self):\n        1 / 0")
-        )
+        works = drop_in.read_text()
+        drop_in.write_text(works.replace("def discover(self):", "def discover(self):\n        1 / 0"))
         async with machine.devhost() as new:
             await until(lambda: "no devices listed: toy (" in new.ask("/readyz")[1])
             assert machine.serving() == 1
+            drop_in.write_text(works)
+            await waits(until, new)
+            await old.stops()
+            await machine.registered(2)
 
 
 async def test_an_edit_that_selects_nothing_waits_for_accept_while_the_one_before_serves(

@@ -63,3 +63,13 @@ async def test_a_plan_for_other_settings_is_made_in_pieces_before_they_take_effe
     host.reload()
     await rig.until(lambda: host.generation == 2)
     assert host.plan.resources["example.com/r0"].offers[0].device.id == "d1"
+
+
+async def test_settings_never_take_effect_with_the_plan_of_others(host, rig):
+    """Not even for a moment, while a plan for these is made in pieces."""
+    host.scanners["toy"].devices = devices(numa_node=3)
+    host.replan()
+    entries(rig, first=1)
+    host.configuration.adopt(rig.load())
+    host.replan()
+    assert host.plan.resources["example.com/r0"].offers[0].device.id == "d1"

@@ -229,6 +229,19 @@ def test_an_attribute_that_becomes_an_inherited_one_no_longer_makes_a_name() -> 
     assert not planner.make({"one": {"d": inherited}}, config).resources
 
 
+def test_a_claim_that_a_shared_device_has_lost_is_free_for_others() -> None:
+    one, other = Device("d0", claims=frozenset({"pci:0"})), Device("d1", claims=frozenset({"pci:0"}))
+    config = Settings(
+        tuple(ResourceSettings(n, f"example.com/{n}", "one", exclusive=False) for n in range(2))
+    )
+    planner = Planner()
+    assert [one.device for one in planner.make({"one": {"d0": one, "d1": other}}, config).refusals] == [
+        "d1"
+    ] * 2
+    plan = planner.make({"one": {"d0": replace(one, claims=frozenset()), "d1": other}}, config)
+    assert not plan.refusals
+
+
 def test_values_with_one_text_in_the_name_map_are_one_resource() -> None:
     devices = [Device(f"d{n}", {"model": model}) for n, model in enumerate(("a;b", "b;a", "c", "b+"))]
     entry = ResourceSettings(

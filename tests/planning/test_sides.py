@@ -173,6 +173,7 @@ def test_a_member_is_recorded_with_its_unit_until_no_claim_can_have_it() -> None
     assert sides.claims_seen(100.0 + SETTLE, {})
     assert dict(sides.units()) == {}
     sides.publishing({KEY: NAME}, units={KEY: "board"})
+    assert dict(sides.units()) == {KEY: "board"}
     sides.publishing({KEY: NAME})
     assert dict(sides.units()) == {}, "it is published by itself now"
 

@@ -305,7 +305,7 @@ class Host:
                 self.tasks.spawn("releases", self.backends.watch_releases)
                 self.tasks.spawn("pod resources", self.pod_resources.run)
                 self.tasks.spawn("rivals", self.rivals.run)
-                self.reloader.start()
+                await self.reloader.start(self._timing.first_plan)  # so that the first list follows the file
                 if self.node_condition is not None:
                     self.tasks.spawn("node condition", self.node_condition.run)
                 await asyncio.gather(

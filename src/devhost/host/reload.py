@@ -27,6 +27,9 @@ from .timing import Timing
 
 log = get(__name__)
 
+RELOAD = "reload"
+"""The name of the task that reads the file on request."""
+
 
 @frozen
 class LastReload:
@@ -140,11 +143,12 @@ class Reloader:
         )
         self._tasks.spawn("config", watch.run)
 
-    def start(self) -> None:
-        """Starts to handle requests; those that came before lead to one reading."""
+    async def start(self, within: float) -> None:
+        """Starts to handle requests. Waits for the reading that earlier ones lead to, ``within`` seconds."""
         self._running = True
         if self._requested:
             self._spawn()
+            await asyncio.wait([self._tasks.named()[RELOAD]], timeout=within)
 
     def request(self) -> None:
         """Reads the file and scans again; requests that wait become one."""
@@ -169,7 +173,7 @@ class Reloader:
         self._worker.close()
 
     def _spawn(self) -> None:
-        self._tasks.spawn("reload", self._read_again)
+        self._tasks.spawn(RELOAD, self._read_again)
 
     async def _read_again(self) -> None:
         await self.read(requested=True)

@@ -105,12 +105,14 @@ class Replanner:
             return
         if self._caused_at is None or (caused_at is not None and caused_at < self._caused_at):
             self._caused_at = caused_at
-        if self._next is None:
+        if self._next is None or self._configuration.settings is not self._settings:
             self._go_on()
 
     def _go_on(self) -> None:
         """Continues the plan. Once all is made that takes long, what has changed since then follows."""
-        self._next = None
+        if self._next is not None:
+            self._next.cancel()  # if the settings have changed before its turn
+            self._next = None
         settings, sides = self._configuration.settings, self._dra.sides
         # otherwise the old plan would be shown with other settings
         if settings is self._settings:

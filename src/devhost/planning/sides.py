@@ -66,6 +66,8 @@ class _Place(NamedTuple):
 
     driver: str
     resource: str
+    unit: str = ""
+    """The unit that it is a member of: slices and claims have the id of the unit."""
 
 
 @dataclass(slots=True)
@@ -90,11 +92,10 @@ class Sides:
         self._clock = clock
         self._timing = timing
         self._plugin: Mapping[Key, str] = {}
-        self._dra: Mapping[Key, _Place] = {}
+        self._dra: Mapping[Key, tuple[str, str]] = {}
+        """The driver and the resource of each device that DRA offers."""
         self._published: dict[Key, _Place] = {}
         """The devices that slices may hold."""
-        self._units: dict[Key, str] = {}
-        """The unit of each such device that is a member: slices and claims have the id of the unit."""
         self._withdrawn: dict[Key, _Withdrawn] = {}
         self._listed_before: dict[Key, dict[str, float]] = {}
         """The plugin resources that a device has left, each with the time."""
@@ -115,9 +116,7 @@ class Sides:
         ``units`` are those of members.
         """
         for key, resource in published.items():
-            place = _Place(driver, resource)
-            if self._published.setdefault(key, place) == place and key in units:
-                self._units.setdefault(key, units[key])
+            self._published.setdefault(key, _Place(driver, resource, units.get(key, "")))
         self._know_members()
 
     def begin(self) -> None:
@@ -198,18 +197,15 @@ class Sides:
         Must be called before they are written.
         """
         for key, resource in devices.items():
-            self._published[key] = _Place(driver, resource)
+            self._published[key] = _Place(driver, resource, units.get(key, ""))
             self._withdrawn.pop(key, None)
-            self._units.pop(key, None)
-        self._units.update(units)
         self._know_members()
 
     def _know_members(self) -> None:
         """Forgets units as such: slices that no record names show the id of a unit, but not its members."""
-        for key, unit in self._units.items():
-            whole, place = (key[0], unit), self._published.get(key)
-            if whole in self._units or place is None:
-                continue
+        members = [(key[0], one) for key, one in self._published.items() if one.unit]
+        for backend, member in members:
+            whole, place = (backend, member.unit), member._replace(unit="")
             if self._published.get(whole) == place:
                 del self._published[whole]
             if (left := self._withdrawn.get(whole)) is not None and left.place == place:
@@ -270,7 +266,6 @@ class Sides:
                 one.checked, one.held_by = began, held_by
             else:
                 del self._withdrawn[key]
-                self._units.pop(key, None)
                 changed = True
         self._leaving = self._not_offered(self._dra)
         return changed
@@ -280,14 +275,16 @@ class Sides:
 
         It is for the next start.
         """
-        withdrawn = {key: one.place for key, one in self._withdrawn.items()}
-        places = {**withdrawn, **self._published}
-        return {key: place.resource for key, place in places.items() if place.driver == driver}
+        return {key: place.resource for key, place in self._places(driver)}
 
     def units(self, driver: str = "") -> Mapping[Key, str]:
         """The units of those of :meth:`record` that are members."""
-        record = self.record(driver) if self._units else self._units
-        return {key: unit for key, unit in self._units.items() if key in record}
+        return {key: place.unit for key, place in self._places(driver) if place.unit}
+
+    def _places(self, driver: str) -> Iterator[tuple[Key, _Place]]:
+        withdrawn = {key: one.place for key, one in self._withdrawn.items()}
+        places = {**withdrawn, **self._published}
+        return ((key, place) for key, place in places.items() if place.driver == driver)
 
     def needs_node(self) -> bool:
         return bool(self._listed_before or self._awaited)
@@ -339,27 +336,27 @@ class Sides:
         why = "until schedulers have noticed that it left its ResourceSlice"
         if withdrawn.checked is not None:
             why = "for the ResourceClaim that has it allocated"
-        driver, resource = withdrawn.place
+        driver, resource, _ = withdrawn.place
         why = self._why(f"{_FROM_DRA} {why}", driver)
         yield Moving(key, resource, Serve.DRA, why, withdrawn.held_by, driver)
 
-    def _not_offered(self, dra: Mapping[Key, _Place]) -> frozenset[Key]:
+    def _not_offered(self, dra: Mapping[Key, tuple[str, str]]) -> frozenset[Key]:
         """The devices of slices, and withdrawn ones, that their resource does not offer."""
-        found = {key for key, place in self._published.items() if dra.get(key) != place}
-        found |= {key for key, one in self._withdrawn.items() if dra.get(key) != one.place}
+        found = {key for key, place in self._published.items() if dra.get(key) != place[:2]}
+        found |= {key for key, one in self._withdrawn.items() if dra.get(key) != one.place[:2]}
         return frozenset(found)
 
 
-def _offered(plan: Plan) -> tuple[dict[Key, str], dict[Key, _Place]]:
+def _offered(plan: Plan) -> tuple[dict[Key, str], dict[Key, tuple[str, str]]]:
     """The devices that a plan offers through the device plugin and through DRA, each with its resource."""
     plugin: dict[Key, str] = {}
-    dra: dict[Key, _Place] = {}
+    dra: dict[Key, tuple[str, str]] = {}
     for resource in plan.resources.values():
         entry = resource.entry
         for offer in resource.offers:
             key = entry.backend, offer.device.id
             if entry.serve is Serve.DRA:
-                dra[key] = _Place(entry.driver, resource.name)
+                dra[key] = entry.driver, resource.name
             else:
                 plugin[key] = resource.name
     return plugin, dra
