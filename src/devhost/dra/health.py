@@ -37,12 +37,10 @@ MESSAGE = 1024
 
 @frozen
 class DeviceHealth:
-    """The health of a device of a current claim.
+    """The health of a device of a current claim; ``healthy`` is ``None`` if it is not known.
 
-    Attributes:
-        healthy: ``None`` if it is not known.
-        message: why it is not healthy.
-        stale: its backend fails or hangs, so that the health is not sent again and becomes unknown.
+    ``message`` is why it is not healthy. ``stale`` is whether its backend fails or hangs, so that the health
+    is not sent again and becomes unknown.
     """
 
     pool: str

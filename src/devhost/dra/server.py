@@ -76,17 +76,12 @@ def registration_socket(registry: Path, driver: str, tag: str = "") -> Path:
 
 
 class DraServer:
-    """Serves one driver until stopped.
+    """Serves one driver until stopped; :attr:`registration` is whether the kubelet uses it.
 
-    Args:
-        plugins: the directory of service sockets, with the same path in the kubelet's view.
-        registry: the directory that the kubelet watches.
-        tag: part of the sockets' names, if other processes serve the driver too; see :data:`TAG`.
-        changed: called when the kubelet has reported whether it uses the driver.
-        clock: paces the health stream.
-
-    Attributes:
-        registration: whether the kubelet uses the driver.
+    ``plugins`` is the directory of service sockets, with the same path in the kubelet's view, ``registry``
+    the one that the kubelet watches. ``tag`` is part of the sockets' names, if other processes serve the
+    driver too; see :data:`TAG`. ``changed`` is called when the kubelet has reported whether it uses the
+    driver. ``clock`` paces the health stream.
     """
 
     def __init__(
@@ -123,8 +118,7 @@ class DraServer:
     async def start(self) -> None:
         """Serves, and only then lets the kubelet find it.
 
-        Raises:
-            EnvironmentFailure: a socket is in use or cannot be made.
+        Raises ``EnvironmentFailure`` if a socket is in use or cannot be made.
         """
         _refuse_other(self._registry, self._driver)
         for pattern in self._tagged:
