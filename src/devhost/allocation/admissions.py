@@ -33,14 +33,12 @@ class Admissions:
         """That of the newest Allocate."""
 
     def begin(self) -> None:
-        """An Allocate is in progress, until :meth:`end`."""
         if not self._running and self._clock() - self._ended >= self._pause:
             self._first = self.number + 1
         self.number += 1
         self._running += 1
 
     def end(self) -> None:
-        """An Allocate has been answered, and what it gave is recorded."""
         self._running -= 1
         self._ended = self._clock()
 

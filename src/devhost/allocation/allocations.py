@@ -237,7 +237,6 @@ class ResourceAllocations:
         return token in self.leases
 
     def tokens(self) -> frozenset[str]:
-        """Every token that a container has, or is about to get."""
         return self.leases.tokens() | self._reserved.keys()
 
     def holds(self, token: str) -> bool:
@@ -249,7 +248,6 @@ class ResourceAllocations:
         return self.everything.known and not self.is_held()
 
     def is_held(self) -> bool:
-        """Whether a container has anything of the resource, or is about to get it."""
         return bool(self.leases or self._reserved)
 
     def got(self, token: str) -> tuple[Key, ...]:
@@ -344,7 +342,6 @@ class ResourceAllocations:
         *,
         listed: bool,
     ) -> dict[str, tuple[Key, ...]]:
-        """See :meth:`Reservation.add`."""
         distinct = {id(devices): devices for devices in wanted.values()}.values()
         self.everything.claims.refuse_held(
             backend, self.resource, self.exclusive, list(chain.from_iterable(distinct))
@@ -713,7 +710,6 @@ class Allocations:
         return None if self._listing is None else self._listing.claims.get((namespace, name))
 
     def is_held(self, resource: str, token: str) -> bool:
-        """Whether a container has this token, as far as is known."""
         found = self._resources.get(resource)
         return found is not None and token in found
 
@@ -927,7 +923,6 @@ class Allocations:
             watching()
 
     def changed_by(self, allocations: ResourceAllocations, *, replan: bool) -> None:
-        """The allocations of one resource have changed; with ``replan`` the plan may be outdated."""
         self._held = None
         if allocations.serve is Serve.DRA:
             self._by_drivers = None

@@ -266,12 +266,8 @@ class Allocator:
         """Prepares devices before a container starts; called again for each restart.
 
         The backend gets the options with which the devices were allocated, or the present ones if an earlier
-        run of devhost allocated them.
-
-        Raises:
-            UnknownDevice: a token is not known.
-            AllocationError: the entry has ``checkStarts``, and the container would start with another device.
-            BackendError: the backend failed or hung.
+        run of devhost allocated them. Raises ``UnknownDevice``, ``BackendError``, and ``AllocationError`` if
+        the entry has ``checkStarts`` and the container would start with another device.
         """
         self._check_known(tokens)
         distinct: dict[tuple[int, int], Sequence[Device]] = {}

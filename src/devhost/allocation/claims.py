@@ -271,11 +271,9 @@ class ClaimAllocations:
         return len(self._prepared)
 
     def has(self, driver: str) -> bool:
-        """Whether a claim is prepared that has devices of a driver."""
         return any(driver in prepared for prepared in self._prepared.values())
 
     def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
-        """The claims that hold each device, in a stable order."""
         return {key: sorted(self._holders(key)) for key in self._of_key}
 
     def pods(self, claim: ClaimHolder) -> frozenset[Pod]:
@@ -321,7 +319,6 @@ class ClaimAllocations:
             yield self._as_held(claim, one, key, driver)
 
     def of_driver(self, driver: str) -> Iterator[ClaimedDevice]:
-        """The devices of a driver that claims have."""
         return (one for _, other, one in self._all() if other == driver)
 
     def held_otherwise(self, resource: str, unit: str, key: Key) -> Reason | None:
@@ -441,7 +438,6 @@ class ClaimAllocations:
         return Occupant(self.pods(holder))
 
     def _sharing(self, key: Key, without: ClaimHolder) -> Iterator[Held]:
-        """The other claims that have a device."""
         for (driver, _), claims in self._of_key.get(key, {}).items():
             for claim, devices in claims.items():
                 if claim != without:
@@ -451,7 +447,6 @@ class ClaimAllocations:
         return set().union(*self._of_key.get(key, {}).values())
 
     def _slots(self, key: Key, claim: ClaimHolder) -> int:
-        """The slots of a device that a claim has."""
         some = (claims.get(claim, ()) for claims in self._of_key.get(key, {}).values())
         return _slots(key, chain.from_iterable(some))
 

@@ -212,7 +212,6 @@ class DeviceInfoFiles:
         return self._files.current is not None
 
     def move(self, directory: Path | None) -> None:
-        """New files go to ``directory`` from now on; ``None`` for nowhere."""
         self._files.move(directory)
         self._loop.wake()
 

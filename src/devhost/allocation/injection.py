@@ -62,9 +62,7 @@ class Injection(Protocol):
     def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> Rendered:
         """Renders what a container gets with these devices. Runs on the backend's thread.
 
-        Raises:
-            AllocationError: a device cannot be rendered.
-            BackendError: the backend failed.
+        Raises ``AllocationError`` if a device cannot be rendered, ``BackendError`` if the backend failed.
         """
 
     async def run(self) -> None:
@@ -88,7 +86,6 @@ class _Direct:
         return True
 
     async def inject(self, tokens: Sequence[str]) -> Granted:
-        """The answer itself."""
         return self.granted
 
 
@@ -113,7 +110,6 @@ class DirectInjection:
         return offers, verdict
 
     def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> Rendered:
-        """Nothing has to be rendered."""
         return _Direct(granted)
 
     async def run(self) -> None:

@@ -182,7 +182,6 @@ class Snapshot:
 
     @property
     def healthy(self) -> int:
-        """Tokens a pod could get, as the kubelet counts them."""
         return self.tally.healthy
 
     def entry(self, token: str) -> Entry | None:
@@ -345,14 +344,11 @@ class Inventory:
     ) -> bool:
         """Takes the present devices of the tokens of this resource; true if that made a new revision.
 
-        Args:
-            units: the devices that its tokens represent now; an unchanged unit should be the same object.
-            why_gone: the reason to show for a device, by id, whose token is no longer among the units.
-            caused_at: monotonic time of the event that led here, if one did.
-            topology: whether the list has the NUMA nodes of tokens that are not among the units. One token
-                with NUMA nodes makes the kubelet align the whole resource (``deviceHasTopologyAlignment`` of
-                its device manager).
-            grounds: what the verdicts depend on. Without it, every device is judged again.
+        An unchanged unit should be the same object. ``why_gone`` is the reason to show for a device, by id,
+        whose token is no longer among the units, ``caused_at`` the monotonic time of the event that led here.
+        ``topology`` is whether the list has the NUMA nodes of such tokens: one token with NUMA nodes makes
+        the kubelet align the whole resource (``deviceHasTopologyAlignment`` of its device manager).
+        ``grounds`` is what the verdicts depend on; without it, every device is judged again.
         """
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
@@ -495,7 +491,6 @@ class Inventory:
         return changed
 
     def _unshared(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the tokens whose devices are allocated only once."""
         entries = self.snapshot.entries
         return frozenset(
             name for name in names if (entry := entries.get(name)) is None or self.replicas(entry.unit) == 1

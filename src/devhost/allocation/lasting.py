@@ -78,7 +78,6 @@ class LastingAnswers:
         )
 
     def keep(self, wanted: Sequence[Sequence[Device]], terms: Terms, answered: Answered) -> None:
-        """Keeps an answer for the devices behind some tokens, if it lasts."""
         described = self._backend.runner.abilities.device_info  # and by something that may have changed
         if answered.lasts and not described and all(len(some) == 1 for some in wanted):
             if len(self._kept) >= MOST:

@@ -100,7 +100,6 @@ class OwnedDirectory:
         return _age(self.directory / name) > UNFINISHED
 
     def names(self) -> list[str]:
-        """The names of own files, in order."""
         return [name for name in self._files() if name.startswith(self.prefix)]
 
     def remove_unfinished(self) -> list[Path]:
@@ -162,7 +161,6 @@ class OwnedFiles(Generic[D]):
         return [one for one in self._directories.values() if one is not self.current]
 
     def move(self, directory: Path | None) -> None:
-        """New files go to ``directory`` from now on; ``None`` for nowhere."""
         self.current = None if directory is None else self.of(directory)
 
     def of(self, directory: Path) -> D:
@@ -172,7 +170,6 @@ class OwnedFiles(Generic[D]):
         return found
 
     def forget(self, former: D) -> None:
-        """No own file is left there."""
         if former is not self.current:
             self._directories.pop(former.directory, None)
 
