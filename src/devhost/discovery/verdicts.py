@@ -25,7 +25,6 @@ class Verdicts:
         self._judged_at = 0.0
 
     def follow(self, scanner: Scanner, entry: ResourceSettings) -> None:
-        """Uses this scanner and entry from now on."""
         if entry.healthy_while != self._entry.healthy_while:
             self._recovery = Recovery()  # failures of another condition do not count for this one
         self._scanner, self._entry = scanner, entry

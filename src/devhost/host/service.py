@@ -335,7 +335,6 @@ class ResourceService:
         return judged
 
     def why_not(self, device: str) -> Reason:
-        """Why a device is not offered."""
         differences = self.inventory.allocations.everything_given.differences
         key = self.entry.backend, device
         return why_not_listed(self.name, key, self.scanner.devices, differences, self._refused)

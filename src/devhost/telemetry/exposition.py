@@ -28,12 +28,9 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(Protocol):
-    """All series of one name.
+    """All series of one name, which has ``_total`` for a counter. ``meaning`` is the text of ``# HELP``.
 
-    Attributes:
-        name: with ``_total`` for a counter.
-        meaning: the text of ``# HELP``.
-        label_names: the labels of each series; samples of a histogram also have ``le``.
+    ``label_names`` are the labels of each series; samples of a histogram also have ``le``.
     """
 
     kind: Kind
@@ -62,8 +59,7 @@ class Number:
 class Distribution:
     """One series of a histogram.
 
-    Args:
-        bounds: the upper ends of the buckets, ascending; larger values count only in ``+Inf``.
+    ``bounds`` are the upper ends of the buckets, ascending; larger values count only in ``+Inf``.
     """
 
     __slots__ = ("_bounds", "_counts", "_series", "_sum")
@@ -90,11 +86,7 @@ S = TypeVar("S", Number, Distribution)
 
 
 class Family(Generic[S]):
-    """A metric whose series are counted here: one for each set of label values.
-
-    Args:
-        series: makes a series, at zero, from its name and labels.
-    """
+    """A metric whose series are counted here: one for each set of label values, each made by ``series``."""
 
     def __init__(
         self,
@@ -156,8 +148,7 @@ class Gathered:
 class Process:
     """A value of this process, with the same name as in Prometheus client libraries.
 
-    Args:
-        read: returns the value; if it raises ``OSError``, the metric has no sample.
+    If ``read`` raises ``OSError``, the metric has no sample.
     """
 
     label_names: Sequence[str] = ()

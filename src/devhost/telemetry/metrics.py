@@ -134,14 +134,11 @@ _OWN_LABEL: Mapping[Owner, str] = {
 
 @frozen
 class Declaration:
-    """One metric.
+    """One metric; its ``name`` is without ``devhost_``.
 
-    Attributes:
-        name: without ``devhost_``.
-        owner: what its series belong to; ``None`` for the host itself.
-        more: the labels in addition to that of the owner.
-        buckets: the upper ends of a histogram's buckets.
-        scraped: whether its samples are made at each scrape instead of counted.
+    ``owner`` is what its series belong to; ``None`` for the host itself. ``more`` are the labels in addition
+    to that of the owner, ``buckets`` the upper ends of a histogram's buckets. ``scraped`` is whether its
+    samples are made at each scrape instead of counted.
     """
 
     kind: Kind
@@ -484,11 +481,9 @@ OTHER_AUTHORS = "others"
 
 
 def device_samples(backend: str, healthy: int, unhealthy: Mapping[str, int]) -> dict[tuple[str, ...], float]:
-    """The samples of ``devices`` for a resource of this backend.
+    """The samples of ``devices`` for a resource of this backend, given how many of its tokens are healthy.
 
-    Args:
-        healthy: how many of its tokens are healthy.
-        unhealthy: how many are not, by reason. Only the :data:`MOST_REASONS` most frequent are named.
+    ``unhealthy`` is how many are not, by reason; only the :data:`MOST_REASONS` most frequent are named.
     """
     counts: Counter[str] = Counter()
     for reason, count in unhealthy.items():
@@ -613,8 +608,7 @@ class Metrics:
     def collect(self, used: Iterable[Used] | None = None) -> Iterator[Metric]:
         """Every metric there is, in the order of a scrape.
 
-        Args:
-            used: how much of the devices is in use; ``None`` for no such metrics.
+        ``used`` is how much of the devices is in use; ``None`` for no such metrics.
         """
         yield from process()
         scraped = dict(self._scrape())
