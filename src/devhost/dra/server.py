@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import grpc
@@ -20,16 +19,15 @@ from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.runtime.rpc import decoded
 
-from .api import dra_v1_pb2, dra_v1beta1_pb2
+from .api import dra_v1_pb2 as api
 from .health import HealthSource, HealthStreams
-from .registration import SERVICE, Registration
+from .registration import SERVICE as REGISTRATION
+from .registration import Registration
 
 log = get(__name__)
 
-SERVICES: dict[str, ModuleType] = {
-    "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": dra_v1_pb2,
-    "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin": dra_v1beta1_pb2,
-}
+SERVICE, FORMER = (f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1"))
+"""The former version has the same messages, without share ids."""
 
 GRACE = 2.0
 """Seconds that calls in progress have at a stop."""
@@ -106,11 +104,11 @@ class DraServer:
         self._preparer = preparer
         self._registry, self._driver = registry, driver
         self._health = HealthStreams(health, clock=clock)
-        claims = {name: self._methods(api) for name, api in SERVICES.items()}
+        claims = {name: self._methods(shares=name == SERVICE) for name in (SERVICE, FORMER)}
         self._service = rpc.Server(endpoint, {**claims, **self._health.services()}, OPTIONS, "--plugins-dir")
         self._registrar = rpc.Server(
             registration_socket(registry, driver, tag),
-            {SERVICE: self.registration.methods()},
+            {REGISTRATION: self.registration.methods()},
             OPTIONS,
             "--plugins-registry",
         )
@@ -148,7 +146,7 @@ class DraServer:
         """Whether both sockets are still where the kubelet looks for them."""
         return self._service.exists() and self._registrar.exists()
 
-    def _methods(self, api: ModuleType) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    def _methods(self, *, shares: bool) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         async def prepare(data: bytes, context: Any) -> Any:
             request = await decoded(api.NodePrepareResourcesRequest, data, context)
             results = await self._results(request.claims, self._preparer.prepare)
@@ -165,7 +163,7 @@ class DraServer:
                         device_name=one.device,
                         cdi_device_ids=one.cdi_ids,
                     )
-                    if one.share and api is dra_v1_pb2:
+                    if one.share and shares:
                         added.share_id = one.share
             return response
 
