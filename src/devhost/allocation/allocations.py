@@ -43,7 +43,6 @@ from devhost.planning.claims import (
     Key,
     Occupant,
     PodClaims,
-    Reason,
     binds_pod,
     first,
     pod_claims,
@@ -307,10 +306,6 @@ class ResourceAllocations:
                     self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.serve
                 )
 
-    def pod_claims(self) -> PodClaims:
-        """What binds pods, of all resources, and the pods that have it."""
-        return self.everything.pod_claims()
-
     def recent(self) -> Iterator[tuple[Key, int]]:
         """The devices of Allocates whose admission may go on, each with the number of its Allocate."""
         for token, lease in self.leases.held.items():
@@ -389,15 +384,6 @@ class ResourceAllocations:
         self._inferred.difference_update(given)
         self.changed(replan=False)
         self.everything.due_changed()
-
-    @property
-    def everything_given(self) -> Given:
-        """What containers were given, of all resources."""
-        return self.everything.given
-
-    def differing(self) -> Iterator[tuple[str, Reason]]:
-        """The tokens whose containers have something else than their device now."""
-        return self.everything.given.withheld(self.resource)
 
     def recalls(self, listing: Listing) -> bool:
         return self.leases.recalls(listing, self.resource)

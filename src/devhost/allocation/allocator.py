@@ -308,7 +308,7 @@ class Allocator:
 
     def _check_given(self, tokens: Iterable[str], numbers: Mapping[str, str]) -> None:
         """Refuses nodes that another container was given for another device."""
-        given = self.inventory.allocations.everything_given
+        given = self.inventory.allocations.everything.given
         if path := given.in_use({(self.name, token) for token in tokens}, numbers.items()):
             raise AllocationError(
                 f"{self.name}: {path} is in use: a pod was given it for another device; it is free when that "
@@ -324,7 +324,7 @@ class Allocator:
     ) -> None:
         devices = each_once(tuple(got.values()))
         nodes = owned(numbers, self.inventory.backend, devices)
-        given = self.inventory.allocations.everything_given
+        given = self.inventory.allocations.everything.given
         names = () if granted.edits.nodes else granted.edits.cdi_devices
         given.gave(self.name, got, nodes, names, unclaimed)
 
@@ -374,7 +374,7 @@ class Allocator:
 
         Refuses the token if these are all, or if it can only give all.
         """
-        if not self.inventory.allocations.pod_claims():
+        if not self.inventory.allocations.everything.pod_claims():
             return frozenset()
         healthy = [member.device for member in entry.members if member.health.healthy]
         reasons = {one.id: self.inventory.bound_elsewhere(entry.token, one) for one in healthy}

@@ -240,7 +240,7 @@ class ClaimAllocations:
             else:
                 del self._prepared[uid]
                 self._pods.pop(before[0], None)
-                self.given.forget_claim(uid)
+                self.given.claims.pop(uid, None)
             self._remove(*before, driver)
             self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
             self._report()
@@ -255,7 +255,7 @@ class ClaimAllocations:
 
     def claimed(self) -> Iterator[Claimed]:
         """What prepared claims hold, each device of a claim once."""
-        for claim, devices in self._all_prepared():
+        for claim, devices in chain.from_iterable(one.values() for one in self._prepared.values()):
             pods = frozenset(name for _, name in self.pods(claim))
             for resource, key in dict.fromkeys((one.resource, key) for one, key in _each(devices)):
                 device, shares = self._ledger.devices[key], _slots(key, devices)
@@ -472,10 +472,6 @@ class ClaimAllocations:
             self._in_use[key] += self._slots(key, claim) - before
             if not resources:
                 del self._of_key[key], self._in_use[key]
-
-    def _all_prepared(self) -> Iterator[tuple[ClaimHolder, tuple[ClaimedDevice, ...]]]:
-        for prepared in self._prepared.values():
-            yield from prepared.values()
 
     def _all(self) -> Iterator[tuple[ClaimHolder, str, ClaimedDevice]]:
         for (claim, driver), several in self._reserved.items():

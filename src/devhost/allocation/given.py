@@ -163,10 +163,6 @@ class Given:
         self.claims[uid] = Gift(tuple(nodes), frozenset({uid}))
         self.changed()
 
-    def forget_claim(self, uid: str) -> None:
-        """No container has a claim; the record follows at the next look."""
-        self.claims.pop(uid, None)
-
     def keep(self, tokens: Callable[[Token], bool], claims: Collection[str]) -> None:
         """Forgets the gifts of what no container holds.
 

@@ -379,7 +379,7 @@ class Inventory:
             self._vanished = gone
             self.allocations.keep_listed(gone)
         # containers that have another device than their token represents
-        for token, reason in self.allocations.differing():
+        for token, reason in self.allocations.everything.given.withheld(self.allocations.resource):
             if token in entries:
                 self._withhold(token, reason, entries, wall)
         return self._publish(entries, caused_at, first=self.snapshot.revision == 0)
@@ -549,7 +549,7 @@ class Inventory:
 
     def _withhold_bound(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
         """Shows the tokens as Unhealthy that have no device to give, because pods are bound to others."""
-        if not self.allocations.pod_claims():
+        if not self.allocations.everything.pod_claims():
             return
         for unit in units:
             for number in range(unit.replicas):
@@ -568,7 +568,8 @@ class Inventory:
         if holder is None and name in self.allocations:
             return None
         own = () if holder is None else (pod_of(holder),)
-        return self.allocations.pod_claims().objection((self.backend, device.id), device, own)
+        bound = self.allocations.everything.pod_claims()
+        return bound.objection((self.backend, device.id), device, own)
 
     def _got_otherwise(self, name: str, entries: Mapping[str, Entry]) -> bool:
         """Whether a container may have got a held token while its devices were shared in another way.

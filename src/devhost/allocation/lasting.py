@@ -45,14 +45,6 @@ class Answered:
         )
 
 
-@frozen
-class _Kept:
-    answered: Answered
-    terms: Terms
-    serving: object
-    """The backend object that answered."""
-
-
 class LastingAnswers:
     """The answers for one resource that last (:attr:`devhost.backend.Edits.lasting`).
 
@@ -62,27 +54,27 @@ class LastingAnswers:
 
     def __init__(self, backend: ResourceBackend) -> None:
         self._backend = backend
-        self._kept: dict[tuple[int, ...], _Kept] = {}
+        self._kept: dict[tuple[int, ...], tuple[Answered, Terms, object]] = {}
+        """Each with its terms, and the backend object that answered."""
 
     def find(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answered | None:
         """The answer for the devices behind some tokens; ``None`` if the backend must be asked."""
         kept = self._kept.get(_key(wanted)) if self._kept and len(wanted) <= DEVICES else None
-        if kept is None or kept.terms != terms or kept.serving is not self._backend.runner.serving:
+        if kept is None or kept[1] != terms or kept[2] is not self._backend.runner.serving:
             return None
+        answered = kept[0]
         listed, prefix = self._backend.scanner.devices, self._backend.runner.prefix
-        if any(listed.get(one.id) is not one for one in kept.answered.answer.devices):
+        if any(listed.get(one.id) is not one for one in answered.answer.devices):
             return None
-        numbers = kept.answered.numbers.items()
-        return (
-            kept.answered if all(node_number(prefix + path) == number for path, number in numbers) else None
-        )
+        same = all(node_number(prefix + path) == number for path, number in answered.numbers.items())
+        return answered if same else None
 
     def keep(self, wanted: Sequence[Sequence[Device]], terms: Terms, answered: Answered) -> None:
         described = self._backend.runner.abilities.device_info  # and by something that may have changed
         if answered.lasts and not described and all(len(some) == 1 for some in wanted):
             if len(self._kept) >= MOST:
                 self._kept.clear()
-            self._kept[_key(wanted)] = _Kept(answered, terms, self._backend.runner.serving)
+            self._kept[_key(wanted)] = answered, terms, self._backend.runner.serving
 
 
 def _key(wanted: Sequence[Sequence[Device]]) -> tuple[int, ...]:

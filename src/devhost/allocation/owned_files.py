@@ -97,7 +97,10 @@ class OwnedDirectory:
 
     def is_settled(self, name: str) -> bool:
         """Whether no write can still be at work on what a file belongs to."""
-        return _age(self.directory / name) > UNFINISHED
+        try:
+            return time.time() - (self.directory / name).lstat().st_mtime > UNFINISHED
+        except FileNotFoundError:
+            return False
 
     def names(self) -> list[str]:
         return [name for name in self._files() if name.startswith(self.prefix)]
@@ -192,11 +195,3 @@ def _signature(path: Path) -> _Signature | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _age(path: Path) -> float:
-    """Seconds since the last change; 0 for a file that is gone."""
-    try:
-        return time.time() - path.lstat().st_mtime
-    except FileNotFoundError:
-        return 0.0
