@@ -6,7 +6,8 @@
 Requires grpcio-tools. In addition to the output of protoc, the result
  - names the generator in its first line, so that a test knows when a comparison must be exact;
  - requires the oldest runtime that this project supports, not the generator's version;
- - has types for the asyncio variant of the gRPC stubs, for which protoc has no generator.
+ - has types for the asyncio variant of the gRPC stubs, for which protoc has no generator; the stubs are made
+   from the descriptors when they are imported.
 """
 
 from __future__ import annotations
@@ -27,20 +28,13 @@ PROTOS = (
     "devhost/kubelet/api/api.proto",
     "devhost/kubelet/api/podresources.proto",
     "devhost/dra/api/dra_v1.proto",
-    "devhost/dra/api/dra_v1beta1.proto",
     "devhost/dra/api/health_v1.proto",
-    "devhost/dra/api/health_v1alpha1.proto",
     "devhost/dra/api/registration.proto",
 )
 
-# The generated code works with these releases (the oldest allowed in pyproject.toml), but a generator always
+# The generated code works with this release (the oldest allowed in pyproject.toml), but a generator always
 # requires a runtime at least as new as itself.
-OLDEST_GRPC = "1.75.0"
 OLDEST_PROTOBUF = (6, 31, 0)
-
-# Generated code keeps the generator's style; ruff requires each exemption to be named.
-_EXEMPT = {".py": "F401, I001", ".pyi": "E501"}
-
 
 STUBS = "packages/testing/src/devhost_testing/api"
 """Where the classes of services go: devhost itself names the methods that it serves and calls."""
@@ -83,12 +77,12 @@ def generate(target: Path) -> None:
     source = target / "src"
     source.mkdir(exist_ok=True)
     (target / STUBS).mkdir(parents=True, exist_ok=True)
-    flags = [f"--{kind}_out={source}" for kind in ("python", "pyi", "grpc_python")]
+    flags = [f"--{kind}_out={source}" for kind in ("python", "pyi")]
     for proto in PROTOS:
         _protoc(SOURCE, *flags, proto=proto)
         stem, name = proto.removesuffix(".proto"), Path(proto).name
         *_, stubs, types = outputs(proto)
-        (source / f"{stem}_pb2_grpc.py").rename(target / stubs)
+        (target / stubs).write_text("\n".join(_grpc_stubs(stem)) + "\n")
         (target / types).write_text("\n".join(_grpc_types(stem, describe(proto))) + "\n")
         for output in outputs(proto):
             file = target / output
@@ -102,7 +96,8 @@ def _protoc(root: Path, *flags: str, proto: str) -> None:
 
 def _with_header(proto: str, text: str, suffix: str) -> str:
     first = f"# Generated from {proto} with grpcio-tools {generator()}."
-    return f"{first}\n# fmt: off\n# ruff: noqa: {_EXEMPT[suffix]}\n{text}"
+    exempt = "# ruff: noqa: E501\n" if suffix == ".pyi" else ""
+    return f"{first}\n# fmt: off\n{exempt}{text}"
 
 
 def _with_oldest_runtime(text: str) -> str:
@@ -110,10 +105,17 @@ def _with_oldest_runtime(text: str) -> str:
     text = re.sub(
         r"(?m)^# Protobuf Python Version: .*$", f"# Protobuf Python Version: {major}.{minor}.{patch}", text
     )
-    text = re.sub(
+    return re.sub(
         r"(Domain\.PUBLIC,)\s+\d+,\s+\d+,\s+\d+,", rf"\1\n    {major},\n    {minor},\n    {patch},", text
     )
-    return re.sub(r"(?m)^GRPC_GENERATED_VERSION = .*$", f"GRPC_GENERATED_VERSION = '{OLDEST_GRPC}'", text)
+
+
+def _grpc_stubs(stem: str) -> Iterator[str]:
+    package, _, name = stem.replace("/", ".").rpartition(".")
+    yield f"from {package} import {name}_pb2"
+    yield f"from {STUBS.replace('/', '.').partition('.src.')[2]}.services import classes"
+    yield ""
+    yield f"globals().update(classes({name}_pb2))"
 
 
 def _grpc_types(stem: str, file: FileDescriptorProto) -> Iterator[str]:

@@ -11,18 +11,15 @@ from typing import Any, Self
 
 import grpc.aio
 import pytest
-from devhost_testing.api import dra_v1_pb2_grpc, health_v1_pb2_grpc, health_v1alpha1_pb2_grpc
+from devhost_testing.api import dra_v1_pb2_grpc
+from devhost_testing.dra.kubelet import HEALTH, health_stub
 from fake_clock import FakeClock
 
-from devhost.dra.api import dra_v1_pb2, health_v1_pb2, health_v1alpha1_pb2
+from devhost.dra.api import dra_v1_pb2, health_v1_pb2
 from devhost.dra.health import DeviceHealth
 from devhost.dra.server import DraServer, service_socket
 
 DRIVER = "devhost.example.com"
-VERSIONS = [
-    (health_v1_pb2, health_v1_pb2_grpc.DRAResourceHealthStub),
-    (health_v1alpha1_pb2, health_v1alpha1_pb2_grpc.DRAResourceHealthStub),
-]
 A, B = DeviceHealth("pool", "a", True), DeviceHealth("pool", "b", True)
 
 
@@ -39,7 +36,7 @@ class NoClaims:
 class Scene:
     """A server with a clock that stands still, and a stream of its health service."""
 
-    def __init__(self, place: Path, version: Any) -> None:
+    def __init__(self, place: Path, service: str) -> None:
         self.clock = FakeClock()
         self.found: Sequence[DeviceHealth] = (A, B)
         self._callbacks: list[Callable[[], None]] = []
@@ -48,11 +45,11 @@ class Scene:
         )
         address = f"unix:{service_socket(place / 'plugins', DRIVER)}"
         self.channel = grpc.aio.insecure_channel(address, options=[("grpc.default_authority", "localhost")])
-        self._api, self._stub = version
+        self._stub = health_stub(self.channel, service)
 
     async def __aenter__(self) -> Self:
         await self._server.start()
-        self._stream = self._stub(self.channel).NodeWatchResources(self._api.NodeWatchResourcesRequest())
+        self._stream = self._stub.NodeWatchResources(health_v1_pb2.NodeWatchResourcesRequest())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -87,7 +84,7 @@ class Scene:
         await self.clock.advance(seconds)
 
 
-@pytest.fixture(params=VERSIONS, ids=["v1", "v1alpha1"])
+@pytest.fixture(params=HEALTH)
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     with tempfile.TemporaryDirectory() as directory:  # tmp_path is too long for a socket
         async with Scene(Path(directory), request.param) as scene:

@@ -12,18 +12,13 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from devhost_testing.api import (
-    dra_v1_pb2_grpc,
-    dra_v1beta1_pb2_grpc,
-    health_v1_pb2_grpc,
-    health_v1alpha1_pb2_grpc,
-    registration_pb2_grpc,
-)
+from devhost_testing.api import dra_v1_pb2_grpc, registration_pb2_grpc
+from devhost_testing.dra.kubelet import HEALTH, claims_stub, health_stub
 
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import ClaimHolder
-from devhost.dra.api import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2, registration_pb2
+from devhost.dra.api import dra_v1_pb2, health_v1_pb2, registration_pb2
 from devhost.dra.health import DeviceHealth
 from devhost.dra.server import DraServer, registration_socket, service_socket
 
@@ -129,12 +124,9 @@ async def test_each_report_of_the_kubelet_is_passed_on_and_a_new_refusal_logged_
 @pytest.mark.conformance(69)
 async def test_both_versions_answer_the_same_and_only_v1_has_share_ids(place: Path) -> None:
     async with served(place) as (_, channel, _):
-        new = await dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
-            dra_v1_pb2.NodePrepareResourcesRequest(claims=[dra_v1_pb2.Claim(uid="u-1", name="c")])
-        )
-        old = await dra_v1beta1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
-            dra_v1beta1_pb2.NodePrepareResourcesRequest(claims=[dra_v1beta1_pb2.Claim(uid="u-1", name="c")])
-        )
+        request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[dra_v1_pb2.Claim(uid="u-1", name="c")])
+        new = await claims_stub(channel, "v1.DRAPlugin").NodePrepareResources(request)
+        old = await claims_stub(channel, "v1beta1.DRAPlugin").NodePrepareResources(request)
     device = new.claims["u-1"].devices[0]
     assert device.share_id == "share"
     assert list(device.request_names) == ["req"]
@@ -162,13 +154,10 @@ async def test_each_claim_has_its_own_answer_and_a_hostile_uid_an_error(place: P
 @pytest.mark.conformance(113)
 async def test_both_health_services_begin_with_the_whole_list(place: Path) -> None:
     async with served(place) as (_, channel, _):
-        new = health_v1_pb2_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
-            health_v1_pb2.NodeWatchResourcesRequest()
-        )
-        old = health_v1alpha1_pb2_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
-            health_v1alpha1_pb2.NodeWatchResourcesRequest()
-        )
-        for stream in (new, old):
+        for service in HEALTH:
+            stream = health_stub(channel, service).NodeWatchResources(
+                health_v1_pb2.NodeWatchResourcesRequest()
+            )
             [device] = (await stream.read()).devices
             assert (device.device.device_name, device.health) == ("card-0", health_v1_pb2.UNHEALTHY)
             assert len(device.message.encode()) <= 1024

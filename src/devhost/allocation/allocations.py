@@ -43,7 +43,6 @@ from devhost.planning.claims import (
     Key,
     Occupant,
     PodClaims,
-    Reason,
     binds_pod,
     first,
     pod_claims,
@@ -236,7 +235,6 @@ class ResourceAllocations:
         return token in self.leases
 
     def tokens(self) -> frozenset[str]:
-        """Every token that a container has, or is about to get."""
         return self.leases.tokens() | self._reserved.keys()
 
     def holds(self, token: str) -> bool:
@@ -248,7 +246,6 @@ class ResourceAllocations:
         return self.everything.known and not self.is_held()
 
     def is_held(self) -> bool:
-        """Whether a container has anything of the resource, or is about to get it."""
         return bool(self.leases or self._reserved)
 
     def got(self, token: str) -> tuple[Key, ...]:
@@ -308,10 +305,6 @@ class ResourceAllocations:
                     self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.serve
                 )
 
-    def pod_claims(self) -> PodClaims:
-        """What binds pods, of all resources, and the pods that have it."""
-        return self.everything.pod_claims()
-
     def recent(self) -> Iterator[tuple[Key, int]]:
         """The devices of Allocates whose admission may go on, each with the number of its Allocate."""
         for token, lease in self.leases.held.items():
@@ -343,7 +336,6 @@ class ResourceAllocations:
         *,
         listed: bool,
     ) -> dict[str, tuple[Key, ...]]:
-        """See :meth:`Reservation.add`."""
         distinct = {id(devices): devices for devices in wanted.values()}.values()
         self.everything.claims.refuse_held(
             backend, self.resource, self.exclusive, list(chain.from_iterable(distinct))
@@ -391,15 +383,6 @@ class ResourceAllocations:
         self._inferred.difference_update(given)
         self.changed(replan=False)
         self.everything.due_changed()
-
-    @property
-    def everything_given(self) -> Given:
-        """What containers were given, of all resources."""
-        return self.everything.given
-
-    def differing(self) -> Iterator[tuple[str, Reason]]:
-        """The tokens whose containers have something else than their device now."""
-        return self.everything.given.withheld(self.resource)
 
     def recalls(self, listing: Listing) -> bool:
         return self.leases.recalls(listing, self.resource)
@@ -712,7 +695,6 @@ class Allocations:
         return None if self._listing is None else self._listing.claims.get((namespace, name))
 
     def is_held(self, resource: str, token: str) -> bool:
-        """Whether a container has this token, as far as is known."""
         found = self._resources.get(resource)
         return found is not None and token in found
 
@@ -926,7 +908,6 @@ class Allocations:
             watching()
 
     def changed_by(self, allocations: ResourceAllocations, *, replan: bool) -> None:
-        """The allocations of one resource have changed; with ``replan`` the plan may be outdated."""
         self._held = None
         if allocations.serve is Serve.DRA:
             self._by_drivers = None

@@ -334,12 +334,8 @@ class Allocator:
         """Prepares devices before a container starts; called again for each restart.
 
         The backend gets the options with which the devices were allocated, or the present ones if an earlier
-        run of devhost allocated them.
-
-        Raises:
-            UnknownDevice: a token is not known.
-            AllocationError: the entry has ``checkStarts``, and the container would start with another device.
-            BackendError: the backend failed or hung.
+        run of devhost allocated them. Raises ``UnknownDevice``, ``BackendError``, and ``AllocationError`` if
+        the entry has ``checkStarts`` and the container would start with another device.
         """
         self._check_known(tokens)
         distinct: dict[tuple[int, int], Sequence[Device]] = {}
@@ -380,7 +376,7 @@ class Allocator:
 
     def _check_given(self, tokens: Iterable[str], numbers: Mapping[str, str]) -> None:
         """Refuses nodes that another container was given for another device."""
-        given = self.inventory.allocations.everything_given
+        given = self.inventory.allocations.everything.given
         if path := given.in_use({(self.name, token) for token in tokens}, numbers.items()):
             raise AllocationError(
                 f"{self.name}: {path} is in use: a pod was given it for another device; it is free when that "
@@ -396,7 +392,7 @@ class Allocator:
     ) -> None:
         devices = each_once(tuple(got.values()))
         nodes = owned(numbers, self.inventory.backend, devices)
-        given = self.inventory.allocations.everything_given
+        given = self.inventory.allocations.everything.given
         names = () if granted.edits.nodes else granted.edits.cdi_devices
         given.gave(self.name, got, nodes, names, unclaimed)
 
@@ -446,7 +442,7 @@ class Allocator:
 
         Refuses the token if these are all, or if it can only give all.
         """
-        if not self.inventory.allocations.pod_claims():
+        if not self.inventory.allocations.everything.pod_claims():
             return frozenset()
         healthy = [member.device for member in entry.members if member.health.healthy]
         reasons = {one.id: self.inventory.bound_elsewhere(entry.token, one) for one in healthy}

@@ -240,7 +240,7 @@ class ClaimAllocations:
             else:
                 del self._prepared[uid]
                 self._pods.pop(before[0], None)
-                self.given.forget_claim(uid)
+                self.given.claims.pop(uid, None)
             self._remove(*before, driver)
             self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
             self._report()
@@ -255,7 +255,7 @@ class ClaimAllocations:
 
     def claimed(self) -> Iterator[Claimed]:
         """What prepared claims hold, each device of a claim once."""
-        for claim, devices in self._all_prepared():
+        for claim, devices in chain.from_iterable(one.values() for one in self._prepared.values()):
             pods = frozenset(name for _, name in self.pods(claim))
             for resource, key in dict.fromkeys((one.resource, key) for one, key in _each(devices)):
                 device, shares = self._ledger.devices[key], _slots(key, devices)
@@ -271,11 +271,9 @@ class ClaimAllocations:
         return len(self._prepared)
 
     def has(self, driver: str) -> bool:
-        """Whether a claim is prepared that has devices of a driver."""
         return any(driver in prepared for prepared in self._prepared.values())
 
     def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
-        """The claims that hold each device, in a stable order."""
         return {key: sorted(self._holders(key)) for key in self._of_key}
 
     def pods(self, claim: ClaimHolder) -> frozenset[Pod]:
@@ -321,7 +319,6 @@ class ClaimAllocations:
             yield self._as_held(claim, one, key, driver)
 
     def of_driver(self, driver: str) -> Iterator[ClaimedDevice]:
-        """The devices of a driver that claims have."""
         return (one for _, other, one in self._all() if other == driver)
 
     def held_otherwise(self, resource: str, unit: str, key: Key) -> Reason | None:
@@ -441,7 +438,6 @@ class ClaimAllocations:
         return Occupant(self.pods(holder))
 
     def _sharing(self, key: Key, without: ClaimHolder) -> Iterator[Held]:
-        """The other claims that have a device."""
         for (driver, _), claims in self._of_key.get(key, {}).items():
             for claim, devices in claims.items():
                 if claim != without:
@@ -451,7 +447,6 @@ class ClaimAllocations:
         return set().union(*self._of_key.get(key, {}).values())
 
     def _slots(self, key: Key, claim: ClaimHolder) -> int:
-        """The slots of a device that a claim has."""
         some = (claims.get(claim, ()) for claims in self._of_key.get(key, {}).values())
         return _slots(key, chain.from_iterable(some))
 
@@ -477,10 +472,6 @@ class ClaimAllocations:
             self._in_use[key] += self._slots(key, claim) - before
             if not resources:
                 del self._of_key[key], self._in_use[key]
-
-    def _all_prepared(self) -> Iterator[tuple[ClaimHolder, tuple[ClaimedDevice, ...]]]:
-        for prepared in self._prepared.values():
-            yield from prepared.values()
 
     def _all(self) -> Iterator[tuple[ClaimHolder, str, ClaimedDevice]]:
         for (claim, driver), several in self._reserved.items():

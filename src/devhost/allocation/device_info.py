@@ -124,7 +124,10 @@ class DeviceInfoDirectory(OwnedDirectory):
         to a pod of ours, so the file describes an earlier pod. Returns the names of files of other programs
         that were replaced. Raises ``AllocationError`` if a token has no legal file name.
         """
-        wanted = {file_name(resource, token): (token, _dump(one)) for token, one in documents.items()}
+        wanted = {
+            file_name(resource, token): (token, f"{json.dumps(one, sort_keys=True)}\n".encode())
+            for token, one in documents.items()
+        }
         with self._lock:
             make_directory(self.directory)
             due = {name: pair for name, pair in wanted.items() if not holds(self.directory / name, pair[1])}
@@ -205,14 +208,13 @@ class DeviceInfoFiles:
             ),
             clock=clock,
         )
-        allocations.subscribe(self._released)
+        allocations.subscribe(lambda resource, tokens: self._loop.wake())
 
     @property
     def wanted(self) -> bool:
         return self._files.current is not None
 
     def move(self, directory: Path | None) -> None:
-        """New files go to ``directory`` from now on; ``None`` for nowhere."""
         self._files.move(directory)
         self._loop.wake()
 
@@ -246,9 +248,6 @@ class DeviceInfoFiles:
     def close(self) -> None:
         self._files.close()
 
-    def _released(self, resource: str, tokens: tuple[str, ...]) -> None:
-        self._loop.wake()
-
     async def _remove_stale_in(self, place: DeviceInfoDirectory) -> bool:
         """Removes files from one directory; false while it is not known who holds what."""
         own = await self._files.run(f"read {place.directory}", place.own)
@@ -261,10 +260,6 @@ class DeviceInfoFiles:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _dump(document: Document) -> bytes:
-    return f"{json.dumps(document, sort_keys=True)}\n".encode()
 
 
 def _load(path: Path) -> Index:

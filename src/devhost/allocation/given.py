@@ -163,10 +163,6 @@ class Given:
         self.claims[uid] = Gift(tuple(nodes), frozenset({uid}))
         self.changed()
 
-    def forget_claim(self, uid: str) -> None:
-        """No container has a claim; the record follows at the next look."""
-        self.claims.pop(uid, None)
-
     def keep(self, tokens: Callable[[Token], bool], claims: Collection[str]) -> None:
         """Forgets the gifts of what no container holds.
 
@@ -323,7 +319,6 @@ class Given:
         return {key: frozenset(claims) for key, claims in found.items() if key not in unsure}
 
     def _known(self, held: Sequence[Held]) -> Iterator[tuple[Gift, Held]]:
-        """Each known gift, with what is held of it."""
         return ((gift, one) for gift, one in self._gifts(held) if gift is not None)
 
     def _gifts(self, held: Sequence[Held]) -> Iterator[tuple[Gift | None, Held]]:
@@ -391,11 +386,9 @@ class _There:
         """The devices that each gift is for."""
 
     def meet(self, gift: Gift, key: Key) -> None:
-        """A gift is for this device, among others."""
         self._devices.setdefault(id(gift), set()).add(key)
 
     def replaced(self, gift: Gift, nodes: tuple[Node, ...]) -> Gift:
-        """The same gift with other nodes."""
         other = replace(gift, nodes=nodes)
         self._devices[id(other)] = self._devices.get(id(gift), set())
         return other

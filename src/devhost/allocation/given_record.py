@@ -34,6 +34,14 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _VERSION = 1
 
 
+def boot(path: Path) -> str:
+    """The id of this boot, from such a file; empty if it is not known."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
 class Unusable(DevhostError):
     """The record cannot be read or written; the message is the reason."""
 
@@ -80,7 +88,7 @@ class GivenRecord:
         try:
             content = json.loads(data)
             version, kubelet = content["version"], content["kubelet"]
-            same_boot = content["boot"] == self._boot()
+            same_boot = content["boot"] == boot(self._boot_id)
             if (version, kubelet) == (_VERSION, self._kubelet):
                 return _recorded(content["given"], same_boot=same_boot)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -100,12 +108,6 @@ class GivenRecord:
         replace_file(self.file, data, f".{self.file.stem}-", 0o600)
         self._written = data
 
-    def _boot(self) -> str:
-        try:
-            return self._boot_id.read_text().strip()
-        except OSError:
-            return ""
-
     def _text(self, given: Mapping[Token, Gift], claims: Mapping[str, Gift]) -> bytes:
         together: dict[tuple[str, int], tuple[Gift, list[str]]] = {}
         for (resource, token), gift in given.items():
@@ -115,7 +117,7 @@ class GivenRecord:
             for (resource, _), (gift, tokens) in together.items()
         ]
         rows += [{"claim": uid, **_row(gift)} for uid, gift in claims.items()]
-        head = {"version": _VERSION, "kubelet": self._kubelet, "boot": self._boot()}
+        head = {"version": _VERSION, "kubelet": self._kubelet, "boot": boot(self._boot_id)}
         lines = ",\n".join(sorted(map(json.dumps, rows)))
         return f'{json.dumps(head)[:-1]}, "given": [\n{lines}\n]}}\n'.encode()
 

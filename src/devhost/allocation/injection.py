@@ -62,9 +62,7 @@ class Injection(Protocol):
     def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> Rendered:
         """Renders what a container gets with these devices. Runs on the backend's thread.
 
-        Raises:
-            AllocationError: a device cannot be rendered.
-            BackendError: the backend failed.
+        Raises ``AllocationError`` if a device cannot be rendered, ``BackendError`` if the backend failed.
         """
 
     async def run(self) -> None:
@@ -88,12 +86,11 @@ class _Direct:
         return True
 
     async def inject(self, tokens: Sequence[str]) -> Granted:
-        """The answer itself."""
         return self.granted
 
 
 class DirectInjection:
-    """Everything is in the answer: the list shows every device."""
+    """Everything is in the answer: the list shows every device, and nothing has to be made ready."""
 
     failure = ""
     """Nothing can be wrong."""
@@ -102,28 +99,17 @@ class DirectInjection:
         self.ready = asyncio.Event()
         self.ready.set()
 
-    def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
-        """Nothing has to be made ready."""
-
-    def wake(self) -> None:
-        """Nothing has been made ready."""
-
+    def want(self, offers: Sequence[Offer], verdict: Verdict) -> None: ...
+    def wake(self) -> None: ...
     def listable(self, offers: Sequence[Offer], verdict: Verdict) -> tuple[Sequence[Offer], Verdict]:
-        """All of it."""
         return offers, verdict
 
     def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> Rendered:
-        """Nothing has to be rendered."""
         return _Direct(granted)
 
-    async def run(self) -> None:
-        """Has nothing to do."""
-
-    async def refresh(self) -> None:
-        """The answers refer to nothing."""
-
-    def stop(self) -> None:
-        """Has nothing to end."""
+    async def run(self) -> None: ...
+    async def refresh(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 def make_injection(

@@ -181,7 +181,6 @@ class Snapshot:
 
     @property
     def healthy(self) -> int:
-        """Tokens a pod could get, as the kubelet counts them."""
         return self.tally.healthy
 
     def entry(self, token: str) -> Entry | None:
@@ -344,14 +343,11 @@ class Inventory:
     ) -> bool:
         """Takes the present devices of the tokens of this resource; true if that made a new revision.
 
-        Args:
-            units: the devices that its tokens represent now; an unchanged unit should be the same object.
-            why_gone: the reason to show for a device, by id, whose token is no longer among the units.
-            caused_at: monotonic time of the event that led here, if one did.
-            topology: whether the list has the NUMA nodes of tokens that are not among the units. One token
-                with NUMA nodes makes the kubelet align the whole resource (``deviceHasTopologyAlignment`` of
-                its device manager).
-            grounds: what the verdicts depend on. Without it, every device is judged again.
+        An unchanged unit should be the same object. ``why_gone`` is the reason to show for a device, by id,
+        whose token is no longer among the units, ``caused_at`` the monotonic time of the event that led here.
+        ``topology`` is whether the list has the NUMA nodes of such tokens: one token with NUMA nodes makes
+        the kubelet align the whole resource (``deviceHasTopologyAlignment`` of its device manager).
+        ``grounds`` is what the verdicts depend on; without it, every device is judged again.
         """
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
@@ -382,7 +378,7 @@ class Inventory:
             self._vanished = gone
             self.allocations.keep_listed(gone)
         # containers that have another device than their token represents
-        for token, reason in self.allocations.differing():
+        for token, reason in self.allocations.everything.given.withheld(self.allocations.resource):
             if token in entries:
                 self._withhold(token, reason, entries, wall)
         return self._publish(entries, caused_at, first=self.snapshot.revision == 0)
@@ -494,7 +490,6 @@ class Inventory:
         return changed
 
     def _unshared(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the tokens whose devices are allocated only once."""
         entries = self.snapshot.entries
         return frozenset(
             name for name in names if (entry := entries.get(name)) is None or self.replicas(entry.unit) == 1
@@ -553,7 +548,7 @@ class Inventory:
 
     def _withhold_bound(self, units: Sequence[Unit], entries: dict[str, Entry], wall: float) -> None:
         """Shows the tokens as Unhealthy that have no device to give, because pods are bound to others."""
-        if not self.allocations.pod_claims():
+        if not self.allocations.everything.pod_claims():
             return
         for unit in units:
             for number in range(unit.replicas):
@@ -572,7 +567,8 @@ class Inventory:
         if holder is None and name in self.allocations:
             return None
         own = () if holder is None else (pod_of(holder),)
-        return self.allocations.pod_claims().objection((self.backend, device.id), device, own)
+        bound = self.allocations.everything.pod_claims()
+        return bound.objection((self.backend, device.id), device, own)
 
     def _got_otherwise(self, name: str, entries: Mapping[str, Entry]) -> bool:
         """Whether a container may have got a held token while its devices were shared in another way.

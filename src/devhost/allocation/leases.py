@@ -106,7 +106,6 @@ class Lease:
         return LeaseState.ALLOCATED if self.named_by is None else LeaseState.NAMED
 
     def named(self, holder: Holder | None, kubelet: Kubelet) -> None:
-        """Takes a list that names the token."""
         self.holder, self.named_by = holder, kubelet
         self.forgotten_by = self.absence = None
 

@@ -97,7 +97,6 @@ class OtherDrivers:
         return any([self._apply_to(found, view) for found in self._followed.values()])
 
     def resolve(self, found: Found) -> None:
-        """Finds the devices behind the names."""
         if not self._names or self._listing is None:
             return
         for driver, tokens in self._listing.holders.items():
@@ -135,7 +134,6 @@ class OtherDrivers:
         return changed
 
     def _named(self, driver: str, token: str, found: Found) -> dict[Key, Device]:
-        """The devices that a token means."""
         named: dict[Key, Device] = {}
         for backend, devices in found.items():
             index = self._index.get(backend)

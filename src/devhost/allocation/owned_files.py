@@ -97,10 +97,12 @@ class OwnedDirectory:
 
     def is_settled(self, name: str) -> bool:
         """Whether no write can still be at work on what a file belongs to."""
-        return _age(self.directory / name) > UNFINISHED
+        try:
+            return time.time() - (self.directory / name).lstat().st_mtime > UNFINISHED
+        except FileNotFoundError:
+            return False
 
     def names(self) -> list[str]:
-        """The names of own files, in order."""
         return [name for name in self._files() if name.startswith(self.prefix)]
 
     def remove_unfinished(self) -> list[Path]:
@@ -162,7 +164,6 @@ class OwnedFiles(Generic[D]):
         return [one for one in self._directories.values() if one is not self.current]
 
     def move(self, directory: Path | None) -> None:
-        """New files go to ``directory`` from now on; ``None`` for nowhere."""
         self.current = None if directory is None else self.of(directory)
 
     def of(self, directory: Path) -> D:
@@ -172,7 +173,6 @@ class OwnedFiles(Generic[D]):
         return found
 
     def forget(self, former: D) -> None:
-        """No own file is left there."""
         if former is not self.current:
             self._directories.pop(former.directory, None)
 
@@ -195,11 +195,3 @@ def _signature(path: Path) -> _Signature | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _age(path: Path) -> float:
-    """Seconds since the last change; 0 for a file that is gone."""
-    try:
-        return time.time() - path.lstat().st_mtime
-    except FileNotFoundError:
-        return 0.0

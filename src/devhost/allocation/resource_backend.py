@@ -53,7 +53,6 @@ class Granted:
     left_out: frozenset[str] = frozenset()
 
     def nodes(self) -> list[str]:
-        """The paths of the nodes that are there."""
         return [node.path for node in self.edits.nodes if node.path not in self.left_out]
 
 
@@ -279,7 +278,6 @@ class ResourceBackend:
             raise AllocationError(f"{self.resource}: {reason}")
 
     def _limited(self, edits: Edits, devices: Sequence[Device], terms: Terms) -> Edits:
-        """The same with the variables of the entry's limit."""
         limits = terms.limit.variables(devices, terms.consumed)
         if twice := sorted(limits.keys() & edits.env.keys()):
             reason = f"the backend sets {twice[0]}, and so does share.limit of the entry"
@@ -337,7 +335,6 @@ def _terms(entry: ResourceSettings, devices: int = 0) -> Terms:
 
 
 def each_once(sets: Iterable[Sequence[Device]]) -> list[Device]:
-    """The devices of several sets, each once."""
     return list({device.id: device for some in sets for device in some}.values())
 
 

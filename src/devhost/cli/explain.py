@@ -369,7 +369,6 @@ def _is_offered(found: ScanResult, backend: str, device: Device) -> bool:
 
 
 def _own(found: ScanResult, resource: str, backend: str, device: Device) -> Health:
-    """The health of a device in a resource, as this command found it."""
     planned = found.plan.resources.get(resource)
     return found.health_in(planned.entry, device) if planned else found.health(backend, device)
 

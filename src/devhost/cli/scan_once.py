@@ -69,11 +69,9 @@ class ScanResult:
         ]
 
     def health(self, backend: str, device: Device) -> Health:
-        """The health of a device from the backend's scan and probe."""
         return self.scanners[backend].health.verdict(device, time.monotonic())
 
     def health_in(self, entry: ResourceSettings, device: Device) -> Health:
-        """The health that a device has in the resources of an entry."""
         health = in_resource(device, self.health(entry.backend, device), entry.uses)
         absent = self.scanners[entry.backend].health.absent
         return worst(health, entry.condition(device), entry.given(absent, device))

@@ -85,9 +85,8 @@ class RolloutRecord:
     def read(self) -> Recorded:
         """What is in the file; nothing if there is none.
 
-        Raises:
-            DevhostError: it is damaged, too large, of another version, or others can change it.
-            OSError: it cannot be read.
+        Raises ``OSError`` if it cannot be read, ``DevhostError`` if it is damaged, too large, of another
+        version, or others can change it.
         """
         if self.file is None:
             return Recorded()

@@ -14,9 +14,8 @@ ROOT_HINT = "give the directory to use as /, or omit --root"
 def check_root(directory: Path) -> None:
     """Checks whether ``--root`` can be used as ``/``.
 
-    Raises:
-        UsageError: there is no such directory, or the right one is above or below it.
-        EnvironmentFailure: it cannot be read.
+    Raises ``UsageError`` if there is no such directory, or the right one is above or below it, and
+    ``EnvironmentFailure`` if it cannot be read.
     """
     try:
         os.scandir(directory).close()

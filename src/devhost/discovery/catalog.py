@@ -508,7 +508,6 @@ def _takes_devices(backend: type[Backend], method: str) -> bool:
 
 
 def _words_flaw(attribute: Attribute) -> str:
-    """What is wrong with the words of an attribute; empty if nothing is."""
     words: Any = attribute.words
     if not isinstance(words, tuple) or not all(isinstance(word, str) and word for word in words):
         return "has words that are not a tuple of non-empty strings"
@@ -518,6 +517,5 @@ def _words_flaw(attribute: Attribute) -> str:
 
 
 def _unit_flaw(attribute: Attribute) -> str:
-    """What is wrong with the unit of an attribute; empty if nothing is."""
     units = (*DECIMAL_UNITS, *BINARY_UNITS) if attribute.type is int else ("",)
     return "" if attribute.unit in units else f"has unit {attribute.unit!r}: a number may have one such as Mi"

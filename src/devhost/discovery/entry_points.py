@@ -44,9 +44,7 @@ class EntryPoint:
     def load(self) -> Any:
         """Imports the module and returns the object.
 
-        Raises:
-            ImportError: ``value`` names no object.
-            Exception: any that the module raises.
+        Raises ``ImportError`` if ``value`` names no object, and any exception that the module raises.
         """
         named = _OBJECT.fullmatch(self.value)
         if named is None:

@@ -79,9 +79,8 @@ def named(failed: Sequence[tuple[str, Health]]) -> str:
 class Grounds:
     """What verdicts depend on besides the devices.
 
-    Attributes:
-        common: what counts for every device; equal if it has not changed.
-        particular: the ids of the devices of which something else counts, too, such as the time.
+    ``common`` counts for every device, and is equal if it has not changed. ``particular`` are the ids of the
+    devices of which something else counts, too, such as the time.
     """
 
     common: tuple[object, ...]

@@ -65,11 +65,7 @@ class LinkCache:
         await self._refreshes.run()
 
     async def refresh(self) -> None:
-        """Reads the links of pairs that are not known.
-
-        Raises:
-            BackendError: that failed; known links are kept.
-        """
+        """Reads the links of pairs that are not known. After a ``BackendError``, known links are kept."""
         devices = self._devices
         if len(devices) > MOST:
             self._keep({})

@@ -138,10 +138,9 @@ class BackendManager:
     async def release(self, name: str, seconds: float) -> str:
         """Makes a backend release its driver; returns until when at the latest (RFC 3339).
 
-        Raises:
-            UsageError: no such backend runs, it keeps no driver in use, or ``seconds`` is out of range.
-            EnvironmentFailure: the release cannot be recorded.
-            BackendError: something stays open; the backend opens nothing else until the release ends.
+        Raises ``UsageError`` if no such backend runs, it keeps no driver in use, or ``seconds`` is out of
+        range; ``EnvironmentFailure`` if the release cannot be recorded; and ``BackendError`` if something
+        stays open: the backend opens nothing else until the release ends.
         """
         scanner = self._releasing(name)
         if not 1 <= seconds <= LONGEST:
@@ -156,11 +155,7 @@ class BackendManager:
         return self.releases.until(name)
 
     async def resume(self, name: str, why: str = "on request") -> bool:
-        """Ends the release of a backend; whether there was one.
-
-        Raises:
-            UsageError, EnvironmentFailure: as for :meth:`release`.
-        """
+        """Ends the release of a backend; whether there was one. Raises the same as :meth:`release`."""
         self._releasing(name)
         ended = await self._files.file("record the end of the release", self.releases.end, name)
         if ended:
@@ -189,7 +184,6 @@ class BackendManager:
         return self._timing.releases
 
     def _releasing(self, name: str) -> Scanner:
-        """The scanner of a backend that can release its driver."""
         able = sorted(one for one, scanner in self.scanners.items() if scanner.runner.abilities.release)
         if name in able:
             return self.scanners[name]

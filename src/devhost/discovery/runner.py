@@ -75,9 +75,7 @@ def own_request(backend: Backend, request: AllocateRequest, former: Sequence[obj
     """The request with options of the backend's class: those of the request, or the first of ``former``.
 
     After a drop-in was edited, the previous object still serves, and needs earlier options of the resource.
-
-    Raises:
-        BackendError: none of them is.
+    Raises ``BackendError`` if none of them is of that class.
     """
     wanted = type(backend).ResourceOptions
     if isinstance(request.options, wanted):
@@ -235,13 +233,9 @@ class BackendRunner:
     ) -> T:
         """Runs a call of the backend on one of its threads, or on one that outlives this runner.
 
-        Args:
-            deadline: in seconds; ``None`` for the backend's own, see :attr:`Backend.discover_deadline`.
-
-        Raises:
-            AllocationError: a device cannot be used now.
-            NotYet: the backend has to wait for something.
-            BackendError: it failed, or hung past the deadline.
+        ``deadline`` is in seconds; ``None`` for the backend's own (:attr:`Backend.discover_deadline`). Raises
+        ``AllocationError`` if a device cannot be used now, ``NotYet`` if the backend has to wait for
+        something, and ``BackendError`` if it failed, or hung past the deadline.
         """
         worker = lane if isinstance(lane, WorkerThread) else self._threads[lane]
         try:
@@ -270,11 +264,7 @@ class BackendRunner:
         return found
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
-        """Health by device id.
-
-        Raises:
-            BackendError: the backend returned something else.
-        """
+        """Health by device id. Raises ``BackendError`` if the backend returned something else."""
         verdicts: object = self.backend.probe(devices)
         if not isinstance(verdicts, Mapping) or not all(map(is_health, verdicts.values())):
             raise BackendError(f"probe() of backend {self.name} did not return a mapping of ids to Health")
@@ -283,8 +273,7 @@ class BackendRunner:
     def usage(self, devices: Sequence[Device]) -> Mapping[str, Usage]:
         """How much of each device is in use, by its id.
 
-        Raises:
-            BackendError: the backend returned something else.
+        Raises ``BackendError`` if the backend returned something else.
         """
         found: object = self.backend.usage(devices)
         if not isinstance(found, Mapping) or not all(isinstance(one, Usage) for one in found.values()):
@@ -294,8 +283,7 @@ class BackendRunner:
     def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[object, object]:
         """The backend's labels for the node; ``devices`` are all that exist.
 
-        Raises:
-            BackendError: the backend did not return a mapping.
+        Raises ``BackendError`` if the backend did not return a mapping.
         """
         found: object = self.backend.labels(devices, offered)
         if not isinstance(found, Mapping):
@@ -329,8 +317,7 @@ class BackendRunner:
     def provision(self) -> None:
         """Configures the hardware as the options require.
 
-        Raises:
-            NotYet: the backend has not started.
+        Raises ``NotYet`` before the backend has started.
         """
         if self._made is None:
             raise NotYet(f"backend {self.name} has not started")

@@ -49,9 +49,8 @@ class UeventMonitor:
     sees what the rules have set. ``root`` is the ``/`` of the node, ``own_root`` that of the namespaces in
     which this process runs.
 
-    Raises:
-        OSError: netlink sockets are not available, so that changes are only found at the resync.
-        ImportError: there is no libudev.
+    Raises ``OSError`` without netlink sockets, so that changes are only found at the resync, and
+    ``ImportError`` without libudev.
     """
 
     def __init__(

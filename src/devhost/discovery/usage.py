@@ -36,10 +36,7 @@ DEADLINE = 5.0
 class UsageReader:
     """Asks the backends that know it.
 
-    Args:
-        scanners: returns those of the running backends, by name.
-        clock: of the intervals.
-        patience: see :data:`PATIENCE`.
+    ``scanners`` are the running ones; for ``patience`` see :data:`PATIENCE`.
     """
 
     def __init__(

@@ -105,7 +105,6 @@ def _values(
 def _source(
     source: str, resource: str, device: Device, others: Mapping[str, Device]
 ) -> AttributeValue | None:
-    """The value of an attribute of a device, or of the device that one of its attributes names."""
     if source in OWN_SOURCES:
         return {"resource": resource, "id": device.id}[source]
     if source in device.attributes:

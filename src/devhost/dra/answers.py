@@ -40,14 +40,10 @@ class ApiFailure(DevhostError):
 
 
 class ApiError(ApiFailure):
-    """The API server refused a request.
+    """The API server refused a request: HTTP status, ``reason`` and ``message`` of the returned Status.
 
-    Args:
-        status: that of HTTP.
-        reason: the ``reason`` of the returned Status.
-        text: its ``message``.
-        retry_after: seconds until the server wants the request again (429, 503), if it gave any.
-        source: where devhost has its credentials from.
+    ``retry_after`` is seconds until the server wants the request again (429, 503), if it gave any, ``source``
+    where devhost has its credentials from.
     """
 
     def __init__(
@@ -162,17 +158,14 @@ class Json:
         return Json(self.mapping().get(key), self.what, f"{self.path}.{key}" if self.path else key)
 
     def mapping(self) -> Mapping[str, Any]:
-        """It as an object."""
         return self._of(dict, {}, "an object")
 
     def items(self, key: str) -> list[Json]:
-        """The values of the list below a key."""
         there = self.at(key)
         values = there._of(list, [], "a list")
         return [Json(value, self.what, f"{there.path}[{n}]") for n, value in enumerate(values)]
 
     def text(self, key: str) -> str:
-        """The text below a key."""
         there = self.at(key)
         text = there._of(str, "", "text")
         if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
@@ -180,7 +173,6 @@ class Json:
         return text
 
     def number(self, key: str) -> int:
-        """The whole number below a key."""
         there = self.at(key)
         if isinstance(there.value, bool):
             raise there._flaw("is not a whole number")

@@ -102,12 +102,8 @@ def choose(
 ) -> list[Chosen]:
     """The devices of a claim, in the order of its allocation.
 
-    Args:
-        running: whether containers use the claim already, so that health is no question.
-
-    Raises:
-        ClaimError: a device is unknown or withdrawn, or unhealthy without admin access, or its configuration
-            is wrong.
+    With ``running``, containers use the claim already, so that health is no question. Raises ``ClaimError``
+    if a device is unknown or withdrawn, or unhealthy without admin access, or its configuration is wrong.
     """
     chosen = []
     for result in claim.results:
@@ -124,11 +120,7 @@ def choose(
 
 
 def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
-    """A device on the terms of its resource, and on those that the claim configures.
-
-    Raises:
-        ClaimError: its configuration is wrong.
-    """
+    """A device on the terms of its resource, and on those that the claim configures."""
     claimed = ClaimedDevice(
         result.request,
         result.pool,
@@ -161,8 +153,7 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
 def _parts(result: Result, found: DraDevice) -> tuple[CapacityUse, ...]:
     """What it uses of a device that claims share by amount: all that the result does not limit.
 
-    Raises:
-        ClaimError: the device does not have what claims share, or the result has no amount of it.
+    Raises ``ClaimError`` if the device does not have what claims share, or the result has no amount of it.
     """
     amounts = found.entry.share.amounts
     if reason := flaw(amounts, found.device.attributes):
@@ -188,11 +179,7 @@ def _slots(result: Result) -> int:
 
 
 def _check_health(result: Result, one: Chosen, driver: str) -> None:
-    """Refuses a device that cannot be used, unless the claim tolerates that.
-
-    Raises:
-        ClaimError: it is unhealthy.
-    """
+    """Refuses a device that cannot be used, unless the claim tolerates that."""
     found = one.found
     health = found.usable(uses_of(one.options, found.entry.permissions))
     taints = taints_of(driver, health, found.entry.dra.taints)
@@ -236,8 +223,7 @@ def chosen_again(
 ) -> list[Chosen | None]:
     """The devices of a prepared claim that are there now, on the terms of the claim.
 
-    Raises:
-        ClaimError: the claim has other devices by now, or its configuration is wrong.
+    Raises ``ClaimError`` if the claim has other devices by now, or its configuration is wrong.
     """
     if not is_recorded(record, claim):
         raise ClaimError(f"{record.claim} was allocated again")
@@ -258,12 +244,10 @@ def _by_key(found: DraDevice) -> Iterator[tuple[Key, Device]]:
 
 
 def _same(some: Sequence[Device], others: Sequence[Device]) -> bool:
-    """Whether these are the same objects."""
     return len(some) == len(others) and all(map(is_, some, others))
 
 
 def groups(chosen: Sequence[Chosen]) -> list[RequestedDevices]:
-    """The devices by request and resource."""
     found: dict[tuple[str, str], list[Chosen]] = {}
     for one in chosen:
         found.setdefault((one.claimed.request, one.found.resource), []).append(one)
@@ -302,9 +286,8 @@ class Rendering:
 async def rendering(group: RequestedDevices, deadline: float) -> Rendering:
     """Asks the backend what the containers of a group get, and reports nothing that is missing.
 
-    Raises:
-        AllocationError: a device cannot be used now.
-        BackendError: the backend failed, or did not answer within ``deadline`` seconds.
+    Raises ``AllocationError`` if a device cannot be used now, and ``BackendError`` if the backend failed, or
+    did not answer within ``deadline`` seconds.
     """
     backend = group.backend
     result = await backend.call(deadline, _render, backend, group.wanted, group.terms)
@@ -314,12 +297,7 @@ async def rendering(group: RequestedDevices, deadline: float) -> Rendering:
 
 
 async def render(group: RequestedDevices, deadline: float) -> Rendering:
-    """The same for a claim that is being prepared: the backend looks again at devices that lack something.
-
-    Raises:
-        AllocationError: a device cannot be used now.
-        BackendError: the backend failed, or did not answer within ``deadline`` seconds.
-    """
+    """The same for a claim that is being prepared: the backend looks again at devices that lack something."""
     backend = group.backend
     scanner = backend.scanner
     try:
@@ -421,11 +399,7 @@ def described(
 
 
 def check_variables(renderings: Sequence[tuple[RequestedDevices, Rendering]]) -> None:
-    """Refuses different values of a variable in one request, if an entry gives it: the last one would win.
-
-    Raises:
-        ClaimError: which variable, and the resources.
-    """
+    """Refuses different values of a variable in one request, if an entry gives it: the last one would win."""
     by_request: dict[str, list[tuple[RequestedDevices, Mapping[str, str]]]] = {}
     for group, rendering in renderings:
         by_request.setdefault(group.members[0].claimed.base, []).append((group, rendering.env))
@@ -448,9 +422,6 @@ def check_limits(groups: Sequence[RequestedDevices]) -> None:
     """Refuses two requests of a claim whose limits for different devices have the same variables.
 
     A container that uses both would have one of them, and no limit on the devices of the other.
-
-    Raises:
-        ClaimError: the requests.
     """
     seen: dict[str, RequestedDevices] = {}
     for group in groups:

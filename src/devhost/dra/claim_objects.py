@@ -123,8 +123,7 @@ class ClaimObject:
 def read_claim(body: object, driver: str) -> ClaimObject:
     """A ResourceClaim from its JSON; what concerns other drivers is left out.
 
-    Raises:
-        Malformed: it is not a ResourceClaim of ``resource.k8s.io/v1``.
+    Raises ``Malformed`` if it is not a ResourceClaim of ``resource.k8s.io/v1``.
     """
     claim = Json(body, "the ResourceClaim")
     uid = claim.at("metadata").text("uid")
@@ -189,15 +188,10 @@ def options_for(
 ) -> object:
     """The options of a resource with what a claim configures for one request.
 
-    Args:
-        request: as in :attr:`Result.request`.
-        config: the claim's, those of the class first.
-        options: the resource's own: the value of the backend's ``ResourceOptions``, or ``None``.
-        entry: the resource's entry, which has the keys that the claim itself may set.
-        resource: its name, for messages.
-
-    Raises:
-        ClaimError: something is wrong in them; the text has the path of each error.
+    ``request`` is as in :attr:`Result.request`, ``config`` the claim's, those of the class first. ``options``
+    are the resource's own: the value of the backend's ``ResourceOptions``, or ``None``. ``entry`` has the
+    keys that the claim itself may set. Raises ``ClaimError`` if something is wrong; the text has the path of
+    each error.
     """
     diagnostics = Diagnostics("")
     before = options

@@ -45,10 +45,9 @@ def read_file(path: Path) -> bytes:
 class Credentials:
     """How to reach the API server.
 
-    Args:
-        server: its URL, for messages as well.
-        tls: the trust, and a client certificate if there is one; ``None`` for plain HTTP.
-        server_name: whose certificate it must have; by default the host in the URL.
+    ``server`` is its URL, for messages as well, ``tls`` the trust, with a client certificate if there is one;
+    ``None`` for plain HTTP. ``server_name`` is whose certificate it must have; by default the host in the
+    URL.
     """
 
     server: str
@@ -76,10 +75,8 @@ class Credentials:
 class Access:
     """Credentials that are read again when one of their files has changed.
 
-    Args:
-        load: reads them with the given function; may block; raises EnvironmentFailure.
-        source: where they come from, for messages.
-        clock: monotonic seconds.
+    ``load`` reads them with the given function; it may block, and raises ``EnvironmentFailure``. ``source``
+    is where they come from, for messages. ``clock`` gives monotonic seconds.
     """
 
     def __init__(
@@ -99,11 +96,7 @@ class Access:
         self._failure = ""
 
     def load(self) -> Credentials:
-        """Reads them now.
-
-        Raises:
-            EnvironmentFailure: they cannot be used.
-        """
+        """Reads them now. Raises ``EnvironmentFailure`` if they cannot be used."""
         files: dict[Path, bytes] = {}
         used = self._load(partial(_recorded, files))
         self._used, self._files, self._failure, self._compared = used, files, "", self._clock()
@@ -118,10 +111,8 @@ class Access:
         """The credentials, and always the same object until they change.
 
         The files are compared after :data:`REREAD` seconds, or at once with ``fresh``. While they cannot be
-        used, the last credentials are: a file may be just being replaced.
-
-        Raises:
-            EnvironmentFailure: none could be read yet.
+        used, the last credentials are: a file may be just being replaced. Raises ``EnvironmentFailure`` if
+        none could be read yet.
         """
         if self._used is not None and not fresh and self._clock() - self._compared < REREAD:
             return self._used
@@ -163,8 +154,7 @@ def from_files(
 ) -> Access:
     """The access of a kubeconfig file if one is named, else that of the pod.
 
-    Raises:
-        EnvironmentFailure: none is named, and the process is not in a pod.
+    Raises ``EnvironmentFailure`` if none is named, and the process is not in a pod.
     """
     if kubeconfig_file is not None:
         return Access(partial(kubeconfig, kubeconfig_file), str(kubeconfig_file), clock=clock)
@@ -173,14 +163,7 @@ def from_files(
 
 
 def in_cluster_server(environment: Mapping[str, str]) -> str:
-    """The URL of the API server for a pod.
-
-    Args:
-        environment: has ``KUBERNETES_SERVICE_HOST`` and ``KUBERNETES_SERVICE_PORT``.
-
-    Raises:
-        EnvironmentFailure: the process is not in a pod.
-    """
+    """The URL of the API server from the environment of a pod; ``EnvironmentFailure`` outside of one."""
     host, port = (
         environment.get("KUBERNETES_SERVICE_HOST", ""),
         environment.get("KUBERNETES_SERVICE_PORT", "443"),
@@ -203,14 +186,9 @@ def in_cluster_server(environment: Mapping[str, str]) -> str:
 def in_cluster(
     environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT, read: ReadFile = read_file
 ) -> Credentials:
-    """The credentials of a pod.
+    """The credentials of a pod, from ``token`` and ``ca.crt`` in ``directory``.
 
-    Args:
-        environment: see :func:`in_cluster_server`.
-        directory: has ``token`` and ``ca.crt``.
-
-    Raises:
-        EnvironmentFailure: the process is not in a pod with a mounted token.
+    Raises ``EnvironmentFailure`` if the process is not in a pod with a mounted token.
     """
     server = in_cluster_server(environment)
     token, authority = directory / "token", directory / "ca.crt"
@@ -234,13 +212,9 @@ def in_cluster(
 
 
 def kubeconfig(path: Path, read: ReadFile = read_file) -> Credentials:
-    """The credentials of the current context of a kubeconfig file.
+    """The credentials of the current context of a kubeconfig file; ``read`` also reads the files it names.
 
-    Args:
-        read: reads it, and the files that it names.
-
-    Raises:
-        EnvironmentFailure: the file cannot be read or used.
+    Raises ``EnvironmentFailure`` if the file cannot be read or used.
     """
     document = _read(path, read)
     name = str(document.get("current-context") or "")
@@ -348,20 +322,12 @@ def _load_chain(trust: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def _token(data: bytes) -> str:
-    """The token in a file.
-
-    Raises:
-        ValueError: it holds no valid token.
-    """
+    """The token in a file. Raises ``ValueError`` if it holds no valid one."""
     return _valid(data.decode("utf-8", "replace").strip())
 
 
 def _valid(token: str) -> str:
-    """A token, if a header may contain it.
-
-    Raises:
-        ValueError: it cannot; the text does not have the token.
-    """
+    """A token, if a header may contain it; else a ``ValueError`` whose text does not have the token."""
     if not token.isascii() or not token.isprintable() or " " in token or not token:
         raise ValueError("no valid token")
     return token

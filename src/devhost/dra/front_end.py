@@ -76,16 +76,12 @@ class PodLists(Protocol):
 class DraFrontEnd:
     """Publishes the devices of one driver and prepares claims for them.
 
-    Args:
-        sides: which devices each side offers; they have taken the record of the earlier run.
-        files: the files of prepared claims; they have been read.
-        listed: what the device plugin lists, by resource.
-        replan: called when a device is free to be offered.
-        changed: called when the status has changed.
-        timing: deadlines of the backends.
-        pace: how long it waits.
-        alone: waits until the devhost that served the driver before has ended, if the two take turns.
-        leads: whether it also looks at what leaves the device plugin: of all drivers, one does.
+    ``sides`` has taken the record of the earlier run, and ``files``, those of prepared claims, have been
+    read. ``listed`` is what the device plugin lists, by resource. ``replan`` is called when a device is free
+    to be offered, ``changed`` when the status has changed. ``timing`` has the deadlines of the backends,
+    ``pace`` how long it waits. ``alone`` waits until the devhost that served the driver before has ended, if
+    the two take turns. ``leads`` is whether it also looks at what leaves the device plugin: of all drivers,
+    one does.
     """
 
     def __init__(
@@ -183,7 +179,6 @@ class DraFrontEnd:
         self._sockets = Reconciler(self._keep_serving, backoff=Backoff(1.0, 30.0), failures=failures)
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
-        """Takes a new plan."""
         self._preparer.metadata = settings.dra_metadata
         self._preparer.refusals.keep(settings.dra_status)
         if settings.dra_status:
@@ -264,8 +259,7 @@ class DraFrontEnd:
     def spawn(self, tasks: Tasks, tag: str = "") -> Sequence[str]:
         """Runs everything; what has been published stays when the tasks end. Gives their names.
 
-        Args:
-            tag: the end of each name, if there are several drivers.
+        ``tag`` is the end of each name, if there are several drivers.
         """
         work = {
             "dra sockets": self.serve,
@@ -448,7 +442,6 @@ class DraFrontEnd:
         return results
 
     async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
-        """Releases claims, and counts the results."""
         with self._timed("unprepare", "dra_unprepare_seconds"):
             results = await self._preparer.unprepare(claims)
         self._count("dra_unprepares_total", _results(map(bool, results.values())))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from types import ModuleType
 from typing import Any, Protocol
 
 import grpc
@@ -15,12 +14,10 @@ from devhost.backend.frozen import frozen
 from devhost.runtime.reconciler import Clock
 from devhost.runtime.rpc import decoded
 
-from .api import health_v1_pb2, health_v1alpha1_pb2
+from .api import health_v1_pb2 as api
 
-SERVICES: dict[str, ModuleType] = {
-    "v1.DRAResourceHealth": health_v1_pb2,
-    "v1alpha1.DRAResourceHealth": health_v1alpha1_pb2,
-}
+SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""Both have the same messages."""
 
 RESEND = 12.0
 """Seconds after which the health is sent again although nothing changed."""
@@ -37,12 +34,10 @@ MESSAGE = 1024
 
 @frozen
 class DeviceHealth:
-    """The health of a device of a current claim.
+    """The health of a device of a current claim; ``healthy`` is ``None`` if it is not known.
 
-    Attributes:
-        healthy: ``None`` if it is not known.
-        message: why it is not healthy.
-        stale: its backend fails or hangs, so that the health is not sent again and becomes unknown.
+    ``message`` is why it is not healthy. ``stale`` is whether its backend fails or hangs, so that the health
+    is not sent again and becomes unknown.
     """
 
     pool: str
@@ -75,7 +70,7 @@ class HealthStreams:
 
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
         """The methods of each service, by its full name."""
-        return {name: {"NodeWatchResources": self._method(api)} for name, api in SERVICES.items()}
+        return {name: {"NodeWatchResources": self._method()} for name in SERVICES}
 
     def stop(self) -> None:
         """Ends every stream."""
@@ -83,11 +78,11 @@ class HealthStreams:
         for wake in self._open:
             wake.set()
 
-    def _method(self, api: ModuleType) -> grpc.RpcMethodHandler[Any, Any]:
+    def _method(self) -> grpc.RpcMethodHandler[Any, Any]:
         async def watch(data: bytes, context: Any) -> AsyncIterator[Any]:
             await decoded(api.NodeWatchResourcesRequest, data, context)
             async for devices in self._messages():
-                yield self._message(api, devices)
+                yield self._message(devices)
 
         return grpc.unary_stream_rpc_method_handler(
             watch, None, api.NodeWatchResourcesResponse.SerializeToString
@@ -135,7 +130,7 @@ class HealthStreams:
         finally:
             timer.cancel()
 
-    def _message(self, api: ModuleType, devices: Sequence[DeviceHealth]) -> Any:
+    def _message(self, devices: Sequence[DeviceHealth]) -> Any:
         response = api.NodeWatchResourcesResponse()
         now = int(time.time())
         for one in devices:

@@ -163,7 +163,6 @@ class DraInventory:
         return self._offers
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
-        """Takes a new plan."""
         self._plan, self._settings, self._scanners = plan, settings, scanners
         self._absent = None
         offered = {name: one for name, one in plan.resources.items() if self._is_own(one.entry)}
@@ -204,7 +203,6 @@ class DraInventory:
         self.notify()
 
     def _is_own(self, entry: ResourceSettings) -> bool:
-        """Whether the driver offers the devices of an entry."""
         return entry.side == (Serve.DRA, self._driver)
 
     def notify(self) -> None:
@@ -270,11 +268,9 @@ class DraInventory:
         )
 
     def name(self, resource: str, key: Key) -> str:
-        """The name of a device in the pool of a resource."""
         return self._pool(resource, key[0]).device_name(key[1])
 
     def pool(self, resource: str, backend: str) -> str:
-        """The name of the pool of a resource."""
         return self._pool(resource, backend).name
 
     def entries(self) -> Mapping[str, ResourceSettings]:
@@ -441,7 +437,6 @@ class DraInventory:
                 yield entry.name, (entry.backend, ())
 
     def _listed(self, backend: str) -> bool:
-        """Whether a backend has listed its devices."""
         scanner = self._scanners.get(backend)
         return scanner is not None and scanner.listed
 

@@ -115,11 +115,7 @@ class _Stream:
         self._tls = tls.wrap_bio(self._received, self._to_send, server_hostname=host) if tls else None
 
     async def handshake(self) -> None:
-        """Agrees on a key, and checks the server's certificate.
-
-        Raises:
-            ssl.SSLError: the server is not the one that is trusted.
-        """
+        """Agrees on a key, and checks the server's certificate."""
         while self._tls is not None:
             try:
                 self._tls.do_handshake()
@@ -179,9 +175,8 @@ class _Connection:
     async def request(self, head: h11.Request, body: bytes) -> h11.Response:
         """Sends a request and reads the head of the answer.
 
-        Raises:
-            _Closed: the server had closed the connection.
-            OSError, ssl.SSLError, h11.RemoteProtocolError: the connection failed.
+        Raises ``_Closed`` if the server had closed the connection, and ``OSError``, ``ssl.SSLError`` or
+        ``h11.RemoteProtocolError`` if it failed.
         """
         try:
             data = self._http.send(head) or b""
@@ -218,7 +213,6 @@ class _Connection:
         return False
 
     def close(self) -> None:
-        """Closes the connection at once."""
         self._stream.close()
 
     async def _event(self, *, first: bool = False) -> Any:
@@ -231,17 +225,12 @@ class _Connection:
 
 
 class KubeApi:
-    """The API server.
+    """The API server. For ``timeout``, ``first_try`` and ``idle`` see the constants of these names.
 
-    Args:
-        access: where it is, whom to trust, and the token.
-        timeout: see :data:`TIMEOUT`.
-        first_try: see :data:`FIRST_TRY`.
-        idle: see :data:`IDLE`.
-        most: bytes of an answer, or of one line of a watch; longer ones are refused.
-        answered: called with the method of each request and the HTTP code of its answer, which is ``none``
-            if the API server did not answer.
-        clock: monotonic seconds.
+    ``access`` is where it is, whom to trust, and the token. ``most`` are the bytes of an answer, or of one
+    line of a watch; longer ones are refused. ``answered`` is called with the method of each request and the
+    HTTP code of its answer, which is ``none`` if the API server did not answer. ``clock`` gives monotonic
+    seconds.
     """
 
     def __init__(
@@ -269,11 +258,6 @@ class KubeApi:
         self._keeps = True
 
     async def get(self, path: str) -> Object:
-        """The object at ``path``.
-
-        Raises:
-            ApiError, Unreachable: see the module.
-        """
         return await self._call("GET", path)
 
     async def list(
@@ -286,9 +270,7 @@ class KubeApi:
     ) -> AsyncGenerator[Object, None]:
         """The pages of a list, each with at most ``limit`` objects, all of which have their metadata.
 
-        Raises:
-            ApiError: see the module; 410 if the list took so long that its beginning is outdated.
-            Unreachable, Malformed: see the module.
+        Raises ``ApiError`` 410 if the list took so long that its beginning is outdated.
         """
         parameters = dict(query or {})
         if limit:
@@ -316,14 +298,8 @@ class KubeApi:
         """The changes since a version: type and object of each, which has its metadata.
 
         The watch ends after about :data:`WATCH` seconds, or when its connection is dead; a new one from the
-        last version misses nothing.
-
-        Args:
-            opened: called when the server has accepted the watch.
-
-        Raises:
-            ApiError: see the module; 410 if the version is outdated, so that a new list is needed.
-            Unreachable, Malformed: see the module.
+        last version misses nothing. ``opened`` is called when the server has accepted the watch. Raises
+        ``ApiError`` 410 if the version is outdated, so that a new list is needed.
         """
         parameters = {
             **(query or {}),
@@ -360,27 +336,21 @@ class KubeApi:
     async def create(self, path: str, body: Object) -> Object:
         """Creates an object in the collection at ``path``; gives it as stored.
 
-        Raises:
-            ApiError: see the module; 409 if there is one of that name.
-            Unreachable: see the module.
+        Raises ``ApiError`` 409 if there is one of that name.
         """
         return await self._call("POST", path, body)
 
     async def update(self, path: str, body: Object) -> Object:
         """Replaces the object at ``path``; gives it as stored.
 
-        Raises:
-            ApiError: see the module; 409 if it has changed since it was read.
-            Unreachable: see the module.
+        Raises ``ApiError`` 409 if it has changed since it was read.
         """
         return await self._call("PUT", path, body)
 
     async def patch(self, path: str, body: Object) -> Object:
         """Changes the object at ``path`` by a strategic merge patch; gives it as stored.
 
-        Raises:
-            ApiError: see the module; 409 if it has another version than ``body``.
-            Unreachable: see the module.
+        Raises ``ApiError`` 409 if it has another version than ``body``.
         """
         return await self._call("PATCH", path, body, kind=_MERGE)
 
@@ -388,11 +358,7 @@ class KubeApi:
         """Makes the object at ``path`` have the fields of ``body`` (server-side apply); gives it as stored.
 
         Fields that ``manager`` applied before, and that ``body`` lacks, are removed. What others have set
-        changes only with ``force``.
-
-        Raises:
-            ApiError: see the module; 409 if others have set a field to another value.
-            Unreachable: see the module.
+        changes only with ``force``. Raises ``ApiError`` 409 if others have set a field to another value.
         """
         query = {"fieldManager": manager, "force": str(force).lower()}
         return await self._call("PATCH", _with(path, query), body, kind=_APPLY)
@@ -400,9 +366,7 @@ class KubeApi:
     async def delete(self, path: str, *, uid: str = "", resource_version: str = "") -> None:
         """Deletes the object at ``path``, if it still has this uid and version; it may be gone already.
 
-        Raises:
-            ApiError: see the module; 409 if it is another one.
-            Unreachable: see the module.
+        Raises ``ApiError`` 409 if it is another one.
         """
         wanted = {"uid": uid, "resourceVersion": resource_version}
         options = {
@@ -639,11 +603,7 @@ def _object(data: bytes) -> Object:
 
 
 def _following(page: Object) -> str:
-    """What continues a list after a page of it; empty if it is the last.
-
-    Raises:
-        Malformed: it is not a page of a list of objects.
-    """
+    """What continues a list after a page of it; empty if it is the last."""
     whole = Json(page, "the API server's list")
     whole.at("metadata").required("resourceVersion")
     if "items" not in page:

@@ -33,13 +33,10 @@ CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 class Mover:
     """Asks as long as a device is moving.
 
-    Args:
-        sides: which devices are moving.
-        named: the devices that have, or had, a name in a pool.
-        listed: what the device plugin lists now, by resource.
-        freed: called when a device is free, or waits for something else, so that the plan must be made again.
-        changed: called when :attr:`failure` has changed.
-        leads: whether it also looks at the Node, as one mover does.
+    ``sides`` has which devices are moving, ``named`` those that have, or had, a name in a pool, ``listed``
+    what the device plugin lists now, by resource. ``freed`` is called when a device is free, or waits for
+    something else, so that the plan must be made again, ``changed`` when :attr:`failure` has changed.
+    ``leads`` is whether it also looks at the Node, as one mover does.
     """
 
     def __init__(
@@ -170,12 +167,7 @@ def _path(claim: ClaimHolder) -> str:
 
 
 async def node_of(api: KubeApi, name: str) -> Json:
-    """The Node of this name.
-
-    Raises:
-        ApiError, Unreachable, Malformed: see :mod:`.kube`.
-        Retry: there is none.
-    """
+    """The Node of this name. Raises ``Retry`` if there is none, and the errors of :mod:`.kube`."""
     try:
         return Json(await api.get(f"/api/v1/nodes/{name}"), f"the Node {name}")
     except ApiError as error:

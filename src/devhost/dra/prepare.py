@@ -108,7 +108,6 @@ class Refusals:
 
     @property
     def kept(self) -> bool:
-        """Whether they are kept."""
         return self._kept
 
     def keep(self, kept: bool) -> None:
@@ -134,11 +133,8 @@ class _Turns:
     """Lets a few callers at a time use a service that may fall silent.
 
     A caller that waits uses up none of the service's deadline. If the service falls silent, those that waited
-    meanwhile fail with it: however many they are, a call of the kubelet ends in time.
-
-    Args:
-        limit: how many use it at once.
-        silent: what is raised when it does not answer.
+    meanwhile fail with it, with the error ``silent``: however many they are, a call of the kubelet ends in
+    time. ``limit`` is how many use it at once.
     """
 
     def __init__(self, limit: int, *silent: type[Exception]) -> None:
@@ -167,13 +163,10 @@ async def _at_once() -> None:
 
 
 class Preparer:
-    """Prepares the claims of one driver.
+    """Prepares the claims of one driver, whose ``files`` have been read once.
 
-    Args:
-        files: the files of the claims; they have been read once.
-        api_deadline: see :data:`API_DEADLINE`.
-        deadline: see :data:`DEADLINE`.
-        ready: waits, some seconds at most, until the claims are known that hold devices without record.
+    For ``api_deadline`` and ``deadline`` see the constants of these names. ``ready`` waits, some seconds at
+    most, until the claims are known that hold devices without record.
     """
 
     def __init__(
@@ -255,9 +248,8 @@ class Preparer:
     async def read(self, ref: ClaimHolder) -> ClaimObject:
         """The object of a claim, which has devices of this driver.
 
-        Raises:
-            ClaimError: it differs from what the kubelet names, or is not allocated.
-            ApiFailure: the API server does not answer, or refuses to show it.
+        Raises ``ClaimError`` if it differs from what the kubelet names, or is not allocated, and
+        ``ApiFailure`` if the API server does not answer, or refuses to show it.
         """
         found = await self._get(ref)
         if found is None:
@@ -271,12 +263,7 @@ class Preparer:
         return found
 
     async def is_gone(self, ref: ClaimHolder) -> bool:
-        """Whether a claim does not exist; another one of its name may.
-
-        Raises:
-            ClaimError: the API server answers something else.
-            ApiFailure: it does not answer, or refuses to show it.
-        """
+        """Whether a claim does not exist; another one of its name may. Raises the same as :meth:`read`."""
         found = await self._get(ref)
         return found is None or found.uid != ref.uid
 
@@ -304,14 +291,10 @@ class Preparer:
     ) -> ClaimRecord:
         """Makes the file of a claim, which then holds its devices. The claim is locked.
 
-        Args:
-            running: whether containers use the claim already: it holds its devices anyway, and the backend
-                must not prepare them again.
-
-        Raises:
-            ClaimError: a device cannot be used, or the claim has been released meanwhile.
-            BackendError: the backend failed, or refuses a device.
-            EnvironmentFailure: the file cannot be written.
+        With ``running``, containers use the claim already: it holds its devices anyway, and the backend must
+        not prepare them again. Raises ``ClaimError`` if a device cannot be used, or the claim has been
+        released meanwhile; ``BackendError`` if the backend failed, or refuses a device; and
+        ``EnvironmentFailure`` if the file cannot be written.
         """
         calls = turn.unprepared
         turn.changes += 1
@@ -333,8 +316,7 @@ class Preparer:
     async def release(self, uid: str) -> bool:
         """Removes the file of a claim, which then holds nothing; true if there was one. The claim is locked.
 
-        Raises:
-            EnvironmentFailure: the file cannot be removed; the claim still holds its devices.
+        Raises ``EnvironmentFailure`` if it cannot be removed; the claim still holds its devices.
         """
         if uid in self._turns:
             self._turns[uid].changes += 1
@@ -380,10 +362,6 @@ class Preparer:
         """What the containers of a group get.
 
         Admin access, of a monitor that has every device, is to what is there: a broken device gives nothing.
-
-        Raises:
-            AllocationError: a device cannot be used now.
-            BackendError: the backend failed, or did not answer.
         """
         async with self._turns_of(group).turn():
             try:
@@ -472,23 +450,15 @@ class Preparer:
         return record.driver == self.driver and is_recorded(record, claim)
 
     def _refuse_gone(self, record: ClaimRecord) -> None:
-        """Refuses to prepare a claim again whose file no longer has the nodes of each device.
-
-        Raises:
-            ClaimError: a device is gone.
-        """
+        """Refuses to prepare a claim again whose file no longer has the nodes of each device."""
         for one in record.devices:
             if not one.admin and any(map(self._resources.is_gone, one.keys)):
                 raise ClaimError(f"device {one.pool}/{one.device} is not available: the device is gone")
 
     def _hold(self, record: ClaimRecord, pods: Sequence[str]) -> None:
-        """Makes sure that a prepared claim holds its devices.
+        """Makes sure that a prepared claim, reserved for these pods if known, holds its devices.
 
-        Args:
-            pods: the names of the pods that it is reserved for, if they are known.
-
-        Raises:
-            DeviceHeld: a container or another claim holds one.
+        Raises ``DeviceHeld`` if a container or another claim holds one.
         """
         namespace = record.claim.namespace
         self._unprepared_at.pop(record.claim.uid, None)

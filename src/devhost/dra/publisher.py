@@ -117,13 +117,11 @@ Offers = tuple[str, Sequence[Offered] | None]
 class PublisherStatus:
     """How publishing goes.
 
-    Attributes:
-        slices: slices of this driver and node that the API server certainly has.
-        writes: writes that the API server has accepted since the start.
-        dropped: fields of devices that it drops.
-        left_out: what slices leave out, each with its resource.
-        synced_at: when slices last agreed with all devices, in Unix time; ``None`` until all were known once.
-        error: why slices are not as they must be, or why that is not known; empty if nothing failed.
+    ``slices`` are those of this driver and node that the API server certainly has, ``writes`` the writes that
+    it has accepted since the start, ``dropped`` the fields of devices that it drops. ``left_out`` is what
+    slices leave out, each with its resource. ``synced_at`` is when slices last agreed with all devices, in
+    Unix time; ``None`` until all were known once. ``error`` is why slices are not as they must be, or why
+    that is not known; empty if nothing failed.
     """
 
     slices: int = 0
@@ -357,9 +355,8 @@ class Publisher:
     def follow(self, pools: Mapping[str, Offers], *, complete: bool = True) -> None:
         """Takes the devices of each resource; they are published soon.
 
-        Args:
-            pools: the slices of a resource whose devices are not known stay as they are.
-            complete: whether no other resource has slices, so that all others are removed.
+        The slices of a resource whose devices are not known stay as they are. With ``complete``, no other
+        resource has slices, so that all others are removed.
         """
         new = (pools, complete) != (self._wanted, self._complete)
         if new or not self._record.names(*self._recorded()):
@@ -758,9 +755,7 @@ class Publisher:
     ) -> None:
         """Creates or updates one slice.
 
-        Raises:
-            Retry: it must be tried again, with other content or after it was read.
-            ApiError, Unreachable: see :mod:`.kube`.
+        Raises ``Retry`` if it must be tried again, with other content or after it was read.
         """
         await self._permit()
         try:
@@ -926,11 +921,7 @@ def _slice(found: Object) -> Json:
 
 
 def _known(found: Object, driver: str) -> _Stored:
-    """What the API server has of a slice.
-
-    Raises:
-        Malformed: it is none.
-    """
+    """What the API server has of a slice. Raises ``Malformed`` if it is none."""
     whole = _slice(found)
     metadata, spec = whole.at("metadata"), whole.at("spec")
     pool = spec.at("pool")

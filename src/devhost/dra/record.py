@@ -39,8 +39,7 @@ class SliceRecord:
     def load(self) -> Mapping[Key, str]:
         """Reads the record; empty if there is none. A damaged one is moved aside.
 
-        Raises:
-            EnvironmentFailure: it cannot be read.
+        Raises ``EnvironmentFailure`` if it cannot be read.
         """
         try:
             data = self.path.read_bytes()
@@ -64,8 +63,7 @@ class SliceRecord:
     async def write(self, devices: Mapping[Key, str], units: Mapping[Key, str] = NO_UNITS) -> None:
         """Makes the record name exactly these devices and units, atomically.
 
-        Raises:
-            EnvironmentFailure: it cannot be written. The old record remains.
+        Raises ``EnvironmentFailure`` if it cannot be written; the old record remains.
         """
         if self.names(devices, units):
             return

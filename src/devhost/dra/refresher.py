@@ -60,9 +60,8 @@ class Refresher:
     async def refresh(self) -> float:
         """Makes every file right; gives the seconds until the next look.
 
-        Raises:
-            Retry: a file may be outdated; the reason has been logged.
-            EnvironmentFailure: looking at nodes hangs.
+        Raises ``Retry`` if a file may be outdated, whose reason has been logged, and ``EnvironmentFailure``
+        if looking at nodes hangs.
         """
         changed = await self._outdated()
         self._unreachable = None
@@ -98,11 +97,7 @@ class Refresher:
         return {places[number][0] for number in numbers}
 
     async def _refresh(self, record: ClaimRecord, *, outdated: bool) -> str:
-        """Makes one file right; gives why it may not be.
-
-        Raises:
-            DevhostError: the file cannot be written.
-        """
+        """Makes one file right; gives why it may not be."""
         uid = record.claim.uid
         scanners = [self._devices.scanner(one) for one in record.devices]
         if record.driver != self._preparer.driver or None in scanners:
@@ -139,8 +134,7 @@ class Refresher:
     ) -> Sequence[Chosen | None]:
         """The devices that are present, on the terms of the claim.
 
-        Raises:
-            DevhostError: the terms are not known.
+        ``DevhostError`` if these are not known.
         """
         if basis is not None and (known := basis.renewed(now)) is not None:
             return known
@@ -155,12 +149,9 @@ class Refresher:
 
 
 class _Claim:
-    """What the names of one claim give now.
+    """What the names of one claim give now: its devices as they are ``now``, each of one of the ``scanners``.
 
-    Args:
-        scanners: the backend of each of its devices.
-        now: its devices as they are now.
-        files: has what the names gave until now.
+    ``files`` has what the names gave until now.
     """
 
     def __init__(
@@ -186,12 +177,9 @@ class _Claim:
         self._files = files
 
     async def render(self, chosen: Sequence[Chosen | None], unknown: str, deadline: float) -> None:
-        """Renders all names.
+        """Renders all names of the devices that are present, on the terms of the claim.
 
-        Args:
-            chosen: the devices that are present, on the terms of the claim.
-            unknown: why these are not known; empty if they are.
-            deadline: seconds for the backend to answer.
+        ``unknown`` is why the terms are not known; empty if they are.
         """
         groups: dict[tuple[str, str], list[int]] = {}
         for position, one in enumerate(self._record.devices):

@@ -29,13 +29,9 @@ LONGEST_REASON = 1024
 class Registration:
     """Answers at once, also while the rest of devhost is still starting.
 
-    Args:
-        endpoint: the path of the service socket, as the kubelet sees it.
-        changed: called when the kubelet has reported something.
-
-    Attributes:
-        registered: what the kubelet reported last; ``None`` before its first report.
-        error: why it does not use the driver; empty otherwise.
+    ``endpoint`` is the path of the service socket, as the kubelet sees it. ``changed`` is called when the
+    kubelet has reported something: :attr:`registered` is ``None`` before its first report, :attr:`error` why
+    it does not use the driver, empty otherwise.
     """
 
     def __init__(self, driver: str, endpoint: str, changed: Callable[[], None]) -> None:

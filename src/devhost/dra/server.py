@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import grpc
@@ -20,16 +19,15 @@ from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.runtime.rpc import decoded
 
-from .api import dra_v1_pb2, dra_v1beta1_pb2
+from .api import dra_v1_pb2 as api
 from .health import HealthSource, HealthStreams
-from .registration import SERVICE, Registration
+from .registration import SERVICE as REGISTRATION
+from .registration import Registration
 
 log = get(__name__)
 
-SERVICES: dict[str, ModuleType] = {
-    "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": dra_v1_pb2,
-    "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin": dra_v1beta1_pb2,
-}
+SERVICE, FORMER = (f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1"))
+"""The former version has the same messages, without share ids."""
 
 GRACE = 2.0
 """Seconds that calls in progress have at a stop."""
@@ -76,17 +74,12 @@ def registration_socket(registry: Path, driver: str, tag: str = "") -> Path:
 
 
 class DraServer:
-    """Serves one driver until stopped.
+    """Serves one driver until stopped; :attr:`registration` is whether the kubelet uses it.
 
-    Args:
-        plugins: the directory of service sockets, with the same path in the kubelet's view.
-        registry: the directory that the kubelet watches.
-        tag: part of the sockets' names, if other processes serve the driver too; see :data:`TAG`.
-        changed: called when the kubelet has reported whether it uses the driver.
-        clock: paces the health stream.
-
-    Attributes:
-        registration: whether the kubelet uses the driver.
+    ``plugins`` is the directory of service sockets, with the same path in the kubelet's view, ``registry``
+    the one that the kubelet watches. ``tag`` is part of the sockets' names, if other processes serve the
+    driver too; see :data:`TAG`. ``changed`` is called when the kubelet has reported whether it uses the
+    driver. ``clock`` paces the health stream.
     """
 
     def __init__(
@@ -111,11 +104,11 @@ class DraServer:
         self._preparer = preparer
         self._registry, self._driver = registry, driver
         self._health = HealthStreams(health, clock=clock)
-        claims = {name: self._methods(api) for name, api in SERVICES.items()}
+        claims = {name: self._methods(shares=name == SERVICE) for name in (SERVICE, FORMER)}
         self._service = rpc.Server(endpoint, {**claims, **self._health.services()}, OPTIONS, "--plugins-dir")
         self._registrar = rpc.Server(
             registration_socket(registry, driver, tag),
-            {SERVICE: self.registration.methods()},
+            {REGISTRATION: self.registration.methods()},
             OPTIONS,
             "--plugins-registry",
         )
@@ -123,8 +116,7 @@ class DraServer:
     async def start(self) -> None:
         """Serves, and only then lets the kubelet find it.
 
-        Raises:
-            EnvironmentFailure: a socket is in use or cannot be made.
+        Raises ``EnvironmentFailure`` if a socket is in use or cannot be made.
         """
         _refuse_other(self._registry, self._driver)
         for pattern in self._tagged:
@@ -154,7 +146,7 @@ class DraServer:
         """Whether both sockets are still where the kubelet looks for them."""
         return self._service.exists() and self._registrar.exists()
 
-    def _methods(self, api: ModuleType) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    def _methods(self, *, shares: bool) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         async def prepare(data: bytes, context: Any) -> Any:
             request = await decoded(api.NodePrepareResourcesRequest, data, context)
             results = await self._results(request.claims, self._preparer.prepare)
@@ -171,7 +163,7 @@ class DraServer:
                         device_name=one.device,
                         cdi_device_ids=one.cdi_ids,
                     )
-                    if one.share and api is dra_v1_pb2:
+                    if one.share and shares:
                         added.share_id = one.share
             return response
 

@@ -188,11 +188,8 @@ class _Described:
 class Pool:
     """The slices of one resource. A device keeps its slice and its place until it goes.
 
-    So one device that comes, goes or changes is a change of one slice.
-
-    Args:
-        driver: a DNS subdomain of 63 characters at most.
-        resource: a valid extended resource name.
+    So one device that comes, goes or changes is a change of one slice. ``driver`` is a DNS subdomain of 63
+    characters at most.
     """
 
     def __init__(self, driver: str, node: str, resource: str, backend: str) -> None:
@@ -215,8 +212,7 @@ class Pool:
     def object_name(self, index: int) -> str:
         """The name of the ResourceSlice with this number; the order of names is the order of numbers.
 
-        Raises:
-            ValueError: there cannot be so many slices.
+        Raises ``ValueError`` if there cannot be so many slices.
         """
         if not 0 <= index < MAX_SLICES:
             raise ValueError(f"a pool has at most {MAX_SLICES} slices, so none has number {index}")
@@ -229,8 +225,7 @@ class Pool:
     def adopt(self, names: Mapping[int, Sequence[str]]) -> None:
         """Takes over the places of devices in slices that exist already, before the first :meth:`slices`.
 
-        Args:
-            names: the names of the devices by the number of their slice, in their order.
+        ``names`` are those of the devices by the number of their slice, in their order.
         """
         adopted: dict[str, tuple[int, int]] = {}
         for index in sorted(names):
@@ -248,13 +243,12 @@ class Pool:
     ) -> tuple[list[DesiredSlice], list[LeftOut]]:
         """The slices for these devices, and what they leave out. A pool without devices is one empty slice.
 
-        Args:
-            offers: the devices; a new one gets the first free place, in this order.
-            dropped: fields that the API server is known to ignore. Without ``taints``, unhealthy devices are
-                left out; without ``allowMultipleAllocations``, those with several replicas; without
-                ``sharedCounters``, those that an earlier one excludes; without ``strings``, lists.
-            rejected: what the API server refused: the id of a device, and the key of one of its attributes
-                in the slice. ``""`` and the key of its capacity mean the whole device.
+        A new device gets the first free place, in the order of ``offers``. ``dropped`` are fields that the
+        API server is known to ignore. Without ``taints``, unhealthy devices are left out; without
+        ``allowMultipleAllocations``, those with several replicas; without ``sharedCounters``, those that an
+        earlier one excludes; without ``strings``, lists. ``rejected`` is what the API server refused: the id
+        of a device, and the key of one of its attributes in the slice. ``""`` and the key of its capacity
+        mean the whole device.
         """
         left_out: list[LeftOut] = []
         described = self._describe(offers, dropped, rejected)

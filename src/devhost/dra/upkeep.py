@@ -68,10 +68,8 @@ class _Unrecorded:
 class Upkeep:
     """Compares lists of pods with the files of claims.
 
-    Args:
-        kubelet: the claims that the kubelet still has.
-        timing: see :attr:`.AllocationTiming.release_gap`.
-        questions: see :data:`QUESTIONS`.
+    ``kubelet`` has the claims that the kubelet still has. For ``timing`` see
+    :attr:`.AllocationTiming.release_gap`, for ``questions`` :data:`QUESTIONS`.
     """
 
     def __init__(

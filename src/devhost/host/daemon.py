@@ -60,19 +60,14 @@ takes about 12 ms, with this less than half of that (``docs/performance.md``).""
 class Options:
     """The options of ``devhost run``.
 
-    Attributes:
-        listen: the HTTP address; empty for no HTTP.
-        pod_metrics: whether metrics name pods.
-        use_metrics: whether metrics show how much of the devices is in use.
-        show_pods: whether the status page and ``/status.json`` name pods; ``None``, not chosen, means no.
-        state_dir: the directory for a copy of the last accepted configuration.
-        strict_config: never start from that copy.
-        dra: what Dynamic Resource Allocation needs.
-        patience: how long a file that leaves entries without devices fails readiness; empty for never.
-        node_condition: whether to keep the condition of the node.
-        startup_taints: the taints to remove with it, as on the command line.
-        take_turns: looks at the devices once. With it, this devhost waits while another one acts, and serves
-            until the next one does.
+    ``listen`` is the HTTP address; empty for no HTTP. ``pod_metrics`` is whether metrics name pods,
+    ``use_metrics`` whether they show how much of the devices is in use, ``show_pods`` whether the status page
+    and ``/status.json`` name pods; ``None``, not chosen, means no. ``state_dir`` is for a copy of the last
+    accepted configuration, from which ``strict_config`` never starts. ``dra`` is what Dynamic Resource
+    Allocation needs. ``patience`` is how long a file that leaves entries without devices fails readiness;
+    empty for never. ``node_condition`` is whether to keep the condition of the node, ``startup_taints`` the
+    taints to remove with it, as on the command line. ``take_turns`` looks at the devices once; with it, this
+    devhost waits while another one acts, and serves until the next one does.
     """
 
     config: Path = DEFAULT
@@ -101,15 +96,11 @@ def dra_options(
     kubeconfig: Path | None = None,
     tag: str = "",
 ) -> DraOptions:
-    """The options of Dynamic Resource Allocation, with their defaults.
+    """The options of Dynamic Resource Allocation, with their defaults; see :class:`.DraOptions`.
 
-    Args:
-        kubelet_dir: the kubelet's device plugin directory, beside which the other two are by default.
-        plugins_registry, plugins_dir: see :class:`~devhost.planning.settings.DraOptions`.
-        node: the name of the Node object; by default ``$NODE_NAME``, else the host's name, which kubelets
-            use in lower case.
-        kubeconfig: the file with the access to the API server; by default the pod's service account.
-        tag: see :class:`~devhost.planning.settings.DraOptions`.
+    The directories of plugins are by default beside ``kubelet_dir``, the kubelet's device plugin directory.
+    ``node`` is the name of the Node object; by default ``$NODE_NAME``, else the host's name, which kubelets
+    use in lower case. ``kubeconfig`` has the access to the API server; by default the pod's service account.
     """
     beside = kubelet_dir.absolute().parent
     return DraOptions(
@@ -149,11 +140,10 @@ def _in_tree(loaded: Loaded, tree: Path | None) -> Loaded:
 async def serve(options: Options) -> None:
     """Runs until SIGTERM or SIGINT.
 
-    Raises:
-        ConfigError: the configuration is invalid, and there is no copy of an accepted one to start from.
-        UsageError: ``listen`` is invalid or missing, or options contradict each other.
-        EnvironmentFailure: the kubelet's directory or the address to listen on cannot be used, or the limit
-            of open files is too low.
+    Raises ``ConfigError`` if the configuration is invalid, and there is no copy of an accepted one to start
+    from; ``UsageError`` if ``listen`` is invalid or missing, or options contradict each other; and
+    ``EnvironmentFailure`` if the kubelet's directory or the address to listen on cannot be used, or the limit
+    of open files is too low.
     """
     notify = SystemdNotifier()
     sys.setswitchinterval(SWITCH)
@@ -274,11 +264,7 @@ def _turns(
     http: Callable[[], HttpServer | None],
     rehearse: Callable[[], Awaitable[str]],
 ) -> Turns:
-    """The turn of this devhost; only if it takes turns, their code is imported.
-
-    Raises:
-        UsageError: there is no directory for it.
-    """
+    """The turn of this devhost; only if it takes turns, their code is imported."""
     from devhost.runtime.turns import Turns
 
     if directory is None:
@@ -296,12 +282,7 @@ def _turns(
 def _node_condition(
     host: Host, options: Options, directory: Path | None, changed: Callable[[], None]
 ) -> NodeCondition | None:
-    """What keeps the condition of the node, if it is wanted; only then its code is imported.
-
-    Raises:
-        UsageError: an option is not valid, or missing.
-        EnvironmentFailure: there is no access to the API server.
-    """
+    """What keeps the condition of the node, if it is wanted; only then its code is imported."""
     if not options.node_condition:
         if options.startup_taints:
             raise UsageError("--startup-taints has no condition to wait for", "add --node-condition")
@@ -316,7 +297,6 @@ def _node_condition(
 
 
 def _socket(options: Options) -> Path:
-    """The path of the status socket."""
     return options.status_socket or rundir.runtime_dir() / rundir.socket_name(options.kubelet_dir)
 
 
@@ -430,11 +410,7 @@ def _flaw(driver: str, dra: DraOptions) -> tuple[str, str]:
 
 
 def check_dra(loaded: Loaded, options: Options) -> Loaded:
-    """The same configuration, if its DRA drivers can be served with the options of the command line.
-
-    Raises:
-        ConfigError: they cannot.
-    """
+    """The same configuration, if its DRA drivers can be served with the options; else ``ConfigError``."""
     settings, dra = loaded.settings, options.dra
     if not settings.dra_driver or dra is None:
         return loaded

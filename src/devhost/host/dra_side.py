@@ -92,8 +92,7 @@ class DraSide:
     async def read_claims(self, settings: Settings) -> None:
         """Takes the claims that an earlier run prepared: they hold their devices on both sides.
 
-        Raises:
-            EnvironmentFailure: their files cannot be read, although there may be some.
+        Raises ``EnvironmentFailure`` if their files cannot be read, although there may be some.
         """
         try:
             records = await self._files.read_all()
@@ -166,7 +165,6 @@ class DraSide:
         return next(iter(self.front_ends), driver) == driver
 
     def _follow_front_end(self) -> None:
-        """A front end has changed."""
         if len(self.front_ends) > 1:
             asyncio.get_running_loop().call_soon(self._end_idle)
         self._changed()
@@ -281,11 +279,7 @@ def front_end_class() -> type[DraFrontEnd]:
 
 
 def access(options: DraOptions) -> Access:
-    """The access to the API server; its files are read when they are needed.
-
-    Raises:
-        EnvironmentFailure: there is none.
-    """
+    """The access to the API server; its files are read when needed. ``EnvironmentFailure`` without any."""
     from devhost.dra.credentials import from_files
 
     return from_files(options.kubeconfig, os.environ)

@@ -89,18 +89,14 @@ ANSWERING = (
 class Host:
     """Serves the devices of one machine to one kubelet, until it is stopped.
 
-    Args:
-        reload: reads it again; raises ConfigError.
-        root: the directory in which devices are found; ``/`` except in tests and recordings.
-        pod_resources: the socket on which the kubelet reports who holds what; by default next to
-            ``kubelet_dir``.
-        last_good: keeps a copy of each accepted configuration; without it there is no copy.
-        state_dir: the directory for the record of what containers were given, and for verdicts; without it
-            there are none.
-        dra: what Dynamic Resource Allocation needs, for a configuration with ``dra``.
-        released: the file that records which backends have released their drivers.
-        patience: seconds for which a new file that leaves entries without devices makes the host not ready.
-        alone: waits until the devhost that served before has ended, if the two take turns.
+    ``reload`` reads the configuration again, or raises ``ConfigError``. ``root`` is the directory in which
+    devices are found; ``/`` except in tests and recordings. ``pod_resources`` is the socket on which the
+    kubelet reports who holds what; by default next to ``kubelet_dir``. ``last_good`` keeps a copy of each
+    accepted configuration. ``state_dir`` has the record of what containers were given, and verdicts; without
+    it there are none. ``dra`` is what a configuration with ``dra`` needs. ``released`` is the file that
+    records which backends have released their drivers. ``patience`` is seconds for which a new file that
+    leaves entries without devices makes the host not ready. ``alone`` waits until the devhost that served
+    before has ended, if the two take turns.
     """
 
     def __init__(
@@ -283,8 +279,7 @@ class Host:
     async def run(self) -> None:
         """Serves until :meth:`stop`.
 
-        Raises:
-            EnvironmentFailure: the kubelet's directory exists and cannot be used.
+        Raises ``EnvironmentFailure`` if the kubelet's directory exists and cannot be used.
         """
         check_directory(self.kubelet.directory)
         self.kubelet.remove_stale_sockets()
@@ -623,7 +618,6 @@ class Host:
         self.cdi_garbage.wake()
 
     def _released(self, resource: str, tokens: tuple[str, ...]) -> None:
-        """Containers have released tokens."""
         self.backends.released()
         self._handed_back()
 

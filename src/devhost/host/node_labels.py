@@ -109,9 +109,7 @@ class FeatureDirectory(OwnedDirectory):
     def write(self, backend: str, labels: Mapping[str, str]) -> bool:
         """Writes these labels to a backend's file, or removes it if there are none. True if it changed.
 
-        Raises:
-            OSError: the directory cannot be written.
-            ValueError: the file would be too large for Node Feature Discovery.
+        Raises ``ValueError`` if the file would be too large for Node Feature Discovery.
         """
         name = self.path(backend).name
         if not labels:
@@ -122,11 +120,7 @@ class FeatureDirectory(OwnedDirectory):
         return self.write_file(name, data)
 
     def sweep(self, keep: Collection[str]) -> None:
-        """Removes the own files of all but some backends, and unfinished files of an earlier run.
-
-        Raises:
-            OSError: the directory cannot be written.
-        """
+        """Removes the own files of all but some backends, and unfinished files of an earlier run."""
         for name in self.names():
             if name.removeprefix(self.prefix) not in keep:
                 self.remove_file(name)
@@ -149,9 +143,8 @@ class LabelFile:
 class NodeLabels:
     """Writes the files of the backends that run, and removes those of others.
 
-    Args:
-        write: whether labels are wanted; if not, files written before are removed.
-        tag: see :func:`devhost.allocation.owned_files.owner`.
+    With ``write`` false, files written before are removed. For ``tag`` see
+    :func:`devhost.allocation.owned_files.owner`.
     """
 
     def __init__(
@@ -216,8 +209,7 @@ class NodeLabels:
     async def refresh(self) -> float:
         """Brings all files up to date; returns the seconds until the next time.
 
-        Raises:
-            Retry: a file could not be written or removed, which has been logged.
+        Raises ``Retry`` if a file could not be written or removed, which has been logged.
         """
         if (now := self._clock.time()) >= self._resync_at:
             self._resync_at = now + self._timing.labels_resync

@@ -73,10 +73,8 @@ class Configuration:
 class Reloader:
     """Reads the configuration for as long as the host runs.
 
-    Args:
-        load: reads the file; raises ConfigError.
-        prepare: does what takes long before settings are adopted.
-        adopt: makes every part of the host follow the settings that were adopted.
+    ``load`` reads the file, or raises ``ConfigError``. ``prepare`` does what takes long before settings are
+    adopted; ``adopt`` makes every part of the host follow the settings that were adopted.
     """
 
     def __init__(

@@ -98,8 +98,7 @@ class Replanner:
     def replan(self, caused_at: float | None = None) -> None:
         """Makes the plan, and brings the services in line with it; a plan that takes long does so later.
 
-        Args:
-            caused_at: monotonic seconds of the event that led to it.
+        ``caused_at`` is the monotonic time of the event that led to it.
         """
         if not self.started or self._stopped:
             return

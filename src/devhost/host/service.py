@@ -316,8 +316,8 @@ class ResourceService:
         tally = self.inventory.snapshot.tally
         unhealthy = tally.unhealthy
         self._count(tally.tokens - sum(unhealthy.values()), unhealthy)
-        given = self.inventory.allocations.everything_given.differences
-        bound = given or self.inventory.allocations.pod_claims()
+        given = self.inventory.allocations.everything.given.differences
+        bound = given or self.inventory.allocations.everything.pod_claims()
         # a token of all devices is healthy while some of them are not
         partly = self.entry.share.of is Of.ALL and not all(self.inventory.snapshot.devices().values())
         self._steady = not (unhealthy or partly or self.entry.healthy_while or bound)
@@ -327,7 +327,7 @@ class ResourceService:
 
         Of shared devices, only the container's own tokens are (:meth:`.Inventory.update`).
         """
-        given, backend = self.inventory.allocations.everything_given, self.entry.backend
+        given, backend = self.inventory.allocations.everything.given, self.entry.backend
         if self.entry.share.of == Of.ALL or not given.differences:
             return verdict
         alone = {offer.device.id for offer in offers if offer.replicas == 1}
@@ -339,8 +339,7 @@ class ResourceService:
         return judged
 
     def why_not(self, device: str) -> Reason:
-        """Why a device is not offered."""
-        differences = self.inventory.allocations.everything_given.differences
+        differences = self.inventory.allocations.everything.given.differences
         key = self.entry.backend, device
         return why_not_listed(self.name, key, self.scanner.devices, differences, self._refused)
 

@@ -86,7 +86,6 @@ class Limit:
 
     @property
     def by_backend(self) -> bool:
-        """Whether the backend limits containers."""
         return self.by not in (NONE, ENV)
 
     def variables(

@@ -161,7 +161,6 @@ def _joined(of: Membership | None, offers: Sequence[Offer], topology: bool) -> U
 
 
 def numa_nodes(devices: Iterable[Device]) -> tuple[int, ...]:
-    """The NUMA nodes near any of these devices."""
     return tuple(sorted({node for device in devices for node in device.numa_nodes}))
 
 
@@ -186,7 +185,6 @@ def in_units(entry: ResourceSettings, devices: Iterable[Device]) -> dict[str, li
 
 
 def common(devices: Sequence[Device]) -> dict[str, AttributeValue]:
-    """The attributes that devices have with the same values."""
     first, *others = (device.attributes for device in devices)
     return {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
 
@@ -320,7 +318,6 @@ class Plan:
         return (resource for resource, _ in self.offering(backend, device))
 
     def offering(self, backend: str, device: str) -> Iterator[tuple[PlannedResource, Offer]]:
-        """The resources that have a device, and how."""
         for resource in self.resources.values():
             if resource.entry.backend == backend:
                 yield from ((resource, one) for one in resource.offers if one.device.id == device)

@@ -342,7 +342,6 @@ class _Dirty:
         self._names: set[str] = set()
 
     def concerns(self, entry: _PlannedEntry) -> bool:
-        """Whether an entry has to do with any of it."""
         backend, chosen = entry.settings.backend, entry.selected
         if self._names and entry.plan is not None and not self._names.isdisjoint(entry.plan.names):
             return True
@@ -417,7 +416,6 @@ class _Given:
         return min((one for one in found if one[0] <= entry.index), default=(0, "", None))[2]
 
     def owner(self, name: str, entry: ResourceSettings) -> ResourceSettings | None:
-        """The entry that has a name, if it is this one or above it."""
         return next((one for one in self._names.get(name, ()) if one.index <= entry.index), None)
 
     def values(self, name: str, entry: ResourceSettings) -> tuple[AttributeValue, ...] | None:

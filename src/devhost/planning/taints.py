@@ -14,11 +14,9 @@ _LETTERS = re.compile(r"[A-Za-z]+")
 
 
 def taints_of(driver: str, health: Health, effects: Mapping[Cause, Effect]) -> dict[str, Effect]:
-    """The taints of a device by their key; none if it is healthy.
+    """The taints of a device by their key, in the domain of its driver; none if it is healthy.
 
-    Args:
-        driver: the keys are in its domain.
-        effects: that of each cause with its own key. All other causes have the key ``unhealthy``.
+    ``effects`` has that of each cause with its own key. All other causes have the key ``unhealthy``.
     """
     if health.healthy:
         return {}

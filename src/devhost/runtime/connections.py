@@ -21,12 +21,10 @@ PIECE = 65536
 class Connections:
     """The callback of ``asyncio.start_server`` for connections.
 
-    Args:
-        serve: answers one connection, within deadlines. A peer that leaves (ConnectionError) or stalls
-            (TimeoutError) ends it normally. Any other exception is logged as a bug and ends only that
-            connection.
-        limit: the maximum number of connections served at a time.
-        busy: sent to further connections before they are closed; beyond twice the limit, nothing is sent.
+    ``serve`` answers one connection, within deadlines. A peer that leaves (ConnectionError) or stalls
+    (TimeoutError) ends it normally; any other exception is logged as a bug and ends only that connection.
+    At most ``limit`` are served at a time. Further ones get ``busy`` and are closed; beyond twice the limit,
+    nothing is sent.
     """
 
     def __init__(self, serve: Serve, *, limit: int, busy: bytes, log: Log) -> None:

@@ -127,9 +127,8 @@ def of_another_user() -> str:
 def bind(path: Path) -> socket.socket:
     """The listening status socket at ``path`` with mode 0600; a dead socket there is replaced.
 
-    Raises:
-        EnvironmentFailure: another file is there, the path is too long, or the directory does not allow it.
-        FileExistsError: a live process listens there.
+    Raises ``FileExistsError`` if a live process listens there, and ``EnvironmentFailure`` if another file is
+    there, the path is too long, or the directory does not allow it.
     """
     check_length(path)
     if sockets.is_other_file(path):

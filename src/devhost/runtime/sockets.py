@@ -105,9 +105,9 @@ def dead(path: Path) -> bool:
 def clear(path: Path) -> None:
     """Removes a socket on which no process listens.
 
-    Raises:
-        FileExistsError: a process listens on it, or it is another kind of file (see :func:`is_other_file`).
-        OSError: it is unknown whether a process listens, or the file cannot be removed.
+    Raises ``FileExistsError`` if a process listens on it, or it is another kind of file (see
+    :func:`is_other_file`), and ``OSError`` if it is unknown whether a process listens, or it cannot be
+    removed.
     """
     try:
         if stat.S_ISSOCK(path.lstat().st_mode):
@@ -148,9 +148,7 @@ def described(path: Path) -> str:
 def bind(path: Path) -> socket.socket:
     """A listening unix socket at ``path`` with mode 0600; a dead socket there is replaced.
 
-    Raises:
-        FileExistsError: as for :func:`clear`, or another process was faster.
-        OSError: the directory does not allow it.
+    Raises ``FileExistsError`` as :func:`clear`, or if another process was faster.
     """
     clear(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

@@ -77,8 +77,7 @@ class Lock:
     def take(self) -> bool:
         """Takes it, if no process has it; whether this one has it now.
 
-        Raises:
-            EnvironmentFailure: the file cannot be made.
+        Raises ``EnvironmentFailure`` if the file cannot be made.
         """
         if self._held is not None:
             return True
@@ -114,12 +113,9 @@ class Lock:
 class Turns:
     """The turn of one devhost.
 
-    Args:
-        directory: the state directory, which all devhosts of the node share.
-        name: distinguishes kubelets that share the directory.
-        acting: what acts.
-        quiet: called before the turn passes, to free what only one can have, such as an address.
-        rehearse: why it would not be ready if its turn came; empty if it would.
+    ``directory`` is the state directory, which all devhosts of the node share; ``name`` distinguishes
+    kubelets that share it. ``acting`` is what acts. ``quiet`` is called before the turn passes, to free what
+    only one can have, such as an address. ``rehearse`` gives why it would not be ready if its turn came.
     """
 
     def __init__(

@@ -58,9 +58,8 @@ class NoneHere(EnvironmentFailure):
 async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> Path:
     """The socket of the selected host; without arguments, of the only one on this node.
 
-    Raises:
-        UsageError: several run on this node, or both arguments are given.
-        EnvironmentFailure: none runs on this node.
+    Raises ``UsageError`` if several run on this node, or both arguments are given, and
+    ``EnvironmentFailure`` if none runs.
     """
     if socket is not None and kubelet_dir is not None:
         raise UsageError("--status-socket and --kubelet-dir cannot be combined", "give one of them")
@@ -83,11 +82,7 @@ async def find(kubelet_dir: Path | None = None, socket: Path | None = None) -> P
 
 
 def running() -> list[Path]:
-    """The sockets of all hosts that run on this node.
-
-    Raises:
-        EnvironmentFailure: none runs on this node.
-    """
+    """The sockets of all hosts that run on this node. Raises ``EnvironmentFailure`` if none runs."""
     found = [path for path in rundir.status_sockets() if live(path)]
     if not found and (other := rundir.of_another_user()):
         raise EnvironmentFailure(
@@ -100,15 +95,10 @@ def running() -> list[Path]:
 
 
 async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DOCUMENT) -> Received:
-    """The current document of the host that listens on ``path``.
+    """The current document of the host that listens on ``path``, of at most ``largest`` bytes.
 
-    Args:
-        deadline: seconds that the host has to answer.
-        largest: the maximum size of a document in bytes.
-
-    Raises:
-        EnvironmentFailure: no process listens there, or access is denied.
-        DevhostError: the host does not answer in time, or not with a document.
+    Raises ``EnvironmentFailure`` if no process listens there, or access is denied, and ``DevhostError`` if
+    the host does not answer within ``deadline`` seconds, or not with a document.
     """
     return _answer(await _asked(path, "GET", "/status", deadline, largest), path)
 
@@ -116,9 +106,7 @@ async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DO
 async def probe(path: Path, name: str, *, deadline: float = DEADLINE) -> str:
     """The answer ``ok`` of ``/healthz`` or ``/readyz``.
 
-    Raises:
-        EnvironmentFailure: as for :func:`fetch`.
-        DevhostError: as for :func:`fetch`, or the host answers that it is not.
+    Raises the same as :func:`fetch`, and ``DevhostError`` if the host answers that it is not.
     """
     return (await _asked(path, "GET", f"/{name}", deadline, _REFUSAL)).decode(errors="replace")
 
@@ -128,9 +116,7 @@ async def request(
 ) -> dict[str, object]:
     """The answer of the host that listens on ``path`` to a command; see ``telemetry/status.py``.
 
-    Raises:
-        EnvironmentFailure: as for :func:`fetch`.
-        DevhostError: as for :func:`fetch`, or the host refuses.
+    Raises the same as :func:`fetch`, and ``DevhostError`` if the host refuses.
     """
     target = f"/{word}?{urlencode(parameters, errors='surrogateescape')}"
     answer = _decoded(await _asked(path, "POST", target, deadline, MAX_DOCUMENT), path)
@@ -144,11 +130,8 @@ async def watch(
 ) -> AsyncGenerator[Received, None]:
     """Yields the document now and after each change; ends when the host ends.
 
-    Use it in ``contextlib.aclosing``, otherwise the connection may stay open until the loop ends.
-
-    Raises:
-        EnvironmentFailure: as for :func:`fetch`.
-        DevhostError: as for :func:`fetch`, or the connection ended although the host still runs.
+    Use it in ``contextlib.aclosing``, otherwise the connection may stay open until the loop ends. Raises the
+    same as :func:`fetch`, and ``DevhostError`` if the connection ended although the host still runs.
     """
     async with AsyncExitStack() as stack:
         async with _within(deadline, path):
@@ -347,12 +330,9 @@ class Differs(Exception):
 
 
 def read(value: object, kind: Any) -> Any:
-    """A JSON object as ``kind``, a class of the document.
+    """A JSON object as ``kind``, a class of the document; raises ``Differs`` if it has another form.
 
     Additional keys, and words that are not in a Literal, are accepted: a newer devhost may write them.
-
-    Raises:
-        Differs: it has another form.
     """
     return _reader(kind)(value)
 

@@ -520,12 +520,10 @@ class DraStatus:
 
 
 def drivers_of(dra: DraStatus) -> Sequence[DraStatus | DriverStatus]:
-    """Each DRA driver."""
     return dra.drivers or (dra,)
 
 
 def driver_of(dra: DraStatus, pool: DraPoolStatus) -> DraStatus | DriverStatus:
-    """The driver of a pool."""
     name = pool.driver or dra.driver
     return next((one for one in drivers_of(dra) if one.driver == name), dra)
 

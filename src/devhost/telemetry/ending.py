@@ -25,11 +25,7 @@ class OutputFailed(Exception):
 
 @contextmanager
 def output() -> Iterator[None]:
-    """Around code that prints the output of a command.
-
-    Raises:
-        OutputFailed: it could not be written.
-    """
+    """Around code that prints the output of a command; raises ``OutputFailed`` if it could not be written."""
     try:
         yield
     except OSError as error:
@@ -39,11 +35,7 @@ def output() -> Iterator[None]:
 
 
 def ended(command: Callable[[], object]) -> int:
-    """Calls a command; the exit code.
-
-    Raises:
-        ImportError: a package is missing.
-    """
+    """Calls a command; the exit code. Raises ``ImportError`` if a package is missing."""
     try:
         code = _ended(command)
     except ImportError:

@@ -28,12 +28,9 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(Protocol):
-    """All series of one name.
+    """All series of one name, which has ``_total`` for a counter. ``meaning`` is the text of ``# HELP``.
 
-    Attributes:
-        name: with ``_total`` for a counter.
-        meaning: the text of ``# HELP``.
-        label_names: the labels of each series; samples of a histogram also have ``le``.
+    ``label_names`` are the labels of each series; samples of a histogram also have ``le``.
     """
 
     kind: Kind
@@ -420,8 +417,7 @@ class Gathered:
 class Process:
     """A value of this process, with the same name as in Prometheus client libraries.
 
-    Args:
-        read: returns the value; if it raises ``OSError``, the metric has no sample.
+    If ``read`` raises ``OSError``, the metric has no sample.
     """
 
     label_names: Sequence[str] = ()

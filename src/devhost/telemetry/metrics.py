@@ -226,11 +226,9 @@ OTHER_AUTHORS = "others"
 
 
 def device_samples(backend: str, healthy: int, unhealthy: Mapping[str, int]) -> dict[tuple[str, ...], float]:
-    """The samples of ``devices`` for a resource of this backend.
+    """The samples of ``devices`` for a resource of this backend, given how many of its tokens are healthy.
 
-    Args:
-        healthy: how many of its tokens are healthy.
-        unhealthy: how many are not, by reason. Only the :data:`MOST_REASONS` most frequent are named.
+    ``unhealthy`` is how many are not, by reason; only the :data:`MOST_REASONS` most frequent are named.
     """
     counts: Counter[str] = Counter()
     for reason, count in unhealthy.items():
@@ -355,8 +353,7 @@ class Metrics:
     def collect(self, used: Iterable[Used] | None = None) -> Iterator[Metric]:
         """Every metric there is, in the order of a scrape.
 
-        Args:
-            used: how much of the devices is in use; ``None`` for no such metrics.
+        ``used`` is how much of the devices is in use; ``None`` for no such metrics.
         """
         yield from process()
         scraped = dict(self._scrape())

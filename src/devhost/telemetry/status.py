@@ -38,12 +38,10 @@ LINES = "application/x-ndjson"
 
 @frozen
 class Checks:
-    """How the socket's file is looked after.
+    """How the socket's file is looked after, in seconds.
 
-    Attributes:
-        check: seconds between checks that it still exists: a job that clears runtime directories may remove
-            it.
-        retry: seconds before the first retry to create it; the delay grows with each further one.
+    ``check`` is between checks that it still exists: a job that clears runtime directories may remove it.
+    ``retry`` is before the first retry to create it; the delay grows with each further one.
     """
 
     check: float = 10.0
@@ -62,14 +60,10 @@ class AlreadyServed(EnvironmentFailure):
 
 
 class StatusServer:
-    """The status socket of one host.
+    """The status socket of one host; its name is derived from ``kubelet_dir``, unless ``socket`` is its path.
 
-    Args:
-        kubelet_dir: the directory that this host serves; the socket's name is derived from it.
-        socket: the path of the socket, if not in the runtime directory.
-        interval: the minimum number of seconds between two documents to one watching client.
-        commands: what clients may request beside documents, by the word in the path.
-        probes: what else is answered, by path.
+    ``interval`` is the minimum number of seconds between two documents to one watching client. ``commands``
+    are what clients may request beside documents, by the word in the path; ``probes`` what else is answered.
     """
 
     def __init__(
@@ -129,9 +123,8 @@ class StatusServer:
     async def start(self) -> Path:
         """Creates the socket, replacing one of a dead process, and returns its path.
 
-        Raises:
-            AlreadyServed: a live devhost has it.
-            EnvironmentFailure: the socket or its directory cannot be created or is not safe.
+        Raises ``AlreadyServed`` if a live devhost has it, and ``EnvironmentFailure`` if the socket or its
+        directory cannot be created or is not safe.
         """
         path = self._socket_path or rundir.make_runtime_dir() / rundir.socket_name(self._kubelet_dir)
         try:

@@ -204,9 +204,8 @@ def _said(device: DeviceStatus) -> Hashable:
 def fair(rows: Sequence[T], most: int, *origins: Callable[[T], Hashable]) -> list[T]:
     """At most ``most`` of the rows, in their order, from as many origins as possible.
 
-    Args:
-        origins: functions for the origin of a row. Every origin of the first kind has its first row shown
-            before any has its second; among equal rows the next kind decides in the same way.
+    ``origins`` are functions for the origin of a row. Every origin of the first kind has its first row shown
+    before any has its second; among equal rows the next kind decides in the same way.
     """
     if len(rows) <= most:
         return list(rows)

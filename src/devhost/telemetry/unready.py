@@ -24,10 +24,8 @@ def unready(document: StatusDocument, names: Collection[str] = ()) -> Sequence[t
     """The entries whose devices are not all there, or cannot be requested, each with the reason.
 
     Without ``names`` these are all entries that are not optional; else those with one of these names, places
-    (``resources[2]``) or resources, also optional ones. A refused file counts before the entries.
-
-    Raises:
-        UsageError: no entry has one of the names.
+    (``resources[2]``) or resources, also optional ones; ``UsageError`` if there is none. A refused file
+    counts before the entries.
     """
     if lost := [name for name in names if not any(name in _names(one) for one in document.entries)]:
         known = ", ".join(dict.fromkeys(one.name for one in document.entries)) or "no entry"

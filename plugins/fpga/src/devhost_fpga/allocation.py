@@ -26,23 +26,14 @@ def node(sysfs: Sysfs, place: str, *, is_live: bool) -> str:
     """The path in ``/dev`` of the node of the device at ``place`` in sysfs.
 
     This is the name that the kernel gives; if another device has it, the target of udev's link in
-    ``/dev/char``, which has one for each number.
-
-    Args:
-        is_live: whether the nodes are real; in a recorded tree, plain files represent them.
-
-    Raises:
-        AllocationError: the device has no node.
+    ``/dev/char``, which has one for each number. In a recorded tree, not ``is_live``, plain files represent
+    nodes. Raises ``AllocationError`` if the device has no node.
     """
     return numbered(sysfs, place, is_live=is_live)[0]
 
 
 def numbered(sysfs: Sysfs, place: str, *, is_live: bool) -> tuple[str, str]:
-    """The same path, with the number of the node: ``major:minor``.
-
-    Raises:
-        AllocationError: the device has no node.
-    """
+    """The same path, with the number of the node: ``major:minor``."""
     if not sysfs.exists(place):
         raise AllocationError("it is gone")
     number = sysfs.text(f"{place}/dev")
@@ -80,15 +71,7 @@ NODES = "FPGA_NODES"
 
 
 def edits(sysfs: Sysfs, units: Sequence[Unit], request: AllocateRequest, *, is_live: bool) -> Edits:
-    """What one container needs to use these units.
-
-    Args:
-        units: those of the devices of ``request``.
-        is_live: whether the nodes are real; in a recorded tree, plain files represent them.
-
-    Raises:
-        AllocationError: a unit cannot be used as it is now.
-    """
+    """What one container needs to use these units, those of the devices of ``request``."""
     use: FpgaUse = request.options
     ordered = sorted(units, key=lambda unit: natural(unit.device.id))
     paths: dict[str, None] = {}

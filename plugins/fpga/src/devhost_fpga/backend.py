@@ -36,12 +36,7 @@ if TYPE_CHECKING:
 
 
 class Fpga(Backend):
-    """FPGAs: accelerator functions, regions and cards.
-
-    Args:
-        sysfs: the tree to read.
-        run: runs the process that programs regions.
-    """
+    """FPGAs: accelerator functions, regions and cards. ``run`` runs the process that programs regions."""
 
     name = "fpga"
     Options = FpgaOptions
@@ -82,11 +77,7 @@ class Fpga(Backend):
         self._watch = Watch(self._sysfs, context)
 
     def discover(self) -> list[Device]:
-        """Every FPGA, also the unhealthy ones.
-
-        Raises:
-            OSError: no family can list sysfs.
-        """
+        """Every FPGA, also the unhealthy ones. Raises ``OSError`` if no family can list sysfs."""
         found: dict[str, Mapping[str, Unit]] = {}
         failures: dict[str, str] = {}
         errors: list[Exception] = []
@@ -124,11 +115,7 @@ class Fpga(Backend):
         return [*lacking, *self._dfl_cards.missing_drivers()]
 
     def allocate(self, request: AllocateRequest) -> Edits:
-        """What a container needs to use these FPGAs.
-
-        Raises:
-            AllocationError: an FPGA is gone, or cannot be used as it is now.
-        """
+        """What a container needs to use these FPGAs."""
         units, program = self._units_of(request.devices), request.options.program
         if program is not None:
             for unit in units:
@@ -136,11 +123,7 @@ class Fpga(Backend):
         return edits(self._sysfs, units, request, is_live=self._is_live)
 
     def prepare(self, request: AllocateRequest) -> None:
-        """Programs the regions that a container is about to use, if its resource names a bitstream.
-
-        Raises:
-            AllocationError: they cannot be programmed.
-        """
+        """Programs the regions that a container is about to use, if its resource names a bitstream."""
         if request.options.program is not None:
             self._programmer.program(self._units_of(request.devices), request.options.program)
 

@@ -87,11 +87,7 @@ class Cards:
         self._layout = layout
 
     def read(self) -> list[Card]:
-        """Every card.
-
-        Raises:
-            OSError: the class exists and cannot be listed.
-        """
+        """Every card. Raises ``OSError`` if the class exists and cannot be listed."""
         engines: list[tuple[str, Engine]] = []
         ports: list[tuple[str, Port]] = []
         for container in self._containers():

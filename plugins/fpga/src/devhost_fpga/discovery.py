@@ -31,11 +31,7 @@ class DflCards:
         self._cards = PciFilter(sysfs, lambda ids: ids.device in _IDS.get(ids.vendor, ()))
 
     def missing_drivers(self) -> Iterator[MissingDriver]:
-        """The cards without a driver.
-
-        Raises:
-            OSError: the PCI bus cannot be listed.
-        """
+        """The cards without a driver."""
         for ids in self._cards.scan():
             if self._sysfs.lacks_driver(ids.path):
                 known = {"vendor": attributes.INTEL, "vendorID": ids.vendor, "deviceID": ids.device}

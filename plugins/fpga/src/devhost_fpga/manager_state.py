@@ -73,7 +73,6 @@ class Manager:
 
 
 def manager(sysfs: Sysfs, path: str) -> Manager:
-    """The state of the manager at ``path``."""
     status = ", ".join(line for line in sysfs.text(f"{path}/status").splitlines() if line)
     return Manager(path, sysfs.text(f"{path}/state"), status)
 
@@ -105,7 +104,6 @@ class Memory:
         return self._known.get(identity, LastValues())
 
     def replace(self, known: Mapping[Identity, LastValues]) -> None:
-        """Replaces everything that is known."""
         self._known = dict(known)
 
 
@@ -135,9 +133,8 @@ class ManagerHealth:
 def judge(manager: Manager, *, can_program: bool, last: Health | None) -> ManagerHealth:
     """Interprets the state of a manager.
 
-    Args:
-        can_program: whether devhost can program the chip: then an empty chip is healthy.
-        last: the previous health; ``None`` if there is none. It stays while the chip is programmed.
+    If devhost can program the chip, an empty one is healthy. ``last`` is the previous health; ``None`` if
+    there is none. It stays while the chip is programmed.
     """
     state = manager.state
     if manager.is_busy:

@@ -44,11 +44,7 @@ class Member:
 
 
 def members(sysfs: FpgaSysfs, kind: str) -> list[Member]:
-    """The devices of a class that exist now.
-
-    Raises:
-        OSError: the class exists and cannot be listed.
-    """
+    """The devices of a class that exist now. Raises ``OSError`` if it exists and cannot be listed."""
     # …/<parent>/<class>/<name>
     return [
         Member(name, path, path.removesuffix(f"/{kind}/{name}"))
@@ -95,7 +91,6 @@ class Tree:
         return sorted(outer, key=lambda one: -len(one.path))
 
     def regions_of(self, manager: Member) -> list[Member]:
-        """The regions that a manager programs."""
         return [one for one in self.regions if self.manager(one) == manager]
 
     def _is_alone(self) -> bool:
@@ -147,8 +142,7 @@ _PERSISTENT = frozenset({"mtd", "block", "nvmem"})
 def below(sysfs: FpgaSysfs, path: str, excluded: Collection[str] = ()) -> tuple[str, ...]:
     """The sysfs directories of the character devices below ``path``, in order.
 
-    Args:
-        excluded: directories that belong to other devices, with everything below them.
+    ``excluded`` directories belong to other devices, with everything below them.
     """
     found = [place for place in _walk(sysfs, path, excluded) if sysfs.exists(f"{place}/dev")]
     kept = [place for place in found if sysfs.target(f"{place}/subsystem") not in _PERSISTENT]
@@ -204,14 +198,7 @@ class Managers:
         self._last: Mapping[manager_state.Identity, _Last] = {}
 
     def scan(self, taken: Collection[str] = ()) -> Iterable[Unit]:
-        """The units that exist now.
-
-        Args:
-            taken: directories in sysfs of devices that other families list; they are excluded.
-
-        Raises:
-            OSError: a class cannot be listed.
-        """
+        """The units that exist now, without the directories in sysfs that other families have ``taken``."""
         scan = _ManagerScan(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
         units = list(scan.units())
         self._last = scan.now

@@ -56,8 +56,7 @@ def name(shell: str, timestamp: str) -> str:
 class Xrt:
     """Finds the cards. Keeps the identity of each, which cannot be read during a reset.
 
-    Args:
-        whole_u30: whether both FPGAs of a U30 are one device.
+    ``whole_u30`` is whether both FPGAs of a U30 are one device.
     """
 
     def __init__(self, sysfs: Sysfs, *, whole_u30: bool = True) -> None:
@@ -66,11 +65,7 @@ class Xrt:
         self._known: Mapping[tuple[str, int], Identity] = {}
 
     def scan(self) -> Iterable[Unit]:
-        """The cards that exist now, in the order of their addresses.
-
-        Raises:
-            OSError: the bus cannot be listed.
-        """
+        """The cards that exist now, in the order of their addresses."""
         listed = self._sysfs.identities(_LISTING)
         functions: dict[str, tuple[XrtFunction, int]] = {}
         for address in sorted(listed):
@@ -352,11 +347,7 @@ class Ama:
         self._sysfs = sysfs
 
     def scan(self) -> Iterable[Unit]:
-        """The chips with a misc device, and those without a driver.
-
-        Raises:
-            OSError: the class cannot be listed.
-        """
+        """The chips with a misc device, and those without a driver."""
         seen: set[str] = set()
         units = [
             self._unit(path, name, seen)

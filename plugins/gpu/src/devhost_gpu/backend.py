@@ -111,11 +111,7 @@ class Gpu(Backend):
             vendor.notice(event)
 
     def discover(self) -> list[Device]:
-        """All cards, including unhealthy and withheld ones.
-
-        Raises:
-            OSError: sysfs cannot be listed.
-        """
+        """All cards, including unhealthy and withheld ones."""
         groups = by_vendor(self._adapters.scan(), self._sysfs)
         found: dict[str, Card] = {}
         failures: list[Exception] = []
@@ -175,11 +171,7 @@ class Gpu(Backend):
         return self._missing
 
     def allocate(self, request: AllocateRequest) -> Edits:
-        """What a container needs to use these cards.
-
-        Raises:
-            AllocationError: one is gone, or cannot be used in its current state.
-        """
+        """What a container needs to use these cards."""
         own: dict[str, list[Card]] = {}
         for device in request.devices:
             card = self._card(device)
@@ -190,11 +182,7 @@ class Gpu(Backend):
         return Edits.merge(self._vendors[vendor].edits(cards, asked) for vendor, cards in own.items())
 
     def prepare(self, request: AllocateRequest) -> None:
-        """Sets the time slice of GPUs before a container starts.
-
-        Raises:
-            AllocationError: it cannot be set.
-        """
+        """Sets the time slice of GPUs before a container starts."""
         wanted = request.options.time_slice
         cards = [self._card(device) for device in request.devices] if wanted else []
         for card in cards:
@@ -228,8 +216,7 @@ class Gpu(Backend):
     def usage(self, devices: Sequence[Device]) -> Mapping[str, Usage]:
         """How much of each card is in use, as far as its driver reports it.
 
-        Raises:
-            BackendError: a vendor's library does not answer, and no other vendor has figures.
+        Raises ``BackendError`` if a vendor's library does not answer, and no other vendor has figures.
         """
         cards = self._cards
         wanted = [cards[device.id] for device in devices if device.id in cards]
@@ -261,12 +248,7 @@ class Gpu(Backend):
         return found
 
     def provision(self) -> None:
-        """Partitions GPUs according to the options.
-
-        Raises:
-            NotYet: it waits for containers, or for hardware.
-            BackendError: a driver or a rule refuses a change.
-        """
+        """Partitions GPUs according to the options."""
         if self._partitioner:
             self._partitioner.run(self._vendors, self._cards)
 
@@ -292,11 +274,7 @@ class Gpu(Backend):
                 yield event
 
     def release(self) -> None:
-        """Closes the drivers that the vendors' code keeps in use.
-
-        Raises:
-            BackendError: one does not close.
-        """
+        """Closes the drivers that the vendors' code keeps in use."""
         for vendor in self._vendors.values():
             if isinstance(vendor, CanRelease):
                 vendor.release()
@@ -353,11 +331,7 @@ class Gpu(Backend):
         return card
 
     def _check_limiters(self, card: Card, use: GpuResourceOptions) -> None:
-        """Refuses a card without what limits containers, even for a claim that tolerates an unhealthy card.
-
-        Raises:
-            AllocationError: a server or a library is missing, or is not for this card.
-        """
+        """Refuses a card without what limits containers, even if a claim tolerates an unhealthy card."""
         missing = self._limiters.missing([use]) if self._limiters else {}
         found = unusable(card, {one: missing.get(one, "") for one in use.limiters}).unusable_for
         for one in use.limiters:
@@ -376,10 +350,8 @@ class Gpu(Backend):
 def unusable(card: Card, limiters: Mapping[str, str], failed: Mapping[str, str] = NOTHING) -> Device:
     """The device of a card, with what it cannot be used for.
 
-    Args:
-        limiters: by the names of the uses, why what limits the containers of an entry does not; empty if it
-            does.
-        failed: why the time slice of a card is not set, by its id.
+    ``limiters`` is why what limits the containers of an entry does not, by the names of the uses; empty if it
+    does. ``failed`` is why the time slice of a card is not set, by its id.
     """
     found = dict(card.device.unusable_for)
     if not getattr(card.facts, "mei", ()):

@@ -65,7 +65,6 @@ class Adapter:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that it has."""
         return tuple(node for node in (self.card_node, self.render_node) if node)
 
     @property
@@ -160,8 +159,7 @@ class AdapterScanner:
     def scan(self) -> list[Adapter]:
         """All adapters: PCI functions by their addresses, then others by their names.
 
-        Raises:
-            OSError: the PCI bus or the class of DRM devices cannot be listed.
+        Raises ``OSError`` if the PCI bus or the class of DRM devices cannot be listed.
         """
         drm, strays = self._drm_devices()
         listed = self._sysfs.identities(PCI_BUS)

@@ -28,10 +28,7 @@ class LastAttributes:
     def complete(self, cards: Mapping[str, Card], adapters: Iterable[Adapter]) -> dict[str, Card]:
         """Adds their last attributes to the cards that have lost their DRM nodes.
 
-        Args:
-            cards: by their ids.
-            adapters: all adapters. One that was removed and added again has another inode, and no last
-                attributes.
+        An adapter that was removed and added again has another inode, and no last attributes.
         """
         completed = dict(cards)
         last: dict[tuple[str, int], Mapping[str, AttributeValue]] = {}
@@ -65,12 +62,7 @@ _FROM_DRIVER = frozenset({"driver", "cardNode", "renderNode"})
 
 
 def missing_drivers(sysfs: Sysfs, adapters: Mapping[str, Sequence[Adapter]]) -> Iterator[MissingDriver]:
-    """The GPUs without their vendor's driver. A virtual function may be without a driver on purpose.
-
-    Args:
-        sysfs: the machine.
-        adapters: all adapters, by their vendors.
-    """
+    """The GPUs without their vendor's driver. A virtual function may be without a driver on purpose."""
     for vendor, fix in _FIXES.items():
         for adapter in _without_driver(sysfs, adapters.get(vendor, ()), _REPLACEMENTS.get(vendor, ())):
             known = {"vendor": vendor, **of_adapter(adapter)}

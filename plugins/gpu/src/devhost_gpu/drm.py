@@ -66,13 +66,8 @@ def driver_state(
     """The state of an adapter according to sysfs and ``/dev``.
 
     An adapter that is bound to another driver is withheld. One without a driver, or whose driver has failed,
-    stays in its resource as Unhealthy.
-
-    Args:
-        sysfs: the machine.
-        adapter: the adapter.
-        drivers: the drivers with which it is a GPU; empty: any that creates DRM nodes.
-        nodes: the paths of device nodes that are needed; ``None``: its own.
+    stays in its resource as Unhealthy. ``drivers`` are those with which it is a GPU; empty: any that creates
+    DRM nodes. ``nodes`` are the paths of device nodes that are needed; ``None``: its own.
     """
     if adapter.num_vfs:
         are = "is" if adapter.num_vfs == 1 else "are"
@@ -124,9 +119,7 @@ class ThreadedCalls:
     def run(self, functions: Mapping[str, Callable[[], str]], deadline: float) -> dict[str, str]:
         """The result of each function by its name, without those that did not return in time.
 
-        Args:
-            functions: by name; they do not raise.
-            deadline: seconds for all of them together.
+        ``deadline`` is seconds for all of them together. The functions do not raise.
         """
         calls = {name: self._open.get(name) or self._start(name, one) for name, one in functions.items()}
         end = time.monotonic() + deadline
@@ -186,9 +179,7 @@ class DriverCheck:
     def problems(self, adapters: Mapping[str, Adapter], deadline: float) -> dict[str, str]:
         """Why adapters cannot work, without those that work or whose driver cannot be asked.
 
-        Args:
-            adapters: by any name for them.
-            deadline: seconds that all of them together have to answer.
+        ``adapters`` are by any name for them, ``deadline`` is seconds that all of them together have.
         """
         found = {
             name: "its PCI function no longer answers: it has failed, or lost its link"
@@ -399,13 +390,9 @@ class Other(DrmVendor):
 
 
 def drm_nodes(nodes: Iterable[tuple[str, Sequence[str]]]) -> Edits:
-    """The device nodes of cards, without duplicates.
+    """The device nodes of cards, given the id of each and the paths of its nodes, without duplicates.
 
-    Args:
-        nodes: the id of each card and the paths of its nodes.
-
-    Raises:
-        AllocationError: a card has no node.
+    Raises ``AllocationError`` if a card has no node.
     """
     found: dict[str, None] = {}
     for name, own in nodes:

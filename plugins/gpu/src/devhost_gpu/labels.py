@@ -72,13 +72,10 @@ def nvidia(
 ) -> Labels:
     """The labels of GPU feature discovery, and further labels for each model if there are several.
 
-    Args:
-        devices: all NVIDIA devices.
-        offered: the number of replicas of each device, by its id and the name of the resource.
-        shapes: the parts of MIG instances, by id.
-        machine: the model name of the machine; empty if it is unknown.
-        classes: PCI classes by address, six hex digits.
-        mps: names of the resources that containers share through MPS.
+    ``offered`` is the number of replicas of each device, by its id and the name of the resource, ``shapes``
+    are the parts of MIG instances, by id, and ``machine`` is the model name of the machine, if known.
+    ``classes`` are PCI classes by address, six hex digits. ``mps`` are resources that containers share
+    through MPS.
     """
     shares = _Shares(offered, frozenset(mps))
     gpus = [device for device in devices if device.attributes.get("kind") == GPU and _is_known(device)]
@@ -280,13 +277,10 @@ def labels(
     sysfs: Sysfs,
     mps: Collection[str] = (),
 ) -> Labels:
-    """The labels of a node.
+    """The labels of a node with these devices of every vendor, and their cards by id.
 
-    Args:
-        devices: all devices, of every vendor.
-        offered: the number of replicas of each device, by its id and the name of the resource.
-        cards: the cards of the devices, by id.
-        mps: names of the resources that containers share through NVIDIA's MPS.
+    ``offered`` is the number of replicas of each device, by its id and the name of the resource. ``mps`` are
+    the names of the resources that containers share through NVIDIA's MPS.
     """
     of = {
         vendor: [d for d in devices if d.attributes.get("vendor") == vendor]
@@ -360,10 +354,8 @@ def _firmware(devices: Iterable[Device], sysfs: Sysfs) -> Labels:
 def amd(devices: Iterable[Device], source_version: str, nodes: Mapping[str, KfdNode]) -> Labels:
     """The labels of the AMD labeler: a property's value if all cards have the same, and counts of values.
 
-    Args:
-        devices: all AMD devices; those without AMD's driver have no labels.
-        source_version: of the driver; empty if it is unknown.
-        nodes: their nodes in the compute topology, by id.
+    Devices without AMD's driver have no labels. ``source_version`` is that of the driver, ``nodes`` are the
+    nodes of the devices in the compute topology, by id.
     """
     named = {d.id: d.attributes for d in devices if d.attributes.get("driver") == "amdgpu"}
     named = {name: one for name, one in named.items() if one.get("kind") in (GPU, PARTITION)}
@@ -396,9 +388,7 @@ def amd(devices: Iterable[Device], source_version: str, nodes: Mapping[str, KfdN
 def intel(devices: Iterable[Device], classes: Mapping[str, str]) -> Labels:
     """The labels of the Intel rules: the count of each PCI id, and the names of the data center models.
 
-    Args:
-        devices: all Intel devices; virtual functions are not counted.
-        classes: PCI classes by address.
+    Virtual functions are not counted. ``classes`` are PCI classes by address.
     """
     gpus = [device.attributes for device in devices if device.attributes.get("kind") == GPU]
     kinds = Counter(

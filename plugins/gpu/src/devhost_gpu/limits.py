@@ -19,11 +19,8 @@ def limits_without_effect(
 ) -> Iterator[MissingDriver]:
     """The offered cards for which ``temperatureLimit`` or ``uncorrectableErrors`` checks nothing.
 
-    The default of ``uncorrectableErrors`` is not reported: the user did not ask for it.
-
-    Args:
-        groups: the adapters by vendor. NVIDIA GPUs have ``healthChecks`` instead.
-        cards: the devices of these adapters.
+    The default of ``uncorrectableErrors`` is not reported: the user did not ask for it. NVIDIA GPUs have
+    ``healthChecks`` instead.
     """
     offered = {
         str(card.device.attributes.get("pciBusID", card.id)): card.device

@@ -39,11 +39,8 @@ Ask = Callable[[], Mapping[str, Collection[int]]]
 class Occupied:
     """Which cards are occupied, and by what.
 
-    Args:
-        cards: returns the cards of the last scan, by id.
-        ask: returns the ids of the processes that use each card, by its id; some may be missing. Raises
-            ``BackendError`` if no driver answers.
-        sleep: pauses between two looks, for so many seconds.
+    ``cards`` returns those of the last scan, by id, ``ask`` the ids of the processes that use each card, by
+    its id; some may be missing. It raises ``BackendError`` if no driver answers.
     """
 
     def __init__(
@@ -69,9 +66,6 @@ class Occupied:
         """Looks at the processes again; whether the reasons have changed.
 
         A card whose driver does not answer keeps its reason.
-
-        Raises:
-            BackendError: no driver answers.
         """
         asked, held, now = self._ask(), self._context.held(), self._clock()
         cards, pods = self._cards(), _Pods(self._sysfs)

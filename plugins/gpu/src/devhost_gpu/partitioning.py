@@ -67,9 +67,8 @@ class Partitioner:
     def run(self, vendors: Mapping[str, VendorBackend], cards: Mapping[str, Card]) -> None:
         """Partitions every GPU that a layout selects, as far as that is possible now.
 
-        Raises:
-            NotYet: it waits for containers, or for hardware.
-            BackendError: a driver or a rule refuses it.
+        Raises ``NotYet`` if it waits for containers, or for hardware, and ``BackendError`` if a driver or a
+        rule refuses it.
         """
         gpus: dict[str, list[Card]] = {}
         for card in cards.values():

@@ -86,8 +86,7 @@ class VendorBackend(Protocol):
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """What one container needs to use these cards.
 
-        Raises:
-            AllocationError: one cannot be used in its current state.
+        Raises ``AllocationError`` if one cannot be used in its current state.
         """
 
     def close(self) -> None:
@@ -131,9 +130,7 @@ class CanPartition(Protocol):
     def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
         """How the GPU of these cards gets this layout; ``None`` if it has it, or is not to be used.
 
-        Raises:
-            NotYet: it has to wait for something.
-            BackendError: it cannot become that, and why.
+        Raises ``NotYet`` if it has to wait for something, and ``BackendError`` if it cannot become that.
         """
 
 
@@ -233,8 +230,7 @@ class CanRelease(Protocol):
     def release(self) -> None:
         """Closes the driver, and returns when it is closed; called by the thread of ``scan``.
 
-        Raises:
-            BackendError: something does not close.
+        Raises ``BackendError`` if something does not close.
         """
 
 

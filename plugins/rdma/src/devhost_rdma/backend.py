@@ -120,11 +120,7 @@ class Rdma(Backend):
         self._functions_stale |= event.subsystem != "net" and event.sys_path not in PORTS
 
     def discover(self) -> list[Device]:
-        """Every function with RDMA devices, on the node or in a pod.
-
-        Raises:
-            OSError: sysfs cannot be listed.
-        """
+        """Every function with RDMA devices, on the node or in a pod."""
         snapshot = self._scan.scan()
         if snapshot.everything:
             self._netns_mode = self._core.netns_mode() if self._core else None
@@ -157,11 +153,7 @@ class Rdma(Backend):
         return self._missing
 
     def allocate(self, request: AllocateRequest) -> Edits:
-        """The nodes of all RDMA devices of these functions, and variables with their names.
-
-        Raises:
-            AllocationError: a device is gone or in another pod, or lacks a node.
-        """
+        """The nodes of all RDMA devices of these functions, and variables with their names."""
         rdma_cm = rdma_cm_node(self._sysfs)
         nodes: dict[str, bool] = {}
         names: dict[str, None] = {}

@@ -34,9 +34,6 @@ class MissingDrivers:
 
         ``served`` are the addresses of functions with RDMA devices, on the node or in a pod. The RDMA modules
         of their ``drivers`` are loaded.
-
-        Raises:
-            OSError: the PCI bus cannot be listed.
         """
         for ids in self._adapters.scan(served):
             if reason := self._reason(ids, drivers):

@@ -74,7 +74,6 @@ class RdmaCore:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the RDMA core is loaded."""
         return os.path.isdir(self._directory)  # noqa: PTH112 - a plain string path
 
     def netns_mode(self) -> NetnsMode | None:
@@ -150,7 +149,6 @@ class Links:
         self._links: dict[int, _Link] = {}
 
     def groups(self) -> Groups:
-        """The group of links."""
         return Groups(LINK_GROUPS)
 
     def events(self, datagram: bytes) -> Iterable[Event]:

@@ -28,9 +28,6 @@ class NodeTable:
 
         Only the nodes of ``settled`` RDMA devices, unchanged since the last call, are not read again: a
         renamed device keeps its nodes, and another device may have its old name.
-
-        Raises:
-            OSError: a class cannot be listed.
         """
         known = self._known
         fresh: dict[str, tuple[int, Node]] = {}
@@ -48,9 +45,6 @@ def read_nodes(sysfs: Sysfs, owners: Collection[str], parents: Set[str]) -> dict
     """The nodes of these RDMA devices as they are at this moment.
 
     ``parents`` are the names of their parent directories; nodes elsewhere are skipped.
-
-    Raises:
-        OSError: a class cannot be listed.
     """
     return by_owner(
         node(sysfs, role, path, ib_device)

@@ -166,11 +166,7 @@ class Scan:
             self._stale.add(event.sys_path.rstrip("/"))
 
     def scan(self) -> Snapshot:
-        """Everything that exists now. Without an event since the last scan, everything is read again.
-
-        Raises:
-            OSError: a class of devices cannot be listed.
-        """
+        """Everything that exists now. Without an event since the last scan, everything is read again."""
         everything = self._everything or not (self._stale or self._ports_stale)
         listed = self._sysfs.identities(CORE)
         before = {} if everything else self._known
@@ -256,11 +252,7 @@ def with_ports(sysfs: Sysfs, device: IbDevice) -> IbDevice:
 
 
 def read_place(sysfs: Sysfs, place: Place) -> tuple[list[IbDevice], list[Node]]:
-    """The current RDMA devices of one place, the main one first, and their nodes.
-
-    Raises:
-        OSError: they cannot be listed.
-    """
+    """The current RDMA devices of one place, the main one first, and their nodes."""
     devices = []
     below = f"/{place.path.rpartition('/')[2]}/"
     for name in sysfs.identities(CORE):

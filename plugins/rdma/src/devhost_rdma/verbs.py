@@ -53,14 +53,10 @@ class ProbeResult:
 class Verbs:
     """Opens devices through pyverbs, in a process for each probe.
 
-    Args:
-        deadline: seconds in which all devices of one probe must answer; the core gives a probe 10.
-        grace: seconds for a killed process to end.
-        python: the command of the probing program.
-        kill: kills the process.
-        leftovers: the processes that could not be killed.
-        run: runs a program, see :func:`devhost.backend.process.run`.
-        clock: the monotonic clock of the probing process.
+    All devices of one probe must answer within ``deadline`` seconds; the core gives a probe 10. ``grace`` is
+    seconds for a killed process to end. ``python`` is the command of the probing program, which ``run`` runs
+    (see :func:`devhost.backend.process.run`). ``leftovers`` are the processes that could not be killed,
+    ``clock`` is the monotonic clock of the probing process.
     """
 
     def __init__(

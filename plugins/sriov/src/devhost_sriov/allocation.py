@@ -57,11 +57,8 @@ def parts_of(sysfs: Sysfs, function: Function, uses: Collection[str]) -> Iterato
     """Everything that a container needs to use a function with its current drivers.
 
     ``uses`` is what the resource needs besides the function: :data:`RDMA`, :data:`VHOST_NET`,
-    :data:`KUBEVIRT`.
-
-    Raises:
-        InPod: its RDMA devices are in the network namespace of a pod. This is checked last.
-        AllocationError: it cannot be used.
+    :data:`KUBEVIRT`. Raises ``AllocationError`` if it cannot be used, and ``InPod``, which is checked last,
+    if its RDMA devices are in the network namespace of a pod.
     """
     yield from own_parts(sysfs, function)
     if KUBEVIRT in uses and (why := no_vfio(function)):
@@ -89,11 +86,7 @@ def own_nodes(sysfs: Sysfs, function: Function) -> frozenset[str]:
 
 
 def own_parts(sysfs: Sysfs, function: Function) -> Iterator[Part]:
-    """What the driver of a function provides, without the additions of a resource.
-
-    Raises:
-        AllocationError: it cannot be used.
-    """
+    """What the driver of a function provides, without the additions of a resource."""
     if function.uses_vfio:
         yield vfio(sysfs, function)
     elif function.is_passed_on:
@@ -106,10 +99,8 @@ def vfio(sysfs: Sysfs, function: Function) -> Part:
     """The IOMMU group of a function that uses vfio, and its own character device if it has one.
 
     Without an IOMMU, the node of the group is ``noiommu-<n>``. The container gets it under this documented
-    name, and as ``<n>``, which pods of sriov-network-device-plugin expect.
-
-    Raises:
-        AllocationError: it has no group, or the host uses another member of the group.
+    name, and as ``<n>``, which pods of sriov-network-device-plugin expect. Raises ``AllocationError`` if it
+    has no group, or the host uses another member of the group.
     """
     group = sysfs.target(f"{function.path}/iommu_group")
     if not _NUMBER.fullmatch(group):
@@ -160,11 +151,7 @@ def _check_viable(sysfs: Sysfs, function: Function, group: str) -> None:
 
 
 def uio(sysfs: Sysfs, function: Function) -> Part:
-    """The uio device of a function.
-
-    Raises:
-        AllocationError: the driver created none.
-    """
+    """The uio device of a function."""
     name = next((name for name in sysfs.names(f"{function.path}/uio") if name.startswith("uio")), "")
     if not name:
         raise AllocationError(f"{function.id}: its driver {function.driver} created no uio device")
@@ -181,11 +168,7 @@ def no_vfio(function: Function) -> str:
 
 
 def no_node(sysfs: Sysfs, function: Function) -> str:
-    """Why ``permissions`` has no effect for a function that can be used; empty if it has.
-
-    Raises:
-        AllocationError: the function cannot be used.
-    """
+    """Why ``permissions`` has no effect for a function that can be used; empty if it has."""
     if any(part.nodes for part in own_parts(sysfs, function)):
         return ""
     bound = f"driver {function.driver}" if function.driver else "no driver"
@@ -196,11 +179,8 @@ def rdma(sysfs: Sysfs, function: Function) -> Part:
     """The nodes of all RDMA devices of a function, and of the connection manager.
 
     ``rdma_dev`` is only the first of :func:`rdma_devices`, since programs take one (``ib_write_bw -d``). The
-    other entries name nodes of this device if it has a node of the kind.
-
-    Raises:
-        InPod: its RDMA devices are in another network namespace.
-        AllocationError: it has no RDMA device, or they have no uverbs node.
+    other entries name nodes of this device if it has a node of the kind. Raises ``InPod`` if its RDMA devices
+    are in another network namespace, and ``AllocationError`` if it has none, or they have no uverbs node.
     """
     found = list(nodes_below(sysfs, function.path))
     names = _in_order(sysfs, function, found)
@@ -246,11 +226,7 @@ def vhost_net() -> Part:
 
 
 def vhost_vdpa(sysfs: Sysfs, function: Function) -> Part | None:
-    """The node of a function's vDPA device; ``None`` if it has none for programs.
-
-    Raises:
-        AllocationError: the driver created none.
-    """
+    """The node of a function's vDPA device; ``None`` if it has none for programs."""
     if function.vdpa is None or sysfs.target(f"{function.vdpa.path}/driver") != "vhost_vdpa":
         return None
     node = vdpa_path(sysfs, function)
@@ -285,11 +261,7 @@ Its ``ResourceNameToEnvVar`` keeps hyphens.
 
 
 def edits(sysfs: Sysfs, functions: Sequence[Function], request: AllocateRequest) -> Edits:
-    """Everything that one container needs to use these functions.
-
-    Raises:
-        AllocationError: a function cannot be used as it is now.
-    """
+    """Everything that one container needs to use these functions."""
     use: SriovUse = request.options
     ordered = sorted(functions, key=lambda function: natural(function.id))
     for function in ordered:

@@ -138,11 +138,7 @@ class Sriov(Backend):
             self._mediated.notice(event)
 
     def discover(self) -> list[Device]:
-        """Every function, also those that are withheld, and the mediated devices.
-
-        Raises:
-            OSError: sysfs cannot be listed.
-        """
+        """Every function, also those that are withheld, and the mediated devices."""
         self._bursts.wait(self._snapshot.functions)
         files = NamedFiles.of(self.context.wanted)
         if files != self._files:
@@ -194,11 +190,7 @@ class Sriov(Backend):
         return found
 
     def allocate(self, request: AllocateRequest) -> Edits:
-        """What a container needs to use these functions and mediated devices.
-
-        Raises:
-            AllocationError: a device is gone, or cannot be used as it is now.
-        """
+        """What a container needs to use these functions and mediated devices."""
         mediated = [device for device in request.devices if _is_mediated(device)]
         functions = [self._basis(device).function for device in request.devices if not _is_mediated(device)]
         parts = [edits(self._sysfs, functions, request)] if functions else []
@@ -209,11 +201,7 @@ class Sriov(Backend):
         return Edits.merge(parts)
 
     def device_info(self, device: Device, request: AllocateRequest) -> Mapping[str, object] | None:
-        """The device-info document of a function for network plugins.
-
-        Raises:
-            AllocationError: it is gone.
-        """
+        """The device-info document of a function for network plugins."""
         if _is_mediated(device):
             return None
         basis = self._basis(device)
@@ -221,12 +209,7 @@ class Sriov(Backend):
         return document(self._sysfs, basis.function, representor, request.options)
 
     def provision(self) -> None:
-        """Creates, binds and removes virtual functions according to the options.
-
-        Raises:
-            NotYet: it waits for pods, or for hardware.
-            BackendError: the kernel or a rule refuses a change.
-        """
+        """Creates, binds and removes virtual functions according to the options."""
         self._provisioner.run()
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
@@ -342,11 +325,9 @@ class Sriov(Backend):
 
 
 def _is_mediated(device: Device) -> bool:
-    """Whether this is a mediated device, not a function."""
     return device.attributes.get("kind") == FunctionKind.MEDIATED
 
 
 def _some(names: Sequence[str], few: int = 3) -> str:
-    """At most ``few`` of these names."""
     rest = len(names) - few
     return ", ".join((*names[:few], *([f"{rest} other{'s' * (rest > 1)}"] if rest > 0 else [])))

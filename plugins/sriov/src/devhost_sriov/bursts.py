@@ -33,11 +33,8 @@ _BUSES = {"pci": PCI_BUS, "auxiliary": AUXILIARY_BUS, "mdev": MDEV_BUS}
 class BurstWait:
     """Waits for the end of bursts. Used by the thread that scans.
 
-    Args:
-        sysfs: the tree with the buses.
-        ignore_ports: whether the carrier of ports does not matter.
-        quiet: seconds without a change after which a burst is over.
-        sleep: waits for this number of seconds.
+    ``ignore_ports`` is whether the carrier of ports does not matter, ``quiet`` the seconds without a change
+    after which a burst is over.
     """
 
     def __init__(
@@ -65,10 +62,7 @@ class BurstWait:
         """Returns when no function appears, disappears or changes its driver any longer.
 
         Except at the first call, it also waits until the ports of virtual functions that are not ``known``
-        have their carrier.
-
-        Raises:
-            OSError: a bus cannot be listed.
+        have their carrier. Raises ``OSError`` if a bus cannot be listed.
         """
         # udev reports a function after its rules, so a scan for another reason may be earlier
         before = self._bound()

@@ -61,7 +61,6 @@ class Mediated:
 
     @property
     def attributes(self) -> dict[str, AttributeValue]:
-        """Its attributes, for ``where``."""
         texts = {
             "kind": FunctionKind.MEDIATED.value,
             "uuid": self.uuid,
@@ -87,11 +86,7 @@ class MediatedDevices:
         self._is_stale |= event.subsystem in ("mdev", "vfio") or not event.sys_path
 
     def scan(self, *, everything: bool) -> Iterator[Device]:
-        """The devices that exist now; ``everything`` is whether each is read again.
-
-        Raises:
-            OSError: the bus cannot be listed.
-        """
+        """The devices that exist now; ``everything`` is whether each is read again."""
         listed = self._sysfs.identities(MDEV_BUS)
         everything |= self._is_stale
         self._is_stale = False
@@ -112,9 +107,6 @@ def edits(sysfs: Sysfs, devices: Sequence[Device], request: AllocateRequest) -> 
     """What KubeVirt's own plugin gives: the group of each device, and a variable with all UUIDs.
 
     See its ``pkg/virt-handler/device-manager/mediated_device.go``.
-
-    Raises:
-        AllocationError: a device is gone, or cannot be used as it is now.
     """
     nodes = [DeviceNode(CONTAINER, permissions="mrw", shared=True)]
     uuids = sorted(device.id for device in devices)

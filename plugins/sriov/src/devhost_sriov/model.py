@@ -160,7 +160,6 @@ class Function:
 
     @property
     def pci_path(self) -> str:
-        """The directory of its PCI function."""
         return self.path.rpartition("/")[0] if self.kind is FunctionKind.SCALABLE else self.path
 
     @property

@@ -63,18 +63,13 @@ VfMacs = Mapping[str, Mapping[int, str]]
 class Kernel:
     """Sends requests about this process's network namespace. Each blocks until it is answered.
 
-    Args:
-        program: the program that answers.
-        deadline: seconds that the answer to one request may take.
-        start_deadline: seconds from the start of a process for which requests wait until it is ready:
-            starting Python and importing pyroute2 takes 0.4 s on an idle machine, and much longer on a
-            booting node.
-        longest_start: seconds after which a process that is not ready is killed.
-        idle: seconds without a request after which the process ends.
-        idle_per_start: the process stays idle at least for this multiple of its start time, because a start
-            is more expensive on a slow machine.
-        backoff: pause before another process is started after a failure: a scan sends up to three requests,
-            and must not wait for three processes.
+    Methods raise ``TimeoutError`` if ``program`` does not answer within ``deadline`` seconds, and ``OSError``
+    if the kernel refuses, or the process cannot be used. Requests wait ``start_deadline`` seconds from the
+    start of a process until it is ready: starting Python and importing pyroute2 takes 0.4 s on an idle
+    machine, and much longer on a booting node. After ``longest_start`` seconds such a process is killed. It
+    ends after ``idle`` seconds without a request, and after ``idle_per_start`` times its start time, because
+    a start is more expensive on a slow machine. ``backoff`` is the pause before another process is started
+    after a failure: a scan sends up to three requests, and must not wait for three processes.
     """
 
     def __init__(
@@ -108,11 +103,8 @@ class Kernel:
     def traffic(self, names: Mapping[int, str]) -> Traffic:
         """The node's default routes of all tables, and all its addresses.
 
-        ``names`` are the interfaces of this network namespace by index.
-
-        Raises:
-            TimeoutError: there is no answer in time.
-            OSError: the kernel refuses, a default route cannot be resolved, or the process cannot be used.
+        ``names`` are the interfaces of this network namespace by index. Raises ``OSError`` also if a default
+        route cannot be resolved.
         """
         found = self._ask("traffic")
         routes = (
@@ -124,12 +116,7 @@ class Kernel:
         return Traffic(frozenset(routes), frozenset(addresses))
 
     def vf_macs(self) -> VfMacs:
-        """The addresses that physical functions have set for their virtual ones.
-
-        Raises:
-            TimeoutError: there is no answer in time.
-            OSError: the kernel refuses, or the process cannot be used.
-        """
+        """The addresses that physical functions have set for their virtual ones."""
         found: dict[str, dict[int, str]] = {}
         for interface, number, mac in self._ask("vf_macs"):
             found.setdefault(interface, {})[number] = mac
@@ -139,10 +126,6 @@ class Kernel:
         """All devlink devices; empty if the kernel has no devlink or no such device.
 
         For ``profiles``, the driver may query the firmware.
-
-        Raises:
-            TimeoutError: there is no answer in time.
-            OSError: the kernel refuses, or the process cannot be used.
         """
         found = self._ask("devlink", profiles=profiles)
         switches = {

@@ -95,9 +95,8 @@ def answer_to(question: Mapping[str, Any]) -> Answer:
 async def traffic() -> Answer:
     """The default routes of all tables, and all addresses, each with the index of its interface.
 
-    Raises:
-        Exception: any error of pyroute2.
-        Unresolved: a default route has no interface, or a list keeps changing.
+    Raises ``Unresolved`` if a default route has no interface, or a list keeps changing. Like the functions
+    below, it may raise any error of pyroute2.
     """
     from pyroute2 import AsyncIPRoute
 
@@ -112,11 +111,7 @@ async def traffic() -> Answer:
 
 
 async def vf_macs() -> list[tuple[str, int, str]]:
-    """The addresses that physical functions have set for virtual ones: interface, number and address.
-
-    Raises:
-        Exception: any error of pyroute2.
-    """
+    """The addresses that physical functions have set for virtual ones: interface, number and address."""
     from pyroute2 import AsyncIPRoute
 
     found: list[tuple[str, int, str]] = []
@@ -130,9 +125,7 @@ async def vf_macs() -> list[tuple[str, int, str]]:
 async def complete_list(dump: Callable[[], Awaitable[AsyncIterable[Any]]]) -> list[Any]:
     """The messages of a list, requested again if it changed while the kernel sent it.
 
-    Raises:
-        Exception: any error of pyroute2.
-        Unresolved: it changed each time.
+    Raises ``Unresolved`` if it changed each time.
     """
     for _ in range(TRIES):
         found = [message async for message in await dump()]
@@ -144,10 +137,8 @@ async def complete_list(dump: Callable[[], Awaitable[AsyncIterable[Any]]]) -> li
 def default_routes(message: Any) -> Iterator[tuple[int, int, int]]:
     """The default routes in one ``RTM_NEWROUTE`` message, one for each next hop.
 
-    Each has the IP version (4 or 6), the index of its interface, and its table.
-
-    Raises:
-        Unresolved: it has only the id of its next hop (``net.ipv4.nexthop_compat_mode`` is 0).
+    Each has the IP version (4 or 6), the index of its interface, and its table. Raises ``Unresolved`` if it
+    has only the id of its next hop (``net.ipv4.nexthop_compat_mode`` is 0).
     """
     if message["dst_len"] > WIDEST or message["type"] != _UNICAST:
         return
@@ -181,11 +172,7 @@ def vf_macs_in(message: Any) -> dict[int, str]:
 async def devlink(*, profiles: bool) -> Answer:
     """All devices by name, and the multicast group of notifications: ``None`` without devlink.
 
-    Args:
-        profiles: whether to query the firmware profile, for which the driver may query the firmware.
-
-    Raises:
-        Exception: any error of pyroute2.
+    For ``profiles``, the driver may query the firmware.
     """
     from pyroute2.netlink.exceptions import NetlinkError
 

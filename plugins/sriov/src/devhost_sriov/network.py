@@ -57,13 +57,10 @@ class Interest:
 
 
 class Namespace:
-    """The network namespace of this process, and its relation to the node below a root.
+    """The network namespace of this process, and its relation to the node whose ``/`` is ``root``.
 
-    Args:
-        sysfs: the tree of the node.
-        root: the directory used as ``/``.
-        initial: a file that is visible only in the first network namespace (kernel,
-            net/core/sysctl_net_core.c).
+    ``initial`` is a file that is visible only in the first network namespace (kernel,
+    net/core/sysctl_net_core.c).
     """
 
     def __init__(

@@ -53,7 +53,6 @@ class Bus:
         return found if BDF.fullmatch(found) else ""
 
     def has_driver(self, name: str) -> bool:
-        """Whether a driver of this name is loaded."""
         return (self._bus / "drivers" / name).is_dir()
 
     def path(self, address: str) -> Path:
@@ -70,8 +69,7 @@ class Bus:
     def bind(self, address: str, driver: str) -> None:
         """Binds a function to ``driver``, or if that is empty to the driver that the kernel chooses.
 
-        Raises:
-            BackendError: the function could not be bound.
+        Raises ``BackendError`` if the function could not be bound.
         """
         what = f"to bind {address} to {driver}" if driver else f"to bind {address} to its default driver"
         self._write(self.path(address) / "driver_override", driver or "\n", what)
@@ -90,11 +88,7 @@ class Bus:
 
 
 class PhysicalFunction:
-    """A function that can have virtual ones.
-
-    Args:
-        name: its name in the configuration.
-    """
+    """A function that can have virtual ones; ``name`` is its name in the configuration."""
 
     def __init__(self, bus: Bus, address: str, name: str) -> None:
         self.address = address
@@ -104,7 +98,6 @@ class PhysicalFunction:
 
     @property
     def exists(self) -> bool:
-        """Whether it exists."""
         return self._path.is_dir()
 
     @property
@@ -140,11 +133,7 @@ class PhysicalFunction:
     def create(self, count: int, *, bound: bool) -> None:
         """Creates virtual functions if there are none; 0 removes all of them.
 
-        Args:
-            bound: whether the kernel binds them to their default driver.
-
-        Raises:
-            BackendError: the kernel refuses.
+        With ``bound``, the kernel binds them to their default driver. Raises ``BackendError`` if it refuses.
         """
         automatic = self._path / "sriov_drivers_autoprobe"
         restored = "" if bound else read_line(str(automatic))  # does not exist before Linux 4.12

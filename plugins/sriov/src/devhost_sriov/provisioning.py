@@ -68,11 +68,7 @@ class Ownership:
             return {}
 
     def write(self, made: Mapping[str, Made]) -> None:
-        """Replaces the record; removes the file if it is empty.
-
-        Raises:
-            BackendError: the file cannot be written.
-        """
+        """Replaces the record; removes the file if it is empty."""
         document = {"boot": self._boot(), "made": {name: asdict(one) for name, one in sorted(made.items())}}
         fresh = self._path.with_suffix(".new")
         try:
@@ -123,9 +119,7 @@ class Provisioner:
     def run(self) -> None:
         """Makes all changes that are possible now; a failure of one physical function does not block others.
 
-        Raises:
-            NotYet: a change waits for pods or hardware.
-            BackendError: a change failed.
+        Raises ``NotYet`` if a change waits for pods or hardware, and ``BackendError`` if a change failed.
         """
         self._made = self._ownership.read()
         waits: list[str] = []

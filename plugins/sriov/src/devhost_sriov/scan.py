@@ -352,13 +352,9 @@ class Scan:
                 self._strays_stale = True
 
     def scan(self, files: NamedFiles = NO_NAMED_FILES) -> Snapshot:
-        """Everything that exists now. Without an event since the last scan, everything is read again.
+        """Everything that exists now, with the files that the configuration names.
 
-        Args:
-            files: the files that the configuration names now.
-
-        Raises:
-            OSError: a bus cannot be listed.
+        Without an event since the last scan, everything is read again.
         """
         other_files, self._files = files != self._files, files
         everything = self._everything or other_files or (self._quiet and not self._interfaces_stale)

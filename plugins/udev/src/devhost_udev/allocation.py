@@ -43,15 +43,8 @@ def to_kubevirt(prefix: str, nodes: Sequence[str], request: AllocateRequest) -> 
     """Makes qemu the owner of nodes of USB devices; returns the variables that name them for virt-launcher.
 
     KubeVirt's own plugin does the same at each Allocate. The name of its variable keeps the hyphens of the
-    resource's name; the name that shells can expand is set, too.
-
-    Args:
-        prefix: the directory used as ``/``, without a trailing slash.
-        nodes: paths as the kernel names them, ``/dev/bus/usb/<bus>/<device>``.
-        request: of the container.
-
-    Raises:
-        AllocationError: the owner cannot be changed.
+    resource's name; the name that shells can expand is set, too. ``prefix`` is used as ``/``, without a
+    trailing slash; ``nodes`` are paths as the kernel names them, ``/dev/bus/usb/<bus>/<device>``.
     """
     found = []
     for node in nodes:

@@ -60,11 +60,7 @@ class Udev(Backend):
         self._scan.notice(event)
 
     def discover(self) -> list[Device]:
-        """All device nodes in sysfs and ``/dev``, and all groups.
-
-        Raises:
-            OSError: sysfs cannot be listed.
-        """
+        """All device nodes in sysfs and ``/dev``, and all groups."""
         self._scan.update(self._wanted_by_groups.union(self.context.wanted))
         assembled = self._assembled if self._groups is None else self._groups.update()
         edition = self._scan.edition
@@ -90,11 +86,9 @@ class Udev(Backend):
         """The nodes of these devices, readable and writable, and what their groups add.
 
         If several groups set a variable to different values, these are joined with commas in the order of
-        ``{index}``: the number of the device, in natural order of the first nodes.
-
-        Raises:
-            AllocationError: a required node or mount is missing, a group has none of a member's nodes, or
-                KubeVirt cannot be given a node.
+        ``{index}``: the number of the device, in natural order of the first nodes. Raises ``AllocationError``
+        if a required node or mount is missing, a group has none of a member's nodes, or KubeVirt cannot be
+        given a node.
         """
         devices = request.devices
         ranked = enumerate(templates.ranked(devices))
@@ -131,9 +125,6 @@ class Udev(Backend):
         """The nodes of the whole USB devices among these, those of a group in the order of its members.
 
         KubeVirt's plugin has the order of its selectors, by which a machine names what it gets.
-
-        Raises:
-            AllocationError: a device has none.
         """
         for device in devices:
             assembled, record = self._assembled.get(device.id), self._records.get(device.id)

@@ -310,11 +310,7 @@ def _claims(
     iommu_group: str,
     functions: Iterable[str],
 ) -> _Claims:
-    """What the device occupies, and what it is only part of.
-
-    Args:
-        functions: those that it gives access to.
-    """
+    """What the device occupies, and what it is only part of. It gives access to ``functions``."""
     device, disk = chain[0], disk_of(chain)
     claims = _Claims()
     claims.add(claim.node, node)

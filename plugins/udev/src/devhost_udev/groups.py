@@ -84,10 +84,8 @@ class DistinctPath:
 def name_of(group: str, alternative: int, paths: Sequence[DistinctPath]) -> Naming:
     """Names one device of a group by its first distinct path, and by the next ones if that repeats.
 
-    Args:
-        group: the group's name.
-        alternative: the number, from 0, of its entry among those with the group's name.
-        paths: the paths that distinguish the group's devices, the most important one first.
+    ``alternative`` is the number, from 0, of its entry among those with the group's name. ``paths``
+    distinguish the group's devices, the most important one first.
     """
     labels: list[str] = []
     withheld: str | None = None
@@ -164,11 +162,7 @@ class Assembled:
     flaw: str
 
     def edits(self, index: int) -> Edits:
-        """What a container gets.
-
-        Args:
-            index: the number of the device among those that the container gets, from 0.
-        """
+        """What a container gets; ``index`` is the number of the device among those it gets, from 0."""
         nodes = (node for part in self.parts for node in self._nodes(part, index))
         mounts = (self._mount(mount, path, index) for mount, path in self.mounts)
         env = templates.variables(self.group.env, self.first, index)
@@ -409,7 +403,6 @@ def _container_path(part: Contribution) -> str:
 
 
 def _within(wanted: str, path: str) -> str:
-    """The path of ``path`` in the container."""
     return wanted + path.rpartition("/")[2] if wanted.endswith("/") else wanted or path
 
 

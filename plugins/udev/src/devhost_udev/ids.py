@@ -165,9 +165,8 @@ class Stem(NamedTuple):
 class Namer:
     """Names devices.
 
-    Args:
-        tree: the kernel's device tree.
-        shared: serial numbers and world-wide ids that several devices have; these devices are named by place.
+    ``shared`` are serial numbers and world-wide ids that several devices have; these devices are named by
+    place.
     """
 
     def __init__(self, tree: SysTree, shared: Collection[str] = ()) -> None:
@@ -185,11 +184,7 @@ class Namer:
     ) -> Name:
         """The name of the device with this key (``c10:229``) and node.
 
-        Args:
-            chain: the device and its ancestors, nearest first.
-            found: its attributes.
-            usb: its USB device, if it has one.
-            address: of its PCI function; empty if it has none.
+        ``chain`` is the device and its ancestors, nearest first, ``address`` that of its PCI function.
         """
         kind, plain = chain[0].subsystem, chain[0].name.replace("/", "-")
         hardware = self._hardware(chain, found, usb, address)

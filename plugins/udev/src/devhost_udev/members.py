@@ -94,7 +94,6 @@ class Hardware:
         return self._placed(self._tree.chain(sys_path) if sys_path else ())
 
     def function(self, address: str) -> Function | None:
-        """The PCI function at an address; ``None`` if there is none."""
         path = self._tree.pci(address) if BDF.fullmatch(address) else ""
         if not path:
             return None
@@ -445,13 +444,9 @@ def _joined(
     """The nodes of a member for each row, or why there is none.
 
     If a node is equally near to several leaders, such as two on one chip, each gets one node, in natural
-    order.
-
-    Args:
-        leaders: the first node of each row.
-        column: the member.
-        near: how near a node is to each leader; 0 if they do not belong together.
-        lacks: why a row has no node, given its number and leader, and whether others have taken them all.
+    order. ``leaders`` are the first nodes of the rows. ``near`` is how near a node is to each leader; 0 if
+    they do not belong together. ``lacks`` is why a row has no node, given its number and leader, and whether
+    others have taken them all.
     """
     own = {leader.nodes[0][0] for leader in leaders if leader}
     nearest: dict[tuple[int, ...], list[Target]] = {}

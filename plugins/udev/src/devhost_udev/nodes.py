@@ -156,7 +156,6 @@ class NodeTree:
         return DEV in self._listings
 
     def directories(self) -> Collection[str]:
-        """All directories."""
         return self._listings.keys()
 
     def listing(self, directory: str) -> Listing | None:
@@ -175,8 +174,7 @@ class NodeTree:
     def undeclared(self, declared: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
         """Nodes that are not in sysfs, each with its device key (``c10:200``).
 
-        Args:
-            declared: the names that are in sysfs, by directory.
+        ``declared`` are the names that are in sysfs, by directory.
         """
         for directory, listing in self._listings.items():
             for name in listing.special.difference(declared.get(directory, ())):

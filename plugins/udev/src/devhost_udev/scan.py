@@ -92,11 +92,7 @@ class Scan:
             self._everything = True
 
     def update(self, wanted: Collection[str]) -> None:
-        """Updates ``records``.
-
-        Raises:
-            OSError: sysfs cannot be listed; ``records`` are unchanged.
-        """
+        """Updates ``records``. Raises ``OSError`` if sysfs cannot be listed; they are unchanged then."""
         numbers = self._tree.numbers()
         if self._everything or self._wanted != frozenset(wanted):
             self._wanted = frozenset(wanted)

@@ -98,9 +98,6 @@ class SysTree:
         """All device numbers as keys (``c10:229``), with the inode number of their links.
 
         A device that is removed and added again gets a new inode number, even if all else is the same.
-
-        Raises:
-            OSError: sysfs exists but cannot be listed.
         """
         found: dict[str, int] = {}
         for letter, kind in KINDS.items():

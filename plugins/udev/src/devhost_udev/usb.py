@@ -51,8 +51,7 @@ class Usb:
 def usb_of(tree: SysTree, chain: Sequence[Kobject]) -> Usb | None:
     """The USB device that a node is, or belongs to; ``None`` if it is not on USB.
 
-    Args:
-        chain: the node's device and its ancestors, nearest first.
+    ``chain`` is the node's device and its ancestors, nearest first.
     """
     device = next((k for k in chain if k.dev_type == "usb_device"), None)
     if device is None:

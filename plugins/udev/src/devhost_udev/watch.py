@@ -40,10 +40,7 @@ async def node_events(
 ) -> AsyncIterator[Event]:
     """Yields an event for each name that changes in ``/dev``, or in other directories with paths of groups.
 
-    Args:
-        context: of the backend.
-        groups: the configured groups.
-        rearm: seconds after which directories are watched that did not exist before.
+    ``rearm`` is seconds after which directories are watched that did not exist before.
     """
     watcher = _Watcher(context, _other_directories(groups), rearm)
     try:
@@ -71,9 +68,8 @@ class _Watcher:
     async def arm(self) -> None:
         """Watches all directories that exist and are not watched yet.
 
-        Raises:
-            BackendError: inotify does not work. The core then reports that this event source has failed, and
-                restarts it with back-off.
+        Raises ``BackendError`` if inotify does not work. The core then reports that this event source has
+        failed, and restarts it with back-off.
         """
         directories = await self._context.run_blocking(_directories, self._prefix)
         try:

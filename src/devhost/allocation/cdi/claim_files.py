@@ -280,7 +280,6 @@ class _Write:
         self.finished = False
 
     def run(self) -> None:
-        """Writes the file. Runs on the thread."""
         try:
             if not self._revoked:
                 self._place.write_file(self._name, self._data)
@@ -406,12 +405,10 @@ class ClaimFiles:
         return self._current.directory / name
 
     def _name(self, uid: str) -> str:
-        """The name of a new file."""
         other = self._first.get(uid, self._driver) != self._driver
         return self._current.name(uid, self._driver if other else "")
 
     def _names(self, place: ClaimDirectory, uid: str) -> Iterator[str]:
-        """The names that a claim's file may have."""
         yield place.name(uid)
         if self._driver:
             yield place.name(uid, self._driver)
@@ -471,7 +468,6 @@ class ClaimFiles:
         return None
 
     async def _take(self, known: _ClaimFile) -> None:
-        """Takes a file that was read."""
         record = known.record
         if self._metadata is not None and record.metadata:
             await self._metadata.read(record.driver, record.claim.uid, record.requests)
@@ -560,7 +556,6 @@ class ClaimFiles:
         return changed
 
     async def _document(self, record: ClaimRecord, edits: Mapping[str, ContainerEdits]) -> bytes:
-        """The content of a claim's file."""
         host: Mapping[str, Path] = NO_FILES
         if self._metadata is not None and record.metadata:
             uid, path = record.claim.uid, self._metadata.path
@@ -579,7 +574,6 @@ class ClaimFiles:
             await self._metadata.remove(self._driver if record is None else record.driver, uid)
 
     async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Looks at device nodes on the thread."""
         return await self._files.run("look at device nodes", call, *args, **kwargs)
 
     async def remove(self, uid: str) -> bool:

@@ -35,20 +35,16 @@ HINT = "--plugins-dir must be a directory that devhost may write to and the cont
 def place_of(claim: str, pod_claim: str = "") -> str:
     """Where the files of a claim are below :data:`CONTAINER_DIRECTORY`.
 
-    Args:
-        claim: the name of the ResourceClaim.
-        pod_claim: the name that its pod has for it, if it was made from a template; else empty.
+    ``pod_claim`` is the name that its pod has for it, if it was made from a template; else empty.
     """
     return f"{TEMPLATES}/{pod_claim}" if pod_claim else f"{CLAIMS}/{claim}"
 
 
 def container_path(place: str, request: str, driver: str) -> str:
-    """The file of a request in a container; for ``place`` see :func:`place_of`."""
     return f"{CONTAINER_DIRECTORY}/{place}/{request}/{driver}-metadata.json"
 
 
 def is_metadata(path: str) -> bool:
-    """Whether a path in a container is that of a metadata file."""
     return path.startswith(f"{CONTAINER_DIRECTORY}/")
 
 
@@ -63,24 +59,18 @@ class MetadataDirectory(OwnedDirectory):
         return f"{self.prefix}{uid}_{request}.json"
 
     def of(self, uid: str) -> Iterator[str]:
-        """The files of a claim."""
         return (name for name in self.names() if self.uid(name) == uid)
 
     def uid(self, name: str) -> str:
-        """The claim of a file."""
         return name.removeprefix(self.prefix).partition("_")[0]
 
 
 class MetadataFiles:
     """The metadata files of all claims of this node, by request.
 
-    Methods that work on files raise ``EnvironmentFailure`` if permission is denied, or the directory is full
-    or hangs.
-
-    Args:
-        plugins: the directory that has a directory for each driver, with the same path on the host.
-        tag: see :func:`devhost.allocation.owned_files.owner`.
-        deadline: seconds that one operation may take.
+    ``plugins`` has a directory for each driver, with the same path on the host. For ``tag`` see
+    :func:`devhost.allocation.owned_files.owner`. One operation may take ``deadline`` seconds. Methods that
+    work on files raise ``EnvironmentFailure`` if permission is denied, or the directory is full or hangs.
     """
 
     def __init__(self, plugins: Path, tag: str = "", deadline: float = FILE_DEADLINE) -> None:
@@ -92,7 +82,6 @@ class MetadataFiles:
         """By driver and uid."""
 
     def path(self, driver: str, uid: str, request: str) -> Path:
-        """The file of a request on the host."""
         place = self._of(driver)
         return place.directory / place.name(uid, request)
 

@@ -75,7 +75,6 @@ class SpecDirectory(OwnedDirectory):
             return "", {}
 
     def take_over(self, name: str, kind: str) -> dict[str, ContainerEdits]:
-        """See :meth:`SpecFiles.take_over`."""
         known, devices = self.read(name)
         if not devices or known == kind:
             return devices
@@ -84,7 +83,6 @@ class SpecDirectory(OwnedDirectory):
         return {}
 
     def doubt(self, name: str, is_certain: Callable[[str, Seen], bool], root: Path) -> bool:
-        """See :meth:`SpecFiles.doubt`."""
         kind, devices = self.read(name)
         content = dict(devices)
         for one, edits in devices.items():
@@ -140,7 +138,6 @@ class SpecFiles:
 
     @property
     def directory(self) -> Path:
-        """Where new files go."""
         return self._current.directory
 
     def path(self, resource: str) -> Path:
@@ -152,7 +149,6 @@ class SpecFiles:
         await self._files.run(f"write {path}", place.write_file, path.name, text.encode())
 
     async def remove(self, path: Path) -> None:
-        """Removes a file, if it exists."""
         await self._files.run(f"remove {path}", self._files.of(path.parent).remove_file, path.name)
 
     def move(self, directory: Path) -> None:
@@ -182,7 +178,6 @@ class SpecFiles:
         return await self._files.run(f"write {path}", place.doubt, path.name, is_certain, root)
 
     async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Looks at device nodes on the thread."""
         return await self._files.run("look at device nodes", call, *args, **kwargs)
 
     async def take_over(self, path: Path, kind: str) -> dict[str, ContainerEdits]:

@@ -87,7 +87,6 @@ class _Rendered:
         return False
 
     async def inject(self, tokens: Sequence[str]) -> Granted:
-        """See :meth:`CdiInjection.inject`."""
         return await self.injection.inject(tokens, self)
 
 
@@ -210,11 +209,9 @@ class CdiInjection:
         return HEALTHY if ready or (listed and unit is not None) else unhealthy(WRITING)
 
     def _is_written(self, device: str) -> bool:
-        """Whether the file on the disk has what the device needs."""
         return self._on_disk.get(spec.device_name(device), {}) == self._units[device].edits
 
     async def run(self) -> None:
-        """Keeps the file right until :meth:`stop`."""
         await self._loop.run()
 
     def wake(self) -> None:

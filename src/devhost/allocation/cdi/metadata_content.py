@@ -22,10 +22,8 @@ def contents(
 ) -> dict[str, bytes]:
     """The content of the file of each request.
 
-    Args:
-        record: the claim.
-        attributes: those of each device in the terms of a ResourceSlice; ``None`` for one that is not known.
-        before: the present content. That of a request with such a device stays.
+    ``attributes`` are those of each device in the terms of a ResourceSlice, ``None`` for one that is not
+    known: the content of a request with such a device stays as ``before``.
     """
     found: dict[str, bytes] = {}
     for request in record.requests:

@@ -332,7 +332,6 @@ class _ResourcePlaces:
         self._same_hardware: dict[int, tuple[Topology, frozenset[int]]] = {}
 
     def knows(self, inventory: Inventory) -> bool:
-        """Whether the newest snapshot has been taken."""
         return inventory.snapshot.entries is self._entries
 
     def follow(self, inventory: Inventory) -> int:
@@ -396,7 +395,6 @@ class _ResourcePlaces:
         return known[1]
 
     def between(self, links: Links) -> Links:
-        """How closely the units are linked."""
         return between(links, self._unit_of) if self._unit_of and links else links
 
     def shared(self, other: _ResourcePlaces) -> Level | None:

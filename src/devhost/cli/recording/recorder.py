@@ -46,12 +46,9 @@ def record(
 ) -> Recording:
     """Records what the backends of a configuration read on the machine below ``root``.
 
-    ``directory`` is a new directory whose parent exists, or an empty one. ``configuration`` is the file of
-    ``loaded``, if any; it is copied into the tree.
-
-    Raises:
-        UsageError: ``directory`` is neither new nor empty, or its parent does not exist.
-        EnvironmentFailure: the tree cannot be written.
+    ``directory`` is a new directory whose parent exists, or an empty one; otherwise it raises ``UsageError``.
+    ``configuration`` is the file of ``loaded``, if any; it is copied into the tree. Raises
+    ``EnvironmentFailure`` if the tree cannot be written.
     """
     end = _destination(directory)
     with _becoming(end) as tree:

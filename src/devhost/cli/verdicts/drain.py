@@ -106,8 +106,7 @@ class Drain:
     async def run(self) -> None:
         """Returns when nothing is held.
 
-        Raises:
-            DevhostError: the time is over; or no devhost runs, or it does not apply the cordon.
+        Raises ``DevhostError`` if the time is over, no devhost runs, or it does not apply the cordon.
         """
         began = applied_at = self._clock()
         found = await self._ask()

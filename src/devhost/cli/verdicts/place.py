@@ -20,9 +20,8 @@ from devhost.discovery.scanner import Scanner
 def directory(root: Path, state_dir: Path | None, of_root: Path = STATE_DIRECTORY) -> Path:
     """The directory of verdicts.
 
-    Raises:
-        EnvironmentFailure: there is none; or others can write to it, so that devhost refuses it; or it is
-            one that the devhost of root does not read.
+    Raises ``EnvironmentFailure`` if there is none; or others can write to it, so that devhost refuses it; or
+    it is one that the devhost of root does not read.
     """
     check_root(root)
     state = state_dir or state_directory(root)

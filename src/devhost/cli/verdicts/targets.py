@@ -31,7 +31,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def options(command: _Command) -> _Command:
-    """The arguments and options of each of these commands."""
     for one in reversed(
         (
             click.argument("devices", nargs=-1, metavar="DEVICE…"),

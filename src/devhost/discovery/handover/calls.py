@@ -32,7 +32,6 @@ class HookCalls:
         """The threads of the hooks before a container, by plugin."""
 
     def follow(self, catalog: Catalog) -> None:
-        """Uses the hooks of this catalog from now on."""
         self._plugins = [one for one in catalog.observers if one.backends]
         for plugin in self._plugins:
             for name in plugin.backends:
@@ -52,8 +51,7 @@ class HookCalls:
     async def before(self, request: ContainerRequest) -> list[Edits]:
         """What each plugin adds for a container.
 
-        Raises:
-            AllocationError: a hook refuses the container, failed or hangs.
+        Raises ``AllocationError`` if a hook refuses the container, failed or hangs.
         """
         plugins = self._with(request.backend, BEFORE_CONTAINER)
         return [await self._addition(plugin, request) for plugin in plugins]

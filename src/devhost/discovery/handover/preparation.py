@@ -55,12 +55,9 @@ class _Due:
 class Handover:
     """The hooks of all plugins for the devices of some backends.
 
-    Args:
-        scanners: the backends that run, by name.
-        held: what containers and claims hold, or are about to get.
-        replan: shows the health of the devices.
-        file: the record; ``None`` for none.
-        alone: waits until no other devhost serves the same devices.
+    ``scanners`` are the backends that run, by name; ``held`` is what containers and claims hold, or are about
+    to get. ``replan`` shows the health of the devices. ``file`` is the record; ``None`` for none. ``alone``
+    waits until no other devhost serves the same devices.
     """
 
     def __init__(
@@ -129,8 +126,8 @@ class Handover:
     async def before(self, request: ContainerRequest, tokens: Sequence[str] = ()) -> None:
         """Calls the hooks before a container gets devices, which count as reserved already.
 
-        Raises:
-            AllocationError: a hook refuses the container, failed or hangs; or a device is being prepared.
+        Raises ``AllocationError`` if a hook refuses the container, failed or hangs, or a device is being
+        prepared.
         """
         keys = [(request.backend, device.id) for device in request.devices]
         await self._prepared(keys, request, tokens)

@@ -93,10 +93,9 @@ class Verdict:
 class Reading:
     """What a directory has.
 
-    Attributes:
-        flaws: why something cannot be used, by its path.
-        ends: where names lead to that are symbolic links or short PCI addresses.
-        again: seconds after which a file must be read again that cannot be used now.
+    ``flaws`` is why something cannot be used, by its path; ``ends`` where names lead to that are symbolic
+    links or short PCI addresses; ``again`` the seconds after which a file must be read again that cannot be
+    used now.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -134,8 +133,7 @@ class VerdictDirectory:
     def read(self, now: float) -> Reading:
         """What the directory has at this time, in monotonic seconds. May block.
 
-        Raises:
-            OSError: it exists and cannot be read.
+        Raises ``OSError`` if it exists and cannot be read.
         """
         names: list[str] = []
         try:
@@ -212,9 +210,7 @@ def _order(name: str) -> tuple[bool, str]:
 def read_verdict(here: int, path: Path, found: os.stat_result) -> Verdict:
     """The verdict in a file of the open directory that ``lstat`` describes.
 
-    Raises:
-        Flawed, Untrusted: it is none, or others can change it.
-        OSError: it cannot be read.
+    Raises ``Flawed`` if it is none, ``Untrusted`` if others can change it, ``OSError`` if it cannot be read.
     """
     if stat.S_ISLNK(found.st_mode):
         raise Flawed("it is a symbolic link", "write the file itself into this directory")

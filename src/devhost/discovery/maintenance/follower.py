@@ -26,14 +26,11 @@ GAP = 0.02
 
 
 class VerdictFollower:
-    """The verdicts on the devices of one machine.
+    """The verdicts on the devices of one machine, whose ``/`` is ``root``.
 
-    Args:
-        directory: where the files are; it need not exist. ``None`` for no verdicts.
-        root: the ``/`` of the machine.
-        replan: called when other verdicts are in force, with the monotonic time at which that was found.
-        changed: called when other files have no effect.
-        wall: see :class:`.judge.Judge`.
+    ``directory`` is where the files are; it need not exist. ``None`` is for no verdicts. ``replan`` is called
+    when other verdicts are in force, with the monotonic time at which that was found; ``changed`` when other
+    files have no effect. For ``wall`` see :class:`.judge.Judge`.
     """
 
     def __init__(

@@ -194,7 +194,6 @@ def _why(name: str, matches: Sequence[Match]) -> str:
 
 
 def _same(one: Mapping[str, tuple[object, object]], other: Mapping[str, tuple[object, object]]) -> bool:
-    """Whether the backends have the same objects."""
     return one.keys() == other.keys() and all(
         mine is other[name][0] and health is other[name][1] for name, (mine, health) in one.items()
     )

@@ -107,11 +107,8 @@ class _WrittenStatus:
 class ClaimStatus:
     """Keeps the status of the claims of one driver.
 
-    Args:
-        files: the claims that are prepared.
-        refusals: the claims that could not be prepared; they are not kept if no status is wanted.
-        changed: called when :attr:`failure` has changed.
-        wall: seconds since 1970.
+    ``files`` are the claims that are prepared, ``refusals`` those that could not be; these are not kept if no
+    status is wanted. ``changed`` is called when :attr:`failure` has changed. ``wall`` gives Unix time.
     """
 
     def __init__(
@@ -178,8 +175,7 @@ class ClaimStatus:
     async def _follow(self) -> float:
         """Writes what is due; gives the seconds until something is due that must wait.
 
-        Raises:
-            DevhostError: no claim can be written at present.
+        Raises ``DevhostError`` if no claim can be written at present.
         """
         wanted = self._wanted()
         self._forget(wanted)
@@ -215,7 +211,6 @@ class ClaimStatus:
         return wait
 
     def _forget(self, wanted: Collection[str]) -> None:
-        """Forgets all claims but these."""
         self._known = {uid: one for uid, one in self._known.items() if uid in wanted}
         self._not_before = {uid: when for uid, when in self._not_before.items() if uid in wanted}
         self._refused = {uid: reason for uid, reason in self._refused.items() if uid in wanted}
@@ -249,11 +244,7 @@ class ClaimStatus:
         return Shown("False", "Unhealthy", _cut(found.message), network)
 
     async def _write(self, one: _Wanted, known: _WrittenStatus | None) -> _WrittenStatus:
-        """Makes the status of a claim what it should be; gives what it has.
-
-        Raises:
-            DevhostError: that failed.
-        """
+        """Makes the status of a claim what it should be; gives what it has."""
         claim = one.claim
         path = f"{API}/namespaces/{quote(claim.namespace, '')}/resourceclaims/{quote(claim.name, '')}"
         fresh = known is None or known.source is not one.source

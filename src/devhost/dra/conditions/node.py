@@ -79,11 +79,7 @@ class Taint:
 
 
 def startup_taints(text: str) -> tuple[Taint, ...]:
-    """The taints that ``--startup-taints`` names: each as ``KEY`` or ``KEY:EFFECT``, separated by commas.
-
-    Raises:
-        UsageError: one cannot be a taint.
-    """
+    """The taints that ``--startup-taints`` names: each as ``KEY`` or ``KEY:EFFECT``, separated by commas."""
     found = []
     for one in filter(None, text.split(",")):
         key, colon, effect = one.partition(":")
@@ -169,11 +165,7 @@ class BootRecord:
         return Handled()
 
     def write(self, done: Handled) -> None:
-        """Keeps it, atomically.
-
-        Raises:
-            EnvironmentFailure: it cannot be written.
-        """
+        """Keeps it, atomically. Raises ``EnvironmentFailure`` if it cannot be written."""
         if self.file is None:
             return
         content = {"version": _VERSION, "boot": done.boot, "node": done.node, "taints": done.taints}
@@ -187,15 +179,10 @@ class BootRecord:
 
 
 class NodeCondition:
-    """Keeps the condition of one node.
+    """Keeps the condition of one node, and removes ``taints``.
 
-    Args:
-        node: the name of the Node.
-        taints: those to remove.
-        capture: takes the present state, and gives what makes the document of it on any thread; ``None``
-            before the first plan.
-        changed: called when :attr:`failure` has changed.
-        wall: seconds since 1970.
+    ``capture`` takes the present state, and gives what makes the document of it on any thread; ``None``
+    before the first plan. ``changed`` is called when :attr:`failure` has changed. ``wall`` gives Unix time.
     """
 
     def __init__(
@@ -250,7 +237,6 @@ class NodeCondition:
         self._reconciler.wake()
 
     async def run(self) -> None:
-        """Keeps the condition until it is cancelled."""
         await self._reconciler.run()
 
     async def _pass(self) -> float:
@@ -266,8 +252,7 @@ class NodeCondition:
     async def _follow(self) -> float:
         """Writes what is due; gives the seconds until the next look.
 
-        Raises:
-            DevhostError: the node cannot be read or written, or the record cannot.
+        Raises ``DevhostError`` if the node cannot be read or written, or the record cannot.
         """
         if self._done is None:
             self._done = await elsewhere(self._record.read)
@@ -324,7 +309,6 @@ class NodeCondition:
             self._bucket.take(now)
 
     def _see(self, node: Object) -> None:
-        """Takes what the node has."""
         whole = Json(node, f"node {self.node}")
         self._uid = whole.at("metadata").required("uid")
         self._known, self._transition = State(), ""
@@ -373,9 +357,8 @@ def node_condition(
 ) -> NodeCondition:
     """The condition of the node that the options name.
 
-    Raises:
-        UsageError: a taint or the node's name is not valid.
-        EnvironmentFailure: there is no access to the API server.
+    Raises ``UsageError`` if a taint or the node's name is not valid, and ``EnvironmentFailure`` without
+    access to the API server.
     """
     if not is_subdomain(options.node):
         raise UsageError(

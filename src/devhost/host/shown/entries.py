@@ -74,9 +74,9 @@ class EntryOutcome:
 class EntryOutcomes:
     """The entries of one plan. Reasons are worked out once, when they are first asked for.
 
-    Args:
-        comparisons: most comparisons of a device with a block for all reasons; ``None`` for no limit.
-        before: the outcomes of the previous plan, whose reasons are reused for unchanged entries and devices.
+    ``comparisons`` are most comparisons of a device with a block for all reasons; ``None`` for no limit.
+    ``before`` are the outcomes of the previous plan, whose reasons are reused for unchanged entries and
+    devices.
     """
 
     def __init__(
@@ -476,8 +476,7 @@ def _listed(
 ) -> list[str]:
     """A few of the values, quoted: those most similar to the wanted ones, otherwise the first.
 
-    Args:
-        names: further names of the values, of which only similar ones are listed.
+    ``names`` are further names of the values, of which only similar ones are listed.
     """
     shown = sorted({quoted(value) for value in values})
     similar: list[str] = []

@@ -196,13 +196,10 @@ class Unhealthy(NamedTuple):
 
 
 def unhealthy_devices(snapshot: Snapshot, moving: Collection[str] = ()) -> dict[str, Unhealthy]:
-    """The unhealthy devices of a resource, each once.
+    """The unhealthy devices of a resource, each once, without those that are ``moving`` to another side.
 
     A token may be unhealthy although its device is healthy: a container holds the device and must not share
     it, or the device changes sides. That is intended and no problem.
-
-    Args:
-        moving: the devices that leave the resource for another side.
     """
     found: dict[str, Unhealthy] = {}
     seen: tuple[Member, ...] = ()

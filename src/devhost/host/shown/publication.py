@@ -15,10 +15,8 @@ from devhost.planning.plan import Plan
 class Publication:
     """What is to be shown.
 
-    Args:
-        explained: shows why lists change, before they are shown.
-        planned: shows a new plan.
-        changed: shows what may differ after any change.
+    ``explained`` shows why lists change, before they are shown, ``planned`` a new plan, ``changed`` what may
+    differ after any change.
     """
 
     def __init__(
@@ -32,7 +30,6 @@ class Publication:
         self._due: asyncio.Handle | None = None
 
     def list_changed(self, show: Callable[[], None]) -> None:
-        """A list has changed; ``show`` shows that."""
         self._lists.append(show)
         self.soon()
 

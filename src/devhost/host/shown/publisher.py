@@ -127,7 +127,6 @@ class EventPublisher:
         self._observers.publish(self._named(named))
 
     def backends(self, conditions: Iterable[tuple[str, BackendCondition]]) -> None:
-        """The conditions of the backends may have changed."""
         states = dict(conditions)
         degraded = {name: c.reason for name, c in states.items() if c.state is BackendState.DEGRADED}
         known, self._degraded = self._degraded, degraded
@@ -151,7 +150,6 @@ class EventPublisher:
         self._observers.publish(self._batch(observe.ClaimPrepared, new, _claim))
 
     def verdicts(self, in_force: Sequence[Verdict]) -> None:
-        """Other verdicts may be in force."""
         before, self._in_force = self._in_force, in_force
         if before != in_force and self._observers:
             known, now = frozenset(before), frozenset(in_force)

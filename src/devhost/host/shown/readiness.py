@@ -73,9 +73,8 @@ async def rehearsed(
 ) -> str:
     """Why a devhost that waits for its turn would not be ready; empty if it would. It changes nothing.
 
-    Args:
-        load: reads the configuration; raises ConfigError.
-        look: looks at the devices below ``root`` once.
+    ``load`` reads the configuration, or raises ``ConfigError``; ``look`` looks at the devices below ``root``
+    once.
     """
     try:
         loaded = await elsewhere(load)

@@ -25,8 +25,7 @@ def completed(
 ) -> Edits:
     """A backend's answer with what the entry gives; the other arguments are those of :func:`given`.
 
-    Raises:
-        AllocationError: both set a variable or an annotation, or as :func:`given`.
+    Raises ``AllocationError`` if both set a variable or an annotation, or as :func:`given`.
     """
     more = given(give, devices, resource, whole, of)
     for key, ours, theirs in (
@@ -56,10 +55,8 @@ def given(give: Give, devices: Sequence[Device], resource: str, whole: int, of: 
     """What an entry gives a container with these devices of a resource.
 
     ``whole`` is the number of devices that the resource has; 0 if that is not known. ``of`` is the
-    attribute whose values make units, which count as one device each; empty if there are none.
-
-    Raises:
-        AllocationError: a path or a name cannot be made of what the hardware reports.
+    attribute whose values make units, which count as one device each; empty if there are none. Raises
+    ``AllocationError`` if a path or a name cannot be made of what the hardware reports.
     """
     nodes: list[DeviceNode] = []
     mounts: list[Mount] = []

@@ -88,10 +88,8 @@ def table(
 
     On a narrow screen each row is a card, in which the columns in ``wide`` have the whole width. Roles are
     explicit although the elements imply them, because browsers drop them when CSS turns rows into cards.
-
-    Args:
-        style: a class of the style sheet.
-        headed: whether a heading has the same text as the caption, which is then only for screen readers.
+    ``style`` is a class of the style sheet. ``headed`` is whether a heading has the same text as the caption,
+    which is then only for screen readers.
     """
     filled = {n for row in rows for n, cell in enumerate(row.cells) if cell not in (None, "")}
     columns = [n for n, header in enumerate(headers) if n in filled or header not in optional]

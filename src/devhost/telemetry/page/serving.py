@@ -36,14 +36,10 @@ OWN = {"Cross-Origin-Resource-Policy": "same-origin"}
 
 
 class StatusPage:
-    """The page of one host.
+    """The page of one host. ``node`` is the name of the machine on it.
 
-    Args:
-        document: describes the host now; called only if a page is open.
-        node: the name of the machine on the page.
-        pods: whether to name pods.
-        interval: the minimum number of seconds between two renderings for one page.
-        rest: as for :class:`Newest`.
+    ``document`` describes the host now; it is called only if a page is open. ``interval`` is the minimum
+    number of seconds between two renderings for one page. For ``rest`` see :class:`Newest`.
     """
 
     def __init__(

@@ -39,13 +39,7 @@ class Rendering:
 
 
 def render(document: StatusDocument, node: str, now: datetime, *, pods: bool = True) -> Rendering:
-    """A document as HTML.
-
-    Args:
-        node: the name of the machine on the page.
-        now: the time for ages.
-        pods: whether the document names pods.
-    """
+    """A document as HTML. ``node`` is the name of the machine on the page, ``now`` the time for ages."""
     count = how_many(document.problems)
     title = f"({count:,}) {node} · devhost" if count else f"{node} · devhost"
     icon = f"data:image/svg+xml,{quote(_UNHEALTHY if count else _WAITING if awaits(document) else _HEALTHY)}"

@@ -1,1 +1,1 @@
-"""The classes of services that protoc makes, for simulated kubelets and drivers."""
+"""The classes of gRPC services, for simulated kubelets and drivers."""

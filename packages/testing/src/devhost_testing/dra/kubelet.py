@@ -17,14 +17,8 @@ import grpc
 import grpc.aio
 
 from devhost.backend.errors import DevhostError
-from devhost.dra.api import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2, registration_pb2
-from devhost_testing.api import (
-    dra_v1_pb2_grpc,
-    dra_v1beta1_pb2_grpc,
-    health_v1_pb2_grpc,
-    health_v1alpha1_pb2_grpc,
-    registration_pb2_grpc,
-)
+from devhost.dra.api import dra_v1_pb2, health_v1_pb2, registration_pb2
+from devhost_testing.api import dra_v1_pb2_grpc, health_v1_pb2_grpc, registration_pb2_grpc
 
 from . import answers
 from .answers import Claim, Prepared, Violation
@@ -34,17 +28,11 @@ Profile = Literal["1.33", "1.37"]
 """The simulated version: up to 1.33, or from 1.34 on."""
 
 KIND = "DRAPlugin"
-CLAIMS: Mapping[str, tuple[Any, Any]] = {
-    "v1.DRAPlugin": (dra_v1_pb2, dra_v1_pb2_grpc.DRAPluginStub),
-    "v1beta1.DRAPlugin": (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc.DRAPluginStub),
-}
-HEALTH: Mapping[str, tuple[Any, Any]] = {
-    "v1.DRAResourceHealth": (health_v1_pb2, health_v1_pb2_grpc.DRAResourceHealthStub),
-    "v1alpha1.DRAResourceHealth": (health_v1alpha1_pb2, health_v1alpha1_pb2_grpc.DRAResourceHealthStub),
-}
+CLAIMS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+HEALTH = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 PROFILES: Mapping[Profile, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "1.33": (("v1beta1.DRAPlugin",), ()),
-    "1.37": (tuple(CLAIMS), tuple(HEALTH)),
+    "1.37": (CLAIMS, HEALTH),
 }
 """The services that a version knows: for claims, and for health."""
 
@@ -84,6 +72,35 @@ class _Driver:
     prepared: dict[str, tuple[Claim, list[Prepared]]] = field(default_factory=dict)
     following: asyncio.Task[None] | None = None
     violation: Violation | None = None
+
+
+class _OfVersion:
+    """A channel on which stubs of v1 call services of another version, whose messages are the same."""
+
+    def __init__(self, channel: grpc.aio.Channel, version: str) -> None:
+        self._channel = channel
+        self._version = version
+
+    def unary_unary(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        return self._channel.unary_unary(self._renamed(path), *args, **kwargs)
+
+    def unary_stream(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        return self._channel.unary_stream(self._renamed(path), *args, **kwargs)
+
+    def _renamed(self, path: str) -> str:
+        return re.sub(r"\bv1\.", f"{self._version}.", path)
+
+
+def claims_stub(channel: grpc.aio.Channel, service: str) -> Any:
+    """Calls one of :data:`CLAIMS`, with the messages of v1."""
+    of_version: Any = _OfVersion(channel, service.partition(".")[0])
+    return dra_v1_pb2_grpc.DRAPluginStub(of_version)
+
+
+def health_stub(channel: grpc.aio.Channel, service: str) -> Any:
+    """Calls one of :data:`HEALTH`, with the messages of v1."""
+    of_version: Any = _OfVersion(channel, service.partition(".")[0])
+    return health_v1_pb2_grpc.DRAResourceHealthStub(of_version)
 
 
 class DraKubelet:
@@ -274,12 +291,11 @@ class DraKubelet:
         raise DevhostError(f"driver {name} is not registered", "; ".join(self.refusals.values()))
 
     async def _call(self, driver: _Driver, method: str, claims: Sequence[Claim]) -> Any:
-        api, stub = CLAIMS[driver.service]
-        request = getattr(api, f"{method}Request")(
-            claims=[api.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
-        )
+        named = [dra_v1_pb2.Claim(namespace=one.namespace, uid=one.uid, name=one.name) for one in claims]
+        request = getattr(dra_v1_pb2, f"{method}Request")(claims=named)
+        stub = claims_stub(driver.channel, driver.service)
         try:
-            return await getattr(stub(driver.channel), method)(request, timeout=self._deadline)
+            return await getattr(stub, method)(request, timeout=self._deadline)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise TimeoutError(f"{driver.name} did not answer within {self._deadline:g} s") from None
@@ -365,12 +381,10 @@ class DraKubelet:
 
     async def _follow(self, driver: _Driver, service: str) -> None:
         """Follows the health of a driver's devices; again some time after a stream has ended."""
-        api, stub = HEALTH[service]
+        stub = health_stub(driver.channel, service)
         while True:
             driver.health.begin()
-            stream: AsyncIterator[Any] = stub(driver.channel).NodeWatchResources(
-                api.NodeWatchResourcesRequest()
-            )
+            stream: AsyncIterator[Any] = stub.NodeWatchResources(health_v1_pb2.NodeWatchResourcesRequest())
             try:
                 async for message in stream:
                     driver.health.take(message)

@@ -30,8 +30,7 @@ NAME_LIMIT = 254
 def name_of(sysfs: Sysfs, path: str) -> str:
     """The name for which the kernel's firmware loader finds the file at ``path``.
 
-    Raises:
-        AllocationError: the loader does not find it, or finds another file first.
+    Raises ``AllocationError`` if the loader does not find it, or finds another file first.
     """
     directories = _directories(sysfs)
     places = [*directories, *(f"/usr{place}" for place in directories if place.startswith("/lib/"))]
@@ -82,12 +81,9 @@ _HEAD = len(GBS) + _LENGTH
 
 @frozen
 class Files:
-    """How bitstreams are opened and read.
+    """How bitstreams are opened (see :func:`devhost.backend.trusted.opened`) and read.
 
-    Args:
-        open: opens a trusted file; see :func:`devhost.backend.trusted.opened`.
-        pread: reads from a descriptor.
-        largest: the largest size in bytes.
+    ``largest`` is in bytes.
     """
 
     open: Callable[[str], AbstractContextManager[int]] = trusted.opened
@@ -133,12 +129,8 @@ class Bitstream:
 def opened(prefix: str, program: Program, *, files: Files = FILES) -> Iterator[Bitstream]:
     """Opens the file of a resource, and closes it at the end.
 
-    Args:
-        prefix: the directory used as the node's ``/``; empty for ``/`` itself.
-        files: how the file is opened and read.
-
-    Raises:
-        AllocationError: the file cannot be programmed into any device.
+    ``prefix`` is the directory used as the node's ``/``; empty for ``/`` itself. Raises ``AllocationError``
+    if the file cannot be programmed into any device.
     """
     path = str(program.bitstream)
     with ExitStack() as stack:

@@ -51,8 +51,8 @@ class Engines:
     def locked(self, engine: str, patience: float) -> Iterator[None]:
         """Locks an engine, so that no other thread or process programs through it.
 
-        Raises:
-            AllocationError: it stays locked for ``patience`` seconds, or a killed process still uses it.
+        Raises ``AllocationError`` if it stays locked for ``patience`` seconds, or a killed process still uses
+        it.
         """
         mine = self._engine(engine)
         if not mine.lock.acquire(timeout=max(0.0, patience)):
@@ -81,7 +81,6 @@ class Engines:
             loaded.clear()
 
     def remember(self, engine: str, device: str, what: Loaded) -> None:
-        """Records what a device was loaded with."""
         self._engine(engine).loaded[device] = what
 
     def _engine(self, engine: str) -> _Engine:
@@ -150,16 +149,8 @@ def run(
 ) -> ProgrammingResult:
     """Runs the program with one request. Blocks at most for ``patience`` and ``grace`` seconds.
 
-    Args:
-        request: what to do.
-        descriptors: open files to pass on.
-        patience: seconds that it may take.
-        command: the program.
-        grace: seconds that it may take to end after it was killed.
-        kill: kills it.
-
-    Raises:
-        Unkillable: it did not answer within ``patience`` seconds, and does not end.
+    ``descriptors`` are open files to pass on. Raises ``Unkillable`` if it did not answer within ``patience``
+    seconds, and does not end within ``grace`` seconds after it was killed.
     """
     try:
         result = process.run(
@@ -251,8 +242,7 @@ _BITS = (
 def why(verdict: ProgrammingResult, detail: str = "") -> str:
     """Why programming failed, as the end of a sentence.
 
-    Args:
-        detail: what the FPGA manager reports about the last error.
+    ``detail`` is what the FPGA manager reports about the last error.
     """
     match verdict.step:
         case "file":
@@ -346,11 +336,9 @@ def label(slot: Slot) -> str:
 
 
 class Loader:
-    """Loads images through a separate process.
+    """Loads images through a separate process, which ``run`` runs.
 
-    Args:
-        engines: keeps what was loaded, and which engines are blocked.
-        run: runs the process.
+    ``engines`` keeps what was loaded, and which engines are blocked.
     """
 
     def __init__(self, sysfs: FpgaSysfs, engines: Engines, run: Run) -> None:
@@ -361,11 +349,8 @@ class Loader:
     def load(self, device: str, slot: Slot, program: Program, image: Bitstream, patience: float) -> None:
         """Loads an image. Blocks for ``patience`` seconds, and until a process is killed after that.
 
-        Args:
-            device: the id of the device that the slot belongs to.
-
-        Raises:
-            AllocationError: the image is not loaded, or it is unknown whether it is.
+        ``device`` is the one that the slot belongs to. Raises ``AllocationError`` if the image is not loaded,
+        or it is unknown whether it is.
         """
         if slot.interface is Interface.FIRMWARE:
             self._load_named(device, slot, program, image, patience)

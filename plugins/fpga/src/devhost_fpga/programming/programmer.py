@@ -17,11 +17,7 @@ from .loader import ENGINES, Clock, Engines, Loader, Run, label, manager_of, set
 
 
 def check_slots(unit: Unit, program: Program) -> None:
-    """Refuses a device that cannot be programmed with any file.
-
-    Raises:
-        AllocationError: the device cannot be programmed.
-    """
+    """Refuses a device that cannot be programmed with any file."""
     if not unit.slots and unit.device.attributes.get("kind") == DeviceKind.CARD:
         raise AllocationError("XRT programs this device from the container (remove `program`)")
     if not unit.slots:
@@ -40,11 +36,7 @@ def check_slots(unit: Unit, program: Program) -> None:
 
 
 def check_fit(sysfs: FpgaSysfs, unit: Unit, image: Bitstream) -> None:
-    """Refuses a file that does not fit a device.
-
-    Raises:
-        AllocationError: with the difference.
-    """
+    """Refuses a file that does not fit a device."""
     for slot in unit.slots:
         if slot.interface is Interface.FIRMWARE:
             if image.is_gbs:
@@ -72,17 +64,11 @@ def _check_interface(slot: Slot, image: Bitstream) -> None:
 def check_holders(
     unit: Unit, own: frozenset[str], held: frozenset[str] | None, beside: Iterable[Unit] = ()
 ) -> None:
-    """Refuses to program while another container holds a part of the same FPGA.
+    """Refuses to program while another container holds a part of the same FPGA, or it is unknown.
 
-    Claims identify the FPGA: ``fpga:<name>`` is the whole, ``fpga:<name>/…`` a part.
-
-    Args:
-        own: claims of all devices that the container has.
-        held: claims of all containers; ``None`` while they are not known.
-        beside: other devices that the image affects.
-
-    Raises:
-        AllocationError: another container holds a part, or it is unknown.
+    Claims identify the FPGA: ``fpga:<name>`` is the whole, ``fpga:<name>/…`` a part. ``own`` are the claims
+    of all devices that the container has, ``held`` those of all containers; ``None`` while they are not
+    known. ``beside`` are other devices that the image affects.
     """
     if held is None:
         raise AllocationError(
@@ -107,17 +93,11 @@ MARGIN = 1.0
 
 
 class Programmer:
-    """Programs bitstreams. Every method may be called from any thread.
+    """Programs bitstreams. Every method may be called from any thread, and raises ``AllocationError``.
 
-    Args:
-        sysfs: the tree to read.
-        held: what containers use, see :meth:`devhost.backend.Context.held`.
-        log: logs what was programmed.
-        units: all units: a whole image affects every device of the same FPGA.
-        run: runs the programming process; :func:`.loader.run` by default.
-        engines: the state of engines.
-        clock: the source of time.
-        patience: seconds for one container.
+    ``held`` is what containers use, see :meth:`devhost.backend.Context.held`. ``units`` are all units: a
+    whole image affects every device of the same FPGA. ``run`` runs the programming process;
+    :func:`.loader.run` by default. ``patience`` is seconds for one container.
     """
 
     def __init__(
@@ -142,35 +122,22 @@ class Programmer:
         self._loader = Loader(sysfs, engines, run or loader.run)
 
     def check(self, unit: Unit, program: Program) -> None:
-        """Refuses a device or file that can never work, before the container gets the device.
-
-        Raises:
-            AllocationError: the device cannot be programmed, or not with this file.
-        """
+        """Refuses a device or file that can never work, before the container gets the device."""
         with _about(unit, program):
             check_slots(unit, program)
             with opened(self._sysfs.prefix, program) as image:
                 check_fit(self._sysfs, unit, image)
 
     def check_device(self, unit: Unit, program: Program) -> None:
-        """Refuses a device that cannot be programmed with any file; :meth:`check` reads the file.
-
-        Raises:
-            AllocationError: the device cannot be programmed.
-        """
+        """Refuses a device that cannot be programmed with any file; :meth:`check` reads the file."""
         with _about(unit, program):
             check_slots(unit, program)
 
     def program(self, units: Sequence[Unit], program: Program) -> None:
         """Programs the file into the devices of one container, except those that already have it.
 
-        Blocks for little more than ``patience`` seconds.
-
-        Args:
-            units: all devices of the resource that the container has.
-
-        Raises:
-            AllocationError: a device could not be programmed; the message names its programmed ports.
+        Blocks for little more than ``patience`` seconds. ``units`` are all devices of the resource that the
+        container has. The error for one that could not be programmed names its programmed ports.
         """
         until = self._clock.now() + self._patience
         own = frozenset(claim for unit in units for claim in unit.device.claims)
@@ -229,8 +196,7 @@ class Programmer:
     def _shown(self, slot: Slot, until: float) -> str:
         """The AFU id of a slot; empty if it shows none.
 
-        Raises:
-            AllocationError: it stayed busy, or will never recover.
+        Raises ``AllocationError`` if it stayed busy, or will never recover.
         """
         found = settled(self._sysfs, slot.function, until - MARGIN, self._clock, lambda: self._stuck(slot))
         if found.is_busy:

@@ -113,12 +113,7 @@ class Amd:
         return self._health.check(wholes)
 
     def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
-        """How a GPU gets the partition modes of a layout.
-
-        Raises:
-            NotYet: its driver must be loaded again.
-            BackendError: it does not have them.
-        """
+        """How a GPU gets the partition modes of a layout."""
         if self._modes is None:
             from .modes import Modes
 
@@ -146,7 +141,6 @@ class Amd:
         }
 
     def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
-        """The processes that compute on each card."""
         found = kfd.processes(self._sysfs)
         nodes = {card.id: card.facts.node for card in cards if isinstance(card.facts, AmdFacts)}
         return {name: found.get(node.number, ()) for name, node in nodes.items() if node}

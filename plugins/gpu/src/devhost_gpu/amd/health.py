@@ -53,14 +53,8 @@ class NoAnswerError(Exception):
 def exporter_verdicts(socket: Path, deadline: float) -> dict[str, str]:
     """The exporter's verdict on each card (``healthy`` or another word), by PCI address or partition.
 
-    Empty if there is no exporter.
-
-    Args:
-        socket: its socket.
-        deadline: seconds that it has to answer.
-
-    Raises:
-        NoAnswerError: it does not answer in time, or its answer is invalid.
+    Empty if there is no exporter at ``socket``. Raises ``NoAnswerError`` if it does not answer within
+    ``deadline`` seconds, or its answer is invalid.
     """
     if not socket.is_socket():
         return {}
@@ -92,11 +86,7 @@ def _states(answer: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message with bytes as value.
-
-    Raises:
-        ValueError: it is not a valid message.
-    """
+    """The fields of a message with bytes as value. Raises ``ValueError`` if it is not a valid message."""
     rest = message
     while rest:
         key, rest = _varint(rest)
@@ -140,8 +130,7 @@ class AmdHealth:
     def check(self, wholes: Mapping[str, Adapter]) -> dict[str, Health]:
         """The faults of cards, by their ids; healthy ones are missing.
 
-        Args:
-            wholes: the GPU that each card is, or is a partition of: its faults concern all its partitions.
+        ``wholes`` has the GPU that each card is, or is a partition of: its faults concern all its partitions.
         """
         verdicts: dict[str, Health] = {}
         for name, word in self._exporter_verdicts().items():

@@ -41,12 +41,7 @@ _HINTS = {
 
 
 class Modes:
-    """The partition modes of GPUs. Used by one thread.
-
-    Args:
-        sysfs: where the GPUs are.
-        write: writes to a file in sysfs; raises OSError.
-    """
+    """The partition modes of GPUs. Used by one thread. ``write`` writes to a file in sysfs."""
 
     def __init__(self, sysfs: Sysfs, write: Callable[[Path, str], None]) -> None:
         self._sysfs = sysfs
@@ -56,9 +51,8 @@ class Modes:
     def change(self, gpu: Adapter, layout: Layout) -> Change | None:
         """What has to be done to give a GPU these modes; ``None`` if it has them, or another driver.
 
-        Raises:
-            NotYet: its driver must be loaded again.
-            BackendError: the GPU does not have such a mode.
+        Raises ``NotYet`` if its driver must be loaded again, ``BackendError`` if it does not have such a
+        mode.
         """
         if gpu.driver != DRIVER or not self._sysfs.exists(gpu.path):
             return None

@@ -57,15 +57,9 @@ def edits(cards: Sequence[Card], request: ContainerRequest) -> Edits:
 
 
 def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Callable[[str], bool]) -> Edits:
-    """What one container needs to use these cards.
+    """What one container needs to use these cards. ``exists`` is whether the host has a path.
 
-    Args:
-        cards: the cards of the last scan.
-        options: the keys under ``backends.gpu``.
-        exists: whether the host has a path.
-
-    Raises:
-        AllocationError: something that a strategy needs is unknown for a card.
+    Raises ``AllocationError`` if something that a strategy needs is unknown for a card.
     """
     ordered = sorted({card.uuid: card for card in cards}.values(), key=_order)
     parts: list[Edits] = []

@@ -174,10 +174,7 @@ def profile(instance: Instance, gpu_memory: int | None) -> str:
     """The profile of a MIG instance, from its name, else from its shape; empty if neither has it.
 
     For a compute instance without all slices of its GPU instance, it begins with the number of its slices.
-
-    Args:
-        instance: the instance.
-        gpu_memory: of the whole GPU, in MiB.
+    ``gpu_memory`` is that of the whole GPU, in MiB.
     """
     if found := _NAME.search(instance.name):
         return found[1]
@@ -237,12 +234,9 @@ class GpuState:
 
 
 def gpu_card(state: GpuState, root: str = "", divided: str = "") -> Card:
-    """The card of a GPU as a whole.
+    """The card of a GPU as a whole, whose nodes on the host have the prefix ``root``.
 
-    Args:
-        state: the GPU.
-        root: the prefix of its nodes on the host.
-        divided: why it is not offered if MIG is on; if empty, by its instances.
+    ``divided`` is why it is not offered if MIG is on; if empty, by its instances.
     """
     adapter, gpu = state.adapter, state.gpu
     withheld = _why_withheld(state, divided)
@@ -289,15 +283,10 @@ def mig_card(
     root: str = "",
     engines: Mapping[str, AttributeValue] | None = None,
 ) -> Card:
-    """The card of a MIG instance.
+    """The card of a MIG instance, whose nodes on the host have the prefix ``root``.
 
-    Args:
-        state: its GPU.
-        instance: NVML's report about it.
-        health: whether it can be used.
-        capabilities: returns the minors of its capability nodes.
-        root: the prefix of its nodes on the host.
-        engines: its attributes that are :data:`~devhost_gpu.attributes.ENGINES`.
+    ``capabilities`` returns the minors of its capability nodes. ``engines`` are its attributes that are
+    :data:`~devhost_gpu.attributes.ENGINES`.
     """
     adapter, gpu = state.adapter, state.gpu
     number = gpu.index if gpu else None

@@ -130,8 +130,7 @@ class _AdditionalSpecification:
     ) -> bool:
         """Writes the file if it must be written; whether it has changed.
 
-        Raises:
-            BackendError: a name is missing, and why.
+        Raises ``BackendError`` if a name is missing, with the reason.
         """
         if not await call(self.own.is_installed):
             if not await call(self.names, wanted):
@@ -209,12 +208,9 @@ class AdditionalDevices:
     async def update(self, driver: str, *, is_unused: bool) -> bool:
         """Updates all files; whether any has changed.
 
-        Args:
-            driver: its version; empty while it is not known.
-            is_unused: whether no container has an NVIDIA GPU, so that files may be removed.
-
-        Raises:
-            BackendError: names are missing, and why.
+        ``driver`` is its version; empty while it is not known. ``is_unused`` is whether no container has an
+        NVIDIA GPU, so that files may be removed. Raises ``BackendError`` if names are missing, with the
+        reason.
         """
         call = self._context.run_blocking
         wanted = await call(self._wanted)
@@ -234,11 +230,6 @@ class AdditionalDevices:
         return changed
 
     def remove(self) -> None:
-        """Removes all files.
-
-        Raises:
-            BackendError: one cannot be removed.
-        """
         for specification in self._specifications.values():
             specification.own.remove()
 
@@ -371,20 +362,12 @@ class SpecificationUpdater:
         return written or self.error != before
 
     def wait_idle(self) -> None:
-        """Waits until nvidia-ctk does not run.
-
-        Raises:
-            BackendError: it runs for too long.
-        """
+        """Waits until nvidia-ctk does not run. Raises ``BackendError`` if it runs for too long."""
         if not self._idle.wait(self._timings.releases):
             raise BackendError(f"{self._program} still runs: try again in {self._timings.nvidia_ctk:.0f} s")
 
     async def _write(self, wanted: Wanted) -> bool:
-        """Whether a file has changed.
-
-        Raises:
-            BackendError: cards have no name, and why.
-        """
+        """Whether a file has changed. Raises ``BackendError`` if cards have no name, with the reason."""
         call = self._context.run_blocking
         if self._context.released or wanted.is_closed:
             return False  # nvidia-ctk opens the driver
@@ -431,7 +414,6 @@ class NamedByCdi:
         self._events.update({"cards": vendor, "specification": self._updater})
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        """The NVIDIA cards, each with its name."""
         cards = self.vendor.scan(adapters)
         uuids = {
             card.id: card.facts.uuid
@@ -483,7 +465,6 @@ class NamedByCdi:
         return self.vendor.usage(cards) if isinstance(self.vendor, CanMeasure) else {}
 
     def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
-        """The processes that use each card."""
         return self.vendor.processes(cards) if isinstance(self.vendor, CanNameProcesses) else {}
 
     async def watch(self) -> AsyncIterator[Event]:
@@ -502,11 +483,7 @@ class NamedByCdi:
         return isinstance(self.vendor, CanRelease) and self.vendor.is_closed
 
     def release(self) -> None:
-        """Releases the driver, and waits until nvidia-ctk does not run.
-
-        Raises:
-            BackendError: something does not close.
-        """
+        """Releases the driver, and waits until nvidia-ctk does not run."""
         if isinstance(self.vendor, CanRelease):
             self.vendor.release()
         self._updater.wait_idle()

@@ -58,10 +58,7 @@ class _Reported:
 class Nvidia:
     """NVIDIA's cards. NVML is asked through :class:`NvmlClient`, never directly.
 
-    Args:
-        options: the keys under ``backends.gpu``.
-        context: for ``root``, the log and blocking calls.
-        environment: durations, the clock, and how programs are found and killed.
+    ``environment`` has durations, the clock, and how programs are found and killed.
     """
 
     def __init__(
@@ -203,9 +200,8 @@ class Nvidia:
     def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
         """How a GPU gets the MIG instances of a layout.
 
-        Raises:
-            NotYet: MIG will be on later, or the GPU cannot be asked now.
-            BackendError: MIG is off, or the instances are impossible.
+        Raises ``NotYet`` if MIG will be on later, or the GPU cannot be asked now, and ``BackendError`` if MIG
+        is off, or the instances are impossible.
         """
         facts = [card.facts for card in cards if isinstance(card.facts, NvidiaFacts)]
         address, wanted = facts[0].address, layout.mig or ()
@@ -232,8 +228,7 @@ class Nvidia:
     def links(self, a: Card, b: Card) -> int:
         """How many NVLinks join two GPUs; none joins MIG instances, which cannot use them.
 
-        Raises:
-            BackendError: it is not known yet.
+        Raises ``BackendError`` if it is not known yet.
         """
         if not (isinstance(a.facts, NvidiaFacts) and isinstance(b.facts, NvidiaFacts)):
             return 0
@@ -242,11 +237,7 @@ class Nvidia:
         return self._nvlinks().between(a.facts.address, b.facts.address)
 
     def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
-        """What NVML reports. A MIG instance has figures of its memory only.
-
-        Raises:
-            BackendError: NVML does not answer.
-        """
+        """What NVML reports. A MIG instance has figures of its memory only."""
         if not cards or self._why_closed:
             return {}
         found = reports.usage(self.client.ask("usage", self._timings.answer).content)
@@ -258,11 +249,7 @@ class Nvidia:
         return {name: found[key] for name, key in keys.items() if key in found}
 
     def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
-        """The processes with a context on each GPU or MIG instance.
-
-        Raises:
-            BackendError: NVML does not answer.
-        """
+        """The processes with a context on each GPU or MIG instance."""
         if not cards or self._why_closed:
             return {}
         found = reports.processes(self.client.ask("processes", self._timings.answer).content)
@@ -278,11 +265,7 @@ class Nvidia:
         }
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        """What a container needs, by the strategies of the options. Creates partitions that do not exist.
-
-        Raises:
-            AllocationError: one cannot be created, or cannot be used now.
-        """
+        """What a container needs, by the strategies of the options. Creates partitions that do not exist."""
         return edits([self._existing(card) for card in cards] if self._partitions else cards, request)
 
     async def watch(self) -> AsyncIterator[Event]:
@@ -313,8 +296,7 @@ class Nvidia:
     def release(self) -> None:
         """Releases the driver, and waits until that is done.
 
-        Raises:
-            BackendError: a process that uses NVML does not end.
+        Raises ``BackendError`` if a process that uses NVML does not end.
         """
         self._bound = frozenset()
         self.client.ensure(Scope())
@@ -428,11 +410,7 @@ class Nvidia:
         return made if divided is None else [*made, *divided.cards(state, health, capabilities, root)]
 
     def _existing(self, card: Card) -> Card:
-        """The card of a partition with its instance, which is created if it does not exist.
-
-        Raises:
-            AllocationError: it cannot be created.
-        """
+        """The card of a partition with its instance, which is created if it does not exist."""
         facts = card.facts
         if self._partitions is None or not isinstance(facts, NvidiaFacts) or facts.placement is None:
             return card

@@ -73,9 +73,8 @@ NEEDS_RESET = frozenset({46, 48, 61, 62, 64, 69, 74, 79, 95, 110, 119, 120, 121,
 class XidRule:
     """Which Xids make a GPU Unhealthy.
 
-    Args:
-        ignored: those that do not, in addition to :data:`APPLICATION_ERRORS`; or ``"all"``.
-        heeded: those that do although they would be ignored.
+    ``ignored`` are those that do not, in addition to :data:`APPLICATION_ERRORS`; or ``"all"``. ``heeded`` are
+    those that do although they would be ignored.
     """
 
     def __init__(self, ignored: Literal["all"] | Collection[int] = (), heeded: Collection[int] = ()) -> None:
@@ -131,11 +130,8 @@ class _GpuIncidents:
 class Incidents:
     """The faults of each GPU, by any name for it. The caller passes the time, in seconds of one clock.
 
-    Only unhealthy GPUs take memory.
-
-    Args:
-        hold: seconds after the last fault before a check can close an incident.
-        blind_hold: the same after an event of a GPU that cannot report whether it needs a reset.
+    Only unhealthy GPUs take memory. ``hold`` is seconds after the last fault before a check can close an
+    incident, ``blind_hold`` the same after an event of a GPU that cannot report whether it needs a reset.
     """
 
     def __init__(self, hold: float = DEFAULT.hold, blind_hold: float = DEFAULT.blind_hold) -> None:
@@ -284,12 +280,10 @@ def _not_ready(found: Check) -> str:
 def counted(
     found: Check | NvmlError, checks: Collection[str], *, has_switches: bool = True
 ) -> Check | NvmlError | None:
-    """The part of a result that counts; ``None`` if no part does.
+    """The part of the result of a check that counts; ``None`` if no part does.
 
-    Args:
-        found: the result of a check.
-        checks: the values of the option ``healthChecks``. An error of NVML always counts.
-        has_switches: whether the machine has NVSwitches; without them, NVLinks may be inactive.
+    An error of NVML always counts. ``checks`` are the values of the option ``healthChecks``. Without
+    NVSwitches, NVLinks may be inactive.
     """
     if isinstance(found, NvmlError):
         return None if found.code == DRAINED and "drain" not in checks else found
@@ -336,13 +330,8 @@ class Nvml(Protocol):
 class HealthMonitor:
     """Which GPUs are unhealthy, and why, by PCI address. Methods may be called from any thread.
 
-    Args:
-        client: asks NVML.
-        rule: which Xids matter.
-        checks: what counts, the values of the option ``healthChecks``.
-        on_change: called when the state of a GPU that was checked alone may have changed.
-        timings: durations.
-        clock: monotonic seconds.
+    ``rule`` is which Xids matter, ``checks`` what counts, the values of the option ``healthChecks``.
+    ``on_change`` is called when the state of a GPU that was checked alone may have changed.
     """
 
     def __init__(

@@ -37,12 +37,9 @@ class Steps:
 
 
 def steps(found: Partitions, odd: Sequence[int], wanted: Sequence[str]) -> Steps | None:
-    """How a GPU gets exactly the wanted instances; ``None`` if they do not fit.
+    """How a GPU gets exactly the instances of the wanted profiles; ``None`` if they do not fit.
 
-    Args:
-        found: its profiles and instances.
-        odd: ids of GPU instances that cannot stay, because their compute instances are others.
-        wanted: names of profiles, which it has.
+    ``odd`` are ids of GPU instances that cannot stay, because their compute instances are others.
     """
     profiles = {one.name: one for one in found.profiles}
     left = Counter(wanted)
@@ -89,12 +86,7 @@ def _placed(
 
 
 class MigLayouts:
-    """The MIG instances of GPUs. Used by one thread.
-
-    Args:
-        client: how NVML is asked.
-        patience: seconds that one request may take.
-    """
+    """The MIG instances of GPUs. Used by one thread. ``patience`` is seconds that one request may take."""
 
     def __init__(self, client: NvmlClient, patience: float) -> None:
         self._client = client
@@ -104,15 +96,10 @@ class MigLayouts:
     def change(
         self, address: str, present: Mapping[tuple[int, int], str], wanted: Sequence[str]
     ) -> Change | None:
-        """What has to be done so that a GPU has the wanted instances; ``None`` if it has them.
+        """What has to be done so that a GPU has instances of the wanted profiles; ``None`` if it has them.
 
-        Args:
-            address: of the GPU.
-            present: the profiles of its instances, by the ids of GPU instance and compute instance.
-            wanted: the names of profiles.
-
-        Raises:
-            BackendError: NVML does not answer, or they are impossible.
+        ``present`` are the profiles of its instances, by the ids of GPU instance and compute instance. Raises
+        ``BackendError`` if NVML does not answer, or they are impossible.
         """
         if Counter(present.values()) == Counter(wanted):
             self._known.pop(address, None)

@@ -204,10 +204,7 @@ class _Stuck(NamedTuple):
 class Partitions:
     """The instances of all GPUs with MIG on.
 
-    Args:
-        context: for the record, the log and what claims hold.
-        client: asks NVML.
-        changed: requests a scan; called on any thread.
+    ``context`` is for the record, the log and what claims hold. ``changed`` requests a scan, on any thread.
     """
 
     def __init__(
@@ -307,11 +304,8 @@ class Partitions:
     ) -> Iterator[Card]:
         """The card of every place in a GPU; the largest first, so that the whole GPU is the first.
 
-        Args:
-            state: the GPU.
-            health: returns the health of the GPU, or of the instance with these ids.
-            capabilities: returns the minors of the capability nodes of an instance.
-            root: the prefix of its nodes on the host.
+        ``health`` returns that of the GPU, or of the instance with these ids, ``capabilities`` the minors of
+        the capability nodes of an instance. ``root`` is the prefix of its nodes on the host.
         """
         listed = self._listed.get(state.adapter.address)
         if listed is None or state.gpu is None:
@@ -417,10 +411,8 @@ class Partitions:
     def ensure(self, facts: NvidiaFacts, state: GpuState, capabilities: Capabilities) -> NvidiaFacts:
         """The facts of a place with its instance, which is created if it does not exist; blocks.
 
-        An own instance in its place that no claim holds any longer is destroyed before.
-
-        Raises:
-            AllocationError: it cannot be created; the reason is one line.
+        An own instance in its place that no claim holds any longer is destroyed before. Raises
+        ``AllocationError`` if it cannot be created; the reason is one line.
         """
         assert facts.placement is not None
         place = GpuPlacement.of(facts.gpu_uuid, facts.placement)

@@ -64,11 +64,8 @@ class Wanted:
 class Specifications:
     """The specifications of one kind; a file is read again when it has changed. Used by one thread.
 
-    Args:
-        root: the directory used as ``/``.
-        directories: their directories, the one with the lowest precedence first.
-        kind: ``vendor/class``.
-        counts: which names of devices count; UUIDs by default.
+    ``root`` is used as ``/``. Of the ``directories``, the one with the lowest precedence is first. ``kind``
+    is ``vendor/class``. ``counts`` is which names of devices count; UUIDs by default.
     """
 
     def __init__(
@@ -209,13 +206,8 @@ _ERROR_LIMIT = 300
 class GeneratedSpecification:
     """A specification that nvidia-ctk writes for devhost. Methods that are not coroutines may block on files.
 
-    Args:
-        root: the directory that represents ``/``.
-        options: of the backend.
-        cdi_class: the class in its kind.
-        file: its name.
-        timings: durations.
-        kill: kills nvidia-ctk.
+    ``root`` represents ``/``, ``cdi_class`` is the class in its kind, ``file`` its name, and ``kill`` kills
+    nvidia-ctk. Methods raise ``BackendError``.
     """
 
     def __init__(
@@ -263,8 +255,7 @@ class GeneratedSpecification:
     async def run(self, words: Iterable[str]) -> str:
         """A new specification from nvidia-ctk, run with these additional arguments, as text.
 
-        Raises:
-            BackendError: nvidia-ctk failed or hung, or an earlier one cannot be killed.
+        Raises ``BackendError`` if nvidia-ctk failed or hung, or an earlier one cannot be killed.
         """
         if self._leftover is not None and not self._leftover.is_gone:
             raise BackendError(
@@ -289,11 +280,7 @@ class GeneratedSpecification:
         return result.output.decode(errors="replace")
 
     def parsed(self, text: str) -> Mapping[str, Any]:
-        """The specification that nvidia-ctk wrote.
-
-        Raises:
-            BackendError: it is not a specification of this kind.
-        """
+        """The specification that nvidia-ctk wrote."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError):
@@ -303,11 +290,7 @@ class GeneratedSpecification:
         return document
 
     def save(self, text: str) -> None:
-        """Writes the file, whole or not at all.
-
-        Raises:
-            BackendError: it cannot be written; the old file, if there is one, stays.
-        """
+        """Writes the file, whole or not at all."""
         try:
             make_directory(self.file.parent)
             replace_file(self.file, text.encode(), part=f".{self.file.stem}.")
@@ -315,11 +298,7 @@ class GeneratedSpecification:
             raise BackendError(f"cannot write {self.file}: {error.strerror or error}") from None
 
     def remove(self) -> None:
-        """Removes the file, if it is there.
-
-        Raises:
-            BackendError: it cannot be removed.
-        """
+        """Removes the file, if it is there."""
         try:
             self.file.unlink(missing_ok=True)
         except OSError as error:
@@ -377,11 +356,7 @@ class GpuSpecification(GeneratedSpecification):
         return f"{root}{gone}, which gives access to it, does not exist" if gone else ""
 
     async def generate(self, wanted: Collection[str]) -> str:
-        """A new specification from nvidia-ctk, as text.
-
-        Raises:
-            BackendError: nvidia-ctk failed or hung, or an earlier one cannot be killed.
-        """
+        """A new specification from nvidia-ctk, as text."""
         try:
             return await self.run((NAMED,))
         except BackendError as error:
@@ -398,12 +373,8 @@ class GpuSpecification(GeneratedSpecification):
     def write(self, text: str, wanted: Wanted, present: frozenset[str]) -> None:
         """Saves the result of :meth:`generate`.
 
-        Args:
-            present: the result of :meth:`present` before it.
-
-        Raises:
-            BackendError: it is not a specification, or cannot be written; the old file, if there is one,
-                stays. Or it lacks a GPU.
+        Raises ``BackendError`` if it is not a specification, or cannot be written; the old file, if there is
+        one, stays. Or it lacks a GPU.
         """
         document = self.parsed(text)
         self.save(text)

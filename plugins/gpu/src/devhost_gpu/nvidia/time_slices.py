@@ -44,11 +44,8 @@ _TEXT = 300
 class TimeSlices:
     """Sets the time slices of GPUs, and tries again where that failed.
 
-    ``prepare`` of the backend calls :meth:`set`, :meth:`retry` is called on another thread.
-
-    Args:
-        driver_root: where the driver's files are below ``/``.
-        is_closed: whether the driver must not be opened now.
+    ``prepare`` of the backend calls :meth:`set`, :meth:`retry` is called on another thread. ``driver_root``
+    is where the driver's files are below ``/``, ``is_closed`` whether the driver must not be opened now.
     """
 
     def __init__(
@@ -86,11 +83,7 @@ class TimeSlices:
         )
 
     def set(self, uuids: Sequence[str], wanted: TimeSlice) -> None:
-        """Sets the time slice of GPUs.
-
-        Raises:
-            AllocationError: it is not set for one of them, and why.
-        """
+        """Sets the time slice of GPUs. Raises ``AllocationError`` with the reason why one has not got it."""
         if self._is_closed():
             raise AllocationError(f"the time slice cannot be set: {CLOSED}")
         failed: dict[str, tuple[TimeSlice, str]] = {}

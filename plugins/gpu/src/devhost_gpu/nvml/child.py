@@ -88,16 +88,13 @@ class _Query:
 
 
 class Child:
-    """Answers requests one after another, and reports events meanwhile.
+    """Answers requests one after another, and reports events meanwhile, on the descriptor ``output``.
 
-    Args:
-        nvml: the module ``pynvml``.
-        output: the descriptor that lines are written to.
-        compare: seconds between comparisons of the MIG instances: not every driver reports their changes.
-        overtake: seconds until the next GPU is asked beside one that has not answered.
-        silence: seconds without an answer of one more GPU until the answers that are there are given.
-        event_wait: seconds that one wait for events may take; the driver is released after it.
-        fresh: seconds for which an answer that came too late for its request is good for the next one.
+    ``nvml`` is the module ``pynvml``. All times are in seconds: ``compare`` between comparisons of the MIG
+    instances, because not every driver reports their changes; ``overtake`` until the next GPU is asked beside
+    one that has not answered; ``silence`` without an answer of one more GPU until the answers that are there
+    are given; ``event_wait`` for one wait for events, after which the driver is released; ``fresh`` for which
+    an answer that came too late for its request is good for the next one.
     """
 
     def __init__(
@@ -129,7 +126,6 @@ class Child:
         self._listener: threading.Thread | None = None
 
     def answer(self, request: dict[str, Any]) -> None:
-        """Answers one request."""
         try:
             self._initialize()
             gpus, asks = request["gpus"], {"probe": self._check, "links": self._nvlinks, "usage": self._usage}

@@ -75,14 +75,9 @@ class Scope:
 class NvmlClient:
     """Starts, asks and ends the program that uses NVML. Methods may be called from any thread.
 
-    Args:
-        context: for ``root`` and the log.
-        driver_root: where the driver's files are below the root.
-        on_event: called with every event of the program, on other threads.
-        timings: durations.
-        clock: monotonic seconds.
-        find_binding: returns the directory that has ``pynvml``, empty if there is none.
-        kill: kills a process.
+    ``driver_root`` is where the driver's files are below the root of ``context``. ``on_event`` is called with
+    every event of the program, on other threads. ``find_binding`` returns the directory that has ``pynvml``,
+    empty if there is none.
     """
 
     def __init__(
@@ -170,10 +165,8 @@ class NvmlClient:
     def ask(self, do: str, patience: float, arguments: Message | None = None) -> Reply:
         """Asks about all GPUs of the scope; a request about MIG instances has arguments.
 
-        Raises:
-            Unanswered: there is no answer yet.
-            ErrorReply: NVML cannot be used; :attr:`problem` has the reason, and the process is ended.
-            Ended: there is no process.
+        Raises ``Unanswered`` if there is no answer yet, ``Ended`` if there is no process, and ``ErrorReply``
+        if NVML cannot be used; :attr:`problem` has the reason, and the process is ended.
         """
         process, scope = self._process, self._scope
         if process is None:
@@ -210,8 +203,7 @@ class NvmlClient:
     def placements(self, address: str, patience: float) -> reports.Partitions:
         """The MIG profiles of a GPU, where their instances can be, and its GPU instances; blocks.
 
-        Raises:
-            BackendError: the reason, in one line.
+        Raises ``BackendError`` with the reason in one line, as the methods below.
         """
         return reports.partitions(self._change("placements", address, {}, patience))
 

@@ -57,12 +57,8 @@ _ELF = struct.Struct("=4s4B8xHH")
 def find_library(root: Path, driver_root: str) -> str | None:
     """The library to load: a path, or empty for the one that the loader finds; ``None`` if there is none.
 
-    Libraries for other machines, such as 32-bit ones in ``/usr/lib``, do not count.
-
-    Args:
-        root: the directory used as ``/``.
-        driver_root: where the driver's files are below it, ``/run/nvidia/driver``, or the directory that has
-            the library.
+    Libraries for other machines, such as 32-bit ones in ``/usr/lib``, do not count. ``driver_root`` is where
+    the driver's files are below ``root``, ``/run/nvidia/driver``, or the directory that has the library.
     """
     base = _base(root, driver_root)
     for path in _candidates(base):

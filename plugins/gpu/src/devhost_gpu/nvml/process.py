@@ -68,16 +68,9 @@ class _NvmlRequest:
 class NvmlProcess:
     """A process that uses NVML. Methods may be called from any thread, and wait only as long as documented.
 
-    Args:
-        command: the program and its arguments, see :func:`program`.
-        on_event: called on the thread of the process with each event, with ``{"event": "late"}`` when an
-            answer arrives for which no caller waits any longer, and with ``{"event": "ended"}`` once.
-        timings: durations.
-        kill: kills the process.
-        clock: monotonic seconds.
-
-    Raises:
-        NotStarted: the process cannot be started.
+    For ``command`` see :func:`program`; ``NotStarted`` is raised if it cannot be started. ``on_event`` is
+    called on the thread of the process with each event, with ``{"event": "late"}`` when an answer arrives for
+    which no caller waits any longer, and with ``{"event": "ended"}`` once.
     """
 
     def __init__(
@@ -133,16 +126,9 @@ class NvmlProcess:
     def ask(self, do: str, gpus: Sequence[str], patience: float, arguments: Message | None = None) -> Reply:
         """Sends a request, or continues to wait for the answer to the same one if it is open.
 
-        Args:
-            do: a request of the program.
-            gpus: the PCI addresses that it is about.
-            patience: seconds to wait. If an earlier request had no answer in time, this does not wait.
-            arguments: of a request about MIG instances.
-
-        Raises:
-            Unanswered: not yet.
-            ErrorReply: NVML answered with an error.
-            Ended: the process has ended, or was ended because it made no progress.
+        ``gpus`` are the PCI addresses that it is about. Waits ``patience`` seconds; not at all if an earlier
+        request had no answer in time. Raises ``Unanswered``, ``ErrorReply`` if NVML answered with an error,
+        and ``Ended`` if the process has ended, or was ended because it made no progress.
         """
         key = (do, *gpus)
         with self._changed:
@@ -252,10 +238,8 @@ class NvmlProcess:
 def program(pynvml: str, library: str, timings: Timings = DEFAULT) -> list[str]:
     """The command that runs the program.
 
-    Args:
-        pynvml: the directory that has the module.
-        library: path of ``libnvidia-ml.so.1``; empty for the one that the loader finds.
-        timings: durations.
+    ``pynvml`` is the directory that has the module, ``library`` the path of ``libnvidia-ml.so.1``; empty for
+    the one that the loader finds.
     """
     names = ("compare", "overtake", "silence", "fresh", "event_wait", "exit_grace")
     durations = json.dumps({name: value for name, value in asdict(timings).items() if name in names})
