@@ -72,6 +72,8 @@ _SEMVER = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-{_WORD}(?:\.{_WORD})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
 """Semantic Versioning 2.0.0, section 2, 9 and 10."""
+_NUMBERS = re.compile(r"([0-9]{1,20})\.([0-9]{1,20})\.([0-9]{1,20})(?:\.[0-9]+)*")
+"""A version that is none of these if it has leading zeros, or more than three numbers."""
 _END = "-00000000-0000"
 _ROOM = MAX_SUBDOMAIN - len(_END)
 _NUMBERED = re.compile(r"-[0-9a-f]{8}-[0-9]{4}")
@@ -606,11 +608,18 @@ def _flaw(value: AttributeValue) -> str:
 
 
 def _value(key: str, value: AttributeValue) -> Mapping[str, Any]:
-    """A value in the terms of JSON; a semantic version only if the attribute is named after one."""
+    """A value in the terms of JSON; a semantic version only if the attribute is named after one.
+
+    The type must not change with the number of the next version, because CEL does not compare text with a
+    version: 570.86.15 and 570.86.05 are versions, the latter as 570.86.5.
+    """
     if not isinstance(value, str):
         return _typed("bool" if isinstance(value, bool) else "int", value)
-    version = isinstance(value, Version) or (key.lower().endswith("version") and _SEMVER.fullmatch(value))
-    return _typed("version" if version else "string", value)
+    if isinstance(value, Version) or not key.lower().endswith("version"):
+        return _typed("version" if isinstance(value, Version) else "string", value)
+    if found := _NUMBERS.fullmatch(value):
+        return _typed("version", ".".join(str(int(number)) for number in found.groups()))
+    return _typed("version" if _SEMVER.fullmatch(value) else "string", value)
 
 
 @lru_cache(maxsize=1024)
