@@ -181,7 +181,9 @@ async def test_a_container_is_prepared_once_what_it_got_is_recorded(tmp_path: Pa
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=["a"])])
         await stub.Allocate(request, timeout=WAIT)
         await until(lambda: resource.begun == 1)
-        starting = asyncio.ensure_future(stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"])))
+        starting = asyncio.ensure_future(
+            stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]))
+        )
         await asyncio.sleep(0)
         await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)  # arrives after it
         resource.go_on.set()
