@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import free_address
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -137,14 +137,12 @@ def test_readme(desk: Desk) -> None:
 
     host.terminate()
     assert host.wait(120) == 0
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    address = free_address()
     assert ":9400" in page_command and "http://localhost:9400" in README
-    desk.start(page_command.replace(":9400", f":{port}"))
+    desk.start(page_command.replace(":9400", address))
 
     def page() -> bool:
-        with suppress(OSError), urllib.request.urlopen(f"http://localhost:{port}/", timeout=10) as answer:
+        with suppress(OSError), urllib.request.urlopen(f"http://{address}/", timeout=60) as answer:
             return b"<html" in answer.read()
         return False
 

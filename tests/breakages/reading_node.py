@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -17,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -89,10 +88,7 @@ class ReadingNode:
         self._socket = place / "status.sock"
         self._log = place / "log"
         self._process: subprocess.Popen[bytes]
-        with socket.socket() as probe:  # an address of this process, so that no other takes its port
-            own = f"127.{1 + os.getpid() // 65536 % 254}.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
-            probe.bind((own, 0))
-            self._address = f"{own}:{probe.getsockname()[1]}"
+        self._address = free_address()
 
     async def __aenter__(self) -> Self:
         await self.kubelet.start()

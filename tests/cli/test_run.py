@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator, events
 
 from devhost.config.loader import DEFAULT
@@ -218,11 +218,7 @@ async def test_the_podresources_socket_can_be_elsewhere_and_status_names_the_pod
 
 @pytest.fixture
 def address():
-    """An address whose port no other process uses meanwhile: each process has its own loopback address."""
-    own = f"127.{1 + os.getpid() // 65536 % 254}.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
-    with socket.socket() as probe:
-        probe.bind((own, 0))
-        return f"{own}:{probe.getsockname()[1]}"
+    return free_address()
 
 
 async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, tmp_path, address):

@@ -7,7 +7,6 @@ import itertools
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet import events as ev
 
@@ -28,23 +28,18 @@ TOY = "example.com/toy"
 Until = Callable[[Callable[[], object]], Awaitable[None]]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
 class Instance:
     """One devhost of the node."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, status: Path, port: int) -> None:
-        self.process, self._log, self._status, self.port = process, log, status, port
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, status: Path, address: str) -> None:
+        self.process, self._log, self._status, self.address = process, log, status, address
 
     def logged(self, text: str) -> bool:
         return text in self._log.read_text()
 
     def ask(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
@@ -76,19 +71,19 @@ class Machine:
 
     @asynccontextmanager
     async def devhost(
-        self, *more: str, turns: bool = True, port: int = 0, config: Path | None = None
+        self, *more: str, turns: bool = True, address: str = "", config: Path | None = None
     ) -> AsyncIterator[Instance]:
         self._number += 1
-        port = port or free_port()
+        address = address or free_address()
         log, status = (self._place / f"{self._number}.{end}" for end in ("log", "status"))
         command = [sys.executable, "-m", "devhost", "run", "--config", config or self._toys.config]
         command += ["--root", self._toys.root, "--kubelet-dir", self.kubelet.directory]
         command += ["--state-dir", self._place / "state", "--status-socket", status]
-        command += [f"--listen=127.0.0.1:{port}", *(["--take-turns"] if turns else []), *more]
+        command += [f"--listen={address}", *(["--take-turns"] if turns else []), *more]
         with log.open("w") as errors:
             process = await asyncio.create_subprocess_exec(*map(str, command), stderr=errors)
         try:
-            yield Instance(process, log, status, port)
+            yield Instance(process, log, status, address)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -317,7 +312,7 @@ async def test_the_address_passes_with_the_turn_and_probes_ask_each_process(
 ) -> None:
     async with machine.devhost() as old:
         await machine.registered(1)
-        async with machine.devhost(port=old.port) as new:
+        async with machine.devhost(address=old.address) as new:
             await until(lambda: new.logged("waiting for the turn"))
             await until(lambda: new.probe("readyz").returncode == 0)
             assert not new.logged("listening")

@@ -12,6 +12,6 @@ WAIT = 60
 
 
 async def served(kubelet: KubeletSimulator, **expected: int) -> None:
-    """Waits until exactly these numbers are allocatable, by the present plugins; ``toy`` is ``example.com/toy``."""
+    """Waits until the present plugins make exactly these allocatable; ``toy`` is ``example.com/toy``."""
     want = {f"example.com/{name}": count for name, count in expected.items()}
     await kubelet.wait_for(lambda: kubelet.allocatable() == want and all(map(kubelet.settled, want)), WAIT)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT
-from devhost_testing.kubelet import KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
+from devhost_testing.kubelet import Gate, KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
 from status_values import Json, status
 
 from devhost.backend.model import Device
@@ -163,7 +163,10 @@ async def test_one_list_serves_all_resources_and_none_is_requested_while_nothing
         await rig.until(lambda: host.pod_resources.condition.last, WAIT)
         asked = len(kubelet.events.of(events.PodsListed))
         assert asked <= 2
+        slow = Gate()  # as if the kubelet answered after all of them, however long they take
+        kubelet.faults.inject(Point.POD_RESOURCES, slow.wait, times=None)
         await asyncio.gather(*(kubelet.admit(f"pod-{n}", "main", f"example.com/r{n}", 1) for n in range(30)))
+        slow.open()
         await rig.until(lambda: len(holders(host)) == 30 and "?" not in holders(host).values(), WAIT)
         assert len(kubelet.events.of(events.PodsListed)) - asked < 30
         for n in range(30):

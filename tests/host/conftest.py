@@ -197,7 +197,9 @@ def rig(tmp_path: Path) -> Rig:
 
 @pytest.fixture(params=[pytest.param("1.36", marks=pytest.mark.slow), "1.37"])
 async def kubelet(request: pytest.FixtureRequest, rig: Rig) -> AsyncIterator[KubeletSimulator]:
-    simulator = rig.kubelet = KubeletSimulator(rig.kubelet_dir, request.param, pod_resources=rig.pod_resources)
+    simulator = rig.kubelet = KubeletSimulator(
+        rig.kubelet_dir, request.param, pod_resources=rig.pod_resources
+    )
     await simulator.start()
     yield simulator
     if simulator.running:

@@ -320,14 +320,17 @@ async def test_a_first_list_waits_for_a_backend_that_was_replaced(rig, kubelet, 
     rig.write("name: example.com/toy, backend: toy")
     go = threading.Event()
     lists = []
-    async with rig.running(changed=each_list(rig, lambda ids, healthy: lists.append(healthy))):
+    follow = each_list(rig, lambda ids, healthy: lists.append(healthy))
+    async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        before = host.services[TOY]
         rig.scripts["toy"].on_discover = go.wait
         rig.classes["toy"] = type("Edited", (rig.classes["toy"],), {})
         rig.write(TOY_LINE)
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0})
-        await rig.until(lambda: rig.host.scanners["toy"].runner.kind is rig.classes["toy"])
-        lists.clear()
+        await rig.until(lambda: host.services.get(TOY) not in (None, before))
+        assert host.scanners["toy"].runner.kind is rig.classes["toy"]
+        follow()
         go.set()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         assert [healthy for healthy in lists if healthy] == [{"d0", "d1"}]

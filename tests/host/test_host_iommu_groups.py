@@ -106,6 +106,7 @@ async def test_what_an_earlier_run_allocated_binds_its_pod_at_once(cards, kubele
 
 
 async def test_both_functions_of_a_pod_stay_healthy(cards, kubelet):
+    cards.hurry_allocation(admission=3.0)  # the kubelet asks for both in this time, also on a busy machine
     async with cards.running() as host:
         await both(kubelet)
         for name in (TOY, OTHER):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from devhost_testing.kubelet import events
+from devhost_testing.kubelet import Point, events, fail
 from devhost_testing.node import PATIENCE, Node
 from devhost_testing.trees import Tree
 
@@ -175,6 +175,25 @@ async def test_a_restarted_container_finds_its_cdi_specification(node: Node) -> 
         started = await node.container({A: 2})
         for edits in node.specified([one.name for one in started.cdi_devices]):
             assert "MODE=two" in edits["env"]
+
+
+async def test_a_container_finds_what_it_got_before_that_is_recorded(node: Node) -> None:
+    """The kubelet has the answer first. It has not said yet that the former container of the device ended."""
+    configure(node, entry(A, "0-1", ", inject: cdi, mode: one"))
+    async with node.served():
+        await node.offers({A: 2})
+        (token,) = (await node.kubelet.admit("former", "main", A, 1)).device_ids
+        configure(node, entry(A, "0-1", ", inject: cdi, mode: two"))
+        assert not await node.reload()
+        node.kubelet.faults.inject(Point.POD_RESOURCES, fail("it is busy"), times=None)
+        node.kubelet.release("former")
+        got = await node.host.services[A].allocator.allocate([token])
+        configure(node, entry(A, "0-2", ", inject: cdi, mode: two"))
+        assert not await node.reload()
+        await node.offers({A: 3})  # the file has been written again
+        (edits,) = node.specified(got.granted.edits.cdi_devices)
+        assert "MODE=two" in edits["env"]
+        await got.record()
 
 
 DROP_IN = """

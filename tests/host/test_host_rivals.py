@@ -71,26 +71,25 @@ async def test_a_resource_of_another_plugin_is_registered_only_after_that_plugin
 ):
     rig.write(TOY_LINE, OTHER_LINE)
     with caplog.at_level(logging.INFO):
-        async with plugin_of(kubelet, *"xyz") as plugin:
-            async with rig.running() as host:
-                await rig.until(lambda: reported(host))
-                await allocatable(kubelet, toy=3, other=1)
-                (reason,) = reported(host)
-                assert reason.startswith("another device plugin serves it on this node: other-plugin.sock (")
-                assert f"pid {os.getpid()})" in reason
-                assert reason.endswith("; remove that plugin, or set takeOver: true")
-                assert (shown(host)["state"], shown(host)["lastError"]) == ("waiting", reason)
-                await rig.until(lambda: host.ready() == (True, ""))
-                assert registrations(kubelet) == ["other-plugin.sock"]
-                logged = [one for one in caplog.records if getattr(one, "fields", {}).get("reason") == reason]
-                assert [(one.levelno, one.getMessage()) for one in logged] == [
-                    (logging.WARNING, "not registered")
-                ]
-                await plugin.stop()
-                await allocatable(kubelet, toy=2, other=1)
-                await rig.until(lambda: not reported(host))
-                assert ids(kubelet) == {"d0", "d1"}
-                assert shown(host)["state"] == "registered"
+        async with plugin_of(kubelet, *"xyz") as plugin, rig.running() as host:
+            await rig.until(lambda: reported(host))
+            await allocatable(kubelet, toy=3, other=1)
+            (reason,) = reported(host)
+            assert reason.startswith("another device plugin serves it on this node: other-plugin.sock (")
+            assert f"pid {os.getpid()})" in reason
+            assert reason.endswith("; remove that plugin, or set takeOver: true")
+            assert (shown(host)["state"], shown(host)["lastError"]) == ("waiting", reason)
+            await rig.until(lambda: host.ready() == (True, ""))
+            assert registrations(kubelet) == ["other-plugin.sock"]
+            logged = [one for one in caplog.records if getattr(one, "fields", {}).get("reason") == reason]
+            assert [(one.levelno, one.getMessage()) for one in logged] == [
+                (logging.WARNING, "not registered")
+            ]
+            await plugin.stop()
+            await allocatable(kubelet, toy=2, other=1)
+            await rig.until(lambda: not reported(host))
+            assert ids(kubelet) == {"d0", "d1"}
+            assert shown(host)["state"] == "registered"
 
 
 async def test_an_unrelated_plugin_beside_devhost_delays_nothing(rig, kubelet):

@@ -175,6 +175,23 @@ async def test_a_pod_has_its_answer_before_what_it_got_is_recorded(tmp_path: Pat
         await until(lambda: resource.recorded == [["a"]])
 
 
+async def test_a_container_is_prepared_once_what_it_got_is_recorded(tmp_path: Path) -> None:
+    resource = Recording()
+    async with serving(resource, tmp_path, NODE) as server, channel(server.path) as connection:
+        stub = api_pb2_grpc.DevicePluginStub(connection)
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=["a"])])
+        await stub.Allocate(request, timeout=WAIT)
+        await until(lambda: resource.begun == 1)
+        starting = asyncio.ensure_future(
+            stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]))
+        )
+        await asyncio.sleep(0)
+        await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)  # arrives after it
+        resource.go_on.set()
+        await starting
+    assert resource.known == [[["a"]]]
+
+
 async def test_what_a_container_got_is_recorded_if_another_one_of_its_request_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -196,6 +213,8 @@ class Recording(ToyResource):
         self.go_on = asyncio.Event()
         self.begun = 0
         self.recorded: list[Sequence[str]] = []
+        self.known: list[list[Sequence[str]]] = []
+        """What was recorded when a container was prepared."""
 
     async def allocate(self, tokens: Sequence[str]) -> Allocated:
         if "refused" in tokens:
@@ -207,6 +226,9 @@ class Recording(ToyResource):
             self.recorded.append(tokens)
 
         return Allocated(Granted(Edits()), record)
+
+    async def prepare(self, tokens: Sequence[str]) -> None:
+        self.known.append(list(self.recorded))
 
 
 class Slow(ToyResource):

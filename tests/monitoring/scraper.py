@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from addresses import free_address
 
 PROMETHEUS = shutil.which("prometheus")
 
@@ -43,9 +43,7 @@ def until(look: Callable[[], Any], what: str) -> Any:
 @contextmanager
 def scraping(home: Path, jobs: Sequence[dict[str, Any]], rules: Sequence[Path] = ()) -> Iterator[Ask]:
     """A Prometheus with these jobs and rules; yields a function for queries."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    listen = free_address()
     settings = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     document = {"global": settings, "rule_files": [str(file) for file in rules], "scrape_configs": jobs}
     config = home / "prometheus.yml"

@@ -245,6 +245,10 @@ class ResourceAllocations:
         """Whether it is known that no container has anything of the resource."""
         return self.everything.known and not self.is_held()
 
+    def is_reserved(self, token: str) -> bool:
+        """Whether a container gets the token, and that is not recorded yet."""
+        return token in self._reserved
+
     def is_held(self) -> bool:
         return bool(self.leases or self._reserved)
 

@@ -314,6 +314,8 @@ class PluginServer:
     async def _prepare(self, data: bytes, context: Any) -> pb.PreStartContainerResponse:
         request = await self._decoded(pb.PreStartContainerRequest, data, context, "PreStartContainer")
         began = time.perf_counter()
+        if self._recording:  # on what terms the container got its devices may not be known yet
+            await asyncio.wait(self._recording)
         await self._answer(context, self._resource.prepare(list(request.devices_ids)), _PREPARE, began)
         self._observe(_PREPARE, began)
         return pb.PreStartContainerResponse()

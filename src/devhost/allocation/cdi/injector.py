@@ -129,6 +129,8 @@ class CdiInjection:
         self._sets: dict[str, _CdiDevice] = {}
         self._set_of: dict[str, str] = {}
         """The set that a container got, by its tokens; empty if it got single devices."""
+        self._terms_of: dict[str, Terms] = {}
+        """The terms on which a container gets these tokens, until that is recorded."""
         self._adopted: frozenset[str] | None = None
         """Sets that an earlier run gave to unknown containers; ``None`` until its file has been read."""
         self._earlier: dict[str, ContainerEdits] = {}
@@ -288,6 +290,7 @@ class CdiInjection:
             self._sets.pop(name, None)
             self._sets[name] = whole  # last, as the youngest
             self._set_of |= dict.fromkeys(tokens, name)
+        self._terms_of |= dict.fromkeys(tokens, terms)
         try:
             await self._write()
         except EnvironmentFailure as error:
@@ -452,8 +455,10 @@ class CdiInjection:
     def _kept(self) -> dict[str, Terms]:
         """The terms with which containers got devices, by their ids; where several did, the last one's."""
         allocations, wanted = self._inventory.allocations, self._backend.runner.kind.ResourceOptions
+        given = {token: terms for token, terms in self._terms_of.items() if allocations.is_reserved(token)}
+        self._terms_of = given
         distinct: dict[tuple[int, int], tuple[Sequence[Key], Terms]] = {}
-        for token, terms in allocations.terms.items():
+        for token, terms in (allocations.terms | given).items():
             keys = allocations.got(token)
             distinct.pop((id(keys), id(terms)), None)
             distinct[id(keys), id(terms)] = keys, terms

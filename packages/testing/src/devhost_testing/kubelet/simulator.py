@@ -223,11 +223,11 @@ class KubeletSimulator:
     def settled(self, resource: str = "") -> bool:
         """Whether the kubelet has noticed which plugins serve ``resource``, or any resource.
 
-        It has if each registered plugin has sent a list, and no stream is open to one that removed its socket.
+        It has if each registered plugin has sent a list, and no stream is open to one without a socket.
         Until then the other methods may show what was true before, for example before a plugin restarted.
         """
         streams = self._running.registrar.streams(resource)
-        return all(one.listed and os.path.exists(one.path) for one in streams)
+        return all(one.listed and Path(one.path).exists() for one in streams)
 
     def healthy(self, resource: str) -> frozenset[str]:
         """Ids of the devices of ``resource`` that a pod can get."""
