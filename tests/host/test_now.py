@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from devhost.allocation.given import Difference
 from devhost.allocation.inventory import FORGOTTEN, Snapshot
 from devhost.backend import MissingDriver
 from devhost.backend.errors import BackendError
-from devhost.backend.model import Device, Holder, unhealthy
+from devhost.backend.model import MAX_DEVICE_ID, Device, Holder, unhealthy
 from devhost.config.loader import Copied
 from devhost.discovery.provisioning import ProvisioningCondition, ProvisioningState
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
@@ -33,7 +34,15 @@ from devhost.host.shown.now import (
     PodsNow,
     ResourceNow,
 )
-from devhost.host.shown.orphans import OTHER_BACKEND, UNSERVED, Lost, lost, orphans
+from devhost.host.shown.orphans import (
+    OTHER_BACKEND,
+    SHARED_OTHERWISE,
+    UNSERVED,
+    Lost,
+    lost,
+    orphans,
+    report,
+)
 from devhost.host.shown.problems import KINDS, Problem, problems
 from devhost.host.shown.readiness import readiness
 from devhost.host.shown.recent_removals import Departed
@@ -212,6 +221,7 @@ def test_a_token_that_no_list_has_is_an_orphan_for_this_reason() -> None:
             {"holdings": {TOY: Holding(TOY, [TokenGroup(("d0",), (("other", "d0"),), POD)])}},
             OTHER_BACKEND,
         ),
+        ({"holdings": {TOY: Holding(TOY, [TokenGroup(("d0::1",), (), POD)])}}, SHARED_OTHERWISE),
     ):
         (orphan,) = orphans(now(**others))
         assert (orphan.resource, orphan.holder, orphan.reason.text) == (TOY, POD, reason)
@@ -221,6 +231,17 @@ def test_what_containers_have_lost_is_found_by_resource() -> None:
     assert lost(now()) == Lost()
     assert lost(now(holdings=held("d7"))) == Lost(((TOY, "d7"),))
     assert lost(now(holdings=held("d0", forgotten={"d0": POD}))).forgotten == {(TOY, "d0"): POD}
+
+
+@pytest.mark.parametrize(("length", "gone"), [(MAX_DEVICE_ID - 1, 1), (MAX_DEVICE_ID, 0)])
+def test_a_device_whose_id_may_be_truncated_is_never_certainly_gone(length: int, gone: int) -> None:
+    unknown = TokenGroup(("x" * length,), (), POD)
+    assert len(lost(now(holdings={TOY: Holding(TOY, [unknown])})).gone) == gone
+
+
+def test_provisioning_of_a_backend_that_no_longer_runs_is_no_problem() -> None:
+    failed = {"toy": ProvisioningCondition(ProvisioningState.FAILED, "in use", 6.0)}
+    assert not problems(now(provisioning=failed, backends={}, resources={})).shown
 
 
 def test_a_device_out_of_service_on_purpose_is_no_problem() -> None:
@@ -245,6 +266,34 @@ def test_a_scrape_and_systemd_show_the_same_problems_as_the_status() -> None:
     assert list(found.held or ()) == [(TOY, "d0", ("default", "train-0", "main"))]
     assert scraped(wrong, pods=False).held is None
     assert f"labels: {LATE.reason}" in status_line(wrong)
+
+
+def test_systemd_names_the_backends_that_required_entries_wait_for() -> None:
+    unlisted = {name: BackendNow(BackendCondition(), False, {}, Path("/")) for name in ("toy", "more")}
+    entries = (ENTRY, ResourceSettings(1, "example.com/more", "more", optional=True))
+    settings = Settings(entries)
+    found = now(
+        settings=settings,
+        backends=unlisted,
+        shortages=EntriesNow(EntryOutcomes(settings, Plan(), unlisted)),
+    )
+    assert status_line(found) == "1 resource, waiting for toy"
+
+
+def test_each_loss_is_logged_once_and_each_forgotten_allocation_until_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "devhost")
+    both = Lost(((TOY, "d0"), (TOY, "d1")), {(TOY, "d0"): POD})
+    report(Lost(), Lost(((TOY, "d0"),), {(TOY, "d0"): POD}))
+    report(Lost(((TOY, "d0"),), {(TOY, "d0"): POD}), both)
+    report(both, Lost(both.gone))
+    assert [(one.getMessage(), vars(one)["fields"]["device"]) for one in caplog.records] == [
+        ("the kubelet has forgotten an allocation", "d0"),
+        ("a container holds a device that no longer exists", "d0"),
+        ("a container holds a device that no longer exists", "d1"),
+        ("a forgotten allocation has ended", "d0"),
+    ]
 
 
 async def test_before_the_first_plan_an_entry_waits_for_its_degraded_backend(rig, kubelet) -> None:

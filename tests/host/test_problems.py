@@ -44,6 +44,7 @@ async def test_a_device_is_one_problem_however_often_it_is_shared(rig, kubelet):
             await rig.until(lambda: TOY in host.services and counted(host) == {"device": 1})
             (problem,) = problems(host.now()).shown
             assert replace(problem, since=None) == Problem("device", f"{TOY} d1", "port 1 is down")
+            assert (problem.since is None) == ("all" in share), "unknown for one of several behind a token"
 
 
 async def test_some_of_ten_thousand_unhealthy_devices_are_named_and_the_rest_counted(rig, kubelet):
