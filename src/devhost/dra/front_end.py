@@ -35,7 +35,7 @@ from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
 from .credentials import Access
-from .inventory import DraInventory
+from .inventory import DraDevice, DraInventory
 from .kube import KubeApi
 from .mover import Mover
 from .prepare import Preparer
@@ -87,6 +87,7 @@ class DraFrontEnd:
         pace: how long it waits.
         alone: waits until the devhost that served the driver before has ended, if the two take turns.
         leads: whether it also looks at what leaves the device plugin: of all drivers, one does.
+        elsewhere: finds a device of another driver of this process, by driver, pool and name.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class DraFrontEnd:
         pace: DraTiming = DRA_NODE,
         alone: Callable[[], Awaitable[None]] | None = None,
         leads: Callable[[], bool] = lambda: True,
+        elsewhere: Callable[[str, str, str], DraDevice | None] = lambda driver, pool, device: None,
     ) -> None:
         self.driver = driver
         self.node = options.node
@@ -145,7 +147,14 @@ class DraFrontEnd:
             timing=pace,
         )
         self._preparer = Preparer(
-            driver, self._api, self.inventory, claims, files, timing=timing, ready=self._ready
+            driver,
+            self._api,
+            self.inventory,
+            claims,
+            files,
+            timing=timing,
+            ready=self._ready,
+            elsewhere=elsewhere,
         )
         self._mover = Mover(
             driver,
