@@ -43,7 +43,7 @@ class Mixed(Cards):
         found = []
         for device in super().discover():
             chip, _, function = device.id.partition("-")
-            more: dict[str, Any] = {"model": "memory", "memory": 8192}
+            more: dict[str, Any] = {"model": "net" if chip == "n0" else "memory", "memory": 8192}
             if function:
                 more = {"model": "chip", "chip": chip}
             found.append(replace(device, attributes=more))
@@ -113,6 +113,25 @@ async def test_a_claim_has_a_unit_of_one_driver_and_an_amount_of_another_over_a_
         for driver in EACH:
             assert not (await node.unprepare(claim, driver=driver))[claim.uid].error
         assert await errors(node, late) == ["", ""]
+
+
+async def test_limits_of_two_drivers_with_the_same_variables_are_refused(node: DraNode) -> None:
+    """A container with both devices would have one variable, and no limit on the other device."""
+
+    def limited(name: str, model: str, driver: str) -> str:
+        share = "{capacity: {memory: {min: 1Gi}}, limit: {env: {LIMIT: '{consumed.memory}'}}}"
+        where = f"where: {{model: {model}}}, serve: dra, dra: {{driver: {driver}}}"
+        return f"{{name: example.com/{name}, backend: cards, {where}, share: {share}}}"
+
+    node.cards("m0", "n0")
+    node.configure(limited("m", "memory", DRIVER), limited("n", "net", OTHER))
+    async with node.node.served():
+        await node.node.until(lambda: node.drivers() == {DRIVER: {"m0"}, OTHER: {"n0"}})
+        places = node.name_of("m0"), node.name_of("n0")
+        both = node.allocate("b", *places, drivers=(DRIVER, OTHER), share="s", consumed={"memory": "1Gi"})
+        assert all("one container can have one limit" in text for text in await errors(node, both))
+        alone = node.allocate("a", places[1], drivers=(OTHER,), share="t", consumed={"memory": "1Gi"})
+        assert not (await node.prepare(alone, driver=OTHER))[alone.uid].error
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["reload", "restart"])

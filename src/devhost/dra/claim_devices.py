@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 from typing import Any
@@ -418,19 +418,29 @@ def check_variables(renderings: Sequence[tuple[RequestedDevices, Rendering]]) ->
                         raise ClaimError(f"{reason} (give it in one entry, or make two requests)")
 
 
-def check_limits(groups: Sequence[RequestedDevices]) -> None:
+def check_limits(groups: Sequence[RequestedDevices], others: Iterable[tuple[Result, DraDevice]] = ()) -> None:
     """Refuses two requests of a claim whose limits for different devices have the same variables.
 
-    A container that uses both would have one of them, and no limit on the devices of the other.
+    A container that uses both would have one of them, and no limit on the devices of the other. ``others`` has
+    what the claim has of other drivers.
     """
-    seen: dict[str, RequestedDevices] = {}
-    for group in groups:
-        limit = group.terms.limit
-        for name in () if limit.by == NONE or group.admin else limit.env or (limit.by,):
-            other = seen.setdefault(name, group)
-            if other.by_key.keys() != group.by_key.keys():
-                both = " and ".join(one.members[0].claimed.base for one in (other, group))
-                reason = f"requests {both} have different devices, and one container can have one limit"
+    limited = [
+        (group.members[0].claimed.base, group.terms.limit, frozenset(group.by_key))
+        for group in groups
+        if not group.admin
+    ]
+    limited += [
+        (one.request.partition("/")[0], found.entry.share.limit, frozenset(found.keys))
+        for one, found in others
+        if not one.admin
+    ]
+    seen: dict[str, tuple[str, frozenset[Key]]] = {}
+    for request, limit, devices in limited:
+        for name in () if limit.by == NONE else limit.env or (limit.by,):
+            other, known = seen.setdefault(name, (request, devices))
+            if known != devices:
+                both = f"requests {other} and {request}"
+                reason = f"{both} have different devices, and one container can have one limit"
                 raise ClaimError(f"{reason} (make a claim for each, or one request with a count)")
 
 

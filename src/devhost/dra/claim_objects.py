@@ -109,7 +109,7 @@ class ClaimObject:
     """A ResourceClaim: what was allocated of this driver, in order. ``allocated``: whether anything was.
 
     ``pods`` are the names of the pods that it is reserved for. ``pod_claim`` is the name that its pod has for
-    it, if it was made from a template.
+    it, if it was made from a template. ``others`` are the devices of other drivers, each with its driver.
     """
 
     uid: str
@@ -118,6 +118,7 @@ class ClaimObject:
     config: tuple[OpaqueConfig, ...] = ()
     pods: tuple[str, ...] = ()
     pod_claim: str = ""
+    others: tuple[tuple[str, Result], ...] = ()
 
 
 def read_claim(body: object, driver: str) -> ClaimObject:
@@ -131,7 +132,9 @@ def read_claim(body: object, driver: str) -> ClaimObject:
     if allocation.value is None:
         return ClaimObject(uid)
     devices = allocation.at("devices")
-    results = [_result(one) for one in devices.items("results") if one.text("driver") == driver]
+    every = [(one.text("driver"), one) for one in devices.items("results")]
+    results = [_result(one) for name, one in every if name == driver]
+    others = [(name, _result(one)) for name, one in every if name != driver]
     config = [_config(one) for one in devices.items("config") if one.at("opaque").text("driver") == driver]
     ordered = sorted(config, key=lambda one: not one.from_class)  # stable: the order within a source counts
     reserved = claim.at("status").items("reservedFor")
@@ -139,7 +142,7 @@ def read_claim(body: object, driver: str) -> ClaimObject:
     pod_claim = claim.at("metadata").at("annotations").text(POD_CLAIM)
     if not _LABEL.fullmatch(pod_claim):  # it becomes a part of a path
         pod_claim = ""
-    return ClaimObject(uid, True, tuple(results), tuple(ordered), pods, pod_claim)
+    return ClaimObject(uid, True, tuple(results), tuple(ordered), pods, pod_claim, tuple(others))
 
 
 def _result(found: Json) -> Result:

@@ -34,7 +34,7 @@ from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
 from .credentials import Access
-from .inventory import DraInventory
+from .inventory import DraDevice, DraInventory
 from .kube import KubeApi
 from .mover import Mover
 from .prepare import Preparer
@@ -81,7 +81,7 @@ class DraFrontEnd:
     to be offered, ``changed`` when the status has changed. ``timing`` has the deadlines of the backends,
     ``pace`` how long it waits. ``alone`` waits until the devhost that served the driver before has ended, if
     the two take turns. ``leads`` is whether it also looks at what leaves the device plugin: of all drivers,
-    one does.
+    one does. ``elsewhere`` finds a device of another driver of this process, by driver, pool and name.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class DraFrontEnd:
         pace: DraTiming = DRA_NODE,
         alone: Callable[[], Awaitable[None]] | None = None,
         leads: Callable[[], bool] = lambda: True,
+        elsewhere: Callable[[str, str, str], DraDevice | None] = lambda driver, pool, device: None,
     ) -> None:
         self.driver = driver
         self.node = options.node
@@ -140,7 +141,14 @@ class DraFrontEnd:
             timing=pace,
         )
         self._preparer = Preparer(
-            driver, self._api, self.inventory, claims, files, timing=timing, ready=self._ready
+            driver,
+            self._api,
+            self.inventory,
+            claims,
+            files,
+            timing=timing,
+            ready=self._ready,
+            elsewhere=elsewhere,
         )
         self._mover = Mover(
             driver,

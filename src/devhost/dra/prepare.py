@@ -49,7 +49,7 @@ from .claim_devices import (
     rendering,
 )
 from .claim_objects import API, ClaimError, ClaimObject, Result, read_claim
-from .inventory import DraInventory
+from .inventory import DraDevice, DraInventory
 from .kube import ApiError, ApiFailure, KubeApi, Unreachable
 
 T = TypeVar("T")
@@ -162,11 +162,16 @@ async def _at_once() -> None:
     """There is nothing to wait for."""
 
 
+def _nowhere(driver: str, pool: str, device: str) -> None:
+    """There is no other driver."""
+
+
 class Preparer:
     """Prepares the claims of one driver, whose ``files`` have been read once.
 
     For ``api_deadline`` and ``deadline`` see the constants of these names. ``ready`` waits, some seconds at
-    most, until the claims are known that hold devices without record.
+    most, until the claims are known that hold devices without record. ``elsewhere`` finds a device of another driver
+    of this process, by driver, pool and name.
     """
 
     def __init__(
@@ -182,7 +187,9 @@ class Preparer:
         deadline: float = DEADLINE,
         ready: Callable[[], Awaitable[None]] = _at_once,
         clock: Callable[[], float] = LOOP_CLOCK.time,
+        elsewhere: Callable[[str, str, str], DraDevice | None] = _nowhere,
     ) -> None:
+        self._elsewhere = elsewhere
         self.driver = driver
         self.metadata = False
         """Whether claims that are prepared from now on get metadata files."""
@@ -299,6 +306,8 @@ class Preparer:
         calls = turn.unprepared
         turn.changes += 1
         chosen = choose(claim, self.driver, self._resources, running=running)
+        others = ((one, self._elsewhere(name, one.pool, one.device)) for name, one in claim.others)
+        check_limits(groups(chosen), [(one, found) for one, found in others if found is not None])
         devices = [one.claimed for one in chosen]
         pods = [(ref.namespace, pod) for pod in claim.pods]
         with nullcontext() if running else self._claims.reserved(ref, devices, pods, self.driver):
@@ -330,7 +339,6 @@ class Preparer:
     ) -> tuple[ClaimRecord, Mapping[str, str]]:
         """Writes the file of a claim; returns the record and, by path, the numbers of the nodes in it."""
         requests = groups(chosen)
-        check_limits(requests)
         for group in requests if not running else ():
             handover = group.backend.scanner.handover
             if handover is not None and not group.admin:

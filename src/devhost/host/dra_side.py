@@ -34,6 +34,7 @@ from .timing import Timing
 if TYPE_CHECKING:
     from devhost.dra.credentials import Access
     from devhost.dra.front_end import DraFrontEnd
+    from devhost.dra.inventory import DraDevice
     from devhost.planning.moves import Move
     from devhost.planning.sides import Sides
     from devhost.telemetry.document import DraStatus
@@ -268,7 +269,13 @@ class DraSide:
             pace=self._timing.dra,
             alone=self._alone,
             leads=partial(self._leads, driver),
+            elsewhere=self._find,
         )
+
+    def _find(self, driver: str, pool: str, device: str) -> DraDevice | None:
+        """A device of a driver by its names in slices."""
+        front_end = self.front_ends.get(driver)
+        return front_end.inventory.find(pool, device) if front_end else None
 
 
 def front_end_class() -> type[DraFrontEnd]:
