@@ -137,7 +137,6 @@ class _Stream:
                 return b""
 
     async def write(self, data: bytes) -> None:
-        """Sends bytes."""
         if self._tls is None:
             self._writer.write(data)
         else:
@@ -197,7 +196,6 @@ class _Connection:
             self.used = True
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """The body of the answer, part by part."""
         while True:
             event = await self._event()
             if isinstance(event, h11.Data):

@@ -362,7 +362,6 @@ class Publisher:
         return "" if state is None else state.confirmed.get(device_id, "")
 
     def counter_sets(self, resource: str) -> Sequence[CounterSet]:
-        """The shared counters of a resource, as its slices have them."""
         state = self._states.get(resource)
         return () if state is None else state.pool.counter_sets
 

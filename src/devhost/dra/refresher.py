@@ -22,7 +22,7 @@ from devhost.discovery.scanner import Scanner
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import Retry
 
-from .claim_devices import Basis, Chosen, Rendering, RequestedDevices, chosen_again, rendering
+from .claim_devices import Basis, Chosen, Rendering, RequestedDevices, chosen_again, render
 from .inventory import DraDevice, DraInventory
 from .kube import Unreachable
 from .prepare import Preparer
@@ -184,7 +184,7 @@ class _Claim:
             else:
                 members = [taken for position in positions if (taken := chosen[position]) is not None]
                 try:
-                    found = await rendering(RequestedDevices(tuple(members)), deadline)
+                    found = await render(RequestedDevices(tuple(members)), deadline, report=False)
                 except BackendError as error:
                     self.failure = error.message
                     await self._doubt(devices, scanner, error.message)

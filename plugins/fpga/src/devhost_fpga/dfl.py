@@ -70,7 +70,6 @@ class EngineFamily:
         self._locked: Mapping[str, Finding] = {}
 
     def scan(self) -> list[Unit]:
-        """Every port and every engine."""
         known: dict[Identity, LastValues] = {}
         units = [unit for card in self._cards.read() for unit in self._units(card, known)]
         self._memory.replace(known)
