@@ -68,11 +68,9 @@ class Services(Mapping[str, ResourceService]):
         return [*self._tasks.named("resource ").values(), *self._tasks.named("retire ").values()]
 
     def inventories(self) -> Mapping[str, Inventory]:
-        """The inventories of all resources."""
         return {name: service.inventory for name, service in self._services.items()}
 
     def allocators(self) -> Mapping[str, Allocator]:
-        """The allocators of all resources."""
         return {name: service.allocator for name, service in self._services.items()}
 
     def listed(self) -> Mapping[str, Listed]:

@@ -151,7 +151,6 @@ class Declaration:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of its labels."""
         return (_OWN_LABEL[self.owner], *self.more) if self.owner else self.more
 
     @property
@@ -569,7 +568,6 @@ class Metrics:
             self._numbers[metric].labels(*labels).value += by
 
     def set(self, metric: str, *labels: str, to: float) -> None:
-        """Sets a gauge."""
         if self._known(metric, labels):
             self._numbers[metric].labels(*labels).value = to
 

@@ -252,12 +252,8 @@ class Admission:
     async def start_container(self, pod: str, container: str) -> api_pb2.ContainerAllocateResponse:
         """Does what precedes each start of a container, the first one and every restart.
 
-        Returns:
-            The stored answers of all its resources, merged; if two define the same thing, the first one
-            applies.
-
-        Raises:
-            ContainerStartError: PreStartContainer failed, or the pod has no such container.
+        Returns the stored answers of all its resources, merged; if two define the same thing, the first one
+        applies. Raises ``ContainerStartError`` if PreStartContainer failed, or the pod has no such container.
         """
         held = [a for a in self.allocations if (a.pod, a.container) == (pod, container)]
         if not held:
