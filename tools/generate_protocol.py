@@ -112,6 +112,8 @@ def _with_oldest_runtime(text: str) -> str:
 
 def _grpc_stubs(stem: str) -> Iterator[str]:
     package, _, name = stem.replace("/", ".").rpartition(".")
+    yield f'"""The classes of the services in ``{name}.proto``."""'
+    yield ""
     yield f"from {package} import {name}_pb2"
     yield f"from {STUBS.replace('/', '.').partition('.src.')[2]}.services import classes"
     yield ""

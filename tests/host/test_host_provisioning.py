@@ -173,7 +173,7 @@ async def test_provisioning_that_waits_for_a_pod_is_tried_again_when_the_pod_end
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         await rig.until(lambda: shown(host) == ("waiting", "a pod has it"))
-        host.provisioning["toy"].wake = lambda: woken.append("toy")
+        host.backends.provisioning["toy"].wake = lambda: woken.append("toy")
         await starts_and_ends(rig, kubelet)
         assert woken == ["toy"]
         write(rig, 1)

@@ -397,7 +397,6 @@ class Allocator:
         given.gave(self.name, got, nodes, names, unclaimed)
 
     def _shares(self, request: _RequestedTokens) -> Mapping[str, Fraction]:
-        """The share of each device, by id, that the tokens of a request give."""
         if not self._backend.runner.kind.takes_shares:
             return {}
         from fractions import Fraction

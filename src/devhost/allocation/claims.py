@@ -277,7 +277,6 @@ class ClaimAllocations:
         return {key: sorted(self._holders(key)) for key in self._of_key}
 
     def pods(self, claim: ClaimHolder) -> frozenset[Pod]:
-        """The pods of a claim, as far as they are known."""
         return self._pods.get(claim, frozenset()).union(map(pod_of, self.users(claim)))
 
     def bound_elsewhere(self, key: Key, device: Device) -> Reason | None:
@@ -414,7 +413,6 @@ class ClaimAllocations:
     def _check_parts(
         self, claim: ClaimHolder, one: ClaimedDevice, device: Device, wanted: Sequence[ClaimedDevice]
     ) -> None:
-        """Checks that the parts of a device that other claims have leave what a claim needs of it."""
         held = (parts for other, parts in self._parts(one.key) if other != claim)
         needed = [two.parts for two in wanted if two.key == one.key]
         if reason := shortage(needed, held):

@@ -159,7 +159,6 @@ class Given:
         self.changed()
 
     def gave_claim(self, uid: str, nodes: Iterable[Node]) -> None:
-        """The containers of a claim are given these nodes from now on."""
         self.claims[uid] = Gift(tuple(nodes), frozenset({uid}))
         self.changed()
 

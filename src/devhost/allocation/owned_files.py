@@ -155,7 +155,6 @@ class OwnedFiles(Generic[D]):
 
     @property
     def directories(self) -> list[D]:
-        """All that may have own files."""
         return list(self._directories.values())
 
     @property

@@ -121,7 +121,6 @@ class BackendManager:
                     await scanner.answered.wait()
 
     def dispatch(self, event: Event) -> None:
-        """Passes an event to the backends that it concerns."""
         for name, scanner in self.scanners.items():
             if scanner.concerns(event):
                 scanner.request_scan(event)

@@ -204,7 +204,6 @@ class Scanner:
         return BackendNow(self.condition, self.listed, self.devices, root, cordons, self.event_source_error)
 
     def concerns(self, event: Event) -> bool:
-        """Whether this event concerns the backend."""
         subsystems = self.runner.kind.subsystems
         return not event.subsystem or event.subsystem in subsystems or "*" in subsystems
 
@@ -358,7 +357,6 @@ class Scanner:
         self._publish(None, changed=True)
 
     def _publish(self, event_at: float | None, *, changed: bool = False) -> None:
-        """Publishes the current state if it has changed."""
         if not self._waits_for_probe():
             changed |= bool(differences(self.devices, self._seen)) or self.requested != self._seen_requested
             self.devices, self.requested = self._seen, self._seen_requested

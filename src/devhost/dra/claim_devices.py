@@ -283,31 +283,23 @@ class Rendering:
         return [part for part, _ in (*self.single.values(), *([self.whole] if self.whole else []))]
 
 
-async def rendering(group: RequestedDevices, deadline: float) -> Rendering:
-    """Asks the backend what the containers of a group get, and reports nothing that is missing.
+async def render(group: RequestedDevices, deadline: float, *, report: bool = True) -> Rendering:
+    """Asks the backend what the containers of a group get.
 
+    For a claim that is being prepared, ``report`` lets the backend look again at devices that lack something.
     Raises ``AllocationError`` if a device cannot be used now, and ``BackendError`` if the backend failed, or
     did not answer within ``deadline`` seconds.
     """
-    backend = group.backend
-    result = await backend.call(deadline, _render, backend, group.wanted, group.terms)
-    if isinstance(result, Rendering):
-        return result
-    raise backend.lacking(result)
-
-
-async def render(group: RequestedDevices, deadline: float) -> Rendering:
-    """The same for a claim that is being prepared: the backend looks again at devices that lack something."""
-    backend = group.backend
-    scanner = backend.scanner
+    backend, scanner = group.backend, group.backend.scanner
     try:
         result = await backend.call(deadline, _render, backend, group.wanted, group.terms)
     except AllocationError:
-        scanner.recheck()
+        if report:
+            scanner.recheck()
         raise
     if isinstance(result, Rendering):
         return result
-    for device, paths in result.items():
+    for device, paths in result.items() if report else ():
         scanner.report_missing(device, paths)
     raise backend.lacking(result)
 

@@ -69,11 +69,9 @@ class HealthStreams:
         self._open: set[asyncio.Event] = set()
 
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
-        """The methods of each service, by its full name."""
         return {name: {"NodeWatchResources": self._method()} for name in SERVICES}
 
     def stop(self) -> None:
-        """Ends every stream."""
         self._ending.set()
         for wake in self._open:
             wake.set()

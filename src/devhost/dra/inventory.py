@@ -73,7 +73,6 @@ class DraDevice:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The same by their keys."""
         return tuple((self.key[0], one.id) for one in self.devices)
 
     def usable(self, uses: Collection[str]) -> Health:
@@ -388,7 +387,6 @@ class DraInventory:
         return min((wait for wait in waits if wait is not None), default=None)
 
     def devices(self) -> Sequence[DeviceHealth]:
-        """The health of every device of a prepared claim."""
         return list({(one.pool, one.device): one for one in self._in_claims()}.values())
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:

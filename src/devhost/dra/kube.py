@@ -137,7 +137,6 @@ class _Stream:
                 return b""
 
     async def write(self, data: bytes) -> None:
-        """Sends bytes."""
         if self._tls is None:
             self._writer.write(data)
         else:
@@ -197,7 +196,6 @@ class _Connection:
             self.used = True
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """The body of the answer, part by part."""
         while True:
             event = await self._event()
             if isinstance(event, h11.Data):
@@ -225,12 +223,12 @@ class _Connection:
 
 
 class KubeApi:
-    """The API server. For ``timeout``, ``first_try`` and ``idle`` see the constants of these names.
+    """The API server; for the errors of its methods see the module.
 
-    ``access`` is where it is, whom to trust, and the token. ``most`` are the bytes of an answer, or of one
-    line of a watch; longer ones are refused. ``answered`` is called with the method of each request and the
-    HTTP code of its answer, which is ``none`` if the API server did not answer. ``clock`` gives monotonic
-    seconds.
+    ``access`` is where it is, whom to trust, and the token. For ``timeout``, ``first_try`` and ``idle`` see
+    the constants of these names. ``most`` are the bytes of an answer, or of one line of a watch; longer ones
+    are refused. ``answered`` is called with the method of each request and the HTTP code of its answer, which
+    is ``none`` if the API server did not answer. ``clock`` gives monotonic seconds.
     """
 
     def __init__(

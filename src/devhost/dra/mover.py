@@ -153,7 +153,6 @@ class Mover:
                 del self._blocking[known]
 
     def _devices(self, claim: Mapping[str, Any]) -> frozenset[Key]:
-        """The devices of this node that a claim has allocated."""
         found = (self._named(pool, device) for pool, device in _results(claim, self._driver))
         return frozenset[Key]().union(*found)
 

@@ -46,7 +46,6 @@ from .claim_devices import (
     is_recorded,
     record_of,
     render,
-    rendering,
 )
 from .claim_objects import API, ClaimError, ClaimObject, Result, read_claim
 from .inventory import DraDevice, DraInventory
@@ -383,7 +382,7 @@ class Preparer:
         for one in group.members:
             try:
                 async with self._turns_of(group).turn():
-                    await rendering(RequestedDevices((one,)), self._timing.allocate)
+                    await render(RequestedDevices((one,)), self._timing.allocate, report=False)
             except BackendTimeout:
                 raise
             except BackendError as error:
@@ -392,7 +391,7 @@ class Preparer:
                 usable.append(one)
         async with self._turns_of(group).turn():
             return (
-                await rendering(RequestedDevices(tuple(usable)), self._timing.allocate)
+                await render(RequestedDevices(tuple(usable)), self._timing.allocate, report=False)
                 if usable
                 else Rendering({})
             )

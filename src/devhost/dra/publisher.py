@@ -383,7 +383,6 @@ class Publisher:
         return found or Accepted(lists=LISTS not in self._dropped)
 
     def counter_sets(self, resource: str) -> Sequence[CounterSet]:
-        """The shared counters of a resource, as its slices have them."""
         state = self._states.get(resource)
         return () if state is None else state.pool.counter_sets
 

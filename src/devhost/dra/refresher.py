@@ -32,7 +32,7 @@ from devhost.discovery.scanner import Scanner
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import Retry
 
-from .claim_devices import Basis, Chosen, Rendering, RequestedDevices, chosen_again, described, rendering
+from .claim_devices import Basis, Chosen, Rendering, RequestedDevices, chosen_again, described, render
 from .inventory import DraDevice, DraInventory
 from .kube import Unreachable
 from .prepare import Preparer
@@ -196,7 +196,7 @@ class _Claim:
                 members = [taken for position in positions if (taken := chosen[position]) is not None]
                 group = RequestedDevices(tuple(members))
                 try:
-                    found = await rendering(group, deadline)
+                    found = await render(group, deadline, report=False)
                 except BackendError as error:
                     self.failure = error.message
                     await self._doubt(devices, scanner, error.message)

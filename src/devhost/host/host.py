@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,12 +25,10 @@ from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
-from devhost.discovery.catalog import Refusal
 from devhost.discovery.maintenance.follower import DIRECTORY as VERDICTS
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
 from devhost.discovery.observers import Observers
-from devhost.discovery.provisioning import Provisioning
 from devhost.discovery.scanner import Scanner
 from devhost.kubelet.api import PLUGIN_DIRECTORY
 from devhost.kubelet.given import GivenKeeper
@@ -164,7 +162,7 @@ class Host:
         self.rivals = Rivals(source, kubelet_dir, timing=timing.kubelet)
 
         # what is served, and who is notified
-        self.services = Services(self.tasks, self._retired)
+        self.services = Services(self.tasks, lambda: self.cdi_garbage.wake())
         self.self_check = SelfCheck(self.services.sockets, changed, timing=timing.kubelet)
         self.observers = Observers(self.tasks, metrics, changed, timing.discovery)
         self.publisher = EventPublisher(self.observers, self.allocations, self.configuration, self.services)
@@ -227,7 +225,9 @@ class Host:
         """Keeps the condition of the node; set before :meth:`run`, if it is wanted."""
 
         # what reacts, and what is shown then
-        self.publication = Publication(self._show_reasons, self._show_plan, self._show_changes)
+        self.publication = Publication(
+            lambda: self.publisher.verdicts(self.verdicts.in_force), self._show_plan, self._show_changes
+        )
         parts = ServiceParts(
             self.kubelet,
             self.rivals,
@@ -469,18 +469,7 @@ class Host:
         return self.backends.scanners
 
     @property
-    def provisioning(self) -> Mapping[str, Provisioning]:
-        """The provisioning of each backend that needs it."""
-        return self.backends.provisioning
-
-    @property
-    def refused_plugins(self) -> Sequence[Refusal]:
-        """Packages and drop-ins that cannot be used."""
-        return self.configuration.catalog.refused
-
-    @property
     def settings(self) -> Settings:
-        """The settings in force."""
         return self.configuration.settings
 
     @property
@@ -495,7 +484,6 @@ class Host:
 
     @property
     def plan(self) -> Plan:
-        """The current plan."""
         return self.replanner.plan
 
     @property
@@ -551,9 +539,6 @@ class Host:
         if self.replanner.handover is not None:
             self.replan()
 
-    def _show_reasons(self) -> None:
-        self.publisher.verdicts(self.verdicts.in_force)
-
     def _show_plan(self, plan: Plan) -> None:
         backends = {name: one.now() for name, one in self.scanners.items()}
         self._shortages.follow(self.configuration.settings, plan, backends)
@@ -598,7 +583,6 @@ class Host:
         return self.allocations.claims_in_use() if self._knows_gifts else None
 
     def _devices(self) -> Iterator[Device]:
-        """All devices that exist."""
         for scanner in self.scanners.values():
             yield from scanner.devices.values()
 
@@ -620,7 +604,3 @@ class Host:
     def _released(self, resource: str, tokens: tuple[str, ...]) -> None:
         self.backends.released()
         self._handed_back()
-
-    def _retired(self) -> None:
-        """A resource has left the kubelet."""
-        self.cdi_garbage.wake()

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from devhost.backend.errors import BackendTimeout, ConfigError
@@ -59,7 +60,6 @@ class Configuration:
         """The fingerprint of the file when it was last accepted."""
 
     def adopt(self, loaded: Loaded) -> None:
-        """The loaded configuration takes effect."""
         self.settings, self.catalog, self.copied = loaded.settings, loaded.catalog, loaded.copied
         self.sha256 = loaded.digest
         self.generation += 1
@@ -113,7 +113,6 @@ class Reloader:
         self._requested = False
 
     def report_start(self) -> None:
-        """Reports the configuration that devhost starts with."""
         self._count(success=True)
         if (copied := self._configuration.copied) is None:
             return
@@ -171,10 +170,7 @@ class Reloader:
         self._worker.close()
 
     def _spawn(self) -> None:
-        self._tasks.spawn(RELOAD, self._read_again)
-
-    async def _read_again(self) -> None:
-        await self.read(requested=True)
+        self._tasks.spawn(RELOAD, partial(self.read, requested=True))
 
     def _refused(self) -> bool:
         return bool(self._configuration.last_reload.complaints)

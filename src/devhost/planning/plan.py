@@ -85,7 +85,6 @@ class Unit(NamedTuple):
         return found if found.id == self.id else replace(found, id=self.id)
 
     def token(self, number: int) -> str:
-        """The id of one of its tokens."""
         return numbered(self.id, number) if self.numbered else self.id
 
 

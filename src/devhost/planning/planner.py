@@ -268,7 +268,6 @@ class _PlannedEntry:
         return None if again else others
 
     def view(self, device: Device) -> Mapping[str, AttributeValue]:
-        """The attributes that the entry sees of a selected device."""
         return self.views.get(device.id, device.attributes)
 
 

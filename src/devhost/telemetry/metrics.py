@@ -314,7 +314,6 @@ class Metrics:
             self._numbers[metric].labels(*labels).value += by
 
     def set(self, metric: str, *labels: str, to: float) -> None:
-        """Sets a gauge."""
         if self._known(metric, labels):
             self._numbers[metric].labels(*labels).value = to
 

@@ -31,11 +31,7 @@ B = TypeVar("B", bound=Backend)
 
 
 class BackendFixture(Generic[B]):
-    """Makes backends of one class, and stops what they started when it is left.
-
-    Args:
-        kind: the class.
-    """
+    """Makes backends of one class, and stops what they started when it is left."""
 
     def __init__(self, kind: type[B]) -> None:
         self._kind = kind
@@ -87,11 +83,7 @@ def request(
 ) -> AllocateRequest:
     """The argument with which the core calls ``allocate``, ``prepare`` and ``device_info``.
 
-    Args:
-        backend: the backend to call.
-        devices: the devices that the container gets.
-        options: a value of its ``ResourceOptions``; the defaults if not given.
-        resource: the name of the resource.
+    ``options`` is a value of the backend's ``ResourceOptions``; the defaults if not given.
     """
     own = type(backend).ResourceOptions() if options is None else options
     return AllocateRequest(tuple(devices), own, resource)

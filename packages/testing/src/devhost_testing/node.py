@@ -125,11 +125,7 @@ class Node:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[None]:
-        """Runs devhost with the configuration until left; it can be entered again, as for a restart.
-
-        Raises:
-            ConfigError: with every error in the file.
-        """
+        """Runs devhost with the configuration until left; it can be entered again, as for a restart."""
         host = Host(
             self.config,
             self._load(),
@@ -157,8 +153,7 @@ class Node:
     async def until(self, condition: Callable[[], object], patience: float = PATIENCE) -> None:
         """Waits for a condition that the kubelet has no event for, checking it repeatedly.
 
-        Raises:
-            TimeoutError: it was not true within ``patience`` seconds.
+        Raises ``TimeoutError`` if it was not true within ``patience`` seconds.
         """
         async with asyncio.timeout(patience):
             while not condition():  # noqa: ASYNC110 - there is no event for it
@@ -167,11 +162,7 @@ class Node:
     async def offers(self, wanted: Mapping[str, int], *, only: bool = False) -> None:
         """Waits until each of these resources has this number of healthy devices.
 
-        Args:
-            only: whether other resources must not exist.
-
-        Raises:
-            TimeoutError: it was not true in time.
+        With ``only``, other resources must not exist. Raises ``TimeoutError`` if it was not true in time.
         """
 
         def there() -> bool:
@@ -187,10 +178,8 @@ class Node:
         """What the container of a new pod gets that requests these numbers of resources.
 
         The pod has ended when this returns, unless ``keep`` is set: then ``kubelet.release`` ends it,
-        by the name ``pod-0``, ``pod-1``, …, counted from the node's first.
-
-        Raises:
-            UnexpectedAdmissionError: the pod was refused.
+        by the name ``pod-0``, ``pod-1``, …, counted from the node's first. Raises
+        ``UnexpectedAdmissionError`` if the pod was refused.
         """
         pod = f"pod-{next(self._pods)}"
         for resource, count in wanted.items():
@@ -201,11 +190,7 @@ class Node:
         return started
 
     def specified(self, names: Collection[str]) -> list[dict[str, Any]]:
-        """The ``containerEdits`` of these qualified names in the CDI specifications, in order.
-
-        Raises:
-            KeyError: no file defines a name.
-        """
+        """The ``containerEdits`` of these qualified names in the CDI specifications, in order."""
         found: dict[str, dict[str, Any]] = {}
         for file in self.cdi.glob("*.json"):
             document = json.loads(file.read_text(encoding="utf-8"))
@@ -230,11 +215,7 @@ class Node:
                 discovery.recheck()
 
     async def reload(self) -> Sequence[str]:
-        """Makes devhost read the file again, like SIGHUP; returns the errors in it.
-
-        Raises:
-            TimeoutError: it was not read in time.
-        """
+        """Makes devhost read the file again, like SIGHUP; returns the errors in it."""
         self.host.reload()
         # this reload, not one that the edit of the file may have started before
         await self.until(lambda: "reload" not in self.host.tasks.named())

@@ -82,8 +82,7 @@ def direct(answers: Iterable[api_pb2.ContainerAllocateResponse]) -> Container:
 def by_cdi(directory: Path, names: Sequence[str]) -> Container:
     """What a container gets from the names of CDI devices.
 
-    Raises:
-        Refused: a name does not identify exactly one device, or its edits cannot be applied.
+    Raises ``Refused`` if a name does not identify exactly one device, or its edits cannot be applied.
     """
     devices, _ = resolve(directory)
     if unknown := [name for name in names if name not in devices]:
@@ -104,11 +103,7 @@ def by_cdi(directory: Path, names: Sequence[str]) -> Container:
 
 
 def _numbers(node: Document, host: str) -> tuple[str, int, int]:
-    """What a node becomes: a fully specified one is not looked at, even if it does not exist.
-
-    Raises:
-        Refused: the specification leaves something out, and the host has no such node.
-    """
+    """What a node becomes: a fully specified one is not looked at, even if it does not exist."""
     if node.get("type") and node.get("major"):
         return node["type"], node["major"], node.get("minor", 0)
     try:
@@ -147,12 +142,7 @@ def resolve(directory: Path) -> tuple[dict[str, Document], dict[Path, str]]:
 
 
 def load(text: str) -> Document:
-    """Reads a specification like loaders, which parse JSON as YAML.
-
-    Raises:
-        Refused: it is invalid.
-        yaml.YAMLError: it is not YAML.
-    """
+    """Reads a specification like loaders, which parse JSON as YAML. Raises ``Refused`` if it is invalid."""
     document = yaml.safe_load(text)
     _known("a specification", document)
     vendor, _, class_ = str(document.get("kind", "")).partition("/")
@@ -183,11 +173,7 @@ def load(text: str) -> Document:
 
 
 def parse(name: str) -> tuple[str, str, str]:
-    """Vendor, class and device of a qualified name.
-
-    Raises:
-        Refused: it is not a qualified name.
-    """
+    """Vendor, class and device of a qualified name. Raises ``Refused`` if it is not one."""
     kind, _, device = name.partition("=")
     vendor, _, class_ = kind.partition("/")
     if not (_WORD.fullmatch(vendor) and _WORD.fullmatch(class_) and _NAME.fullmatch(device)):

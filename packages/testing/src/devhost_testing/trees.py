@@ -31,9 +31,7 @@ BUSES = frozenset(
 def unpack(archive: Path, root: Path) -> None:
     """Unpacks a machine below ``root`` that ``devhost record`` recorded and ``tar`` packed.
 
-    Raises:
-        tarfile.TarError: it is not an archive, or contains a path outside ``root``.
-        OSError: it cannot be read, or not be unpacked.
+    Raises ``tarfile.TarError`` if it is not an archive, or contains a path outside ``root``.
     """
     with tarfile.open(archive) as packed:
         # Python 3.11.2 of Debian 12 has no filters yet; from 3.12 on they are required

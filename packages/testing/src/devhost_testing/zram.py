@@ -42,11 +42,7 @@ class Busy(DevhostError):
 class Zram:
     """Plugs devices, and unplugs the remaining ones on exit. Only one user at a time on a machine.
 
-    Args:
-        patience: seconds to wait for another user.
-
-    Raises:
-        Busy: on entry, if the other user was not done by then.
+    Raises ``Busy`` on entry if another user is not done within ``patience`` seconds.
     """
 
     def __init__(self, patience: float = 20.0) -> None:

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 
 from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
 from devhost.backend.frozen import frozen
@@ -70,7 +71,6 @@ class EngineFamily:
         self._locked: Mapping[str, Finding] = {}
 
     def scan(self) -> list[Unit]:
-        """Every port and every engine."""
         known: dict[Identity, LastValues] = {}
         units = [unit for card in self._cards.read() for unit in self._units(card, known)]
         self._memory.replace(known)
@@ -328,11 +328,8 @@ DFL_LAYOUT = Layout(
 )
 
 
-class Dfl(EngineFamily):
-    """Cards of ``dfl-pci``, or of another driver that enumerates Device Feature Lists."""
-
-    def __init__(self, sysfs: FpgaSysfs) -> None:
-        super().__init__(sysfs, DFL_LAYOUT)
+Dfl = partial(EngineFamily, layout=DFL_LAYOUT)
+"""Cards of ``dfl-pci``, or of another driver that enumerates Device Feature Lists."""
 
 
 OPAE_CLASS = "/sys/class/fpga"
@@ -349,8 +346,5 @@ OPAE_LAYOUT = Layout(
 )
 
 
-class Opae(EngineFamily):
-    """Cards of ``intel-fpga-pci``."""
-
-    def __init__(self, sysfs: FpgaSysfs) -> None:
-        super().__init__(sysfs, OPAE_LAYOUT)
+Opae = partial(EngineFamily, layout=OPAE_LAYOUT)
+"""Cards of ``intel-fpga-pci``."""

@@ -106,7 +106,6 @@ def number(sysfs: FpgaSysfs, path: str) -> int | None:
 
 
 def files(paths: str, registers: Iterable[Register]) -> Iterator[str]:
-    """The files of registers below a directory."""
     return (f"{paths}/{register.file}" for register in registers)
 
 

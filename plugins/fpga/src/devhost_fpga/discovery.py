@@ -31,7 +31,6 @@ class DflCards:
         self._cards = PciFilter(sysfs, lambda ids: ids.device in _IDS.get(ids.vendor, ()))
 
     def missing_drivers(self) -> Iterator[MissingDriver]:
-        """The cards without a driver."""
         for ids in self._cards.scan():
             if self._sysfs.lacks_driver(ids.path):
                 known = {"vendor": attributes.INTEL, "vendorID": ids.vendor, "deviceID": ids.device}
@@ -54,7 +53,6 @@ class Remaining:
         self._taken = taken
 
     def scan(self) -> Iterable[Unit]:
-        """The remaining devices."""
         return self._managers.scan(self._taken)
 
 

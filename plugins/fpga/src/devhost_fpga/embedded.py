@@ -33,7 +33,6 @@ class Embedded:
         self._last: Mapping[manager_state.Identity, Health] = {}
 
     def scan(self) -> Iterable[Unit]:
-        """The units that exist now: one, or none."""
         places = self._places()
         tree = Tree(self._sysfs) if places else None
         now: dict[manager_state.Identity, Health] = {}

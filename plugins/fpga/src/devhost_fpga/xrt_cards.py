@@ -97,8 +97,8 @@ def identity(sysfs: Sysfs, path: str) -> Identity:
     return Identity(
         shell=sysfs.text(f"{rom}/VBNV") if rom else "",
         timestamp=stamp if stamp.isdigit() else "",
-        shell_id=_last_id(sysfs, f"{path}/logic_uuids"),
-        interface_id=_first_id(sysfs, f"{path}/interface_uuids"),
+        shell_id=next(reversed(_ids(sysfs, f"{path}/logic_uuids")), ""),
+        interface_id=next(iter(_ids(sysfs, f"{path}/interface_uuids")), ""),
     )
 
 
@@ -139,16 +139,6 @@ def manager(sysfs: Sysfs, path: str) -> str:
         if name.startswith("xclmgmt") and sysfs.exists(f"{path}/xrt_mgmt/{name}/dev"):
             return f"{path}/xrt_mgmt/{name}"
     return ""
-
-
-def _first_id(sysfs: Sysfs, path: str) -> str:
-    lines = _ids(sysfs, path)
-    return lines[0] if lines else ""
-
-
-def _last_id(sysfs: Sysfs, path: str) -> str:
-    lines = _ids(sysfs, path)
-    return lines[-1] if lines else ""
 
 
 def _ids(sysfs: Sysfs, path: str) -> list[str]:

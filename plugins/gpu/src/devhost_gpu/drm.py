@@ -286,7 +286,6 @@ class WedgedCards:
         self._paths: set[str] = set()
 
     def notice(self, event: Event) -> None:
-        """Handles an event."""
         owner, _, name = event.sys_path.rpartition("/drm/")
         if event.subsystem == "drm" and event.action == "change" and owner and "/" not in name:
             self._paths.add(owner)
@@ -307,7 +306,6 @@ class DrmFacts:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Paths of its DRM nodes."""
         return self.adapter.nodes
 
     @property
@@ -331,7 +329,6 @@ class DrmVendor:
         self._health = DrmHealth(context.root, options, environment)
 
     def facts(self, adapter: Adapter) -> DrmFacts:
-        """The facts of a card."""
         return DrmFacts(adapter)
 
     def extra_attributes(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:
@@ -339,7 +336,6 @@ class DrmVendor:
         return {}
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        """One card for each adapter."""
         return [self._card(index, adapter) for index, adapter in enumerate(adapters)]
 
     def notice(self, event: Event) -> None:
@@ -351,7 +347,6 @@ class DrmVendor:
         return self._health.check(adapters)
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        """Its DRM nodes."""
         return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, DrmFacts))
 
     def close(self) -> None:

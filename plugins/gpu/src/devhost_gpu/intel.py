@@ -50,7 +50,6 @@ class Intel(DrmVendor):
     drivers = DRIVERS
 
     def facts(self, adapter: Adapter) -> IntelFacts:
-        """The facts of a card."""
         return IntelFacts(adapter, self._mei(adapter))
 
     def extra_attributes(self, adapter: Adapter) -> Mapping[str, AttributeValue | None]:

@@ -516,7 +516,6 @@ NO_OPTIONS = GpuResourceOptions()
 
 
 def mps_entries(entries: Collection[object]) -> list[GpuResourceOptions]:
-    """The entries that name an MPS server."""
     return [entry for entry in entries if isinstance(entry, GpuResourceOptions) and entry.mps]
 
 

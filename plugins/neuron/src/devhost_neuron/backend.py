@@ -99,11 +99,7 @@ class Neuron(Backend):
         self._waits = False
 
     def discover(self) -> list[Device]:
-        """Every device that the driver has made completely, and every core.
-
-        Raises:
-            OSError: the class cannot be listed.
-        """
+        """Every device that the driver has made completely, and every core."""
         every = {
             int(found[1]): f"{_CLASS}/{found[0]}"
             for found in map(_DEVICE.fullmatch, self._sysfs.listed(_CLASS))
@@ -137,11 +133,7 @@ class Neuron(Backend):
         return {device.id: faults[_number(device)] for device in devices}
 
     def allocate(self, request: AllocateRequest) -> Edits:
-        """The nodes, and for cores their numbers in the container, which counts those of its devices.
-
-        Raises:
-            AllocationError: a device is gone.
-        """
+        """The nodes, and for cores their numbers in the container, which counts those of its devices."""
         cores = {_number(device): _integer(device, "cores") for device in request.devices}
         if gone := cores.keys() - self._connected.keys():
             raise AllocationError(f"neuron{min(gone)} is gone")

@@ -42,7 +42,6 @@ class Function:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it is an SR-IOV virtual function."""
         return bool(self.parent)
 
 

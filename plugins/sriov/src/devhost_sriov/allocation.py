@@ -151,7 +151,6 @@ def _check_viable(sysfs: Sysfs, function: Function, group: str) -> None:
 
 
 def uio(sysfs: Sysfs, function: Function) -> Part:
-    """The uio device of a function."""
     name = next((name for name in sysfs.names(f"{function.path}/uio") if name.startswith("uio")), "")
     if not name:
         raise AllocationError(f"{function.id}: its driver {function.driver} created no uio device")

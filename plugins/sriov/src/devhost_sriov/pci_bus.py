@@ -73,6 +73,7 @@ class Bus:
         """
         what = f"to bind {address} to {driver}" if driver else f"to bind {address} to its default driver"
         self._write(self.path(address) / "driver_override", driver or "\n", what)
+        # the override counts only in a probe, and a function that has a driver is not probed
         if self.driver(address):
             self._write(self.path(address) / "driver/unbind", address, what)
         self._write(self._bus / "drivers_probe", address, what)

@@ -71,7 +71,6 @@ class RouteSource:
         self._links.clear()
 
     def events(self, datagram: bytes) -> Iterator[Event]:
-        """The events for a datagram."""
         for message in messages(datagram):
             data = message.payload
             if message.kind in (_NEWLINK, _DELLINK) and len(data) >= _IFINFO.size:

@@ -11,5 +11,4 @@ __all__ = ["Udev", "devhost_backends"]
 
 @hookimpl
 def devhost_backends() -> list[type[Backend]]:
-    """The backend of this package."""
     return [Udev]

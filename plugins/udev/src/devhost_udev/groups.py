@@ -398,7 +398,6 @@ def _flaws(
 
 
 def _container_path(part: Contribution) -> str:
-    """The ``containerPath`` of a member, as configured."""
     return part.member.container_path if isinstance(part.member, Member) else ""
 
 

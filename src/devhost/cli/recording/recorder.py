@@ -46,8 +46,8 @@ def record(
 ) -> Recording:
     """Records what the backends of a configuration read on the machine below ``root``.
 
-    ``directory`` is a new directory whose parent exists, or an empty one; otherwise it raises ``UsageError``.
-    ``configuration`` is the file of ``loaded``, if any; it is copied into the tree. Raises
+    ``directory`` is a new directory whose parent exists, or an empty one. ``configuration`` is the file of
+    ``loaded``, if any; it is copied into the tree. Raises ``UsageError`` for another directory, and
     ``EnvironmentFailure`` if the tree cannot be written.
     """
     end = _destination(directory)

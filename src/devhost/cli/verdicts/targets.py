@@ -103,7 +103,6 @@ def _id(match: Match) -> str:
 
 
 def several(name: str, devices: Iterable[str]) -> UsageError:
-    """The error for a name of several devices."""
     return UsageError(f"{name} is a name of several devices: {', '.join(devices)}", "name one of them")
 
 

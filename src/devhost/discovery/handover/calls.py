@@ -40,7 +40,6 @@ class HookCalls:
 
     @property
     def backends(self) -> set[str]:
-        """The names of the backends that plugins have hooks for."""
         return {name for plugin in self._plugins for name in plugin.backends}
 
     def close(self) -> None:

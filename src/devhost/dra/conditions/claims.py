@@ -216,7 +216,6 @@ class ClaimStatus:
         self._refused = {uid: reason for uid, reason in self._refused.items() if uid in wanted}
 
     def _wanted(self) -> dict[str, _Wanted]:
-        """What the status of each claim should have, by uid."""
         if not self._refusals.kept:
             return {}
         health = {(one.pool, one.device): one for one in self._devices.devices()}

@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
-from devhost.allocation.given_record import BOOT_ID
+from devhost.allocation.given_record import BOOT_ID, boot
 from devhost.backend import trusted
 from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
@@ -147,19 +147,15 @@ class BootRecord:
         self._boot_id = boot_id
 
     def boot(self) -> str:
-        """The id of this boot; empty if it is not known."""
-        try:
-            return self._boot_id.read_text().strip()
-        except OSError:
-            return ""
+        return boot(self._boot_id)
 
     def read(self) -> Handled:
         """What was done since this boot."""
-        if self.file is not None and (boot := self.boot()):
+        if self.file is not None and (this := self.boot()):
             try:
                 found = json.loads(trusted.read_bytes(self.file))
-                if found["version"] == _VERSION and found["boot"] == boot:
-                    return Handled(boot, str(found["node"]), found["taints"] is True)
+                if found["version"] == _VERSION and found["boot"] == this:
+                    return Handled(this, str(found["node"]), found["taints"] is True)
             except (OSError, DevhostError, ValueError, TypeError, LookupError, RecursionError):
                 pass
         return Handled()
@@ -282,7 +278,6 @@ class NodeCondition:
         return wait
 
     async def _write(self, wanted: State, now: float) -> None:
-        """Writes the condition, and nothing else."""
         known = self._known or State()
         at = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {

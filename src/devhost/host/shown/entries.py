@@ -130,7 +130,6 @@ class EntryOutcomes:
         return "; ".join((*_without_driver(lacking), *filter(None, [self._missed_by(entry)])))
 
     def described(self) -> list[EntryStatus]:
-        """Every entry, for the status document."""
         remarks = self.remarks()
         return [_described(outcome, remarks.get(outcome.entry.index, "")) for outcome in self.all()]
 

@@ -56,7 +56,6 @@ class Shortages:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, settings: Settings, plan: Plan, backends: Mapping[str, BackendNow]) -> None:
-        """There is a new plan."""
         if settings is not self._settings:
             self._settings, self._identified = settings, settings.identified()
         before = self._now

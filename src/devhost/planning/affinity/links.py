@@ -148,7 +148,6 @@ class _Problem:
         return len(self.candidates)
 
     def score_below(self, at: int, n: int) -> int:
-        """The score of n devices below a vertex."""
         if (at, n) not in self._known:
             self._known[at, n] = self.vertices[at].score(n, self.score)
         return self._known[at, n]

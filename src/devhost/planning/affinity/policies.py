@@ -194,7 +194,6 @@ class Scale:
         }
 
     def score(self, usage: PlaceUsage, n: int) -> int:
-        """The score of n tokens in all at one place."""
         return sum(score(usage, n) * weight for score, weight in self._at[usage.level])
 
     def parts(self, usage: PlaceUsage, n: int) -> dict[str, int]:

@@ -52,7 +52,6 @@ class Counts(NamedTuple):
 
 
 def rank(healthy: bool, used: bool) -> Rank:
-    """The rank of one device."""
     return (Rank.HELD if used else Rank.HEALTHY) if healthy else Rank.UNHEALTHY
 
 

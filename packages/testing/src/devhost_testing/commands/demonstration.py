@@ -41,11 +41,7 @@ def bundled_config() -> Path:
 
 
 async def show(config: Path) -> None:
-    """Runs the demo. It ends by itself unless stdout is a terminal.
-
-    Raises:
-        ConfigError: the configuration is wrong.
-    """
+    """Runs the demo. It ends by itself unless stdout is a terminal."""
     with tempfile.TemporaryDirectory(prefix="devhost-demo-", dir=short_place()) as directory:
         async with _running(config, Path(directory) / "device-plugins") as (kubelet, host):
             click.echo(f"A kubelet (simulated, {kubelet.profile}) and devhost with {config}:\n")

@@ -48,14 +48,9 @@ class Prepared:
 
 
 def prepared(claims: Sequence[Claim], answer: Any) -> tuple[dict[str, list[Prepared]], dict[str, str]]:
-    """The devices of each claim by uid, and the errors of the others.
+    """The devices of each claim by uid, and the errors of the others, in a ``NodePrepareResourcesResponse``.
 
-    Args:
-        claims: those of the call.
-        answer: a ``NodePrepareResourcesResponse``.
-
-    Raises:
-        Violation: a kubelet refuses the answer, or gives containers what they must not have.
+    Raises ``Violation`` if a kubelet refuses it, or gives containers what they must not have.
     """
     _complete(claims, answer.claims)
     errors = {claim.uid: answer.claims[claim.uid].error for claim in claims}
@@ -70,11 +65,7 @@ def prepared(claims: Sequence[Claim], answer: Any) -> tuple[dict[str, list[Prepa
 
 
 def released(claims: Sequence[Claim], answer: Any) -> dict[str, str]:
-    """The errors of an answer to Unprepare, by uid.
-
-    Raises:
-        Violation: a kubelet refuses the answer.
-    """
+    """The errors of an answer to Unprepare, by uid. Raises ``Violation`` if a kubelet refuses it."""
     _complete(claims, answer.claims)
     return {claim.uid: error for claim in claims if (error := answer.claims[claim.uid].error)}
 

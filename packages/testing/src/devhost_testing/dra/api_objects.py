@@ -88,11 +88,7 @@ class Change(NamedTuple):
 
 
 def place(path: str) -> ApiPath:
-    """The place of a path.
-
-    Raises:
-        ApiRefused: the server has no such path.
-    """
+    """The place of a path. Raises ``ApiRefused`` if the server has no such path."""
     for kind in KINDS:
         root = f"/apis/{kind.api_version}" if "/" in kind.api_version else f"/api/{kind.api_version}"
         if not path.startswith(f"{root}/"):
@@ -162,11 +158,7 @@ class Objects:
         return version, found[:limit], token, len(found) - limit
 
     def changes(self, where: ApiPath, version: int) -> list[Change]:
-        """What happened to a collection after a version.
-
-        Raises:
-            ApiRefused: 410, the version is forgotten.
-        """
+        """What happened to a collection after a version. Raises ``ApiRefused`` 410 if it is forgotten."""
         if version < self._oldest:
             message = f"too old resource version: {version} ({self._oldest})"
             raise ApiRefused(410, "Expired", message)
@@ -368,8 +360,7 @@ class Objects:
 def selected(kind: Kind, value: Object, query: Mapping[str, str]) -> bool:
     """Whether an object matches the selectors of a query; only ``key=value`` is known.
 
-    Raises:
-        ApiRefused: 400, the kind cannot be selected by such a field.
+    Raises ``ApiRefused`` 400 if the kind cannot be selected by such a field.
     """
     for term in filter(None, query.get("fieldSelector", "").split(",")):
         field, _, wanted = term.partition("=")

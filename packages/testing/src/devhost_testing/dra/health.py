@@ -27,11 +27,7 @@ class DeviceState:
 
 
 class HealthView:
-    """The last report of each device of one driver.
-
-    Args:
-        clock: seconds.
-    """
+    """The last report of each device of one driver."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -45,11 +41,7 @@ class HealthView:
         self.messages = 0
 
     def take(self, message: Any) -> None:
-        """Takes one message of a stream.
-
-        Raises:
-            Violation: a kubelet would cut or drop something.
-        """
+        """Takes one message of a stream. Raises ``Violation`` if a kubelet would cut or drop something."""
         self.messages += 1
         for one in message.devices:
             name = one.device.pool_name, one.device.device_name

@@ -186,27 +186,15 @@ class DraKubelet:
         return {driver.name: driver.service for driver in self._drivers.values()}
 
     async def registered(self, name: str, timeout: float = 60.0) -> None:
-        """Waits until a driver is registered.
-
-        Raises:
-            TimeoutError: it is not; the text has the refusals.
-        """
+        """Waits until a driver is registered; else a ``TimeoutError`` has the refusals."""
         await self.until(lambda: name in self.drivers(), timeout)
 
     async def gone(self, name: str, timeout: float = 60.0) -> None:
-        """Waits until a driver is no longer registered.
-
-        Raises:
-            TimeoutError: it still is.
-        """
+        """Waits until a driver is no longer registered."""
         await self.until(lambda: name not in self.drivers(), timeout)
 
     async def until(self, condition: Callable[[], object], timeout: float = 60.0) -> None:
-        """Waits until a condition is true; it is checked at each change and each look.
-
-        Raises:
-            TimeoutError: it does not come true.
-        """
+        """Waits until a condition is true; it is checked at each change and each look."""
         try:
             async with asyncio.timeout(timeout), self._changed:
                 await self._changed.wait_for(lambda: bool(condition()))
@@ -217,18 +205,11 @@ class DraKubelet:
     # claims
 
     async def prepare(self, driver: str, *claims: Claim, again: bool = False) -> list[list[Prepared]]:
-        """Prepares claims, in one call; those that are prepared already are not named to the driver.
+        """Prepares claims, in one call; returns the devices of each claim.
 
-        Args:
-            again: name all of them, as a kubelet does after a timeout or a restart.
-
-        Returns:
-            The devices of each claim.
-
-        Raises:
-            Refused: the driver refuses some; the others are prepared.
-            Violation: the answer is wrong.
-            TimeoutError: the driver does not answer in time.
+        Those that are prepared already are not named to the driver, except with ``again``, as after a timeout
+        or a restart. Raises ``Refused`` if the driver refuses some, while the others are prepared,
+        ``Violation`` if the answer is wrong, and ``TimeoutError`` if there is none in time.
         """
         found = self._find(driver)
         asked = [claim for claim in claims if again or claim.uid not in found.prepared]
@@ -243,13 +224,7 @@ class DraKubelet:
         return [found.prepared[claim.uid][1] for claim in claims]
 
     async def unprepare(self, driver: str, *claims: Claim) -> None:
-        """Releases claims, in one call, whether they are known or not.
-
-        Raises:
-            Refused: the driver refuses some; the others are released.
-            Violation: the answer is wrong.
-            TimeoutError: the driver does not answer in time.
-        """
+        """Releases claims, in one call, whether they are known or not. Raises the same as :meth:`prepare`."""
         found = self._find(driver)
         errors = answers.released(claims, await self._call(found, "NodeUnprepareResources", claims))
         for claim in claims:
@@ -271,8 +246,7 @@ class DraKubelet:
     def health(self, driver: str) -> Mapping[tuple[str, str], DeviceState]:
         """The devices of a driver by pool and name, as the kubelet shows them.
 
-        Raises:
-            Violation: a health report is wrong.
+        Raises ``Violation`` if a health report is wrong.
         """
         found = self._find(driver)
         if found.violation is not None:
@@ -280,11 +254,7 @@ class DraKubelet:
         return found.health.devices()
 
     def _find(self, name: str) -> _Driver:
-        """The newest driver of this name.
-
-        Raises:
-            DevhostError: there is none.
-        """
+        """The newest driver of this name."""
         for driver in reversed(self._drivers.values()):
             if driver.name == name:
                 return driver

@@ -12,9 +12,6 @@ class Rival:
     """Listens on a driver's service socket while it is entered, and answers nothing.
 
     It takes the path as drivers do: a socket that is there is removed first.
-
-    Args:
-        path: the socket.
     """
 
     def __init__(self, path: Path) -> None:

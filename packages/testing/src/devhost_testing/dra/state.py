@@ -13,9 +13,7 @@ class DraState:
     """The record in a kubelet's root directory, as a kubelet 1.34 or newer writes it.
 
     A claim whose pod was force-deleted is in it, and in nothing else, until the pod's containers have ended.
-
-    Args:
-        root: the kubelet's root directory, the parent of the directory with the drivers' sockets.
+    ``root`` is the parent of the directory with the drivers' sockets.
     """
 
     def __init__(self, root: Path) -> None:

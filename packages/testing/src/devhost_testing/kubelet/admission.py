@@ -99,33 +99,24 @@ class Admission:
         Raises:
             UnexpectedAdmissionError: the pod is rejected.
         """
+
+        async def in_turn() -> Allocation:
+            async with self._turn:
+                allocation = await self._admit(pod, container, resource, count, role, numa_nodes)
+                reusable = self._reusable.setdefault((pod, resource), set())
+                if role == "init":
+                    reusable.update(allocation.device_ids)
+                else:
+                    reusable.difference_update(allocation.device_ids)
+                return allocation
+
         try:
-            return await self._while_running(
-                self._admit_in_turn(pod, container, resource, count, role, numa_nodes)
-            )
+            return await self._while_running(in_turn())
         except (CallError, Fault, _Rejected) as error:
             self._record(
                 events.AdmissionFailed, resource=resource, pod=pod, container=container, reason=str(error)
             )
             raise UnexpectedAdmissionError(str(error)) from error
-
-    async def _admit_in_turn(
-        self,
-        pod: str,
-        container: str,
-        resource: str,
-        count: int,
-        role: Role,
-        numa_nodes: Collection[int] | None,
-    ) -> Allocation:
-        async with self._turn:
-            allocation = await self._admit(pod, container, resource, count, role, numa_nodes)
-            reusable = self._reusable.setdefault((pod, resource), set())
-            if role == "init":
-                reusable.update(allocation.device_ids)
-            else:
-                reusable.difference_update(allocation.device_ids)
-            return allocation
 
     async def _admit(
         self,
@@ -252,12 +243,8 @@ class Admission:
     async def start_container(self, pod: str, container: str) -> api_pb2.ContainerAllocateResponse:
         """Does what precedes each start of a container, the first one and every restart.
 
-        Returns:
-            The stored answers of all its resources, merged; if two define the same thing, the first one
-            applies.
-
-        Raises:
-            ContainerStartError: PreStartContainer failed, or the pod has no such container.
+        Returns the stored answers of all its resources, merged; if two define the same thing, the first one
+        applies. Raises ``ContainerStartError`` if PreStartContainer failed, or the pod has no such container.
         """
         held = [a for a in self.allocations if (a.pod, a.container) == (pod, container)]
         if not held:

@@ -47,8 +47,7 @@ class Checkpoint:
 def load(path: Path) -> Checkpoint:
     """Reads a checkpoint; a missing or damaged one counts as empty, as for a kubelet.
 
-    Raises:
-        EnvironmentFailure: the file belongs to a real kubelet, and would be lost.
+    Raises ``EnvironmentFailure`` if the file belongs to a real kubelet, and would be lost.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -69,11 +68,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def save(path: Path, resources: Iterable[str], allocations: Iterable[Allocation]) -> None:
-    """Writes a checkpoint next to ``path`` and renames it, like the kubelet.
-
-    Raises:
-        OSError: the directory does not allow it.
-    """
+    """Writes a checkpoint next to ``path`` and renames it, like the kubelet."""
     content = {
         "Data": {
             "PodDeviceEntries": [

@@ -77,10 +77,7 @@ class Console:
     async def execute(self, line: str) -> Answer:
         """Runs one line; an empty line, or one that begins with ``#``, does nothing.
 
-        Raises:
-            UsageError: the line is not a command.
-            DevhostError: the command failed.
-            Quit: the line was ``quit``.
+        Raises ``UsageError`` if it is not a command, and ``Quit`` for ``quit``.
         """
         words = " ".join(line.split())
         if not words or words.startswith("#"):

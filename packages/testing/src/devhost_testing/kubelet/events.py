@@ -225,11 +225,7 @@ Record = Callable[..., None]
 
 
 class EventLog:
-    """The events, oldest first. A position counts events from 0 and never changes.
-
-    Args:
-        keep: the number of latest events to keep; all of them by default.
-    """
+    """The latest ``keep`` events, oldest first. A position counts events from 0 and never changes."""
 
     def __init__(self, keep: int | None = None) -> None:
         self._events: deque[Event] = deque(maxlen=keep)
@@ -273,8 +269,7 @@ class EventLog:
     async def wait_for(self, condition: Callable[[], T], timeout: float) -> T:
         """Waits until ``condition()`` is true, checking it after each event; returns its value.
 
-        Raises:
-            TimeoutError: it was not true within ``timeout`` seconds; the text lists the latest events.
+        Raises ``TimeoutError`` with the latest events if it was not true within ``timeout`` seconds.
         """
         try:
             async with asyncio.timeout(timeout):

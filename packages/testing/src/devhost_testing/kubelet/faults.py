@@ -86,8 +86,7 @@ class Faults:
     def inject(self, point: Point, action: Action, resource: str = "", times: int | None = 1) -> None:
         """Runs ``action`` the next ``times`` times (``None``: always) that ``point`` is reached.
 
-        Args:
-            resource: only for this resource; any by default.
+        With ``resource``, only for this one.
         """
         self._injected.append(_Injected(point, action, resource, times))
 
@@ -96,11 +95,7 @@ class Faults:
         self._injected.clear()
 
     async def reached(self, point: Point, resource: str) -> None:
-        """Runs the first matching fault.
-
-        Raises:
-            Fault: the step must fail.
-        """
+        """Runs the first matching fault, which may raise :class:`Fault`."""
         for fault in self._injected:
             if fault.point is point and fault.resource in ("", resource):
                 if fault.times is not None:

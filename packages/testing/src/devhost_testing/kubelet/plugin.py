@@ -68,11 +68,7 @@ class OtherPlugin(api_pb2_grpc.DevicePluginServicer):
         await self._server.start()
 
     async def register(self) -> None:
-        """Registers with the kubelet.
-
-        Raises:
-            grpc.aio.AioRpcError: the kubelet refuses it, or does not listen.
-        """
+        """Registers with the kubelet."""
         request = api_pb2.RegisterRequest(
             version=VERSION, endpoint=self.endpoint, resource_name=self.resource
         )
@@ -87,10 +83,9 @@ class OtherPlugin(api_pb2_grpc.DevicePluginServicer):
         self._changed.set()
 
     async def stop(self, crash: bool = False) -> None:
-        """Ends its stream and removes its socket; does nothing if it does not serve.
+        """Ends its stream and removes its socket, except after a ``crash``.
 
-        Args:
-            crash: leave the socket file behind, like a killed plugin.
+        Does nothing if it does not serve.
         """
         server, self._server = self._server, None
         if server is not None:

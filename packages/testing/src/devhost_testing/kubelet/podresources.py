@@ -78,11 +78,7 @@ class PodLister(podresources_pb2_grpc.PodResourcesListerServicer):
         self._server.add_generic_rpc_handlers((self._rpcs(),))
 
     async def start(self) -> None:
-        """Creates the socket, replacing one of an earlier run, and serves.
-
-        Raises:
-            EnvironmentFailure: its directory cannot be used.
-        """
+        """Creates the socket, replacing one of an earlier run, and serves."""
         try:
             self._socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._socket.unlink(missing_ok=True)

@@ -63,11 +63,7 @@ class Registrar(api_pb2_grpc.RegistrationServicer):
         return tuple(c for c in self._streams.values() if resource in ("", c.resource))
 
     async def close(self) -> None:
-        """Ends all streams and connections, like the end of a kubelet's process.
-
-        Raises:
-            BaseExceptionGroup: following a stream failed because of a bug in this module.
-        """
+        """Ends all streams and connections, like the end of a kubelet's process."""
         streams = tuple(self._streams)
         for stream in streams:
             stream.cancel()

@@ -74,10 +74,8 @@ class Resource:
 class Registry(ABC):
     """Resources by name.
 
-    Args:
-        clock: monotonic seconds.
-        stop_grace: seconds that a resource keeps its capacity after its last plugin ended.
-        restored: names of the resources in a checkpoint.
+    A resource keeps its capacity for ``stop_grace`` seconds after its last plugin ended. ``restored`` are the
+    names in a checkpoint.
     """
 
     def __init__(self, clock: Callable[[], float], stop_grace: float, restored: Iterable[str] = ()) -> None:
@@ -104,8 +102,7 @@ class Registry(ABC):
     def connect(self, connection: Connection, options: Options) -> None:
         """The plugin returned its options and becomes an endpoint.
 
-        Raises:
-            AlreadyConnected: this kubelet has a live endpoint on the same path.
+        Raises ``AlreadyConnected`` if this kubelet has a live endpoint on the same path.
         """
 
     @abstractmethod

@@ -114,11 +114,8 @@ class KubeletSimulator:
     async def start(self, delay_serving: float = 0.0) -> None:
         """Reads the checkpoint, removes sockets, listens and serves.
 
-        Args:
-            delay_serving: seconds between the creation of the socket and the first answer.
-
-        Raises:
-            EnvironmentFailure: the directory cannot be used, or belongs to a live or real kubelet.
+        The first answer comes ``delay_serving`` seconds after the socket. Raises ``EnvironmentFailure`` if
+        the directory cannot be used, or belongs to a live or real kubelet.
         """
         if self._run is not None:
             raise DevhostError(f"the kubelet in {self.directory} is already running")
@@ -175,8 +172,7 @@ class KubeletSimulator:
     async def stop(self, crash: bool = False) -> None:
         """Ends every stream and connection; does nothing if the kubelet is not running.
 
-        Args:
-            crash: leave the socket file behind, like a killed kubelet.
+        After a ``crash``, the socket file stays, as of a killed kubelet.
         """
         run, self._run = self._run, None
         if run is None:
@@ -193,11 +189,7 @@ class KubeletSimulator:
     async def restart(self, crash: bool = False, delay_serving: float = 0.0, *, forget: bool = False) -> None:
         """Stops (or crashes) and starts again. Pods keep running, and the checkpoint has their devices.
 
-        Args:
-            forget: remove the checkpoint. The kubelet then knows the pods but not their devices.
-
-        Raises:
-            EnvironmentFailure: as for :meth:`start`.
+        With ``forget``, the checkpoint is removed: the kubelet then knows the pods but not their devices.
         """
         await self.stop(crash)
         if forget:
@@ -256,21 +248,13 @@ class KubeletSimulator:
         role: Role = "app",
         numa_nodes: Collection[int] | None = None,
     ) -> Allocation:
-        """Admits a container that requests ``count`` devices, see :meth:`.Admission.admit`.
-
-        Raises:
-            UnexpectedAdmissionError: the pod is rejected.
-        """
+        """Admits a container that requests ``count`` devices, see :meth:`.Admission.admit`."""
         return await self._running.admission.admit(
             pod, container, resource, count, role=role, numa_nodes=numa_nodes
         )
 
     async def start_container(self, pod: str, container: str) -> api_pb2.ContainerAllocateResponse:
-        """Starts or restarts an admitted container; returns the merged answers of its plugins.
-
-        Raises:
-            ContainerStartError: PreStartContainer failed, or the pod has no such container.
-        """
+        """Starts or restarts an admitted container; see :meth:`.Admission.start_container`."""
         return await self._running.admission.start_container(pod, container)
 
     def use_claim(self, pod: str, container: str, claim: str, devices: Iterable[ClaimDevice]) -> None:
@@ -299,11 +283,7 @@ class KubeletSimulator:
         return len(streams)
 
     async def wait_for(self, condition: Callable[[], T], timeout: float = 60.0) -> T:
-        """Waits until ``condition()`` is true, checking it after each event; returns its value.
-
-        Raises:
-            TimeoutError: it was not true within ``timeout`` seconds; the text lists the latest events.
-        """
+        """See :meth:`.EventLog.wait_for`."""
         return await self.events.wait_for(condition, timeout)
 
     @property

@@ -55,11 +55,7 @@ class PluginConnection:
         self._stream: grpc.aio.UnaryStreamCall[api_pb2.Empty, api_pb2.ListAndWatchResponse] | None = None
 
     async def dial(self, timeout: float) -> None:
-        """Waits until the plugin accepts the connection.
-
-        Raises:
-            CallError: it did not accept within ``timeout`` seconds.
-        """
+        """Waits until the plugin accepts the connection; ``CallError`` if it does not in time."""
         try:
             async with asyncio.timeout(timeout):
                 await self._channel.channel_ready()
@@ -79,8 +75,7 @@ class PluginConnection:
     async def lists(self) -> AsyncGenerator[api_pb2.ListAndWatchResponse, None]:
         """Every message of a ListAndWatch stream; ends if the stream ends without an error.
 
-        Raises:
-            CallError: the stream ends with an error, or this side closes it.
+        Raises ``CallError`` if the stream ends with an error, or this side closes it.
         """
         stream = self._stream = self._stub.ListAndWatch(api_pb2.Empty())
         while True:
@@ -148,11 +143,7 @@ def address(path: str) -> str:
 
 
 def socket_path(directory: Path) -> Path:
-    """The socket of a kubelet in ``directory``.
-
-    Raises:
-        EnvironmentFailure: the path is too long for a unix socket.
-    """
+    """The socket of a kubelet in ``directory``."""
     path = directory / KUBELET_SOCKET
     if wrong := too_long(path):
         raise EnvironmentFailure(wrong, "use a directory with a shorter path")
@@ -179,9 +170,6 @@ def listen(server: grpc.aio.Server, path: Path) -> None:
 
     gRPC unlinks the path that it bound when it stops. Therefore it binds a hidden name, and ``path`` becomes
     a link to the same socket, which is removed here, or left behind as by a crashed kubelet.
-
-    Raises:
-        EnvironmentFailure: the directory does not allow it.
     """
     hidden = path.with_name(".k")
     try:

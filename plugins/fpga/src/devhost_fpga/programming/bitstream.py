@@ -141,7 +141,7 @@ def opened(prefix: str, program: Program, *, files: Files = FILES) -> Iterator[B
         except IsADirectoryError as error:
             raise _refused(path, "is not a regular file") from error
         except OSError as error:
-            absent = _is_absent(error)
+            absent = isinstance(error, (FileNotFoundError, NotADirectoryError))
             raise _refused(path, "does not exist on the node" if absent else _why(error)) from error
         yield _checked(path, descriptor, prefix, program, files)
 
@@ -224,10 +224,6 @@ def identity_at(path: str) -> tuple[int, ...]:
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _is_absent(error: OSError) -> bool:
-    return isinstance(error, (FileNotFoundError, NotADirectoryError))
 
 
 def _why(error: OSError) -> str:

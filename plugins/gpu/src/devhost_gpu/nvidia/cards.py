@@ -130,7 +130,6 @@ class DriverFiles:
         return inode, self.version()
 
     def exists(self, path: str) -> bool:
-        """Whether the machine has a file."""
         return self._sysfs.exists(path)
 
     def version(self) -> str:

@@ -445,11 +445,9 @@ class NamedByCdi:
         return [self._named(card, names, access, additional_names, missing) for card in cards]
 
     def notice(self, event: Event) -> None:
-        """Passes an event on."""
         self.vendor.notice(event)
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
-        """Which cards are unhealthy."""
         return self.vendor.probe(cards)
 
     def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
@@ -461,7 +459,6 @@ class NamedByCdi:
         return self.vendor.links(a, b) if isinstance(self.vendor, CanLink) else 0
 
     def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
-        """How much of each card is in use."""
         return self.vendor.usage(cards) if isinstance(self.vendor, CanMeasure) else {}
 
     def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
@@ -474,7 +471,6 @@ class NamedByCdi:
                 yield event
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        """What a container needs."""
         return self.vendor.edits(cards, request)
 
     @property

@@ -73,12 +73,10 @@ class GpuPlacement(NamedTuple):
 
     @classmethod
     def of(cls, gpu: str, at: Placement) -> GpuPlacement:
-        """That of a placement."""
         return cls(gpu, at.profile, at.start, at.size, at.name)
 
     @property
     def at(self) -> Placement:
-        """Where it is in the GPU."""
         return Placement(self.profile, self.start, self.size, self.name)
 
     @property

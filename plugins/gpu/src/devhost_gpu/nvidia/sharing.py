@@ -69,7 +69,6 @@ def limit_edits(request: ContainerRequest, cards: Sequence[Card]) -> Edits:
 
 
 def _mps_edits(use: GpuResourceOptions, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-    """What a container needs to use the MPS server."""
     assert use.mps is not None
     pipes, seen_as = _mps_pipes(use), _mps_pipes_in_container(use)
     mounts = [Mount(pipes, seen_as, read_only=False)]
@@ -85,7 +84,6 @@ def _mps_edits(use: GpuResourceOptions, cards: Sequence[Card], request: Containe
 
 
 def _hami_edits(hami: Hami, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-    """What a container needs to be limited by HAMi."""
     files = _hami_files(hami).items()
     mounts = [*(Mount(path, IN_CONTAINER[name]) for name, path in files)]
     mounts.append(Mount(hami.lock_directory, LOCK, read_only=False))
@@ -130,7 +128,6 @@ def _mps_pipes_in_container(use: GpuResourceOptions) -> str:
 
 
 def _hami_files(hami: Hami) -> Mapping[str, str]:
-    """The files of HAMi on the host."""
     return {name: f"{hami.directory.rstrip('/')}/{name}" for name in IN_CONTAINER}
 
 

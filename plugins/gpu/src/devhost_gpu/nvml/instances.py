@@ -100,7 +100,6 @@ def destroy(nvml: Any, gpu: Any, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _profiles(nvml: Any, gpu: Any) -> list[dict[str, Any]]:
-    """The profiles that the GPU supports."""
     found = []
     for number in range(MOST_PROFILES):
         try:
@@ -194,7 +193,6 @@ def _compute_profiles(nvml: Any, instance: Any) -> list[Any]:
 
 
 def _computes(nvml: Any, instance: Any) -> list[Any]:
-    """The compute instances of a GPU instance."""
     found = []
     for profile in _compute_profiles(nvml, instance):
         room = (nvml.c_nvmlComputeInstance_t * MOST_PROFILES)()

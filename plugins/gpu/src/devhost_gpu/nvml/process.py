@@ -95,7 +95,6 @@ class NvmlProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
         return self._lines.pid
 
     @property

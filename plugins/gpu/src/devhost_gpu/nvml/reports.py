@@ -253,7 +253,6 @@ class NvLinks:
 
 
 def inventory(answer: Mapping[str, Any]) -> Inventory:
-    """Reads the answer to ``inventory``."""
     cuda = int(answer["cuda"] or 0)  # 12080 is 12.8
     return Inventory(
         driver=answer["driver"] or "",
@@ -302,7 +301,6 @@ def checks(answer: Mapping[str, Any]) -> dict[str, Check | NvmlError]:
 
 
 def links(answer: Mapping[str, Any]) -> NvLinks:
-    """Reads the answer to ``links``."""
     return NvLinks({address: gpu.get("peers", {}) for address, gpu in answer.items()})
 
 
