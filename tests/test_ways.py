@@ -6,7 +6,7 @@ import ast
 from functools import cache
 
 import pytest
-from ways import SOURCE, Step, way
+from ways import SOURCE, Step, also_entered, way
 
 CDI = "With `inject: cdi`"
 
@@ -18,6 +18,14 @@ WAYS = {
     "From an edit of the YAML to the services": 10,
 }
 """The headings of the lists, and the most modules that a list may name."""
+
+ENTERED = {
+    "From a uevent to a list": 30,
+    "Allocate": 15,
+    "From a claim to its container": 27,
+    "From an edit of the YAML to the services": 54,
+}
+"""The most modules that real work may enter on a way, without those of the public API."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -88,3 +96,10 @@ def test_allocate_passes_through_at_most_twelve_modules_with_cdi() -> None:
         step.file for step in way(CDI)
     }
     assert len(modules) <= 12, sorted(modules)
+
+
+@pytest.mark.parametrize(("heading", "most"), ENTERED.items())
+def test_real_work_enters_at_most_the_promised_modules(heading: str, most: int) -> None:
+    entered = {step.file for step in way(heading)} | also_entered(heading)
+    core = {file for file in entered if not file.startswith("backend/")}
+    assert len(core) <= most, sorted(core)

@@ -98,7 +98,8 @@ class Machine:
         return self.reasons()
 
     def reasons(self) -> dict[str, str]:
-        self.follower.apply()
+        if self.follower.judge is not None:
+            self.follower.judge.apply()
         found = (
             (f"{name}/{device.id}", scanner.health.verdict(device, self.clock.time()))
             for name, scanner in self.scanners.items()

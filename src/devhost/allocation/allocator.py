@@ -26,7 +26,7 @@ from .given import owned
 from .injection import DirectInjection, Injection, Rendered
 from .inventory import Entry, Given, Inventory, Member
 from .preferred.across_resources import PreferredAllocation
-from .resource_backend import Answer, Granted, MissingPath, ResourceBackend, Terms, each_once
+from .resource_backend import Answer, Granted, ResourceBackend, Terms, each_once
 from .timing import NODE, AllocationTiming
 
 if TYPE_CHECKING:
@@ -367,7 +367,8 @@ class Allocator:
         """Calls the backend for one Allocate, and looks at the nodes. Runs on the backend's thread."""
         answer = self._backend.answer(wanted, terms)
         documents: Mapping[str, Document] = {}
-        if self._device_info is not None and self._device_info.wanted:
+        info = self._device_info
+        if info is not None and self._backend.runner.abilities.device_info and info.wanted:
             documents = self._backend.documents(answer.devices, terms)
         if not answer.devices:
             return Answered(answer, None, documents, {})

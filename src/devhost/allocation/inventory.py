@@ -24,7 +24,7 @@ from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health,
 from devhost.discovery.health import Grounds, joint, named, worst
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.plan import LIST_LIMIT, Unit, differences, listed_bytes
-from devhost.planning.tokens import is_former, number_of, stand_in, stood_for
+from devhost.planning.tokens import STAND_IN, is_former, number_of, stand_in, stood_for
 
 from .allocations import Allocations, Reservation, ResourceAllocations
 from .leases import LeaseState
@@ -305,7 +305,8 @@ class Inventory:
 
     def _succeed(self, names: Iterable[str]) -> None:
         """Releases the tokens behind these stand-ins whose containers have ended."""
-        tokens = (stood_for(name, self.snapshot.entries) for name in names)
+        second = (name for name in names if name.startswith(STAND_IN))
+        tokens = (stood_for(name, self.snapshot.entries) for name in second)
         state = self.allocations.leases.state
         if ended := [token for token in tokens if token is not None and state(token) is LeaseState.LACKING]:
             self.allocations.release(ended)

@@ -167,8 +167,6 @@ class ResourceBackend:
     def documents(self, devices: Sequence[Device], terms: Terms) -> dict[str, Document]:
         """The device-info of these devices, by id. Runs on the backend's thread."""
         documents: dict[str, Document] = {}
-        if not self.runner.abilities.device_info:
-            return documents
         request = self._request(devices, terms)
         for device in devices:
             if (document := self.runner.device_info(device, request, (self._before,))) is not None:
@@ -252,7 +250,7 @@ class ResourceBackend:
         edits = named(Edits.merge([edits]), self.resource)
         if terms.consumed and terms.limit.env:
             edits = self._limited(edits, devices, terms)
-        if not terms.give:
+        if terms.give is NO_GIVE:
             return edits
         from devhost.planning.give.edits import completed  # most nodes have no entry with give
 
@@ -286,7 +284,7 @@ class ResourceBackend:
 
     def _request(self, devices: Sequence[Device], terms: Terms) -> AllocateRequest:
         options = _NO_OPTIONS if terms.options is None else terms.options
-        consumed = terms.consumed if terms.limit.by_backend else {}
+        consumed = terms.consumed if terms.consumed and terms.limit.by_backend else {}
         return AllocateRequest(tuple(devices), options, self.resource, terms.shares, consumed)
 
     def _one_each(self, edits: Edits) -> Edits:
@@ -329,8 +327,9 @@ class ResourceBackend:
 
 
 def _terms(entry: ResourceSettings, devices: int = 0) -> Terms:
-    whole = devices if entry.give.depends_on_count else 0
-    of = entry.share.attribute if entry.give else ""
+    if entry.give is NO_GIVE:
+        return Terms(entry.options, entry.permissions, limit=entry.share.limit)
+    whole, of = devices if entry.give.depends_on_count else 0, entry.share.attribute
     return Terms(entry.options, entry.permissions, entry.give, whole, of, limit=entry.share.limit)
 
 

@@ -26,6 +26,7 @@ from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Health
+from devhost.planning.give import NO_GIVE
 from devhost.planning.plan import differences
 from devhost.planning.settings import ResourceSettings
 from devhost.runtime.log import get
@@ -465,7 +466,8 @@ class Verdicts:
         entry, recovery = self._entry, self._recovery
         uses, given = entry.uses, entry.given(known.absent)
         # after an edit the backend may not have read an attribute yet, as in _conditional()
-        fits = entry.give.depends_on_device and entry.give.attributes <= self._scanner.requested
+        give = entry.give
+        fits = give is not NO_GIVE and give.depends_on_device and give.attributes <= self._scanner.requested
 
         def usable(device: Device) -> Health:
             own = in_resource(device, known.verdict(device, now), uses)

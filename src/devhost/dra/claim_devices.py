@@ -15,7 +15,7 @@ from devhost.backend import Consumed
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import NOTHING, AttributeValue, ClaimHolder, Device, sound_reason
-from devhost.planning.amounts import NONE, CapacityUse, flaw
+from devhost.planning.amounts import NO_LIMIT, NONE, CapacityUse, flaw
 from devhost.planning.claims import Key
 from devhost.planning.quantities import thousandths
 from devhost.planning.settings import Effect, uses_of
@@ -144,7 +144,7 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
         found.resource,
     )
     limit = found.entry.share.limit
-    if limit.by_backend and limit.by not in getattr(options, "limits", ()):
+    if limit is not NO_LIMIT and limit.by_backend and limit.by not in getattr(options, "limits", ()):
         reason = f"{limit.by}, which limits containers of {found.resource}, is not in its configuration"
         raise ClaimError(f"device {result.pool}/{result.device} is not available: {reason}")
     return Chosen(claimed, found, options)
@@ -156,6 +156,8 @@ def _parts(result: Result, found: DraDevice) -> tuple[CapacityUse, ...]:
     Raises ``ClaimError`` if the device does not have what claims share, or the result has no amount of it.
     """
     amounts = found.entry.share.amounts
+    if not amounts:
+        return ()
     if reason := flaw(amounts, found.device.attributes):
         raise ClaimError(f"device {result.pool}/{result.device} is not available: {reason}")
     consumed = {name.rpartition("/")[2]: text for name, text in result.consumed.items()}
@@ -413,8 +415,8 @@ def check_variables(renderings: Sequence[tuple[RequestedDevices, Rendering]]) ->
 def check_limits(groups: Sequence[RequestedDevices], others: Iterable[tuple[Result, DraDevice]] = ()) -> None:
     """Refuses two requests of a claim whose limits for different devices have the same variables.
 
-    A container that uses both would have one of them, and no limit on the devices of the other. ``others`` has
-    what the claim has of other drivers.
+    A container that uses both would have one of them, and no limit on the devices of the other. ``others``
+    has what the claim has of other drivers.
     """
     limited = [
         (group.members[0].claimed.base, group.terms.limit, frozenset(group.by_key))

@@ -169,8 +169,8 @@ class Preparer:
     """Prepares the claims of one driver, whose ``files`` have been read once.
 
     For ``api_deadline`` and ``deadline`` see the constants of these names. ``ready`` waits, some seconds at
-    most, until the claims are known that hold devices without record. ``elsewhere`` finds a device of another driver
-    of this process, by driver, pool and name.
+    most, until the claims are known that hold devices without record. ``elsewhere`` finds a device of
+    another driver of this process, by driver, pool and name.
     """
 
     def __init__(

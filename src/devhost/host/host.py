@@ -592,7 +592,8 @@ class Host:
             if service.entry.backend == backend:
                 service.wake()
         self.dra.scanned()
-        self.cdi_garbage.scanned()
+        if self.cdi_garbage.unserved:
+            self.cdi_garbage.wake()
 
     def _allocations_changed(self) -> None:
         """The kubelet has reported other holders."""

@@ -144,7 +144,8 @@ class Replanner:
         self._planned_at = time.monotonic()
         settings, backends = self._configuration.settings, self._backends.scanners
         self._settings, found = settings, self._found()
-        self._verdicts.apply()
+        if self._verdicts.judge is not None:
+            self._verdicts.judge.apply()  # to the devices that exist now
         if self.handover is not None:
             self.handover.apply()
         self.plan = plan_devices(found, settings, self._allocations, self._dra.sides, self._planner)

@@ -226,8 +226,8 @@ class CdiGarbageCollector:
         self._allocations = allocations
         self._devices = devices
         self._root = root
-        self._unserved = False
-        """Whether a specification remains that no service writes."""
+        self.unserved = False
+        """Whether a specification remains that no service writes: a device node of it may change."""
         self._loop = Reconciler(
             self.collect,
             backoff=backoff,
@@ -242,13 +242,8 @@ class CdiGarbageCollector:
         self._files.move(settings.cdi_directory)
         self._loop.wake()
 
-    def scanned(self) -> None:
-        """A backend has scanned: nodes may have changed of which specifications remain."""
-        if self._unserved:
-            self._loop.wake()
-
     def wake(self) -> None:
-        """A resource was removed, or a container released something."""
+        """A resource was removed, a container released something, or :attr:`unserved` may be outdated."""
         self._loop.wake()
 
     async def run(self) -> None:
@@ -276,7 +271,7 @@ class CdiGarbageCollector:
         That is so for a resource that left the configuration, and for one of which no device has been found.
         """
         unserved = await self._files.unserved()
-        self._unserved = bool(unserved)
+        self.unserved = bool(unserved)
         if not unserved:
             return
         claimed = claims_of(self._devices())

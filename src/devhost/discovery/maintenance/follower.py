@@ -52,7 +52,7 @@ class VerdictFollower:
         self._timing = timing
         self._clock = clock
         self._wall = wall
-        self._judge: Judge | None = None
+        self.judge: Judge | None = None
         """There is one as soon as there is a directory."""
         self._passes = Reconciler(self.look, gap=GAP, clock=clock)
 
@@ -68,48 +68,43 @@ class VerdictFollower:
 
     async def look(self) -> float | None:
         """Reads the directory; seconds until something changes without a change of a file."""
-        if self.directory is None or (self._judge is None and not self._is_there()):
+        if self.directory is None or (self.judge is None and not self._is_there()):
             return None
-        if self._judge is None:
+        if self.judge is None:
             from .judge import Judge  # only on nodes with verdicts
 
-            self._judge = Judge(self.directory, self._root, self._scanners, self._wall)
+            self.judge = Judge(self.directory, self._root, self._scanners, self._wall)
         began = self._clock.time()
-        others, flawed, again = await self._judge.read(began)
+        others, flawed, again = await self.judge.read(began)
         if others:
             self._replan(began)
         if flawed:
-            self._judge.apply()
+            self.judge.apply()
             self._changed()
         return again
 
-    def apply(self) -> None:
-        """Applies what is in force to the devices that exist now. Call it before each plan."""
-        if self._judge:
-            self._judge.apply()
-
     def applied(self) -> Iterator[Applied]:
         """What is in force."""
-        return self._judge.applied() if self._judge else iter(())
+        return self.judge.applied() if self.judge else iter(())
 
     def forgotten(self) -> Iterator[Verdict]:
         """The cordons that are so old that they may have been forgotten."""
-        return self._judge.forgotten() if self._judge else iter(())
+        return self.judge.forgotten() if self.judge else iter(())
 
     @property
     def flaws(self) -> Sequence[Flaw]:
         """What has no effect."""
-        return self._judge.flaws if self._judge else ()
+        return self.judge.flaws if self.judge else ()
 
     @property
     def in_force(self) -> Sequence[Verdict]:
         """The verdicts in force, also those without a device that exists."""
-        return self._judge.in_force if self._judge else ()
+        return self.judge.in_force if self.judge else ()
 
     def close(self) -> None:
         """Lets the thread end."""
-        if self._judge:
-            self._judge.close()
+        if self.judge:
+            self.judge.close()
 
     def _is_there(self) -> bool:
         """Whether there is anything, not only a directory: what else it is, is a problem."""
