@@ -77,14 +77,14 @@ class Specifications:
         self._counts = counts or _is_uuid
         self._directories = [on_host(root, directory) for directory in directories]
         self._kind = kind
-        self._known: dict[str, _Entry] = {}
+        self._known: dict[str, _NamedFile] = {}
 
     def names(self, access: Access = frozenset()) -> dict[str, str]:
         """The qualified name of each device that counts, by its own name; not those that lack ``access``."""
-        found: dict[str, _Entry] = {}
-        seen: dict[str, _Entry] = {}
+        found: dict[str, _NamedFile] = {}
+        seen: dict[str, _NamedFile] = {}
         for directory in self._directories:
-            times: dict[str, list[_Entry]] = {}
+            times: dict[str, list[_NamedFile]] = {}
             for path in _files(directory):
                 if (entry := self._entry(path)) is not None:
                     seen[path] = entry
@@ -98,7 +98,7 @@ class Specifications:
         lacking = {name for name, node in access if name in found and (name, node) not in found[name].access}
         return {name: f"{self._kind}={name}" for name in found if name not in lacking}
 
-    def _entry(self, path: str) -> _Entry | None:
+    def _entry(self, path: str) -> _NamedFile | None:
         try:
             status = os.stat(path)  # noqa: PTH116 - a plain string path
         except OSError:
@@ -109,11 +109,11 @@ class Specifications:
             return known
         document = parsed(path)
         names = frozenset(filter(self._counts, devices(document, self._kind)))
-        return _Entry(signature, names, _access(document, names))
+        return _NamedFile(signature, names, _access(document, names))
 
 
 @frozen
-class _Entry:
+class _NamedFile:
     """A file: its devices that count, and those of their nodes that are capabilities."""
 
     signature: Signature
