@@ -74,14 +74,14 @@ class Specifications:
         self._counts = counts or _is_uuid
         self._directories = [on_host(root, directory) for directory in directories]
         self._kind = kind
-        self._known: dict[str, _Specified] = {}
+        self._known: dict[str, _NamedFile] = {}
 
     def names(self, access: Access = frozenset()) -> dict[str, str]:
         """The qualified name of each device that counts, by its own name; not those that lack ``access``."""
-        found: dict[str, _Specified] = {}
-        seen: dict[str, _Specified] = {}
+        found: dict[str, _NamedFile] = {}
+        seen: dict[str, _NamedFile] = {}
         for directory in self._directories:
-            times: dict[str, list[_Specified]] = {}
+            times: dict[str, list[_NamedFile]] = {}
             for path in _files(directory):
                 if (entry := self._entry(path)) is not None:
                     seen[path] = entry
@@ -95,7 +95,7 @@ class Specifications:
         lacking = {name for name, node in access if name in found and (name, node) not in found[name].access}
         return {name: f"{self._kind}={name}" for name in found if name not in lacking}
 
-    def _entry(self, path: str) -> _Specified | None:
+    def _entry(self, path: str) -> _NamedFile | None:
         try:
             status = os.stat(path)  # noqa: PTH116 - a plain string path
         except OSError:
@@ -106,11 +106,11 @@ class Specifications:
             return known
         document = parsed(path)
         names = frozenset(filter(self._counts, devices(document, self._kind)))
-        return _Specified(signature, names, _access(document, names))
+        return _NamedFile(signature, names, _access(document, names))
 
 
 @frozen
-class _Specified:
+class _NamedFile:
     """A file: its devices that count, and those of their nodes that are capabilities."""
 
     signature: Signature
