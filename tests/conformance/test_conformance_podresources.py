@@ -9,7 +9,17 @@ from dataclasses import replace
 import grpc
 import pytest
 from conformance_node import TOY, TOY_LINE, WAIT
-from devhost_testing.kubelet import Gate, KubeletSimulator, Point, answer, cut, disturbances, events, hang, refuse
+from devhost_testing.kubelet import (
+    Gate,
+    KubeletSimulator,
+    Point,
+    answer,
+    cut,
+    disturbances,
+    events,
+    hang,
+    refuse,
+)
 from status_values import Json, status
 
 from devhost.backend.model import Device
