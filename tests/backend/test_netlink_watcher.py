@@ -148,9 +148,8 @@ async def test_a_relevant_message_is_an_event_and_others_are_not(kernel: Kernel)
 
 async def test_a_burst_is_one_batch_with_each_event_once(kernel: Kernel) -> None:
     async with listening(kernel, Words(), settle=0.2) as heard:
-        for _ in range(50):
+        for _ in range(8):  # as many as the socket holds: they are read at once
             kernel.say(b"up down")
-            await asyncio.sleep(0)  # a datagram socket holds few messages
         assert [await heard.next(), await heard.next()] == ["up", "down"]
         kernel.say(b"last")
         assert await heard.next() == "last"

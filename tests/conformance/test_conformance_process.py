@@ -55,11 +55,11 @@ from devhost.runtime import log
 log.configure("json")
 from devhost.host import daemon
 from devhost.runtime import watchdog
-daemon.Watchdog = functools.partial(watchdog.Watchdog, stall=2.0, tick=0.1)
+daemon.Watchdog = functools.partial(watchdog.Watchdog, stall=5.0, tick=0.25)
 config, kubelet, root, status = map(pathlib.Path, sys.argv[1:])
 asyncio.run(daemon.serve(daemon.Options(config, kubelet, root, status_socket=status)))
 """
-"""``devhost run`` with a watchdog that loses its patience after two seconds."""
+"""``devhost run`` with a watchdog that loses its patience after five seconds."""
 
 
 class Node:
@@ -174,7 +174,7 @@ async def test_a_process_continues_after_it_was_stopped(kubelet, node):
     with node.running() as process:
         await served(kubelet, 2)
         process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(3)  # longer than the watchdog's patience
+        await asyncio.sleep(6)  # longer than the watchdog's patience
         process.send_signal(signal.SIGCONT)
         node.plug(3)
         await served(kubelet, 3)

@@ -5,6 +5,7 @@ import json
 import math
 import threading
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ async def test_watchers_get_the_state_regularly_without_a_change(counted: Counte
         assert [await anext(states) for _ in range(3)] == ["1", "2", "3"]
 
 
-async def test_the_event_loop_runs_while_a_form_is_made(counted: Counted) -> None:
+async def test_the_event_loop_runs_while_a_form_is_made(counted: Counted, until: Any) -> None:
     go = threading.Event()
 
     def slow(state: int) -> int:
@@ -87,10 +88,9 @@ async def test_the_event_loop_runs_while_a_form_is_made(counted: Counted) -> Non
 
     newest = Newest(counted, slow, stale=math.inf)
     asked = [asyncio.create_task(newest.now()) for _ in range(3)]
-    await asyncio.sleep(0.01)
+    await until(lambda: counted.made == 1)
     newest.changed()  # after the state was taken: whoever asks from now on gets another
     later = asyncio.create_task(newest.now())
-    await asyncio.sleep(0.01)
     go.set()
     async with asyncio.timeout(60):
         assert await asyncio.gather(*asked) == [1, 1, 1]

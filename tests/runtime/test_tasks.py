@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -131,3 +132,22 @@ async def test_all_tasks_end_including_those_that_have_lost_their_name() -> None
         await asyncio.sleep(0)
         tasks.cancel_all()
     assert len(ended) == 3
+
+
+async def test_a_task_whose_timeout_passes_at_this_moment_ends_with_all_others() -> None:
+    tasks, waiting = Tasks(), list[asyncio.Timeout]()
+
+    async def work() -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as limit:
+                    waiting.append(limit)
+                    await asyncio.Event().wait()
+
+    async with asyncio.timeout(60), tasks.group:
+        tasks.spawn("polls", work)
+        while not waiting:
+            await asyncio.sleep(0)
+        waiting[0].reschedule(asyncio.get_running_loop().time())
+        await asyncio.sleep(0)
+        tasks.cancel_all()

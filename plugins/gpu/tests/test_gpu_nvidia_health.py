@@ -48,17 +48,19 @@ async def test_an_xid_makes_its_gpu_unhealthy_at_once_until_a_reset(station: Nvi
         desk.probe()
         station.lose(A)
         station.nvml.event(uuid, 79)
-        await asyncio.wait_for(changed.wait(), PATIENCE)
-        assert desk.reasons()[uuid].startswith("the GPU has fallen off the bus (Xid 79)")
+        fallen = "the GPU has fallen off the bus (Xid 79)"
+        await desk.finds(changed, lambda: desk.reasons().get(uuid, "").startswith(fallen))
         for _ in range(10):
             await asyncio.sleep(0.05)
             assert uuid in desk.reasons()
         station.reset(A)
-        for _ in range(1200):
-            await asyncio.sleep(0.05)
-            if uuid not in desk.reasons():
-                break
-        assert uuid not in desk.reasons()
+        async with asyncio.timeout(PATIENCE):
+            while uuid in await asyncio.to_thread(desk.reasons):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+
+
+def unhealthy(desk: NvidiaDesk) -> set[str]:
+    return {name for name, device in desk.look().items() if not device.health}
 
 
 async def test_an_xid_of_one_instance_leaves_its_siblings_alone(station: NvidiaMachine, at: Open) -> None:
@@ -68,14 +70,11 @@ async def test_an_xid_of_one_instance_leaves_its_siblings_alone(station: NvidiaM
     [one] = [name for name, card in desk.backend.cards.items() if getattr(card.facts, "index", "") == "6:2"]
     async with desk.watched() as changed:
         station.nvml.event(uuid, 94, gi=9, ci=0)
-        await asyncio.wait_for(changed.wait(), PATIENCE)
-        after = desk.look()
-        assert {name for name in before if not after[name].health} == {one}
-        changed.clear()
+        await desk.finds(changed, lambda: unhealthy(desk))
+        assert unhealthy(desk) == {one}
         station.nvml.event(uuid, 95)
-        await asyncio.wait_for(changed.wait(), PATIENCE)
         parts = {name for name, device in before.items() if device.attributes.get("parent") == uuid}
-        assert {name for name, device in desk.look().items() if not device.health} == {uuid, *parts}
+        await desk.finds(changed, lambda: unhealthy(desk) == {uuid, *parts})
 
 
 async def test_an_application_error_makes_no_gpu_unhealthy(nvidia: NvidiaMachine, at: Open) -> None:
@@ -85,9 +84,7 @@ async def test_an_application_error_makes_no_gpu_unhealthy(nvidia: NvidiaMachine
     async with desk.watched() as changed:
         for xid in (13, 43, 45, 48, 68, 109, 31):
             nvidia.nvml.event(uuid, xid)
-        while not desk.reasons():
-            await asyncio.wait_for(changed.wait(), PATIENCE)
-            changed.clear()
+        await desk.finds(changed, desk.reasons)
         assert desk.reasons() == {uuid: "the driver reported Xid 31"}
 
 
@@ -100,8 +97,7 @@ async def test_other_events_also_make_a_gpu_unhealthy(
     desk.look()
     async with desk.watched() as changed:
         nvidia.nvml.event(uuid, 0, kind=kind)
-        await asyncio.wait_for(changed.wait(), PATIENCE)
-        assert word in desk.reasons()[uuid]
+        await desk.finds(changed, lambda: word in desk.reasons().get(uuid, ""))
 
 
 @pytest.mark.parametrize(("kind", "data"), [(8, 154), (0x8000, 0)])
@@ -114,9 +110,7 @@ async def test_a_recovery_action_is_asked_for_as_soon_as_it_changes(
     async with desk.watched() as changed:
         nvidia.nvml.gpus[uuid]["field230"] = 1
         nvidia.nvml.event(uuid, data, kind=kind)
-        while not desk.reasons():
-            await asyncio.wait_for(changed.wait(), PATIENCE)
-            changed.clear()
+        await desk.finds(changed, desk.reasons)
         assert desk.reasons() == {uuid: "it needs a reset, according to its driver"}
 
 
@@ -178,9 +172,7 @@ async def test_without_health_checks_only_a_lost_gpu_is_unhealthy(nvidia: Nvidia
         nvidia.nvml.event(uuid, 0, kind=2)
         nvidia.lose(B)
         nvidia.nvml.event(other, 0, kind=0x8000)  # it is asked about, and then lost
-        while other not in desk.reasons():
-            await asyncio.wait_for(changed.wait(), PATIENCE)
-            changed.clear()
+        await desk.finds(changed, lambda: other in desk.reasons())
         assert desk.reasons().keys() == {other}
 
 

@@ -194,7 +194,7 @@ async def test_a_gpu_is_released_while_it_is_drained(station: NvidiaMachine, at:
     before = desk.look()
     async with desk.watched() as changed, asyncio.timeout(PATIENCE):
         station.drain(DGX[6])
-        await changed.wait()
+        await desk.finds(changed, lambda: uuid in desk.reasons())
         after = await asyncio.to_thread(desk.look)
         unhealthy = {name for name, device in after.items() if not device.health}
         assert unhealthy == {

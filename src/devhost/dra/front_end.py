@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from devhost.allocation.allocations import Listing
@@ -317,8 +317,9 @@ class DraFrontEnd:
             finally:
                 lost.cancel()
                 publishing.cancel()
-                with suppress(asyncio.CancelledError):
-                    await publishing
+                await asyncio.wait([publishing])  # suppress() would also ignore the end of this task
+            if not publishing.cancelled():
+                publishing.result()  # raises why it failed
 
     async def _keep_files(self) -> None:
         """Keeps the files of claims in agreement with the kubelet's pods, until cancelled."""

@@ -32,11 +32,11 @@ class Connections:
         self._limit = limit
         self._busy = busy
         self._log = log
-        self._served: set[asyncio.Task[object]] = set()
-        self._refused: set[asyncio.Task[object]] = set()
+        self._served: set[asyncio.Task[None]] = set()
+        self._refused: set[asyncio.Task[None]] = set()
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one connection to its end; never raises."""
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Begins to serve one connection, which :meth:`end` ends from now on."""
         # drain() then returns when the kernel has everything, so closing does not wait for a slow reader
         writer.transport.set_write_buffer_limits(high=0)
         with suppress(OSError):  # the peer has left already
@@ -46,21 +46,27 @@ class Connections:
         if len(tasks) >= self._limit:
             writer.transport.abort()
             return
-        task = asyncio.current_task()
-        assert task is not None  # asyncio runs this in a separate task
+        task = asyncio.create_task(self._to_its_end(serve, reader, writer))
         tasks.add(task)
+
+        def ended(_: object) -> None:
+            tasks.discard(task)
+            if task.cancelled():  # perhaps before it began
+                writer.transport.abort()
+
+        task.add_done_callback(ended)
+
+    async def _to_its_end(
+        self, serve: Serve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serves one connection; raises nothing."""
         try:
             await serve(reader, writer)
         except (ConnectionError, TimeoutError):
             writer.transport.abort()
-        except asyncio.CancelledError:
-            # Only end() cancels this task. Python 3.11 reports a cancelled connection task as an error, so it
-            # ends as if it had finished.
-            writer.transport.abort()
         except Exception:  # noqa: BLE001 - one connection's bug must not end the server
             self._log.exception("connection failed")
         finally:
-            tasks.discard(task)
             writer.close()
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -51,6 +51,7 @@ class Tasks:
         """The context of the tasks, which ends when every task has ended."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._all: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
 
     def spawn(self, name: str, work: Work) -> None:
         """Starts ``work``, and restarts it with back-off whenever it fails."""
@@ -65,16 +66,21 @@ class Tasks:
 
     def cancel(self, name: str) -> None:
         if task := self.take(name):
-            task.cancel()
+            self._end(task)
 
     def cancel_all(self, but: tuple[str, ...] = ()) -> None:
         """Cancels all running tasks, including those whose name another task has now.
 
         Tasks whose names begin with one of ``but`` go on. One that is ending is not interrupted.
         """
-        for task in self._all:
-            if not task.cancelling() and not task.get_name().startswith(but):
-                task.cancel()
+        for task in self._all - self._ending:
+            if not task.get_name().startswith(but):
+                self._end(task)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        # not known from task.cancelling(), which asyncio.timeout() also increases for a moment
+        self._ending.add(task)
+        task.cancel()
 
     def named(self, prefix: str = "") -> dict[str, asyncio.Task[None]]:
         """The running tasks whose names begin with ``prefix``, by the rest of the name."""
@@ -82,6 +88,7 @@ class Tasks:
 
     def _forget(self, name: str, task: asyncio.Task[None]) -> None:
         self._all.discard(task)
+        self._ending.discard(task)
         if self._running.get(name) is task:
             del self._running[name]
             self._works(name)

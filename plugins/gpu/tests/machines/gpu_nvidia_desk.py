@@ -113,9 +113,18 @@ class NvidiaDesk:
             assert time.monotonic() < end, "the condition was not met in time"
             time.sleep(0.02)
 
+    async def finds(self, changed: asyncio.Event, condition: Callable[[], object]) -> None:
+        """Waits for a condition that holds after one of the scans that the backend asks for."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                await changed.wait()
+                changed.clear()
+                if await asyncio.to_thread(condition):
+                    return
+
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[asyncio.Event]:
-        """Listens to the backend; the event is set whenever it asks for a scan."""
+        """Listens to the backend; the event is set whenever it asks for a scan, see :meth:`finds`."""
         changed = asyncio.Event()
 
         async def listen() -> None:
