@@ -46,6 +46,7 @@ from devhost.host.shown.orphans import (
 from devhost.host.shown.problems import KINDS, Problem, problems
 from devhost.host.shown.readiness import readiness
 from devhost.host.shown.recent_removals import Departed
+from devhost.host.shown.status import holders
 from devhost.kubelet.podresources_poller import KubeletCondition
 from devhost.kubelet.registration import RegistrationCondition
 from devhost.planning.claims import Reason
@@ -294,6 +295,13 @@ def test_each_loss_is_logged_once_and_each_forgotten_allocation_until_it_ends(
         ("a container holds a device that no longer exists", "d1"),
         ("a forgotten allocation has ended", "d0"),
     ]
+
+
+def test_a_container_holds_the_devices_of_its_tokens_once_each() -> None:
+    together = TokenGroup(("all::1", "all::2"), (("toy", "d0"), ("toy", "d1"), ("toy", "d0")), POD)
+    unknown = TokenGroup(("d7::1", "d7::2"), (), POD)
+    found = now(holdings={TOY: Holding(TOY, [together, unknown])})
+    assert [device for _, device, _ in holders(found)] == ["d0", "d1", "d7"]
 
 
 async def test_before_the_first_plan_an_entry_waits_for_its_degraded_backend(rig, kubelet) -> None:
