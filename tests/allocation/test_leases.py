@@ -202,6 +202,14 @@ def test_a_list_is_wanted_soon_after_allocate_and_then_ever_more_slowly() -> Non
     assert times[-1] - times[-2] == RELAXED
 
 
+def test_an_allocate_after_the_last_list_is_given_time_before_the_next() -> None:
+    rig = Rig()
+    rig.hear()
+    last, rig.now = rig.now, rig.now + 100
+    rig.holding.allocated(["a"])
+    assert rig.holding.due(last) == rig.now + EAGER
+
+
 def test_a_named_token_is_asked_about_slowly_a_vanished_one_sooner_a_lacking_one_soonest() -> None:
     rig = Rig()
     rig.hear(a=ONE)
@@ -299,6 +307,13 @@ def test_a_kubelet_that_names_what_it_allocated_itself_has_shown_nothing() -> No
     rig.now += 1
     hear_containers(rig, NEW, {ONE: "", TWO: "b"})
     assert rig.holding.forgotten() == {"a": ONE}
+
+
+def test_a_container_without_a_name_does_not_show_that_a_kubelet_read_its_checkpoint() -> None:
+    rig = Rig()
+    old, new = (Listing(kubelet, rig.now, 1, {TOY: {"a": None}}) for kubelet in (OLD, NEW))
+    rig.holding.apply(old, TOY)
+    assert not rig.holding.recalls(new, TOY)
 
 
 def test_a_container_that_no_list_has_yet_is_not_gone() -> None:

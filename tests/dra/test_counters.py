@@ -145,6 +145,21 @@ def test_a_backend_can_state_what_parts_take_of_a_device() -> None:
     assert len(taken[VF1]) == 1
 
 
+def test_a_device_takes_nothing_stated_of_what_it_is_no_part_of() -> None:
+    whole = Device(PF, claims=WHOLE, counters={"memory-slices": 8})
+    below = Device("queue", part_of=frozenset({f"pci:{VF0}"}), consumes={"memory-slices": 4})
+    found, sets, _ = published([whole, part(VF0), below])
+    assert len(sets) == 1, "each excludes the function or its whole"
+    assert "memory-slices" not in {name for _, name in consumed(found["queue"])}
+
+
+@pytest.mark.parametrize(("stated", "counters"), [(31, 32), (32, 1)])
+def test_what_a_backend_states_is_omitted_if_a_set_has_no_room_for_it(stated: int, counters: int) -> None:
+    whole = Device(PF, claims=WHOLE, counters={f"s{n}": 1 for n in range(stated)})
+    _, sets, left_out = published([whole, part(VF0, consumes={"s0": 1})])
+    assert ([len(one) for one in sets.values()], left_out) == ([counters], [])
+
+
 def test_counters_of_several_cards_are_in_slices_of_eight_behind_those_of_devices() -> None:
     subject = pool()
     cards = [

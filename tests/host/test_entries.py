@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from devhost.backend import MissingDriver
-from devhost.backend.model import AttributeValue, Device
+from devhost.backend.model import AttributeValue, Device, unhealthy
 from devhost.backend.where import Block, Flag, Range, Term, Text, may_hold
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
-from devhost.host.shown.entries import UNKNOWN, EntryOutcomes, nearest, wanted
+from devhost.host.shown.entries import UNKNOWN, EntryOutcomes, near_misses, nearest, wanted
 from devhost.planning.planner import make_plan
-from devhost.planning.settings import ResourceSettings, Settings
+from devhost.planning.settings import ResourceSettings, Settings, Share
 
 
 def term(attribute: str, *patterns: str) -> Term:
@@ -172,6 +172,28 @@ def test_the_reasons_of_one_plan_make_a_bounded_number_of_comparisons() -> None:
     miss = '0 devices; 2 match all but subsystem ("tty", not "TTY")'
     assert reasons == [miss, miss, f"0 devices; {UNKNOWN}"]
     assert [one.reason for one in EntryOutcomes(settings, plan, backends).all()] == [miss] * 3
+
+
+def test_a_device_that_fails_the_only_condition_is_no_near_miss() -> None:
+    only, two = (
+        Block((term("subsystem", "usb"),)),
+        Block((term("subsystem", "usb"), term("idVendor", "1a86"))),
+    )
+    assert near_misses((only,), ADAPTERS) == ""
+    assert near_misses((two,), ADAPTERS[:1]) == "1 more matches all but subsystem (d0: it is tty)"
+
+
+def test_a_cordoned_unit_is_one_device_less() -> None:
+    devices = machine(*({"board": board} for board in ("a", "a", "b", "b")))
+    entry = ResourceSettings(0, "example.com/x", "toy", share=Share(of="board"), expect=(Range(2, 2),))
+    cordons = dict.fromkeys(("d0", "d1"), unhealthy("it is replaced"))
+    backend = BackendNow(
+        BackendCondition(BackendState.OK), True, {one.id: one for one in devices}, Path("/"), cordons
+    )
+    settings = Settings((entry,))
+    (outcome,) = EntryOutcomes(settings, make_plan({"toy": devices}, settings), {"toy": backend}).all()
+    assert outcome.reason == ""
+    assert outcome.cordoned == "1 of 2 devices; d0: it is replaced; d1: it is replaced"
 
 
 def test_a_link_that_leads_to_nothing_is_named_although_no_device_has_changed(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from devhost.allocation.allocations import Holding, TokenGroup
 from devhost.allocation.given import Difference
-from devhost.allocation.inventory import FORGOTTEN, Snapshot
+from devhost.allocation.inventory import FORGOTTEN, Entry, Member, Snapshot
 from devhost.backend import MissingDriver
 from devhost.backend.errors import BackendError
-from devhost.backend.model import MAX_DEVICE_ID, Device, Holder, unhealthy
+from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Holder, unhealthy
 from devhost.config.loader import Copied
 from devhost.discovery.provisioning import ProvisioningCondition, ProvisioningState
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
@@ -46,11 +46,12 @@ from devhost.host.shown.orphans import (
 from devhost.host.shown.problems import KINDS, Problem, problems
 from devhost.host.shown.readiness import readiness
 from devhost.host.shown.recent_removals import Departed
+from devhost.host.shown.status import document, holders
 from devhost.kubelet.podresources_poller import KubeletCondition
 from devhost.kubelet.registration import RegistrationCondition
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan
-from devhost.planning.settings import ResourceSettings, Settings
+from devhost.planning.settings import ResourceSettings, Settings, Share
 from devhost.runtime.tasks import Failing
 
 TOY = "example.com/toy"
@@ -294,6 +295,30 @@ def test_each_loss_is_logged_once_and_each_forgotten_allocation_until_it_ends(
         ("a container holds a device that no longer exists", "d1"),
         ("a forgotten allocation has ended", "d0"),
     ]
+
+
+def test_a_container_holds_the_devices_of_its_tokens_once_each() -> None:
+    together = TokenGroup(("all::1", "all::2"), (("toy", "d0"), ("toy", "d1"), ("toy", "d0")), POD)
+    unknown = TokenGroup(("d7::1", "d7::2"), (), POD)
+    found = now(holdings={TOY: Holding(TOY, [together, unknown])})
+    assert [device for _, device, _ in holders(found)] == ["d0", "d1", "d7"]
+
+
+def test_the_devices_behind_tokens_are_those_of_tokens_that_are_not_gone() -> None:
+    tokens = [
+        Entry(unit, unit, (Member(Device(f"{unit}0"), HEALTHY),), (), HEALTHY, 1.0, gone_at)
+        for unit, gone_at in (("a", None), ("b", 2.0))
+    ]
+    snapshot = Snapshot(1, {one.token: one for one in tokens})
+    resource = replace(served()[TOY], entry=replace(ENTRY, share=Share(of="board")), snapshot=snapshot)
+    (shown,) = document(now(resources={TOY: resource}))().resources
+    assert [one.id for one in shown.devices] == ["a", "b"]
+    assert [one.device for one in shown.together] == ["a0"]
+
+
+def test_a_released_backend_has_that_state_and_the_reason() -> None:
+    (shown,) = document(now(released={"toy": "until noon"}))().backends
+    assert (shown.state, shown.reason) == ("released", "until noon")
 
 
 async def test_before_the_first_plan_an_entry_waits_for_its_degraded_backend(rig, kubelet) -> None:

@@ -58,7 +58,7 @@ def test_a_published_policy_is_one_that_the_api_server_takes(
     policy = Amount("x", least, step, most, usual).published(size)["requestPolicy"]
     numbers = {key: number(text) for key, text in policy["validRange"].items()}
     low, high = numbers["min"], numbers["max"]
-    assert low == least <= number(policy["default"]) <= high <= size
+    assert low == least <= number(policy["default"]) <= high <= min(size, most or size)
     if "step" in numbers:
         assert low + step <= size and (number(policy["default"]) - low) % step == (high - low) % step == 0
     else:
@@ -81,6 +81,7 @@ def test_a_device_has_what_its_attribute_counts() -> None:
     }
     assert MEMORY.size({"memory": 81920}) == 80 * GIB
     assert CORES.size({}) == 100
+    assert MEMORY.size({"memory": GREATEST}) is None, "no quantity of Kubernetes is so much"
 
 
 def test_the_default_is_no_more_than_the_device_has() -> None:
