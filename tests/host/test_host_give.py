@@ -182,6 +182,11 @@ async def test_a_path_on_a_file_system_that_hangs_concerns_only_the_entry_that_g
             "another directory",
         ),
         (
+            "{mounts: [{path: /dev/ctl, containerPath: '/{slot}'}]}",
+            ".",
+            "/dev/ctl would be at /. in the container, which has no name at {slot}",
+        ),
+        (
             "{mounts: [{path: /dev/ctl, containerPath: '/x{slot}'}]}",
             "",
             "it has no slot, which containerPath /x{slot} of give needs",
