@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from devhost.backend import Attribute, Backend, Event
+from devhost.backend.errors import BackendTimeout
 from devhost.backend.model import Device, Health
 from devhost.discovery.runner import Abilities, BackendRunner, ServiceContext
 from devhost.discovery.scanner import BackendState, Scanner
+from devhost.runtime.existence import SILENCE
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.telemetry.metrics import Metrics
 
@@ -46,6 +48,12 @@ class FakeSource:
         self.probe_takes = 0.0
         self.probed: list[tuple[float, list[str]]] = []
         self.missing: set[str] = set()
+        self.silent: set[str] = set()
+        """The paths that hang."""
+        self.hung: list[str] = []
+        self.path_times: list[float] = []
+        """When it was asked which host paths exist."""
+        self.existence = self
         self.watches: list[float] = []
         self.watching: Callable[[], AsyncIterator[Event]] | None = None
 
@@ -79,11 +87,17 @@ class FakeSource:
             raise error
         return verdicts
 
-    async def restored(self, denied: Mapping[str, Sequence[str]]) -> list[str]:
-        return [device for device, paths in denied.items() if not self.missing & set(paths)]
+    async def look(self, paths: Iterable[str], found: dict[str, bool]) -> None:
+        self.path_times.append(now())
+        for path in paths:
+            if path in self.silent:
+                self.hung.append(path)
+                await asyncio.sleep(SILENCE)
+                raise BackendTimeout("it hangs")
+            found[path] = path not in self.missing
 
-    async def absent(self, paths: Iterable[str]) -> frozenset[str]:
-        return frozenset(self.missing & set(paths))
+    def hangs(self, path: str) -> bool:
+        return path in self.silent and path in self.hung
 
     def watch(self) -> AsyncIterator[Event] | None:
         self.watches.append(now())
@@ -134,6 +148,7 @@ class Scene:
         tasks = [asyncio.create_task(self.discovery.run())]
         if self.discovery.probing:
             tasks.append(asyncio.create_task(self.discovery.probing.run()))
+        tasks.append(asyncio.create_task(self.discovery.paths.run()))
         if watch:
             tasks.append(asyncio.create_task(self.discovery.watch()))
         try:

@@ -64,7 +64,7 @@ class Machine:
             backend_names=lambda: names,
             wanted=lambda name: frozenset(),
             resource_options=lambda name: (),
-            required=lambda name: frozenset(),
+            given=lambda name: frozenset(),
         )
         catalog = SimpleNamespace(get=lambda name: self.kind)
         self.manager.follow(cast("Settings", settings), cast("Catalog", catalog))

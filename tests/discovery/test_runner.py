@@ -267,10 +267,12 @@ async def test_paths_are_checked_below_the_root(source: Any, tmp_path: Path) -> 
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/a").touch()
     one = source()
-    assert one.exists("/dev/a")
-    assert not one.exists("/dev/null")
-    assert not one.exists("/dev/\0")
-    assert one.restored({"x": ["/dev/a"], "y": ["/dev/a", "/dev/b"], "z": []}) == ["x", "z"]
+    assert one.existence.exists("/dev/a")
+    assert not one.existence.exists("/dev/null")
+    assert not one.existence.exists("/dev/\0")
+    found: dict[str, bool] = {}
+    one.existence.look(["/dev/a", "/dev/b"], found)
+    assert found == {"/dev/a": True, "/dev/b": False}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
 from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, BackendState
 from devhost.discovery.timing import NODE
+from devhost.runtime.existence import SILENCE
 from devhost.telemetry.metrics import BackendFailure
 
 
@@ -217,14 +218,15 @@ def test_a_denied_device_is_reported_at_once_and_checked_more_often_until_it_is_
             assert not scene.health("d0").healthy
             assert len(scene.found) == 2
             await asyncio.sleep(4 * NODE.missing_resync + 1)
-            assert len(scene.source.looks) == 6
+            assert len(scene.source.path_times) == 5
+            assert len(scene.source.looks) == 2, "its backend is asked once"
             scene.source.missing = set()
             await asyncio.sleep(NODE.missing_resync)
             assert scene.health("d0") == HEALTHY
             assert len(scene.found) == 3
-            looks = len(scene.source.looks)
-            await asyncio.sleep(NODE.resync - 2)
-            assert len(scene.source.looks) == looks, "back to the slow resync"
+            looks = len(scene.source.path_times)
+            await asyncio.sleep(NODE.resync + 1)
+            assert len(scene.source.path_times) == looks, "no path is in doubt"
 
     virtual(main())
 
@@ -232,11 +234,11 @@ def test_a_denied_device_is_reported_at_once_and_checked_more_often_until_it_is_
 def test_a_path_that_give_needs_is_looked_for_ever_less_often_until_it_is_back(virtual: Any) -> None:
     async def main() -> None:
         scene = Scene(probes=False)
-        scene.discovery.required = frozenset({"/dev/ctl"})
+        scene.discovery.paths.given = frozenset({"/dev/ctl"})
         scene.source.missing = {"/dev/ctl"}
         async with scene.running():
             await asyncio.sleep(400)
-            pauses = [later - one for one, later in pairwise(scene.source.times)]
+            pauses = [later - one for one, later in pairwise(scene.source.path_times)]
             longest = [5, 10, 20, 40, *[NODE.resync] * (len(pauses) - 4)]
             assert len(pauses) >= 6 and len({round(one, 3) for one in pauses[4:]}) > 1
             for pause, at_most in zip(pauses, longest, strict=True):
@@ -245,14 +247,55 @@ def test_a_path_that_give_needs_is_looked_for_ever_less_often_until_it_is_back(v
             scene.discovery.request_scan(event(1))
             await asyncio.sleep(1)
             assert not scene.discovery.health.absent, "an event is enough"
-            looks = len(scene.source.looks)
+            looks = len(scene.source.path_times)
             scene.source.missing = {"/dev/ctl"}
             scene.discovery.request_scan(event(2))
             await asyncio.sleep(1)
             assert scene.discovery.health.absent
             await asyncio.sleep(NODE.missing_resync)
-            first, second, *_ = scene.source.times[looks:]
+            first, second, *_ = scene.source.path_times[looks:]
             assert second - first <= NODE.missing_resync + 0.1, "it begins again"
+
+    virtual(main())
+
+
+def test_a_path_that_does_not_answer_delays_no_scan_and_is_not_asked_for_twice(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        scene.discovery.paths.given = frozenset({"/dev/ctl", "/net/lib"})
+        scene.source.silent = {"/net/lib"}
+        async with scene.running():
+            assert not scene.found, "the first list waits for the first look"
+            await asyncio.sleep(SILENCE + 1)
+            assert scene.discovery.health.absent == {"/net/lib": True}
+            assert len(scene.found) == 1
+            scene.source.devices = [Device("d0")]
+            scene.discovery.request_scan(event(1))
+            await asyncio.sleep(0.1)
+            assert list(scene.discovery.devices) == ["d0"]
+            await asyncio.sleep(10 * NODE.resync)
+            assert scene.source.hung == ["/net/lib"]
+            scene.source.silent = set()
+            await asyncio.sleep(NODE.resync + 1)
+            assert not scene.discovery.health.absent
+
+    virtual(main())
+
+
+def test_a_path_that_hangs_from_now_on_delays_no_scan(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        scene.discovery.paths.given = frozenset({"/net/lib"})
+        async with scene.running():
+            assert len(scene.found) == 1
+            scene.source.silent = {"/net/lib"}
+            scene.source.devices = [Device("d0")]
+            scene.discovery.request_scan(event(1))
+            await asyncio.sleep(0.1)
+            assert list(scene.discovery.devices) == ["d0"]
+            assert not scene.discovery.health.absent, "it may be slow"
+            await asyncio.sleep(SILENCE + 1)
+            assert scene.discovery.health.absent == {"/net/lib": True}
 
     virtual(main())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from string import ascii_letters
@@ -14,8 +16,9 @@ from status_values import status
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits
 from devhost.backend.claim import node as node_claim
+from devhost.runtime.worker import MAX_ABANDONED
 
-CARD, CTL = "example.com/card", "example.com/ctl"
+CARD, CTL, MORE = "example.com/card", "example.com/ctl", "example.com/more"
 
 
 class Card(Backend):
@@ -131,6 +134,44 @@ async def test_devices_whose_pods_would_be_refused_are_unhealthy_in_that_resourc
         await node.offers({CARD: 2, CTL: 1})
 
 
+async def test_a_path_on_a_file_system_that_hangs_concerns_only_the_entry_that_gives_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, exists = threading.Event(), os.path.exists
+
+    def hanging(path: str) -> bool:
+        return ("/net/" not in os.fspath(path) or answers.wait(600)) and exists(path)
+
+    monkeypatch.setattr(os.path, "exists", hanging)
+    every = [f"{{path: /net/{letter}" for letter in ascii_letters[:9]]
+    optional = ", optional: true}, "
+    configure(
+        node,
+        card(f"{{mounts: [{'}, '.join(every)}}}]}}", ", where: {serial: '0'}"),
+        f"name: {MORE}, backend: card, give: {{mounts: [{optional.join(every)}{optional}]}}",
+    )
+    try:
+        async with node.served():
+            await node.offers({MORE: 1})
+            (node.root / "dev" / "card2").touch()
+            node.look()
+            await node.offers({MORE: 2})
+            (device,) = status(node.host)["resources"][0]["devices"]
+            silent = ", ".join(f"/net/{letter}" for letter in ascii_letters[:9])
+            assert device["reason"] == f"the file system of {silent} does not answer: give needs them"
+            for _ in range(MAX_ABANDONED + 1):
+                started = await node.container({MORE: 1})
+                assert started.devices and not started.mounts
+            answers.set()
+            for letter in ascii_letters[:9]:
+                (node.root / "net" / letter).mkdir(parents=True)
+            node.look()
+            await node.offers({CARD: 1})
+            assert len((await node.container({CARD: 1})).mounts) == 9
+    finally:
+        answers.set()
+
+
 @pytest.mark.parametrize(
     ("give", "slot", "reason"),
     [
@@ -139,6 +180,11 @@ async def test_devices_whose_pods_would_be_refused_are_unhealthy_in_that_resourc
             "../y",
             "/dev/ctl would be at /dev/../y in the container, where the slash in its slot would lead to "
             "another directory",
+        ),
+        (
+            "{mounts: [{path: /dev/ctl, containerPath: '/{slot}'}]}",
+            ".",
+            "/dev/ctl would be at /. in the container, which has no name at {slot}",
         ),
         (
             "{mounts: [{path: /dev/ctl, containerPath: '/x{slot}'}]}",

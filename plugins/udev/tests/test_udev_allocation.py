@@ -104,12 +104,17 @@ def test_index_counts_the_devices_that_the_container_gets(machine: Any) -> None:
 def test_a_path_in_the_container_that_cannot_be_filled_in_makes_the_device_unhealthy(machine: Any) -> None:
     machine.usb_serial("ttyUSB0", "1")
     machine.usb_serial("ttyUSB1", "2", "..")
+    machine.usb_serial("ttyUSB2", "3", ".")
     member = Member("/dev/ttyUSB*", container_path="/dev/{serial}/tty")
     backend = machine.backend(Group("g", members=(member,)))
-    without, odd = groups(backend)
+    without, odd, none = groups(backend)
     assert without.health.reason == "/dev/ttyUSB0 has no serial, which containerPath /dev/{serial}/tty needs"
     assert odd.health.reason == "/dev/ttyUSB1 would be at /dev/../tty in the container, which goes up with .."
-    for device in (without, odd):
+    assert (
+        none.health.reason
+        == "/dev/ttyUSB2 would be at /dev/./tty in the container, which has no name at {serial}"
+    )
+    for device in (without, odd, none):
         with pytest.raises(AllocationError):
             backend.allocate(request(backend, [device]))
     optional = Group("g", members=(Member("/dev/ttyUSB0"), Member("/dev/ttyUSB0", "/{wwid}", optional=True)))

@@ -162,7 +162,7 @@ class ResourceBackend:
     def lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
         """The error for paths that devices lack, by the devices' ids."""
         paths = sorted({path for paths in missing.values() for path in paths})
-        return MissingPath(f"{self.resource}: {absent_paths(paths)}")
+        return MissingPath(f"{self.resource}: {absent_paths(paths, self.runner.existence.silent)}")
 
     def documents(self, devices: Sequence[Device], terms: Terms) -> dict[str, Document]:
         """The device-info of these devices, by id. Runs on the backend's thread."""
@@ -232,11 +232,11 @@ class ResourceBackend:
     def _edits(self, devices: Sequence[Device], terms: Terms) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
         edits = permitted(self._asked(devices, terms), terms.permissions)
-        absent = {path for path in _paths(edits, required=True) if not self.runner.exists(path)}
+        absent = {path for path in _paths(edits, required=True) if not self.runner.existence.exists(path)}
         if absent:
             return Granted(edits), self._blame(devices, terms, absent)
         edits = self._one_each(edits)
-        optional = {path for path in _paths(edits, required=False) if not self.runner.exists(path)}
+        optional = {path for path in _paths(edits, required=False) if not self.runner.existence.exists(path)}
         return Granted(edits, frozenset(optional)), {}
 
     def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
@@ -262,7 +262,7 @@ class ResourceBackend:
         """The same with what hooks added for these devices."""
         assert self.scanner.handover is not None
         added = self.scanner.handover.additions(self.runner.name, devices)
-        absent = [path for path in _paths(added, required=True) if not self.runner.exists(path)]
+        absent = [path for path in _paths(added, required=True) if not self.runner.existence.exists(path)]
         if absent:  # the devices do not wait for it, because only a hook may make it
             reason = f"{absent_paths(absent)}: a hook gave {'them' if absent[1:] else 'it'}"
             raise AllocationError(f"{self.resource}: {reason}")
@@ -300,7 +300,7 @@ class ResourceBackend:
                 both = " and ".join(map(_source, required[:2]))
                 reason = f"{both} are both to be {where} in the container, which can have one of them"
                 raise AllocationError(f"{self.resource}: {reason}")
-            there = (thing for thing in wanted if self.runner.exists(_source(thing)))
+            there = (thing for thing in wanted if self.runner.existence.exists(_source(thing)))
             return required[0] if required else next(there, wanted[0])
 
         places = _by_place((*edits.nodes, *edits.mounts))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from .frozen import frozen
 
@@ -138,9 +138,14 @@ def typed(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def absent_paths(paths: Sequence[str]) -> str:
-    """That host paths do not exist."""
-    return f"{', '.join(paths)} {'do' if paths[1:] else 'does'} not exist on the node"
+def absent_paths(paths: Sequence[str], silent: Collection[str] = ()) -> str:
+    """That host paths do not exist; of those that are ``silent``, that they do not answer."""
+    gone = [path for path in paths if path not in silent]
+    hanging = [path for path in paths if path in silent]
+    found = [f"{', '.join(gone)} {'do' if gone[1:] else 'does'} not exist on the node"] if gone else []
+    if hanging:
+        found.append(f"the file system of {', '.join(hanging)} does not answer")
+    return ", and ".join(found)
 
 
 def one_line(error: BaseException) -> str:

@@ -236,7 +236,7 @@ class _Gives:
     def __init__(self, found: ScanResult, verdict: EntryMatch, device: Device) -> None:
         from devhost.planning.give.edits import given  # only where an entry gives something
 
-        self._exists = found.scanners[verdict.entry.backend].runner.exists
+        self._exists = found.scanners[verdict.entry.backend].runner.existence.exists
         self._edits = Edits()
         self._refusal = ""
         offers, of = found.plan.resources[verdict.resource].offers, verdict.entry.share.attribute

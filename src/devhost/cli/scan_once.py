@@ -99,7 +99,7 @@ async def scan_once(
             entries = settings.resource_options(name)
             source = BackendRunner(backend, settings.backends.get(name), root, wanted, entries=entries)
             scanners[name] = Scanner(source, Metrics(), lambda caused_at: None)
-            scanners[name].required = settings.required(name)
+            scanners[name].paths.given = settings.given(name)
     await asyncio.gather(*(_ask(scanner, links=links) for scanner in scanners.values()))
     found = {name: scanner.devices for name, scanner in scanners.items()}
     for scanner in scanners.values():
@@ -115,6 +115,7 @@ async def scan_once(
 
 
 async def _ask(scanner: Scanner, *, links: bool) -> None:
+    await scanner.paths.once()
     await scanner.scan_once()
     if scanner.probing:
         await scanner.probing.once()

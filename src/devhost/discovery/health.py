@@ -173,8 +173,8 @@ class HealthTracker:
         """Why earlier answers of the backend no longer count; empty while it answers."""
         self.released = ""
         """Why no device can be used while the backend has released its driver; empty while it has not."""
-        self.absent: frozenset[str] = frozenset()
-        """The host paths of ``give`` that do not exist."""
+        self.absent: Mapping[str, bool] = {}
+        """The host paths of ``give`` that do not exist, each with whether its file system does not answer."""
         self.cordons: Mapping[str, Health] = {}
         """The devices that are out of service, by id, or :data:`ALL`. It takes effect and ends at once."""
         self.reported: Mapping[str, Health] = {}
@@ -247,7 +247,8 @@ class HealthTracker:
         if not device.health.healthy:
             return device.health
         if missing := self.missing_paths.get(device.id):
-            reason = f"{absent_paths(missing)}: a pod needed {'them' if missing[1:] else 'it'}"
+            silent = [path for path in missing if self.absent.get(path)]
+            reason = f"{absent_paths(missing, silent)}: a pod needed {'them' if missing[1:] else 'it'}"
             return unhealthy(reason, Cause.MISSING)
         probed = self._probed.get(device.id, HEALTHY)
         return worst(overruled(self.reported, device.id), probed) if self.reported else probed

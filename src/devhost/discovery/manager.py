@@ -74,14 +74,14 @@ class BackendManager:
         for name in needed:
             backend, options = catalog.get(name), settings.backends.get(name)
             wanted, entries = settings.wanted(name), settings.resource_options(name)
-            required = settings.required(name)
+            given = settings.given(name)
             running = self.scanners.get(name)
             if backend is None:
                 continue  # config.load refuses a file that needs a missing backend
             if running and running.runner.kind is backend and running.runner.options == options:
                 context = running.runner.context
-                if (context.wanted, context.entries, running.required) != (wanted, entries, required):
-                    context.wanted, context.entries, running.required = wanted, entries, required
+                if (context.wanted, context.entries, running.paths.given) != (wanted, entries, given):
+                    context.wanted, context.entries, running.paths.given = wanted, entries, given
                     running.request_scan()
                 continue
             before = running.runner if running else None
@@ -94,7 +94,7 @@ class BackendManager:
                 self._timing,
                 scanned=partial(self._scanned, name),
             )
-            scanner.required = required
+            scanner.paths.given = given
             if running:
                 self._stop(name)
             self._metrics.begin("backend", name)
@@ -104,6 +104,7 @@ class BackendManager:
             runner.context.released = name in self.releases
             scanner.health.released = self.releases.reason(name)
             self._tasks.spawn(f"scan {name}", scanner.run)
+            self._tasks.spawn(f"paths {name}", scanner.paths.run)
             self._tasks.spawn(f"watch {name}", scanner.watch)
             if scanner.probing:
                 self._tasks.spawn(f"probe {name}", scanner.probing.run)
@@ -233,7 +234,7 @@ class BackendManager:
 
     def _stop(self, name: str) -> None:
         scanner = self.scanners.pop(name)
-        for work in ("scan", "watch", "probe", "links"):
+        for work in ("scan", "paths", "watch", "probe", "links"):
             self._tasks.cancel(f"{work} {name}")
         scanner.runner.close()
         self._metrics.end("backend", name)

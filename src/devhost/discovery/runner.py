@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from devhost.backend.model import Device, DeviceNode, Edits, Health, Mount, soun
 from devhost.backend.sysfs import prefix_of
 from devhost.planning.give import CDI_NAME
 from devhost.planning.naming import variable_problem
+from devhost.runtime.existence import Existence
 from devhost.runtime.log import get
 from devhost.runtime.worker import WorkerThread
 
@@ -41,11 +42,12 @@ log = get(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Lane = Literal["discover", "probe", "serve", "links", "usage"]
+Lane = Literal["discover", "paths", "probe", "serve", "links", "usage"]
 """A thread of a backend."""
 
 LANES: Mapping[Lane, str] = {
     "discover": "when looking for devices",
+    "paths": "when looking for host paths",
     "probe": "when probing devices",
     "serve": "when serving a container",
     "links": "when asked for links or labels",
@@ -167,7 +169,8 @@ class BackendRunner:
         self.kind = kind
         self.abilities = Abilities.of(kind)
         self.options = options
-        self._root = os.fspath(root)
+        self.existence = Existence(os.fspath(root))
+        """Whether the host has a path."""
         self.context = ServiceContext(kind.name, root, wanted, held, entries)
         self._threads: dict[Lane, WorkerThread] = {
             lane: WorkerThread(f"{kind.name}-{lane}", f"backend {kind.name}", work)
@@ -322,19 +325,6 @@ class BackendRunner:
         if self._made is None:
             raise NotYet(f"backend {self.name} has not started")
         self._made.provision()
-
-    def restored(self, denied: Mapping[str, Sequence[str]]) -> list[str]:
-        """The devices whose host paths all exist again."""
-        return [device for device, paths in denied.items() if all(map(self.exists, paths))]
-
-    def absent(self, paths: Iterable[str]) -> frozenset[str]:
-        """Those of these host paths that do not exist."""
-        return frozenset(path for path in paths if not self.exists(path))
-
-    def exists(self, path: str) -> bool:
-        """Whether the host has this path. A dead file system may block."""
-        # not pathlib: any error means "no", and creating a Path takes three times as long as the check
-        return os.path.exists(os.path.join(self._root, path.lstrip("/")))  # noqa: PTH110, PTH118
 
     def watch(self) -> AsyncIterator[Event] | None:
         """The backend's own event source; ``None`` if it has none."""

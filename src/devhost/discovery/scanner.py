@@ -34,6 +34,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
 from .health import ALL, Grounds, HealthTracker, Recovery, in_resource, overruled, worst
+from .host_paths import HostPaths
 from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
 from .timing import NODE, DiscoveryTiming
@@ -140,8 +141,6 @@ class Scanner:
         self.devices: Mapping[str, Device] = {}
         self.requested: frozenset[str] = frozenset()
         """Names of the attributes that were requested when the backend found :attr:`devices`."""
-        self.required: frozenset[str] = frozenset()
-        """The host paths that ``give`` of the entries needs."""
         self.health = HealthTracker()
         self.handover: Hooks | None = None
         """The hooks for devices that are given and released, if there are any."""
@@ -156,8 +155,6 @@ class Scanner:
         self._event_at: float | None = None
         self._full = False
         self._resynced_at: float | None = None
-        self._pause = timing.resync
-        self._pauses = Backoff(timing.missing_resync, timing.resync)
         self._failing = NOT_FAILING
         self._degraded = Incident()
         self._event_failures = FailureLog(
@@ -178,6 +175,9 @@ class Scanner:
             self._event_failures = predecessor._event_failures
             if self.probing is None:
                 self.health.apply_probe({})
+        former = predecessor.paths if predecessor else None
+        self.paths: HostPaths = HostPaths(runner, self.health, self._looked, timing, former, clock)
+        """Looks for the host paths that devices need."""
         self._seen, self._seen_requested = self.devices, self.requested
         self._scans = Reconciler(
             self._scan,
@@ -219,6 +219,7 @@ class Scanner:
         if self._event_at is None:
             self._event_at = self._clock.time()
         self._scans.wake()
+        self.paths.request()
 
     def recheck(self) -> None:
         """Requests a scan and a probe, because the known state is in doubt."""
@@ -251,7 +252,7 @@ class Scanner:
     def _resync_at(self) -> float:
         if self._resynced_at is None:
             return self._clock.time()
-        return self._resynced_at + (self._timing.missing_resync if self.health.missing_paths else self._pause)
+        return self._resynced_at + self._timing.resync
 
     async def watch(self) -> None:
         """Follows the backend's own event source, if it has one, and restarts it when it fails."""
@@ -301,10 +302,6 @@ class Scanner:
         requested = frozenset(runner.context.wanted)
         try:
             seen = self._validated(await runner.call("discover", None, runner.discover, events))
-            missing = self.health.missing_paths
-            restored = await runner.call("discover", None, runner.restored, missing) if missing else []
-            needed = self.required
-            absent = await runner.call("discover", None, runner.absent, needed) if needed else frozenset()
         except BackendError as error:
             # The next scan must be a full one, since the events of this one were not handled.
             self._events, self._full = [ANYTHING], True
@@ -320,8 +317,6 @@ class Scanner:
         self.condition = replace(self.condition, last_scan=time.time(), duration=ended - began)
         self._metrics.observe("discovery_seconds", runner.name, seconds=ended - began)
         # pass the devices on to the probes and links
-        for device in restored:
-            self.health.paths_restored(device)
         self._seen, self._seen_requested = seen, requested
         if runner.link_cache:
             runner.link_cache.update(seen)
@@ -332,18 +327,18 @@ class Scanner:
         self._failing = NOT_FAILING
         self._scanned.set()
         # publish what has changed
-        changed = bool(restored)
-        if absent != self.health.absent:
-            changed = True
-            self._pauses.reset()
-        if changed or full:
-            self._pause = self._pauses.delay() if absent else self._timing.resync
-        self.health.absent = absent
-        changed |= runner.missing_drivers != self.condition.missing_drivers
+        changed = runner.missing_drivers != self.condition.missing_drivers
         self.condition = replace(self.condition, missing_drivers=runner.missing_drivers)
         self._publish(event_at, changed=changed)
         self._after_scan()
         return True
+
+    def _looked(self, changed: bool) -> None:
+        """Handles the end of a look for host paths."""
+        if self._scanned.is_set():
+            self._publish(None, changed=changed)
+        elif changed:
+            self._found(None)
 
     def _probed(self, failure: BackendError | None) -> None:
         """Handles the end of a probe."""
@@ -358,7 +353,7 @@ class Scanner:
         self._publish(None, changed=True)
 
     def _publish(self, event_at: float | None, *, changed: bool = False) -> None:
-        if not self._waits_for_probe():
+        if not self._waits():
             changed |= bool(differences(self.devices, self._seen)) or self.requested != self._seen_requested
             self.devices, self.requested = self._seen, self._seen_requested
             self._listed = self.condition.last_scan is not None
@@ -372,10 +367,11 @@ class Scanner:
         if changed:
             self._found(event_at)
 
-    def _waits_for_probe(self) -> bool:
-        """Whether the first list waits for the first probe."""
+    def _waits(self) -> bool:
+        """Whether the first list waits for the first probe, or for the first look for host paths."""
         probing = self.probing
-        return bool(probing and self._seen and not (self._listed or probing.tried))
+        awaited = self.paths.awaited or bool(probing and not probing.tried)
+        return awaited and bool(self._seen) and not self._listed
 
     def _judge(self) -> bool:
         """Updates the condition from the last failures; true if it changed."""

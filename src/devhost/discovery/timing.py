@@ -13,7 +13,7 @@ class DiscoveryTiming:
     """Between full scans, and between probes: a safeguard against lost events."""
 
     missing_resync: float = 5.0
-    """Between full scans while a device waits for a host path that was missing when a pod needed it.
+    """Between two looks for a host path that was missing when a pod needed it.
 
     While one is missing that ``give`` needs, the pause doubles from here up to ``resync``."""
 

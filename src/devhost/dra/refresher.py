@@ -89,11 +89,12 @@ class Refresher:
     async def _outdated(self) -> set[str]:
         """The claims for which the host has other nodes than when they were rendered."""
         bases = self._preparer.bases
-        roots = (one.backend.runner.context.root for basis in bases.values() for one in basis.devices if one)
-        if (root := next(roots, None)) is None:
+        runners = (one.backend.runner for basis in bases.values() for one in basis.devices if one)
+        if (runner := next(runners, None)) is None:
             return set()
         places = [(uid, seen) for uid, basis in bases.items() for seen in basis.seen]
-        numbers = await self._files.look(outdated, [seen for _, seen in places], root)
+        every = [seen for _, seen in places]
+        numbers = await self._files.look(outdated, every, runner.context.root, runner.existence.exists)
         return {places[number][0] for number in numbers}
 
     async def _refresh(self, record: ClaimRecord, *, outdated: bool) -> str:
@@ -236,11 +237,11 @@ class _Claim:
         own, together = self._names(devices)
         before = [recorded(self.edits[name]) for name in (*own, *together) if self.edits.get(name)]
         known = [seen for seen in before if seen is not None]
-        root = scanner.runner.context.root
+        runner = scanner.runner
         mine = claims_of(scanner.devices[name] for one in devices for _, name in one.keys)
         claimed = claims_of(scanner.devices.values())
         certain = len(known) == len(before) and all(is_own(seen, mine, claimed) for seen in known)
-        changed = await self._files.look(outdated, known, root)
+        changed = await self._files.look(outdated, known, runner.context.root, runner.existence.exists)
         if changed or not certain:
             self._withhold(devices, why)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -343,11 +343,15 @@ class ResourceSettings:
         nodes = [one.path for one in self.give.nodes if not one.optional]
         return (*nodes, *(one.path for one in self.give.mounts if not one.optional))
 
-    def given(self, absent: Collection[str], device: Device | None = None) -> Health:
-        """The health of a device, or of all, by ``give`` alone, if these host paths do not exist."""
+    def given(self, absent: Mapping[str, bool], device: Device | None = None) -> Health:
+        """The health of a device, or of all, by ``give`` alone, if these host paths do not exist.
+
+        ``absent`` maps a path to whether its file system does not answer.
+        """
         if missing := [path for path in self.required if path in absent]:
             needs = f"give needs {'them' if missing[1:] else 'it'}"
-            return unhealthy(f"{absent_paths(missing)}: {needs}", Cause.MISSING)
+            silent = [path for path in missing if absent[path]]
+            return unhealthy(f"{absent_paths(missing, silent)}: {needs}", Cause.MISSING)
         if device is None or not self.give.depends_on_device:
             return HEALTHY
         from .give.edits import refusal  # most nodes have no entry with give
@@ -426,9 +430,11 @@ class Settings:
         entries = (r.wanted() for r in self.resources if r.backend == backend)
         return frozenset().union(*entries)
 
-    def required(self, backend: str) -> frozenset[str]:
-        """The host paths that ``give`` of its entries needs."""
-        return frozenset(path for one in self.resources if one.backend == backend for path in one.required)
+    def given(self, backend: str) -> frozenset[str]:
+        """The host paths that ``give`` of its entries names."""
+        gives = [one.give for one in self.resources if one.backend == backend]
+        nodes = frozenset(node.path for give in gives for node in give.nodes)
+        return nodes.union(mount.path for give in gives for mount in give.mounts)
 
     def resource_options(self, backend: str) -> tuple[object, ...]:
         """The ``ResourceOptions`` in the entries of ``backend``, in file order."""

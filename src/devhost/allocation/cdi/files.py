@@ -8,6 +8,7 @@ has no resource with CDI injection that it could belong to, and no container has
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -17,6 +18,7 @@ from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.backoff import Backoff
 from devhost.backend.model import Device
 from devhost.planning.settings import Inject, Settings
+from devhost.runtime.existence import Existence
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.worker import FILE_DEADLINE
@@ -85,9 +87,10 @@ class SpecDirectory(OwnedDirectory):
     def doubt(self, name: str, is_certain: Callable[[str, Seen], bool], root: Path) -> bool:
         kind, devices = self.read(name)
         content = dict(devices)
+        exists = Existence(os.fspath(root)).exists
         for one, edits in devices.items():
             seen = recorded(edits)
-            if seen and not (is_certain(one, seen) and not outdated([seen], root)):
+            if seen and not (is_certain(one, seen) and not outdated([seen], root, exists)):
                 content[one] = withheld(f"{one} has changed or is gone")
         if content == devices:
             return False

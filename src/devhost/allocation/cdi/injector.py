@@ -356,8 +356,9 @@ class CdiInjection:
             for name, unit in units.items()
             if unit.seen and not unit.outdated
         ]
-        root = self._backend.runner.context.root
-        for number in await self._files.look(outdated, [unit.seen for _, _, unit in places], root):
+        runner = self._backend.runner
+        every = [unit.seen for _, _, unit in places]
+        for number in await self._files.look(outdated, every, runner.context.root, runner.existence.exists):
             units, name, unit = places[number]
             if units.get(name) is unit:
                 units[name] = replace(unit, outdated=True)

@@ -297,15 +297,18 @@ def rendered(granted: Granted, root: Path) -> Rendered:
     return Rendered(container_edits(granted.edits, look, granted.left_out), seen)
 
 
-def outdated(every: Iterable[Seen], root: Path) -> list[int]:
-    """The numbers of those for which the host has something else now. May block: not for the event loop."""
+def outdated(every: Iterable[Seen], root: Path, exists: Callable[[str], bool]) -> list[int]:
+    """The numbers of those for which the host has something else now. May block: not for the event loop.
+
+    ``exists`` is whether the host has the source of a mount.
+    """
     now: dict[tuple[str, bool], HostNode | bool | None] = {}
 
     def differs(seen: Seen) -> bool:
         for path, before in seen.items():
             place = path, isinstance(before, bool)
             if place not in now:
-                now[place] = _exists(path, root) if isinstance(before, bool) else _node(path, root)
+                now[place] = exists(path) if isinstance(before, bool) else _node(path, root)
             if now[place] != before:
                 return True
         return False
@@ -345,10 +348,6 @@ def _node(path: str, root: Path) -> HostNode | None:
         return host_node(path, root)
     except AllocationError:
         return None
-
-
-def _exists(path: str, root: Path) -> bool:
-    return os.path.exists(root / path.lstrip("/"))  # noqa: PTH110 - any error means "no"
 
 
 def adds_up(parts: Sequence[ContainerEdits], whole: ContainerEdits) -> bool:

@@ -63,6 +63,9 @@ def unfit(wanted: str, values: Values, path: str) -> str:
             return f"where the slash in its {field} would lead to another directory"
     if ".." in path.split("/"):
         return "which goes up with .."
+    for part in wanted.split("/"):
+        if "{" in part and fill(part, values, 0) in ("", "."):
+            return f"which has no name at {part}"
     return "" if path.isprintable() else "which has a character that does not print"
 
 

@@ -1,0 +1,104 @@
+"""The host paths without which devices cannot be given: those of ``give``, and those that an Allocate missed.
+
+They are looked at apart from the scans, because one may be on a file system that hangs. Such a path counts as
+missing, as long as the look at it does not end, and delays nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from devhost.backend.backoff import Backoff, Pacer
+from devhost.backend.errors import BackendTimeout
+from devhost.runtime.existence import SILENCE
+from devhost.runtime.reconciler import Clock, Reconciler
+from devhost.runtime.worker import MAX_ABANDONED, NotCalled
+
+from .health import HealthTracker
+from .runner import BackendRunner
+from .timing import DiscoveryTiming
+
+
+class HostPaths:
+    """Looks for the host paths of one backend's devices, and notes in ``health`` which are missing.
+
+    Calls ``looked`` after each look, with whether anything has changed. ``predecessor`` looked for those of
+    the same devices.
+    """
+
+    def __init__(
+        self,
+        runner: BackendRunner,
+        health: HealthTracker,
+        looked: Callable[[bool], None],
+        timing: DiscoveryTiming,
+        predecessor: HostPaths | None,
+        clock: Clock,
+    ) -> None:
+        self._runner = runner
+        self._health = health
+        self._looked = looked
+        self._timing = timing
+        self.given: frozenset[str] = frozenset()
+        """The host paths that ``give`` of the entries names."""
+        self.tried: bool = predecessor.tried if predecessor else False
+        """Whether there is an answer, or a path that has not answered in time."""
+        self._pauses = Backoff(timing.missing_resync, timing.resync)
+        self._looks = Reconciler(self._look, pacer=Pacer(budget=timing.scan_budget), clock=clock)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether nothing is known yet of paths that devices need."""
+        return bool(self.given) and not self.tried
+
+    def request(self) -> None:
+        """Asks for a look soon."""
+        if self._wanted() or self._health.absent:
+            self._looks.wake()
+
+    async def run(self) -> None:
+        """Looks now, on request, and again after a while; never returns by itself."""
+        await self._looks.run()
+
+    async def _look(self) -> float | None:
+        await self.once()
+        if self._health.missing_paths:
+            return self._timing.missing_resync
+        if self._health.absent:
+            return self._pauses.delay()
+        return self._timing.resync if self.given else None
+
+    async def once(self) -> None:
+        """Looks at every path that a device needs."""
+        runner, wanted = self._runner, self._wanted()
+        found: dict[str, bool] = {}
+        for _ in range(MAX_ABANDONED):
+            rest = [path for path in wanted if path not in found and not runner.existence.hangs(path)]
+            if not rest:
+                break
+            try:
+                await runner.call("paths", SILENCE + 0.5, runner.existence.look, rest, found)
+            except NotCalled:
+                return  # what was known stays
+            except BackendTimeout:
+                self._note(wanted, found)
+        self._note(wanted, found)
+
+    def _wanted(self) -> list[str]:
+        return sorted(self.given.union(*self._health.missing_paths.values()))
+
+    def _note(self, wanted: Sequence[str], found: Mapping[str, bool]) -> None:
+        """Notes what was found; a wanted path of which nothing is known has not answered."""
+        health = self._health
+        absent = {path: path not in found for path in self.given.intersection(wanted) if not found.get(path)}
+        self._runner.existence.silent = frozenset(wanted).difference(found)
+        changed = absent != health.absent
+        if changed:
+            self._pauses.reset()
+        health.absent = absent
+        for device, paths in list(health.missing_paths.items()):
+            if all(map(found.get, paths)):
+                health.paths_restored(device)
+                changed = True
+        self.tried = True
+        self._looked(changed)
