@@ -96,6 +96,14 @@ def test_a_key_of_the_backend_limits_containers() -> None:
     assert found.share.limit == Limit("mps")
 
 
+def test_claims_cannot_change_what_limits_containers() -> None:
+    more = "serve: dra, mps: true, dra: {claimOptions: [mps]}"
+    assert complaint("{capacity: {memory: {min: 1}}, limit: mps}", more) == (
+        "dra.claimOptions[0]: mps limits containers, so claims must not set it (remove it)"
+    )
+    assert entry("{capacity: {memory: {min: 1}}, limit: none}", more).dra.claim_options == ("mps",)
+
+
 MEMORY = "capacity: {memory: {min: 1Gi}}"
 
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from devhost_testing.dra import Claim, DraKubelet
+from devhost_testing.dra import Claim, DraKubelet, Refused
 from devhost_testing.kubelet import KubeletSimulator
 from dra_node import DRIVER, Cluster
 
@@ -246,3 +246,94 @@ async def test_metadata_of_claims_passes_on_with_the_names_of_an_edit(machine: M
             await kubelet.unprepare(DRIVER, first, second)
             left = machine.options.plugins_dir / DRIVER / "dra-device-metadata"
             assert list(left.iterdir()) == list((machine.place / "cdi").glob("*dra_*")) == []
+
+
+PARTS = """
+from devhost.backend import Attribute, Backend, Device, Edits, claim, hookimpl
+
+class Parts(Backend):
+    name = "parts"
+    attributes = {
+        "model": Attribute(str, "model", "pf"),
+        "memory": Attribute(int, "memory", 8192, unit="Mi"),
+    }
+
+    def discover(self):
+        whole = frozenset({claim.pci("0000:01:00.0")})
+        yield Device("pf", {"model": "pf"}, claims=whole, withheld="it is divided", divided=True)
+        for n in (1, 2):
+            function = frozenset({claim.pci(f"0000:01:00.{n}")})
+            yield Device(f"vf{n}", {"model": "vf"}, claims=function, part_of=whole)
+        card = frozenset({claim.pci("0000:02:00.0")})
+        yield Device("m0", {"model": "card", "memory": 8192}, claims=card)
+
+    def allocate(self, request):
+        return Edits(env={"PARTS": ",".join(one.id for one in request.devices)})
+
+@hookimpl
+def devhost_backends():
+    return [Parts]
+"""
+
+
+def parts(machine: Machine, nic: str, card: str) -> None:
+    """Configures a driver for functions that exclude each other, and one for a card by amount."""
+    entries = (
+        f"{{name: example.com/nic, backend: parts, where: {{model: [pf, vf]}}, serve: dra, "
+        f"dra: {{driver: {nic}, counters: true}}}}",
+        f"{{name: example.com/card, backend: parts, where: {{model: card}}, serve: dra, "
+        f"dra: {{driver: {card}}}, share: {{capacity: {{memory: {{min: 1Gi}}}}, limit: none}}}}",
+    )
+    (machine.place / "devhost.yaml").write_text(
+        f"version: 1\nbackendPaths: [backends]\ndra: {{driver: {DRIVER}, metadata: true, status: true}}\n"
+        f"cdi: {{directory: {machine.place / 'cdi'}}}\nresources: [{', '.join(entries)}]\n"
+    )
+
+
+async def test_entries_that_change_drivers_in_an_upgrade_keep_what_claims_of_both_have(
+    machine: Machine,
+) -> None:
+    other = "other.example.com"
+    (machine.place / "backends" / "cards.py").write_text(PARTS)
+    parts(machine, DRIVER, other)
+
+    def claim(name: str, *devices: tuple[str, str], amount: str = "6Gi") -> Claim:
+        made = machine.allocate(
+            name,
+            *(machine.name_of(device) for device, _ in devices),
+            drivers=[driver for _, driver in devices],
+            share=name,
+            consumed={"memory": amount},
+        )
+        return Claim("default", name, made.uid, ("req",))
+
+    async with DraKubelet(machine.options.plugins_registry) as kubelet, machine.devhost() as old:
+        for driver in (DRIVER, other):
+            await kubelet.registered(driver)
+        nic = {"pf", "vf1", "vf2"}
+        await kubelet.until(lambda: machine.drivers() == {DRIVER: nic, other: {"m0"}})
+        both = claim("both", ("pf", DRIVER), ("m0", other))
+        excluded = claim("excluded", ("vf1", DRIVER))
+        more = claim("more", ("m0", other), amount="3Gi")
+        await kubelet.prepare(DRIVER, both)
+        async with machine.devhost() as new:
+            await kubelet.until(lambda: machine.logged("waiting for the turn"))
+            new.send_signal(signal.SIGSTOP)
+            old.terminate()
+            await kubelet.until(lambda: machine.logged("passing the turn on"))
+            await kubelet.prepare(other, both)  # by the one before
+            parts(machine, other, DRIVER)
+            new.send_signal(signal.SIGCONT)
+            assert await asyncio.wait_for(old.wait(), 60) == 0
+            await kubelet.until(lambda: not any(machine.drivers().values()))
+            for driver in (DRIVER, other):
+                await kubelet.prepare(driver, both)
+            with pytest.raises(Refused, match="2Gi of 8Gi memory is free"):
+                await kubelet.prepare(other, more)
+            with pytest.raises(Refused, match="is in use: a claim holds pf"):
+                await kubelet.prepare(DRIVER, excluded)
+            for driver in (DRIVER, other):
+                await kubelet.unprepare(driver, both)
+            await kubelet.prepare(other, more)
+            await kubelet.prepare(DRIVER, excluded)
+            assert not machine.logged("Traceback")

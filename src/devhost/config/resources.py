@@ -312,7 +312,7 @@ def _entry(
     if share.amounts:
         share = replace(share, limit=read_limit(sharing, share.amounts, options, backend, give, node, place))
     terms = values.pop("dra", ResourceDra())
-    _check_claim_options(terms.claim_options, backend, node, place)
+    _check_claim_options(terms.claim_options, share.limit.by, backend, node, place)
     dra = node.entries["dra"].value if "dra" in node.entries else None
     attributes, capacity = read_published(
         terms, backend, dra, terms.driver or driver, place.key("dra"), len(share.amounts)
@@ -450,18 +450,21 @@ def _inner(node: Fields, outer: str, inner: str, place: KeyPath) -> tuple[Node, 
     return mapping.entries[inner].value, place.key(outer).key(inner)
 
 
-def _check_claim_options(wanted: Sequence[str], backend: type[Backend], node: Fields, place: KeyPath) -> None:
-    """Complains about each key of ``claimOptions`` that entries of the backend do not have."""
+def _check_claim_options(
+    wanted: Sequence[str], limiter: str, backend: type[Backend], node: Fields, place: KeyPath
+) -> None:
+    """Complains about each key of ``claimOptions`` that entries of the backend lack, and the ``limiter``."""
     known = _keys(backend.ResourceOptions)
     if not wanted or known is None:
         return
     items, where = _inner(node, "dra", "claimOptions", place)
     assert isinstance(items, Items)
     for n, (key, at) in enumerate(zip(wanted, items.items, strict=True)):
-        if key in known:
-            continue
-        message = f"backend {backend.name} adds no key {shown(key)} to entries"
-        where.item(n).report(at, message, suggest(key, known, "keys"))
+        if key not in known:
+            message = f"backend {backend.name} adds no key {shown(key)} to entries"
+            where.item(n).report(at, message, suggest(key, known, "keys"))
+        elif key == limiter:
+            where.item(n).report(at, f"{key} limits containers, so claims must not set it", "remove it")
 
 
 def _refuse_shared_class(entries: Sequence[Placed]) -> None:
