@@ -173,7 +173,7 @@ async def test_a_device_does_not_wait_for_a_path_that_only_a_hook_makes(rig, kub
             await kubelet.admit("one", "main", TOY, 1)
         assert f"{TOY}: /dev/group7 does not exist on the node: a hook gave it" in str(refused.value)
         hooks.additions = Edits(nodes=(DeviceNode("/dev/zero"),))
-        # the other hook waits until the kubelet has the list, which therefore cannot change during the admission
+        # the other hook waits until the kubelet has the list, so that it cannot change during the admission
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
         assert hooks.released == [["d0"]]
         hooks.go.set()
