@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 from moments import now as moment
 
+from devhost.backend.model import Device
 from devhost.host.shown.changes import Step
 from devhost.host.shown.now import Memory, Now
 from devhost.host.shown.publication import Publication
+from devhost.planning.claims import Held
 
 
 class Shown:
@@ -17,12 +19,13 @@ class Shown:
 
     def __init__(self) -> None:
         self.plans = 0
+        self.held: tuple[Held, ...] = ()
         self.steps: list[tuple[int, int]] = []
         self.then: Callable[[], None] = lambda: None
         self.publication = Publication(self.collect, self.show)
 
     def collect(self, memory: Memory) -> Now:
-        return moment(plans=self.plans, memory=memory)
+        return moment(plans=self.plans, held=self.held, memory=memory)
 
     def show(self, step: Step) -> None:
         self.steps.append((step.before.plans, step.now.plans))
@@ -85,6 +88,16 @@ async def test_what_is_shown_may_change_something_which_is_shown_next() -> None:
     shown.change()
     await asyncio.sleep(0.01)
     assert shown.steps == [(0, 1), (1, 2)]
+
+
+async def test_what_is_held_counts_as_shown_to_the_first_observer() -> None:
+    shown = Shown()
+    shown.change()
+    await asyncio.sleep(0.01)
+    shown.held = (Held("x/y", ("a",), "toy", Device("a"), True, None),)
+    assert not shown.publication.shown.held
+    shown.publication.first_observer()
+    assert shown.publication.shown.held is shown.held and len(shown.steps) == 1
 
 
 async def test_nothing_is_shown_after_the_end() -> None:

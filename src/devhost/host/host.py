@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,11 +53,12 @@ from .node_labels import NodeLabels
 from .reload import Configuration, LastReload, Reloader
 from .replanner import Replanner
 from .service import ServiceParts, Services
-from .shown import device_log
+from .shown import device_log, shortages
 from .shown.changes import Step
 from .shown.entries import EntryOutcomes
 from .shown.now import (
     ConfigurationNow,
+    EntriesNow,
     KubeletNow,
     Memory,
     Now,
@@ -71,7 +71,6 @@ from .shown.orphans import report
 from .shown.publication import Publication
 from .shown.publisher import EventPublisher, tokens
 from .shown.readiness import found_by, readiness
-from .shown.shortages import Shortages
 from .timing import NODE, Timing
 
 if TYPE_CHECKING:
@@ -183,7 +182,6 @@ class Host:
         self.self_check = SelfCheck(self.services.sockets, changed, timing=timing.kubelet)
         self.observers = Observers(self.tasks, metrics, changed, timing.discovery)
         self.publisher = EventPublisher(self.observers)
-        self._shortages = Shortages(settings)
         preferred = PreferredAllocation(self.services.inventories, metrics, timing=timing.allocation)
 
         # the files that devhost writes
@@ -354,7 +352,6 @@ class Host:
                 self.monitors,
                 self.reloader,
                 self.publication,
-                self._shortages,
                 self.last_good,
                 self._cdi_files,
                 self._claim_files,
@@ -430,9 +427,6 @@ class Host:
             self.node_condition,
         )
         backends = {name: one.now() for name, one in self.scanners.items()}
-        shortages = self._shortages.now()
-        if not self.planned:
-            shortages = replace(shortages, outcomes=EntryOutcomes(self.settings, None, backends))
         wrong = node and failing(node.failure, node.since)
         polled = sorted((path, reason) for path, reason in self.monitors.polled.items() if reason)
         uevents = self.monitors.uevents_failure
@@ -442,6 +436,7 @@ class Host:
         )
         return Now(
             at=time.time(),
+            clock=time.monotonic(),
             started=self.started,
             root=self.root,
             planned=self.planned,
@@ -455,7 +450,7 @@ class Host:
             rollout=failing(self.rollout.reason, self.rollout.since) if self.rollout else None,
             plan=self.plan,
             plans=self.replanner.plans,
-            shortages=shortages,
+            shortages=memory.shortages or EntriesNow(EntryOutcomes(self.settings, None, backends)),
             backends=backends,
             provisioning={name: one.condition for name, one in self.backends.provisioning.items()},
             released={name: reason for name in backends if (reason := self.backends.releases.reason(name))},
@@ -578,12 +573,12 @@ class Host:
         before, now = step.before, step.now
         device_log.write(step)
         self.publisher.follow(step)
+        shortages.write(step)
         if now.plans != before.plans:
-            self._shortages.follow(now.settings, now.plan, now.backends)
-            self._follow_rollout(self._shortages.now().outcomes)
+            self._follow_rollout(now.shortages.outcomes)
             self.node_labels.offer(now.plan)
         report(before.memory.lost, now.memory.lost)
-        self.given.follow()
+        self.given.follow(before.differences, now.differences)
         self._changed()
 
     def _everything(self) -> Iterator[Batch]:

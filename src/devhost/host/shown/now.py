@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from devhost.planning.claims import Held
     from devhost.planning.moves import Move
     from devhost.planning.plan import Offer, Plan, Refusal
-    from devhost.planning.settings import ResourceSettings, Settings
+    from devhost.planning.settings import Identity, ResourceSettings, Settings
     from devhost.telemetry.document import DraStatus
     from devhost.telemetry.metrics import Shared
 
@@ -72,16 +72,36 @@ class ConfigurationNow:
 
 
 @frozen
-class EntriesNow:
-    """What the file asks for and the node lacks, see :class:`.Shortages`.
+class Lacking:
+    """An entry without devices, or with an unexpected number, with the reasons that were logged.
 
-    ``since`` is when entries lost their devices, by their index, in wall-clock seconds.
+    ``since`` is wall-clock seconds.
+    """
+
+    entry: ResourceSettings
+    since: float
+    logged: Sequence[str] = ()
+
+
+@frozen
+class EntriesNow:
+    """What the file asks for and the node lacks, see :mod:`.shortages`.
+
+    ``takers`` are entries, with the index of an earlier one that takes devices from each, and how many.
+    ``look_at`` is when reasons are to be looked at again, in monotonic seconds.
     """
 
     outcomes: EntryOutcomes
     missing_drivers: Sequence[tuple[str, MissingDriver]] = ()
     refusals: Sequence[Refusal] = ()
-    since: Mapping[int, float] = field(default_factory=dict)
+    lacking: Mapping[Identity, Lacking] = field(default_factory=dict)
+    takers: Mapping[tuple[Identity, int], tuple[ResourceSettings, int]] = field(default_factory=dict)
+    look_at: float | None = None
+
+    @property
+    def since(self) -> Mapping[int, float]:
+        """When entries lost their devices, by their index, in wall-clock seconds."""
+        return {one.entry.index: one.since for one in self.lacking.values()}
 
 
 @frozen
@@ -161,6 +181,7 @@ class Memory:
     removals: Mapping[str, Removals] = field(default_factory=dict)
     reasons: Mapping[str, Reasons] = field(default_factory=dict)
     lost: Lost = Lost()
+    shortages: EntriesNow | None = None
 
 
 class DraNow(Protocol):
@@ -187,15 +208,16 @@ class DraNow(Protocol):
 
 @frozen(kw_only=True)
 class Now:
-    """A host at one moment, in wall-clock seconds. Everything with names is by name.
+    """A host at one moment: ``at`` is wall-clock seconds, ``clock`` monotonic ones.
 
-    ``plans`` is how many plans were made. ``tokens`` are those of the device plugin that containers have,
+    Everything with names is by name. ``plans`` is how many plans were made. ``tokens`` are those of the device plugin that containers have,
     each with its devices, ``claimed`` is what claims hold, if there are observers. ``holdings`` are the
     resources of which containers have something, ``held`` the devices of these and of claims.
     ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
     """
 
     at: float = 0.0
+    clock: float = 0.0
     started: float
     root: Path
     planned: bool

@@ -16,6 +16,7 @@ from .changes import Step, changes, is_same
 from .now import EntriesNow, Lost, Memory, Now, Reasons, VerdictsNow
 from .orphans import lost
 from .recent_removals import Removals
+from .shortages import shortages
 
 
 class Publication:
@@ -31,6 +32,7 @@ class Publication:
         self._show = show
         self._shown: Now | None = None
         self._due: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def shown(self) -> Now:
@@ -52,11 +54,20 @@ class Publication:
         """Shows everything that has changed. Without effect if nothing has."""
         if self._due is None:
             return
-        self.close()
+        self._due.cancel()
+        self._due = None
         before = self.shown
         step = step_between(before, self._collect(before.memory))
         self._shown = step.now
         self._show(step)
+        look_at = step.now.shortages.look_at
+        if look_at is not None and self._timer is None:
+            wait = max(0.0, look_at - step.now.clock)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self.soon()
 
     def now(self) -> Now:
         """What is true now, once everything that has changed is shown."""
@@ -70,9 +81,10 @@ class Publication:
 
     def close(self) -> None:
         """Shows nothing that has changed until now."""
-        if self._due is not None:
-            self._due.cancel()
-        self._due = None
+        for waiting in (self._due, self._timer):
+            if waiting is not None:
+                waiting.cancel()
+        self._due = self._timer = None
 
 
 def nothing(now: Now) -> Now:
@@ -85,6 +97,7 @@ def nothing(now: Now) -> Now:
         resources={},
         holdings={},
         held=(),
+        differences={},
         tokens=dict,
         claimed=(),
         verdicts=VerdictsNow(),
@@ -110,5 +123,6 @@ def step_between(before: Now, now: Now) -> Step:
             found := device_log.reasons(reasons.pop(one.resource, {}), one)
         ):
             reasons[one.resource] = found
-    memory = Memory(removals, reasons, lost(now) if now.holdings else Lost())
-    return Step(before, replace(now, memory=memory), lists)
+    entries = shortages(before, now) if now.plans else None
+    memory = Memory(removals, reasons, lost(now) if now.holdings else Lost(), entries)
+    return Step(before, replace(now, shortages=entries or now.shortages, memory=memory), lists)
