@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.allocations import Allocations
-from devhost.allocation.inventory import Changes, Entry, Inventory, Tally
+from devhost.allocation.inventory import Entry, Inventory, Tally
 from devhost.allocation.listing import Listing
 from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
@@ -29,7 +29,6 @@ class Side:
 
     again: bool
     now: float = 100.0
-    changes: list[Changes] = field(default_factory=list)
     judged: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -39,7 +38,6 @@ class Side:
         self.inventory = Inventory(
             lambda: 1e9 + self.now,
             lambda: self.now,
-            self.changes.append,
             self.allocations.of("r"),
             "b",
         )
@@ -75,7 +73,6 @@ class Side:
             self.inventory.names_holders,
             self.inventory.next_change(),
             {name: self.inventory.replicas(name) for name in NAMES},
-            self.changes,
         )
 
 
@@ -245,12 +242,3 @@ def test_a_device_is_healthy_again_although_its_backend_forgot_it_between_two_li
     side.health.forget(())
     side.show(Of.EACH, offers)
     assert side.inventory.snapshot.devices() == {"a": True, "b": True}
-
-
-def test_changes_are_reported_in_the_order_of_the_list() -> None:
-    side, names = Side(again=True), [f"d{number:02}" for number in range(50)]
-    offers = tuple(Offer(Device(name)) for name in names)
-    side.show(Of.EACH, offers)
-    side.health.apply_probe(dict.fromkeys(reversed(names), unhealthy("probed")))
-    side.show(Of.EACH, offers)
-    assert list(side.changes[-1].unhealthy) == names

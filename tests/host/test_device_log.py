@@ -9,12 +9,17 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moments import now as moment
+from moments import served
 
-from devhost.allocation.inventory import Changes, Inventory
+from devhost.allocation.inventory import Inventory
 from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Health, unhealthy
 from devhost.discovery.health import HealthTracker
-from devhost.host.shown.device_log import NAMED, REASONS, DeviceLog
+from devhost.host.shown import device_log
+from devhost.host.shown.changes import Changes, changes
+from devhost.host.shown.device_log import NAMED, REASONS
+from devhost.host.shown.publication import step_between
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
@@ -32,13 +37,21 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.caplog.set_level(logging.INFO, "devhost")
-        device_log = DeviceLog("example.com/toy")
-        self.inventory = Inventory(lambda: self.now, lambda: self.now, changed=device_log.write)
+        self.inventory = Inventory(lambda: self.now, lambda: self.now)
+        self.shown = moment()
 
     def show(self, devices: Sequence[str], replicas: int = 1, of: Of = Of.EACH) -> list[str]:
         offers = [Offer(Device(device), replicas) for device in devices]
-        self.inventory.update(units(of, offers), self.verdict, lambda device: Reason("it was unplugged"))
+        self.inventory.update(units(of, offers), self.verdict, Reason)
+        self.follow()
         return self.lines()
+
+    def follow(self) -> None:
+        """Logs what has changed since the last call."""
+        now = moment(resources=served(self.inventory.snapshot), backends={}, memory=self.shown.memory)
+        step = step_between(self.shown, now)
+        self.shown = step.now
+        device_log.write(step)
 
     def verdict(self, device: Device) -> Health:
         reason = self.reasons.get(device.id)
@@ -138,7 +151,7 @@ def test_a_device_that_comes_back_unhealthy_is_logged_again(rig: Rig) -> None:
 
 def test_a_device_that_vanishes_is_logged_once_and_at_once(rig: Rig) -> None:
     rig.show("ab")
-    assert rig.show("a") == ["INFO device left device=b reason=it was unplugged"]
+    assert rig.show("a") == ["INFO device left device=b reason=the device is gone"]
     assert rig.show("a") == []
     rig.now += GRACE
     assert rig.show("a") == []
@@ -167,8 +180,8 @@ def test_a_device_shared_a_hundred_times_is_one_line_for_each_change(rig: Rig, o
     assert rig.show("ab", 100, of) == ["WARNING device is unhealthy device=a reason=hot"]
     rig.reasons.clear()
     assert rig.show("ab", 100, of) == ["INFO device is healthy again device=a"]
-    assert rig.show("b", 100, of) == ["INFO device left device=a reason=it was unplugged"]
-    assert rig.show("", 100, of) == ["INFO device left device=b reason=it was unplugged"]
+    assert rig.show("b", 100, of) == ["INFO device left device=a reason=the device is gone"]
+    assert rig.show("", 100, of) == ["INFO device left device=b reason=the device is gone"]
     assert rig.show("b", 100, of) == ["INFO device appeared device=b"]
 
 
@@ -200,6 +213,13 @@ def test_the_largest_number_of_logged_changes_has_no_count(rig: Rig) -> None:
     assert len(rig.show(many)) == NAMED
 
 
+def test_changes_are_logged_in_the_order_of_the_list(rig: Rig) -> None:
+    names = [f"d{number:02}" for number in range(NAMED)]
+    rig.show(names)
+    rig.reasons = dict.fromkeys(reversed(names), "hot")
+    assert rig.show(names) == [f"WARNING device is unhealthy device={name} reason=hot" for name in names]
+
+
 def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
     tracker = HealthTracker()
     written = []
@@ -209,6 +229,7 @@ def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
         rig.inventory.update(
             units(Of.EACH, [Offer(device)]), lambda device: tracker.verdict(device, rig.now), Reason
         )
+        rig.follow()
         written += rig.lines()
     assert 0 < len(written) <= 2 * 3 + REASONS
 
@@ -242,7 +263,8 @@ def test_the_logged_changes_add_up_to_the_list(history: list[tuple[State, float]
             assert not known[device]
             known[device] = True
 
-    inventory = Inventory(lambda: now, lambda: now, changed=follow)
+    inventory = Inventory(lambda: now, lambda: now)
+    before = moment()
     for number, ((present, failing, replicas, of), wait) in enumerate(history):
         now += wait
         offers = [Offer(Device(device), replicas) for device in sorted(present)]
@@ -251,6 +273,9 @@ def test_the_logged_changes_add_up_to_the_list(history: list[tuple[State, float]
             lambda device, failing=failing: unhealthy("hot") if device.id in failing else HEALTHY,  # type: ignore[misc]
             Reason,
         )
+        shown, before = before, moment(resources=served(inventory.snapshot))
+        for one in changes(shown, before):
+            follow(one)
         right = {device: device not in failing for device in present}
         if not number:
             known.update(right)

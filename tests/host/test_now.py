@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moments import CONFIG, ENTRY, PLUGINS, SOCKET, TOY, NoDra, backend, now, served
 
 from devhost.allocation.allocations import Holding, TokenGroup
 from devhost.allocation.given import Difference
@@ -30,49 +31,30 @@ from devhost.host.shown.now import (
     ConfigurationNow,
     EntriesNow,
     KubeletNow,
-    Now,
+    Lost,
+    Memory,
     PodsNow,
-    ResourceNow,
 )
 from devhost.host.shown.orphans import (
     OTHER_BACKEND,
     SHARED_OTHERWISE,
     UNSERVED,
-    Lost,
     lost,
     orphans,
     report,
 )
 from devhost.host.shown.problems import KINDS, Problem, problems
 from devhost.host.shown.readiness import readiness
-from devhost.host.shown.recent_removals import Departed
+from devhost.host.shown.recent_removals import Departed, Removals
 from devhost.host.shown.status import document, holders
 from devhost.kubelet.podresources_poller import KubeletCondition
-from devhost.kubelet.registration import RegistrationCondition
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan
 from devhost.planning.settings import ResourceSettings, Settings, Share
 from devhost.runtime.tasks import Failing
 
-TOY = "example.com/toy"
-ENTRY = ResourceSettings(0, TOY, "toy", ())
 POD = Holder("default", "train-0", "main")
-CONFIG = Path("/etc/devhost.yaml")
-PLUGINS = Path("/plugins")
-SOCKET = Path("/pods.sock")
 LATE = Failing("it does not work", 5.0)
-
-
-class NoDra:
-    """A node without DRA."""
-
-    def missing(self) -> dict[str, str]:
-        return {}
-
-    faults = moves = unhealthy = shared = tuple
-
-    def report(self) -> None:
-        return None
 
 
 class OneDriver(NoDra):
@@ -85,40 +67,9 @@ class OneDriver(NoDra):
         return [("dra.example.com", "no answer")]
 
 
-def backend(*devices: str, **state: Any) -> BackendNow:
-    condition = BackendCondition(state.pop("state", BackendState.OK), **state)
-    return BackendNow(condition, True, {one: Device(one) for one in devices}, Path("/"))
-
-
 def held(token: str, *, by: Holder | None = POD, **others: Any) -> dict[str, Holding]:
     """A container has one token, of the device that it is made of."""
     return {TOY: Holding(TOY, [TokenGroup((token,), (("toy", token),), by)], **others)}
-
-
-def served(**others: Any) -> dict[str, ResourceNow]:
-    return {TOY: ResourceNow(TOY, ENTRY, Snapshot(), RegistrationCondition(), streams=1, **others)}
-
-
-def now(**others: Any) -> Now:
-    """A host that serves one resource, with nothing wrong."""
-    settings = Settings((ENTRY,))
-    usual: dict[str, Any] = {
-        "started": 1.0,
-        "root": Path("/"),
-        "planned": True,
-        "generation": 1,
-        "configuration": ConfigurationNow(CONFIG),
-        "settings": settings,
-        "last_reload": LastReload(1.0),
-        "plan": Plan(),
-        "shortages": EntriesNow(EntryOutcomes(settings, None, {})),
-        "backends": {"toy": backend("d0")},
-        "resources": served(),
-        "dra": NoDra(),
-        "kubelet": KubeletNow(PLUGINS),
-        "pod_resources": PodsNow(SOCKET, KubeletCondition("")),
-    }
-    return Now(**{**usual, **others})
 
 
 WRONG = (
@@ -258,8 +209,8 @@ def test_a_device_out_of_service_on_purpose_is_no_problem() -> None:
 
 
 def test_a_scrape_and_systemd_show_the_same_problems_as_the_status() -> None:
-    departed = [Departed("d1", Reason(GONE), 1.0)]
-    wrong = now(failing={"labels": LATE}, resources=served(departed=departed), holdings=held("d0"))
+    memory = Memory({TOY: Removals(departed=[Departed("d1", Reason(GONE), 1.0)])})
+    wrong = now(failing={"labels": LATE}, memory=memory, holdings=held("d0"))
     found = scraped(wrong, pods=True)
     assert list(found.wrong) == [("task", "labels", LATE.reason)] and found.counts["task"] == 1
     assert list(found.left) == [(TOY, GONE)]

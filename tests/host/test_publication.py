@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Callable
 
+from moments import now as moment
+
+from devhost.backend.model import Device
+from devhost.host.shown.changes import Step
+from devhost.host.shown.now import Memory, Now
 from devhost.host.shown.publication import Publication
-from devhost.planning.plan import Plan
+from devhost.planning.claims import Held
 
 
 async def turns() -> None:
@@ -16,71 +21,94 @@ async def turns() -> None:
 
 
 class Shown:
-    """What was shown, in order."""
+    """Counts what happens, and keeps from where to where each step led."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.publication = Publication(partial(self.add, "why"), self.plan, partial(self.add, "changes"))
+        self.plans = 0
+        self.held: tuple[Held, ...] = ()
+        self.steps: list[tuple[int, int]] = []
+        self.then: Callable[[], None] = lambda: None
+        self.publication = Publication(self.collect, self.show)
 
-    def add(self, line: str) -> None:
-        self.lines.append(line)
+    def collect(self, memory: Memory) -> Now:
+        return moment(plans=self.plans, held=self.held, memory=memory)
 
-    def plan(self, plan: Plan) -> None:
-        self.add(f"plan of {len(plan.resources)} resources")
+    def show(self, step: Step) -> None:
+        self.steps.append((step.before.plans, step.now.plans))
+        self.then()
 
-    def list(self, line: str) -> None:
-        self.publication.list_changed(partial(self.add, line))
+    def change(self) -> None:
+        self.plans += 1
+        self.publication.soon()
 
 
-async def test_everything_that_one_event_changes_is_shown_in_one_step_the_lists_first() -> None:
+async def test_everything_that_one_event_changes_is_shown_in_one_step() -> None:
     shown = Shown()
-    shown.publication.soon()
-    shown.list("first list")
-    shown.publication.plan_made(Plan())
-    shown.list("second list")
+    shown.change()
+    shown.change()
     await turns()
-    assert shown.lines == ["why", "first list", "second list", "plan of 0 resources", "changes"]
+    assert shown.steps == [(0, 2)]
+    shown.change()
+    await turns()
+    assert shown.steps == [(0, 2), (2, 3)], "what was shown last is before"
 
 
 async def test_a_stream_that_the_same_event_wakes_sends_its_list_before() -> None:
-    shown, news = Shown(), asyncio.Event()
+    shown, news, lines = Shown(), asyncio.Event(), []
+    shown.then = lambda: lines.append("shown")
 
     async def stream() -> None:
         await news.wait()
-        shown.add("sent")
+        lines.append("sent")
 
     sending = asyncio.create_task(stream())
     await asyncio.sleep(0)
-    shown.list("device appeared")
+    shown.change()
     news.set()
     await turns()
     await sending
-    assert shown.lines == ["sent", "why", "device appeared", "changes"]
+    assert lines == ["sent", "shown"]
 
 
 async def test_who_looks_sees_what_has_changed_so_far_and_it_is_not_shown_again() -> None:
     shown = Shown()
-    shown.list("device appeared")
-    shown.publication.now()
-    assert shown.lines == ["why", "device appeared", "changes"]
-    shown.publication.now()
+    shown.change()
+    assert shown.publication.now().plans == 1
+    assert shown.steps == [(0, 1)]
+    assert shown.publication.now().plans == 1
     await turns()
-    assert shown.lines == ["why", "device appeared", "changes"]
-    shown.list("device left")
+    assert shown.steps == [(0, 1)]
+    shown.change()
     await turns()
-    assert shown.lines[3:] == ["why", "device left", "changes"]
+    assert shown.steps == [(0, 1), (1, 2)]
 
 
 async def test_what_is_shown_may_change_something_which_is_shown_next() -> None:
     shown = Shown()
-    shown.publication.list_changed(lambda: shown.list("and another"))
+
+    def change_once() -> None:
+        shown.then = lambda: None
+        shown.change()
+
+    shown.then = change_once
+    shown.change()
     await turns()
-    assert shown.lines == ["why", "changes", "why", "and another", "changes"]
+    assert shown.steps == [(0, 1), (1, 2)]
+
+
+async def test_what_is_held_counts_as_shown_to_the_first_observer() -> None:
+    shown = Shown()
+    shown.change()
+    await turns()
+    shown.held = (Held("x/y", ("a",), "toy", Device("a"), True, None),)
+    assert not shown.publication.shown.held
+    shown.publication.first_observer()
+    assert shown.publication.shown.held is shown.held and len(shown.steps) == 1
 
 
 async def test_nothing_is_shown_after_the_end() -> None:
     shown = Shown()
-    shown.list("device left")
+    shown.change()
     shown.publication.close()
     await turns()
-    assert shown.lines == []
+    assert shown.steps == []

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from moments import now, served
 
+from devhost.allocation.allocations import Holding
 from devhost.allocation.claims import Claimed
-from devhost.allocation.inventory import Member
+from devhost.allocation.inventory import Entry, Member, Snapshot
 from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder
 from devhost.backend.observe import VerdictChanged
 from devhost.discovery.maintenance.files import Verdict, VerdictKind
 from devhost.discovery.observers import Batch
-from devhost.discovery.scanner import BackendCondition, BackendState
-from devhost.host.shown.publisher import EventPublisher
+from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
+from devhost.host.shown.now import Now, VerdictsNow
+from devhost.host.shown.publication import step_between
+from devhost.host.shown.publisher import EventPublisher, tokens
 from devhost.planning.claims import Held
 
 A, B = Device("a"), Device("b")
@@ -24,36 +30,6 @@ ONE, TWO = Holder("default", "one", "main"), Holder("default", "two", "main")
 
 def verdict(reason: str, by: str = "alice") -> Verdict:
     return Verdict(f"{reason}.json", VerdictKind.CORDON, ("toy/a",), reason, by, 5.0)
-
-
-class Books:
-    """Replaces the allocations: a test sets what is held."""
-
-    def __init__(self) -> None:
-        self.hands: tuple[Held, ...] = ()
-        self.reserved: set[str] = set()
-        self.claims = self
-        self.given: tuple[Claimed, ...] = ()
-
-    def hold(self, *hands: tuple[str, Device, Holder | None]) -> None:
-        self.hands = tuple(
-            Held("x/y", (token,), "toy", device, True, holder) for token, device, holder in hands
-        )
-
-    def held(self) -> tuple[Held, ...]:
-        return self.hands
-
-    def prepare(self, *given: tuple[ClaimHolder, Device, str]) -> None:
-        """Each claim with a device, and its pods."""
-        self.given = tuple(
-            Claimed(claim, "x/y", "toy", device, 1, frozenset(pods.split())) for claim, device, pods in given
-        )
-
-    def claimed(self) -> tuple[Claimed, ...]:
-        return self.given
-
-    def is_held(self, resource: str, token: str) -> bool:
-        return token not in self.reserved
 
 
 class Listeners:
@@ -71,15 +47,65 @@ class Listeners:
 
 
 class Rig:
-    def __init__(self) -> None:
-        self.books = Books()
-        self.listeners = Listeners()
-        self.devices: Mapping[str, Member] = {}
-        self.generation = 3
-        self.news = EventPublisher(cast("Any", self.listeners), cast("Any", self.books), self, self)
+    """What is true at each step: a test sets it."""
 
-    def present(self) -> Iterator[tuple[str, str, Mapping[str, Member]]]:
-        yield "x/y", "toy", self.devices
+    def __init__(self) -> None:
+        self.listeners = Listeners()
+        self.publisher = EventPublisher(cast("Any", self.listeners))
+        self.hands: tuple[Held, ...] = ()
+        self.reserved: set[str] = set()
+        self.given: tuple[Claimed, ...] = ()
+        self.devices: Mapping[str, Member] = {}
+        self.conditions: Mapping[str, BackendCondition] = {}
+        self.in_force: tuple[Verdict, ...] = ()
+        self.shown = self.moment()
+
+    def moment(self) -> Now:
+        entries = {name: Entry(name, name, (one,), (), one.health, 0.0) for name, one in self.devices.items()}
+        holdings = {"x/y": Holding("x/y", pending=frozenset(self.reserved))}
+        return now(
+            generation=3,
+            backends={name: BackendNow(one, True, {}, Path("/")) for name, one in self.conditions.items()},
+            resources=served(Snapshot(1, entries)),
+            held=self.hands,
+            tokens=partial(tokens, self.hands, holdings),
+            claimed=self.given,
+            verdicts=VerdictsNow(in_force=self.in_force),
+        )
+
+    def hold(self, *hands: tuple[str, Device, Holder | None]) -> None:
+        self.hands = tuple(
+            Held("x/y", (token,), "toy", device, True, holder) for token, device, holder in hands
+        )
+        self.step()
+
+    def allocate(self, given: Mapping[str, tuple[Device, ...]]) -> None:
+        self.publisher.allocated("x/y", "toy", given)
+        self.publisher.flush(self.shown)
+
+    def prepare(self, *given: tuple[ClaimHolder, Device, str]) -> None:
+        """Each claim with a device, and its pods."""
+        self.given = tuple(
+            Claimed(claim, "x/y", "toy", device, 1, frozenset(pods.split())) for claim, device, pods in given
+        )
+        self.step()
+
+    def judge(self, *in_force: Verdict) -> None:
+        self.in_force = in_force
+        self.step()
+
+    def degrade(self, **conditions: BackendCondition) -> None:
+        self.conditions = conditions
+        self.step()
+
+    def step(self) -> None:
+        step = step_between(self.shown, self.moment())
+        self.shown = step.now
+        self.publisher.follow(step)
+
+    def everything(self) -> list[str]:
+        """What a new observer gets."""
+        return self.published(self.publisher.everything(self.shown))
 
     def published(self, batches: Iterable[Batch] | None = None) -> list[str]:
         """All events since the last call, each as kind, device, tokens and pod."""
@@ -110,85 +136,79 @@ def rig() -> Rig:
 
 
 def test_allocated_held_and_released_are_events_in_order(rig: Rig) -> None:
-    rig.news.allocated("x/y", "toy", {"a::0": (A,)})
-    rig.books.hold(("a::0", A, None))
-    rig.news.held()
+    rig.allocate({"a::0": (A,)})
+    rig.hold(("a::0", A, None))
     assert rig.published() == ["Allocated a a::0"]
-    rig.books.hold(("a::0", A, ONE))
-    rig.news.held()
-    rig.news.held()
+    rig.hold(("a::0", A, ONE))
+    rig.step()
     assert rig.published() == ["Held a a::0 one"]
-    rig.books.hold()
-    rig.news.held()
+    rig.hold()
     assert rig.published() == ["Released a a::0 one"]
 
 
 def test_events_are_per_device_and_not_per_token(
     rig: Rig,
 ) -> None:
-    rig.news.allocated("x/y", "toy", {"a::0": (A,), "a::1": (A,), "all::0": (A, B)})
+    rig.allocate({"a::0": (A,), "a::1": (A,), "all::0": (A, B)})
     assert rig.published() == ["Allocated a a::0 a::1 all::0", "Allocated b all::0"]
 
 
 def test_a_token_that_is_allocated_again_was_released_before(rig: Rig) -> None:
-    rig.news.allocated("x/y", "toy", {"a": (A,)})
-    rig.news.allocated("x/y", "toy", {"a": (A,)})
+    rig.allocate({"a": (A,)})
+    rig.allocate({"a": (A,)})
     assert rig.published() == ["Allocated a a", "Released a a", "Allocated a a"]
 
 
+def test_what_a_container_gets_while_something_else_changes_was_not_released_before(rig: Rig) -> None:
+    rig.publisher.allocated("x/y", "toy", {"a": (A,)})
+    rig.devices = {"a": Member(A, HEALTHY)}
+    rig.hold(("a", A, None))
+    rig.publisher.flush(rig.shown)
+    assert rig.published() == ["Appeared a", "Allocated a a"]
+
+
 def test_a_new_holder_of_a_token_means_that_the_first_has_released_it(rig: Rig) -> None:
-    rig.books.hold(("a", A, ONE))
-    rig.news.held()
-    rig.books.hold(("a", A, TWO))
-    rig.news.held()
+    rig.hold(("a", A, ONE))
+    rig.hold(("a", A, TWO))
     assert rig.published() == ["Held a a one", "Released a a one", "Held a a two"]
 
 
 def test_a_device_of_a_token_that_is_found_later_is_a_separate_event(rig: Rig) -> None:
-    rig.books.hold(("all::0", A, ONE))
-    rig.news.held()
-    rig.books.hold(("all::0", A, ONE), ("all::0", B, ONE))
-    rig.news.held()
+    rig.hold(("all::0", A, ONE))
+    rig.hold(("all::0", A, ONE), ("all::0", B, ONE))
     assert rig.published() == ["Held a all::0 one", "Held b all::0 one"]
 
 
 def test_a_reserved_token_is_no_event(rig: Rig) -> None:
-    rig.books.reserved.add("a")
-    rig.books.hold(("a", A, None))
-    rig.news.held()
-    rig.books.hold()
-    rig.news.held()
+    rig.reserved.add("a")
+    rig.hold(("a", A, None))
+    rig.hold()
     assert rig.published() == []
 
 
 def test_a_new_observer_gets_the_present_state_and_then_only_changes(rig: Rig) -> None:
     rig.listeners.there = False
-    rig.news.allocated("x/y", "toy", {"a": (A,)})
-    rig.news.backends({"toy": BackendCondition(BackendState.DEGRADED, "busy")}.items())
-    rig.books.hold(("a", A, None), ("b", B, ONE))
-    rig.news.held()
+    rig.allocate({"a": (A,)})
+    rig.degrade(toy=BackendCondition(BackendState.DEGRADED, "busy"))
     rig.devices = {"a": Member(A, HEALTHY)}
+    rig.hold(("a", A, None), ("b", B, ONE))
     assert rig.published() == []
-    everything = rig.published(rig.news.everything())
+    everything = rig.everything()
     assert everything == ["Appeared a", "Allocated a a", "Held b b one", "BackendChanged toy busy"]
     rig.listeners.there = True
-    rig.news.held()
+    rig.step()
     assert rig.published() == []
-    rig.books.hold(("b", B, ONE))
-    rig.news.held()
+    rig.hold(("b", B, ONE))
     assert rig.published() == ["Released a a"]
 
 
 def test_what_a_claim_holds_is_an_event_and_again_with_each_new_pod(rig: Rig) -> None:
-    rig.books.prepare((FIRST, A, ""), (SECOND, B, "one"))
-    rig.news.claims()
-    rig.news.claims()
+    rig.prepare((FIRST, A, ""), (SECOND, B, "one"))
+    rig.step()
     assert rig.published() == ["ClaimPrepared a first", "ClaimPrepared b second one"]
-    rig.books.prepare((FIRST, A, "two"), (SECOND, B, ""))
-    rig.news.claims()
+    rig.prepare((FIRST, A, "two"), (SECOND, B, ""))
     assert rig.published() == ["ClaimPrepared a first two"]
-    rig.books.prepare((FIRST, B, "two"))
-    rig.news.claims()
+    rig.prepare((FIRST, B, "two"))
     assert rig.published() == [
         "ClaimUnprepared a first two",
         "ClaimUnprepared b second",
@@ -197,37 +217,35 @@ def test_what_a_claim_holds_is_an_event_and_again_with_each_new_pod(rig: Rig) ->
 
 
 def test_a_verdict_begins_and_ends_and_another_content_is_another_verdict(rig: Rig) -> None:
-    rig.news.verdicts((verdict("a"), verdict("b")))
-    rig.news.verdicts((verdict("a"), verdict("b")))
+    rig.judge(verdict("a"), verdict("b"))
+    rig.judge(verdict("a"), verdict("b"))
     assert rig.published() == ["VerdictChanged a begins", "VerdictChanged b begins"]
-    rig.news.verdicts((verdict("a", by="bob"), verdict("b")))
+    rig.judge(verdict("a", by="bob"), verdict("b"))
     assert rig.published() == ["VerdictChanged a ends", "VerdictChanged a begins"]
-    rig.news.verdicts(())
+    rig.judge()
     assert rig.published() == ["VerdictChanged a ends", "VerdictChanged b ends"]
 
 
 def test_a_new_observer_gets_claims_and_verdicts_and_then_only_changes(rig: Rig) -> None:
     rig.listeners.there = False
-    rig.books.prepare((FIRST, A, "one"))
-    rig.news.claims()
-    rig.news.verdicts((verdict("a"),))
+    rig.prepare((FIRST, A, "one"))
+    rig.judge(verdict("a"))
     assert rig.published() == []
-    assert rig.published(rig.news.everything()) == ["ClaimPrepared a first one", "VerdictChanged a begins"]
+    assert rig.everything() == ["ClaimPrepared a first one", "VerdictChanged a begins"]
     rig.listeners.there = True
-    rig.news.claims()
-    rig.news.verdicts((verdict("a"),))
+    rig.step()
+    rig.judge(verdict("a"))
     assert rig.published() == []
-    rig.books.prepare()
-    rig.news.claims()
+    rig.prepare()
     assert rig.published() == ["ClaimUnprepared a first one"]
 
 
 def test_a_degraded_backend_that_is_removed_has_not_recovered(rig: Rig) -> None:
-    rig.news.backends({"toy": BackendCondition(BackendState.DEGRADED, "busy")}.items())
-    rig.news.backends({"toy": BackendCondition(BackendState.DEGRADED, "busier")}.items())
+    rig.degrade(toy=BackendCondition(BackendState.DEGRADED, "busy"))
+    rig.degrade(toy=BackendCondition(BackendState.DEGRADED, "busier"))
     assert rig.published() == ["BackendChanged toy busy"]
-    rig.news.backends({}.items())
+    rig.degrade()
     assert rig.published() == []
-    rig.news.backends({"toy": BackendCondition(BackendState.DEGRADED, "busy")}.items())
-    rig.news.backends({"toy": BackendCondition(BackendState.OK)}.items())
+    rig.degrade(toy=BackendCondition(BackendState.DEGRADED, "busy"))
+    rig.degrade(toy=BackendCondition(BackendState.OK))
     assert rig.published() == ["BackendChanged toy busy", "BackendChanged toy works again"]

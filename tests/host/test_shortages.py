@@ -1,4 +1,4 @@
-"""What the log says of entries that lack devices, from one plan to the next."""
+"""The lines about what the file asks for and the node lacks: a function of two moments."""
 
 from __future__ import annotations
 
@@ -9,30 +9,102 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moments import ENTRY, TOY, backend, now
 
 from devhost.backend import MissingDriver
 from devhost.backend.model import Device
 from devhost.backend.where import Block, Range, Term, Text
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
-from devhost.host.shown.shortages import Shortages
-from devhost.planning.plan import Plan, Refusal, RefusalKind
+from devhost.host.shown import shortages
+from devhost.host.shown.publication import nothing, step_between
+from devhost.host.shown.shortages import QUIET
+from devhost.planning.plan import Offer, Plan, PlannedResource, Refusal, RefusalKind
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings, Share
 
-TOY, OTHER = "example.com/toy", "example.com/other"
-ENTRY = ResourceSettings(0, TOY, "toy")
+SERVED = Plan({TOY: PlannedResource(TOY, ENTRY, (Offer(Device("d0")),))})
+
+
+class Log:
+    """What is logged from one moment to the next."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "devhost.host.shown.shortages")
+        self._caplog = caplog
+        self._shown = nothing(now())
+        self._clock = 100.0
+
+    def plan(self, **others: Any) -> list[str]:
+        """There is a new plan."""
+        return self.step(plans=self._shown.plans + 1, **others)
+
+    def step(self, after: float = 0.01, **others: Any) -> list[str]:
+        self._clock += after
+        same = {name: getattr(self._shown, name) for name in ("plans", "plan", "backends", "settings")}
+        memory, known = self._shown.memory, self._shown.shortages
+        then = now(clock=self._clock, memory=memory, shortages=known, **{**same, **others})
+        step = step_between(self._shown, then)
+        self._shown = step.now
+        shortages.write(step)
+        lines = [(one.getMessage(), vars(one)["fields"].get("reason")) for one in self._caplog.records]
+        self._caplog.clear()
+        return [f"{message}: {reason}" if reason else message for message, reason in lines]
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Log:
+    return Log(caplog)
+
+
+def degraded(reason: str) -> dict[str, Any]:
+    return {"backends": {"toy": backend(state=BackendState.DEGRADED, reason=reason)}}
+
+
+def no_devices(reason: str) -> list[str]:
+    return [f"entry has no devices: 0 devices; the backend is degraded: {reason}"]
+
+
+def test_an_entry_that_begins_to_lack_devices_is_logged_at_once_and_so_is_its_end(log: Log) -> None:
+    assert log.plan(**degraded("hot"), plan=Plan()) == no_devices("hot")
+    assert log.plan(backends={"toy": backend("d0")}, plan=SERVED) == ["entry has devices"]
+    assert log.plan() == []
+    assert log.plan(**degraded("hot"), plan=Plan()) == no_devices("hot")
+
+
+def test_another_reason_is_logged_once_the_plans_are_quiet(log: Log) -> None:
+    log.plan(**degraded("hot"), plan=Plan())
+    assert log.plan(**degraded("lost")) == []
+    assert log.step() == []
+    assert log.step(after=QUIET) == no_devices("lost")
+    assert log.step(after=QUIET) == []
+
+
+def test_a_reason_that_comes_back_is_not_logged_again(log: Log) -> None:
+    log.plan(**degraded("hot"), plan=Plan())
+    for reason, lines in (("lost", no_devices("lost")), ("hot", []), ("lost", [])):
+        assert log.plan(**degraded(reason)) == []
+        assert log.step(after=QUIET) == lines
+
+
+def test_an_edited_entry_has_its_reason_logged_again(log: Log) -> None:
+    log.plan(**degraded("hot"), plan=Plan())
+    edited = Settings((replace(ENTRY, permissions="r"),))
+    assert log.plan(settings=edited) == no_devices("hot")
+
+
 NOTHING = (Block((Term("model", (Text("none"),)),)),)
+OTHER = "example.com/other"
 Logged = Callable[..., list[Any]]
 
 
 class Node:
-    """A node whose devices, drivers and file a test sets."""
+    """A node whose devices, drivers and file a test sets, and whose plans are made from them."""
 
     def __init__(self, *entries: ResourceSettings) -> None:
         self.settings = Settings(entries)
         self.devices = [Device(f"d{n}", {"model": "x"}) for n in range(2)]
         self.lacks: tuple[MissingDriver, ...] = ()
-        self.shortages = Shortages(self.settings)
+        self.shown = nothing(now(settings=self.settings))
 
     def plan(self, *entries: ResourceSettings, refusals: tuple[Refusal, ...] = ()) -> None:
         """There is a plan, for these entries if there are any, and with these refusals if there are any."""
@@ -43,7 +115,17 @@ class Node:
         plan = make_plan({"toy": self.devices}, self.settings)
         if refusals:
             plan = Plan(plan.resources, refusals)
-        self.shortages.follow(self.settings, plan, {"toy": found})
+        then = now(
+            settings=self.settings,
+            plan=plan,
+            plans=self.shown.plans + 1,
+            backends={"toy": found},
+            memory=self.shown.memory,
+            shortages=self.shown.shortages,
+        )
+        step = step_between(self.shown, then)
+        self.shown = step.now
+        shortages.write(step)
 
 
 @pytest.fixture
@@ -57,19 +139,18 @@ def logged(caplog: pytest.LogCaptureFixture) -> Logged:
     return read
 
 
-async def test_an_edit_that_leaves_an_entry_without_devices_is_answered_at_once(logged: Logged) -> None:
+def test_an_edit_that_leaves_an_entry_without_devices_is_answered_at_once(logged: Logged) -> None:
     node = Node(replace(ENTRY, where=NOTHING))
     node.plan()
-    since = node.shortages.now().since
+    since = node.shown.shortages.since
     node.plan()
     assert logged("entry has no devices") == [TOY]
     node.plan(replace(ENTRY, where=NOTHING, share=Share(2)))
     assert logged("entry has no devices") == [TOY, TOY]
-    assert node.shortages.now().since == since, "it has had none for as long"
-    node.shortages.close()
+    assert node.shown.shortages.since == since, "it has had none for as long"
 
 
-async def test_a_number_of_devices_is_logged_until_it_is_what_the_file_expects(logged: Logged) -> None:
+def test_a_number_of_devices_is_logged_until_it_is_what_the_file_expects(logged: Logged) -> None:
     node = Node(replace(ENTRY, expect=(Range(3, 3),)))
     node.plan()
     assert logged("entry has an unexpected number of devices") == [TOY]
@@ -77,10 +158,9 @@ async def test_a_number_of_devices_is_logged_until_it_is_what_the_file_expects(l
     node.devices.append(Device("d2"))
     node.plan()
     assert logged("entry has devices", "devices") == [3]
-    node.shortages.close()
 
 
-async def test_an_entry_that_moves_in_the_file_is_not_logged_again(logged: Logged) -> None:
+def test_an_entry_that_moves_in_the_file_is_not_logged_again(logged: Logged) -> None:
     empty = replace(ENTRY, where=NOTHING)
     node = Node(empty)
     node.plan()
@@ -88,7 +168,6 @@ async def test_an_entry_that_moves_in_the_file_is_not_logged_again(logged: Logge
     assert logged("entry has no devices") == [TOY]
     node.plan(ResourceSettings(0, OTHER, "toy"), replace(ENTRY, index=1, exclusive=False, where=NOTHING))
     assert logged("entry has no devices", "entry") == ["resources[0]", "resources[1]"]
-    node.shortages.close()
 
 
 @pytest.mark.parametrize(
@@ -96,17 +175,16 @@ async def test_an_entry_that_moves_in_the_file_is_not_logged_again(logged: Logge
     [(ENTRY, "WARNING"), (replace(ENTRY, optional=True), "INFO")],
     ids=["required", "optional"],
 )
-async def test_an_entry_that_may_be_empty_is_no_warning(
+def test_an_entry_that_may_be_empty_is_no_warning(
     entry: ResourceSettings, level: str, logged: Logged, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node(replace(entry, where=NOTHING))
     node.plan()
     assert logged("entry has no devices") == [TOY]
     assert caplog.records[-1].levelname == level
-    node.shortages.close()
 
 
-async def test_an_earlier_entry_is_logged_once_and_only_if_the_later_one_has_other_devices(
+def test_an_earlier_entry_is_logged_once_and_only_if_the_later_one_has_other_devices(
     logged: Logged,
 ) -> None:
     first = replace(ENTRY, where=(Block((Term("model", (Text("x"),)),)),))
@@ -119,10 +197,9 @@ async def test_an_earlier_entry_is_logged_once_and_only_if_the_later_one_has_oth
     node.plan()
     assert logged("an earlier entry takes devices", "devices") == [2]
     assert logged("entry has devices") == [OTHER]
-    node.shortages.close()
 
 
-async def test_hardware_without_its_driver_is_logged_for_each_reason_until_it_has_one(logged: Logged) -> None:
+def test_hardware_without_its_driver_is_logged_for_each_reason_until_it_has_one(logged: Logged) -> None:
     node = Node(ENTRY)
     for reason in ("no driver", "no driver", "another driver"):
         node.lacks = (MissingDriver("card 1", reason, {}),)
@@ -132,10 +209,9 @@ async def test_hardware_without_its_driver_is_logged_for_each_reason_until_it_ha
     node.lacks = ()
     node.plan()
     assert logged("hardware no longer lacks its driver", "hardware") == ["card 1"]
-    node.shortages.close()
 
 
-async def test_a_refused_device_is_logged_for_each_reason_until_it_is_not_refused(logged: Logged) -> None:
+def test_a_refused_device_is_logged_for_each_reason_until_it_is_not_refused(logged: Logged) -> None:
     node = Node(ENTRY)
     for reason in ("no room", "no room", "no name"):
         node.plan(refusals=(Refusal("toy", "d0", 0, RefusalKind.NAME, reason),))
@@ -146,12 +222,10 @@ async def test_a_refused_device_is_logged_for_each_reason_until_it_is_not_refuse
     assert logged("device no longer refused by the plan", "device") == []
     node.plan()
     assert logged("device no longer refused by the plan", "device") == ["d0"]
-    node.shortages.close()
 
 
-async def test_devices_that_change_sides_are_no_shortage(logged: Logged) -> None:
+def test_devices_that_change_sides_are_no_shortage(logged: Logged) -> None:
     node = Node(ENTRY)
     node.devices = []
     node.plan(refusals=(Refusal("toy", "d0", 0, RefusalKind.MOVING, "it is moving"),))
     assert logged("entry has no devices") == []
-    node.shortages.close()

@@ -53,7 +53,7 @@ from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
 from devhost.runtime.reconciler import Report
 
-from .claims import ClaimAllocations, DeviceHeld
+from .claims import ClaimAllocations, Claimed, DeviceHeld
 from .given import Given
 from .leases import Admissions, Leases
 from .listing import ClaimUse
@@ -555,6 +555,8 @@ class Allocations:
         self._released: list[Released] = []
         self._watching: list[Callable[[], None]] = []
         self._held: tuple[Held, ...] | None = ()
+        self._claimed: Sequence[Claimed] = ()
+        self._claimed_when: tuple[object, object] = ((), None)
         self._bound: tuple[Sequence[Held], float, PodClaims] = ((), math.inf, NOTHING_BOUND)
         self._bound_to_tokens: tuple[object, float, PodClaims] = (None, math.inf, NOTHING_BOUND)
         self._by_tokens: ClaimIndex | None = None
@@ -601,6 +603,13 @@ class Allocations:
         if self._held is None:
             self._held = (*self._by_token(), *self.claims.held(), *self._drivers.held())
         return self._held
+
+    def claimed(self) -> Sequence[Claimed]:
+        """What prepared claims hold, each device of a claim once: the same value until that changes."""
+        state = self.held(), self._listing
+        if any(map(operator.is_not, state, self._claimed_when)):
+            self._claimed_when, self._claimed = state, tuple(self.claims.claimed())
+        return self._claimed
 
     def binds_pods(self) -> bool:
         """Whether a container holds something that binds its pod, so that it matters which pod that is."""

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from devhost.backend.frozen import frozen
-from devhost.backend.model import HEALTHY, NO_REASON, AnyHolder, Device, Health, Holder, unhealthy
+from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.discovery.health import Grounds, joint, named, worst
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.plan import LIST_LIMIT, Unit, differences, listed_bytes
@@ -48,75 +48,6 @@ class Member:
 
     device: Device
     health: Health
-
-
-@frozen
-class Changes:
-    """Devices by id, each with its reason, if any. Devices that appear unhealthy are in ``unhealthy`` too.
-
-    ``other_reason`` has those that stay unhealthy, for another reason than before. ``before`` and ``after``
-    are the devices that may have changed, as they were and as they are. Where the ``whole`` list begins or
-    ends, all of them appear or leave.
-    """
-
-    left: Mapping[str, Reason]
-    appeared: Mapping[str, str]
-    unhealthy: Mapping[str, str]
-    other_reason: Mapping[str, str]
-    healthy_again: Mapping[str, str]
-    before: Mapping[str, Member]
-    after: Mapping[str, Member]
-    whole: bool = False
-
-
-def beginning(devices: Mapping[str, Member]) -> Changes:
-    """The changes that the first list of a resource brings."""
-    reasons = {
-        name: member.health.reason or NO_REASON
-        for name, member in devices.items()
-        if not member.health.healthy
-    }
-    return Changes({}, dict.fromkeys(devices, ""), reasons, {}, {}, {}, devices, whole=True)
-
-
-def ending(devices: Mapping[str, Member]) -> Changes:
-    """The changes when a resource is removed."""
-    reason = Reason("the resource has left the configuration")
-    return Changes(dict.fromkeys(devices, reason), {}, {}, {}, {}, devices, {}, whole=True)
-
-
-def between(
-    before: Mapping[str, Member],
-    after: Mapping[str, Member],
-    unchanged: Collection[str],
-    why_gone: Callable[[str], Reason],
-) -> Changes:
-    """The changes of those devices that may have changed.
-
-    ``before`` is what they were in the old list, by id; one that is missing here was not in it. ``unchanged``
-    are devices of ``before`` that are in the new list as they were. ``why_gone`` gives the reason why a
-    device is no longer in the list.
-    """
-    left: dict[str, Reason] = {}
-    appeared: dict[str, str] = {}
-    unhealthy: dict[str, str] = {}
-    other_reason: dict[str, str] = {}
-    healthy_again: dict[str, str] = {}
-    for device in before:
-        if device not in after and device not in unchanged:
-            left[device] = why_gone(device)
-    for device, member in after.items():
-        was, health = before.get(device), member.health
-        if was is None:
-            appeared[device] = ""
-        if health.healthy:
-            if was is not None and not was.health.healthy:
-                healthy_again[device] = ""
-        elif was is None or was.health.healthy:
-            unhealthy[device] = health.reason or NO_REASON
-        elif was.health.reason != health.reason:
-            other_reason[device] = health.reason or NO_REASON
-    return Changes(left, appeared, unhealthy, other_reason, healthy_again, before, after)
 
 
 class Entry(NamedTuple):
@@ -190,6 +121,10 @@ class Snapshot:
             return _stand_in(self.entries[name])
         return listed
 
+    def present(self) -> dict[str, Member]:
+        """The devices behind the tokens, by id, without those that have vanished."""
+        return present(self.entries.values())
+
     def devices(self) -> dict[str, bool]:
         """The devices behind the tokens, by id, and whether a container could get each of them now."""
         found: dict[str, bool] = {}
@@ -204,15 +139,13 @@ class Inventory:
     """Holds the newest snapshot of one resource and notifies subscribers of a newer one.
 
     ``wall`` gives seconds since the epoch, for "since when", and ``clock`` monotonic seconds, for the grace.
-    ``changed`` is called with the changes of devices, for each list in which any may have changed,
-    ``handed_out`` with the tokens that a container got, each with its devices.
+    ``handed_out`` is called with the tokens that a container got, each with its devices.
     """
 
     def __init__(
         self,
         wall: Callable[[], float],
         clock: Callable[[], float],
-        changed: Callable[[Changes], None] = lambda changes: None,
         allocations: ResourceAllocations | None = None,
         backend: str = "",
         handed_out: Callable[[Given], None] = lambda given: None,
@@ -222,7 +155,6 @@ class Inventory:
         self._wall = wall
         self._clock = clock
         self._subscribers: set[Callable[[], None]] = set()
-        self._changed = changed
         self._handed_out = handed_out
         self.allocations = Allocations(clock).of("") if allocations is None else allocations
         self.backend = backend
@@ -327,11 +259,6 @@ class Inventory:
             found.update(dict.fromkeys(held, True))
         return found
 
-    def present(self) -> dict[str, Member]:
-        """The devices behind the tokens, by id, without those that have vanished."""
-        groups = _groups(entry for entry in self.snapshot.entries.values() if entry.gone_at is None)
-        return {name: member for members in groups for name, member in _by_id(members)}
-
     def update(
         self,
         units: Sequence[Unit],
@@ -353,10 +280,8 @@ class Inventory:
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
         # the tokens as if no container held any: only those whose devices may have changed are made again
-        was: dict[str, Member] = {}
-        became: dict[str, Member] = {}
         for unit, names in self._to_judge(units, grounds):
-            self._judge(unit, names, verdict, wall, was, became)
+            self._judge(unit, names, verdict, wall)
         self._units, self._grounds = units, grounds
         # what containers hold: tokens that must not be allocated, and stand-ins for forgotten ones
         entries = self._own.copy()
@@ -368,7 +293,6 @@ class Inventory:
         # tokens that are no longer among the units stay for a while, or as long as they are held
         absent = [] if old.keys() <= entries.keys() else [old[name] for name in old if name not in entries]
         vanished = [before for before in absent if not self._outlived(before, now)]
-        self._report(was, became, vanished, entries, why_gone)
         if not topology:
             vanished = [before._replace(numa_nodes=()) for before in vanished]
         gone = set()
@@ -416,13 +340,10 @@ class Inventory:
         names: Collection[str] | None,
         verdict: Callable[[Device], Health],
         wall: float,
-        was: dict[str, Member],
-        became: dict[str, Member],
     ) -> None:
         """Makes the tokens of a unit, as they would be if no container held any.
 
-        ``names`` are the tokens to make if nothing about the devices has changed; ``None`` for all. ``was``
-        and ``became`` get the devices that may have changed, by id, as they were in the list and as they are.
+        ``names`` are the tokens to make if nothing about the devices has changed; ``None`` for all.
         """
         old, own = self.snapshot.entries, self._own
         first = old.get(unit.token(0))
@@ -430,9 +351,6 @@ class Inventory:
             verdict = _flawed(verdict, unhealthy(unit.flaw))
         members = _members(first.members if first is not None else (), unit.devices, verdict)
         known = first.members if first is not None and first.gone_at is None else ()
-        if members is not known:
-            was.update(_by_id(known))
-            became.update(_by_id(members))
         health, nodes = _joint(members, whole=unit.whole), unit.numa_nodes
         if names is None or members is not known or first is None or first.numa_nodes != nodes:
             names = [unit.token(number) for number in range(unit.replicas)]
@@ -466,8 +384,6 @@ class Inventory:
         self._vanished = set()
         self._units, self._unit_of, self._own, self._grounds = (), {}, {}, None
         self.allocations.keep_listed(())
-        if present := self.present():
-            self._changed(ending(present))
         self._publish({}, None, first=False)
 
     def next_change(self) -> float | None:
@@ -608,28 +524,6 @@ class Inventory:
         )
         self.names_holders = True
 
-    def _report(
-        self,
-        was: dict[str, Member],
-        became: Mapping[str, Member],
-        vanished: Iterable[Entry],
-        entries: Mapping[str, Entry],
-        why_gone: Callable[[str], Reason],
-    ) -> None:
-        """Reports the changes of devices, given those that may have changed."""
-        for members in _groups(entry for entry in vanished if entry.gone_at is None):
-            was.update(_by_id(members))
-        if not (was or became):
-            return
-        if not self.snapshot.revision:
-            self._changed(beginning(became))
-            return
-        unchanged: set[str] = set()
-        if not was.keys() <= became.keys():
-            # A token may go while its device stays, with fewer replicas or another way to share it.
-            unchanged = {member.device.id for members in _groups(entries.values()) for member in members}
-        self._changed(between(was, became, unchanged, why_gone))
-
     def _for_which_there_is_room(
         self, vanished: Sequence[Entry], entries: Mapping[str, Entry]
     ) -> Iterator[Entry]:
@@ -713,13 +607,10 @@ def _flawed(verdict: Callable[[Device], Health], flaw: Health) -> Callable[[Devi
     return lambda device: worst(flaw, verdict(device))
 
 
-def _groups(entries: Iterable[Entry]) -> Iterable[tuple[Member, ...]]:
-    """The devices behind the entries, once for all tokens with the same devices."""
-    return {id(entry.members): entry.members for entry in entries}.values()
-
-
-def _by_id(members: Iterable[Member]) -> Iterator[tuple[str, Member]]:
-    return ((member.device.id, member) for member in members)
+def present(entries: Iterable[Entry]) -> dict[str, Member]:
+    """The devices behind tokens, by id, without those that have vanished; one for all tokens with it."""
+    groups = {id(entry.members): entry.members for entry in entries if entry.gone_at is None}.values()
+    return {member.device.id: member for members in groups for member in members}
 
 
 def _members(

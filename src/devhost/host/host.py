@@ -10,8 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ from devhost.config.loader import Loaded
 from devhost.discovery.maintenance.follower import DIRECTORY as VERDICTS
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
-from devhost.discovery.observers import Observers
+from devhost.discovery.observers import Batch, Observers
 from devhost.discovery.scanner import Scanner
 from devhost.kubelet.api import PLUGIN_DIRECTORY
 from devhost.kubelet.given import GivenKeeper
@@ -52,13 +51,24 @@ from .node_labels import NodeLabels
 from .reload import Configuration, LastReload, Reloader
 from .replanner import Replanner
 from .service import ServiceParts, Services
+from .shown import device_log, shortages
+from .shown.changes import Step
 from .shown.entries import EntryOutcomes
-from .shown.now import ConfigurationNow, KubeletNow, Now, ObserverNow, PodsNow, VerdictsNow, failing
-from .shown.orphans import Lost, lost, report
+from .shown.now import (
+    ConfigurationNow,
+    EntriesNow,
+    KubeletNow,
+    Memory,
+    Now,
+    ObserverNow,
+    PodsNow,
+    VerdictsNow,
+    failing,
+)
+from .shown.orphans import report
 from .shown.publication import Publication
-from .shown.publisher import EventPublisher
+from .shown.publisher import EventPublisher, tokens
 from .shown.readiness import found_by, readiness
-from .shown.shortages import Shortages
 from .timing import NODE, Timing
 
 if TYPE_CHECKING:
@@ -165,9 +175,7 @@ class Host:
         self.services = Services(self.tasks, lambda: self.cdi_garbage.wake())
         self.self_check = SelfCheck(self.services.sockets, changed, timing=timing.kubelet)
         self.observers = Observers(self.tasks, metrics, changed, timing.discovery)
-        self.publisher = EventPublisher(self.observers, self.allocations, self.configuration, self.services)
-        self._shortages = Shortages(settings)
-        self._lost = Lost()
+        self.publisher = EventPublisher(self.observers)
         preferred = PreferredAllocation(self.services.inventories, metrics, timing=timing.allocation)
 
         # the files that devhost writes
@@ -225,9 +233,9 @@ class Host:
         """Keeps the condition of the node; set before :meth:`run`, if it is wanted."""
 
         # what reacts, and what is shown then
-        self.publication = Publication(
-            lambda: self.publisher.verdicts(self.verdicts.in_force), self._show_plan, self._show_changes
-        )
+        self.publication = Publication(self._collected, self._show)
+        self.allocations.claims.subscribe(self.publication.soon)
+        self.pod_resources.subscribe(self.publication.soon)  # which pods use claims
         parts = ServiceParts(
             self.kubelet,
             self.rivals,
@@ -269,7 +277,7 @@ class Host:
             backends=self.backends,
             tasks=self.tasks,
             monitors=self.monitors,
-            publisher=self.publisher,
+            publish=self.publication.soon,
             metrics=metrics,
             changed=changed,
             reloading=reloading,
@@ -294,7 +302,7 @@ class Host:
                 self.tasks.spawn("own sockets", self.self_check.run)
                 self.tasks.spawn("config copy", partial(self.last_good.run, self._changed))
                 self.reloader.watch()
-                self.observers.follow(self.configuration.catalog, self.publisher.everything)
+                self.observers.follow(self.configuration.catalog, self._everything)
                 self.reloader.report_start()
                 self.backends.follow(self.configuration.settings, self.configuration.catalog)
                 self.tasks.spawn("releases", self.backends.watch_releases)
@@ -316,7 +324,6 @@ class Host:
                 await self._follow_hooks()
                 self.dra.start(self.configuration.settings)
                 self.replanner.start()
-                self._report_claims()
                 self.dra.spawn()
                 self.tasks.spawn("clear", partial(self._once_alone, self.cdi_garbage.run))
                 self.tasks.spawn("device-info", partial(self._once_alone, self.device_info.run))
@@ -338,7 +345,6 @@ class Host:
                 self.monitors,
                 self.reloader,
                 self.publication,
-                self._shortages,
                 self.last_good,
                 self._cdi_files,
                 self._claim_files,
@@ -356,7 +362,7 @@ class Host:
     async def _leave(self) -> None:
         log.info("stopping")
         self.replanner.stop()
-        self.publication.now()
+        self.publication.show()
         flushed = asyncio.ensure_future(self.observers.flush(self._timing.flush))
         await asyncio.wait([flushed, *self.services.leaving()], timeout=self._timing.leave)
         self.tasks.cancel_all()
@@ -404,10 +410,9 @@ class Host:
 
     def now(self) -> Now:
         """What is true now, to be shown."""
-        self.publication.now()
-        return self._now()
+        return self.publication.now()
 
-    def _now(self) -> Now:
+    def _collected(self, memory: Memory) -> Now:
         configuration, kubelet, verdicts, node = (
             self.configuration,
             self.kubelet,
@@ -415,13 +420,16 @@ class Host:
             self.node_condition,
         )
         backends = {name: one.now() for name, one in self.scanners.items()}
-        shortages = self._shortages.now()
-        if not self.planned:
-            shortages = replace(shortages, outcomes=EntryOutcomes(self.settings, None, backends))
         wrong = node and failing(node.failure, node.since)
         polled = sorted((path, reason) for path, reason in self.monitors.polled.items() if reason)
         uevents = self.monitors.uevents_failure
+        held, holdings = (
+            self.allocations.held(),
+            {one.resource: one.now() for one in self.allocations.in_use()},
+        )
         return Now(
+            at=time.time(),
+            clock=time.monotonic(),
             started=self.started,
             root=self.root,
             planned=self.planned,
@@ -434,15 +442,18 @@ class Host:
             last_good=failing(self.last_good.outdated, self.last_good.since),
             rollout=failing(self.rollout.reason, self.rollout.since) if self.rollout else None,
             plan=self.plan,
-            shortages=shortages,
+            plans=self.replanner.plans,
+            shortages=memory.shortages or EntriesNow(EntryOutcomes(self.settings, None, backends)),
             backends=backends,
             provisioning={name: one.condition for name, one in self.backends.provisioning.items()},
             released={name: reason for name in backends if (reason := self.backends.releases.reason(name))},
             labels=dict(self.node_labels.files),
             refused_plugins=configuration.catalog.refused,
             resources={name: one.now() for name, one in self.services.items()},
-            holdings={one.resource: one.now() for one in self.allocations.in_use()},
-            held=self.allocations.held(),
+            holdings=holdings,
+            held=held,
+            tokens=cache(partial(tokens, held, holdings)),
+            claimed=self.allocations.claimed() if self.observers and self.planned else (),
             differences=self.allocations.given.differences,
             dra=self.dra,
             kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.failure, kubelet.since)),
@@ -461,6 +472,7 @@ class Host:
             ),
             observers=[ObserverNow(one.plugin, one.condition, one.waiting) for one in self.observers],
             failing=dict(self.tasks.failing),
+            memory=memory,
         )
 
     @property
@@ -499,8 +511,7 @@ class Host:
         self.dra.follow_settings(settings, self.plan)
         self.device_info.move(settings.device_info_directory)
         self.node_labels.follow(settings.label_directory, settings.write_labels)
-        self.observers.follow(catalog, self.publisher.everything)
-        self.publisher.configuration_read(str(self.configuration.file))
+        self.observers.follow(catalog, self._everything)
         self.backends.follow(settings, catalog)
         self.tasks.spawn("hooks", self._follow_hooks)
         self.replan()
@@ -539,30 +550,29 @@ class Host:
         if self.replanner.handover is not None:
             self.replan()
 
-    def _show_plan(self, plan: Plan) -> None:
-        backends = {name: one.now() for name, one in self.scanners.items()}
-        self._shortages.follow(self.configuration.settings, plan, backends)
-        self._follow_rollout(self._shortages.now().outcomes)
-        self.node_labels.offer(plan)
-        self.publisher.backends((name, one.condition) for name, one in backends.items())
-
-    def _show_changes(self) -> None:
-        self.publisher.held()
-        before, self._lost = self._lost, lost(self._now()) if self.allocations.holds_any else Lost()
-        report(before, self._lost)
-        self.given.follow()
+    def _show(self, step: Step) -> None:
+        before, now = step.before, step.now
+        device_log.write(step)
+        self.publisher.follow(step)
+        shortages.write(step)
+        if now.plans != before.plans:
+            self._follow_rollout(now.shortages.outcomes)
+            self.node_labels.offer(now.plan)
+        report(before.memory.lost, now.memory.lost)
+        self.given.follow(before.differences, now.differences)
         self._changed()
+
+    def _everything(self) -> Iterator[Batch]:
+        """The present state as events, for a new observer."""
+        if not self.observers:
+            self.publication.first_observer()
+            self.publication.soon()  # what claims hold
+        return self.publisher.everything(self.publication.shown)
 
     def _follow_rollout(self, outcomes: EntryOutcomes) -> None:
         if self.rollout is not None:
             found = found_by(self.configuration.settings, outcomes)
             self.rollout.follow(self.configuration.sha256, found)
-
-    def _report_claims(self) -> None:
-        """Reports what claims hold to observers from now on: their devices are known."""
-        self.publisher.claims()
-        self.allocations.claims.subscribe(self.publisher.claims)
-        self.pod_resources.subscribe(self.publisher.claims)
 
     async def _once_alone(self, work: Callable[[], Awaitable[None]]) -> None:
         """Does what depends on all that containers were given, also by the devhost before."""

@@ -23,7 +23,6 @@ from devhost.runtime.worker import WorkerThread
 from devhost.telemetry.metrics import Metrics
 
 from .monitors import Monitors
-from .shown.publisher import EventPublisher
 from .timing import Timing
 
 log = get(__name__)
@@ -75,6 +74,7 @@ class Reloader:
 
     ``load`` reads the file, or raises ``ConfigError``. ``prepare`` does what takes long before settings are
     adopted; ``adopt`` makes every part of the host follow the settings that were adopted.
+    ``publish`` is called after each reading that had a result.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Reloader:
         backends: BackendManager,
         tasks: Tasks,
         monitors: Monitors,
-        publisher: EventPublisher,
+        publish: Callable[[], None],
         metrics: Metrics,
         changed: Callable[[], None],
         reloading: Callable[[], AbstractContextManager[None]],
@@ -102,7 +102,7 @@ class Reloader:
         self._backends = backends
         self._tasks = tasks
         self._monitors = monitors
-        self._publisher = publisher
+        self._publish = publish
         self._metrics = metrics
         self._changed = changed
         self._reloading = reloading
@@ -125,7 +125,8 @@ class Reloader:
                 copy=str(copied.file),
                 accepted=copied.at,
             )
-        self._publisher.configuration_read(str(self._configuration.file), copied.complaints)
+        self._configuration.rejected(copied.complaints)
+        self._publish()
 
     def watch(self) -> None:
         """Follows edits of the file from now on."""
@@ -200,6 +201,7 @@ class Reloader:
             configuration.adopt(loaded)
             self._count(success=True)
             log.info("configuration loaded", generation=configuration.generation, change=str(change))
+            self._publish()
             self._adopt()
         elif configuration.sha256 != loaded.digest:
             configuration.sha256 = loaded.digest  # only comments are different
@@ -218,5 +220,5 @@ class Reloader:
         self._count(success=False)
         for complaint in complaints:
             log.error("configuration refused, the old one stays", file=file, reason=complaint)
-        self._publisher.configuration_read(file, complaints)
+        self._publish()
         self._changed()

@@ -48,6 +48,8 @@ class Replanner:
         metrics: Metrics,
     ) -> None:
         self.plan = Plan()
+        self.plans = 0
+        """How many plans have been made."""
         self.started = False
         """Whether the first plan has been made, so that devices are offered."""
         self.handover: Handover | None = None
@@ -93,7 +95,7 @@ class Replanner:
         while self.started and self._piece(steps):  # noqa: ASYNC110 - it waits for nothing
             await asyncio.sleep(0)
         self._planner, self._steps = planner, None
-        self._publication.now()  # of the settings before
+        self._publication.show()  # of the settings before
 
     def replan(self, caused_at: float | None = None) -> None:
         """Makes the plan, and brings the services in line with it; a plan that takes long does so later.
@@ -157,7 +159,8 @@ class Replanner:
         self._update(refused, basis, caused_at)
         self._dra.follow(self.plan, settings, backends)
         self._schedule()
-        self._publication.plan_made(self.plan)
+        self.plans += 1
+        self._publication.soon()
 
     def _count(self, refusals: Counter[RefusalKind]) -> None:
         for kind in RefusalKind:

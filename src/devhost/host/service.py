@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.given import Given as AllGiven
 from devhost.allocation.injection import make_injection
-from devhost.allocation.inventory import Changes, Given, Inventory
+from devhost.allocation.inventory import Given, Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.frozen import frozen
@@ -35,17 +36,18 @@ from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, device_samples
 
-from .shown.device_log import DeviceLog
 from .shown.now import NONE, ResourceNow, why_not_listed
 from .shown.publication import Publication
-from .shown.publisher import EventPublisher, Present
-from .shown.recent_removals import RecentRemovals
+from .shown.publisher import EventPublisher
 from .timing import Timing
 
 if TYPE_CHECKING:
     from devhost.planning.sides import Listed
 
 log = get(__name__)
+
+_NUMBERS = count()
+"""Numbers the services, so that one that replaces another one of its name is told apart."""
 
 
 @frozen
@@ -85,16 +87,14 @@ class ResourceService:
         self.name = planned.name
         self.entry = planned.entry
         self.scanner = scanner
-        self.removals = RecentRemovals(time.time)
+        self._number = next(_NUMBERS)
         self._kubelet = parts.kubelet
         self._publisher = parts.publisher
         self._publication = parts.publication
         self._metrics = parts.metrics
-        self._device_log = DeviceLog(planned.name)
         self.inventory = Inventory(
             time.time,
             time.monotonic,
-            self._devices_changed,
             allocations,
             planned.entry.backend,
             self._allocated,
@@ -249,7 +249,7 @@ class ResourceService:
             self.missing(),
             self._offers,
             self._refused,
-            self.removals.recent(),
+            self._number,
         )
 
     def listed(self) -> Listed:
@@ -311,8 +311,7 @@ class ResourceService:
             grounds=self._verdicts.grounds() if verdict is own else None,
         )
         self._caused_at = None
-        if self.removals.leaving:
-            self._publication.list_changed(self._settle)
+        self._publication.soon()
         tally = self.inventory.snapshot.tally
         unhealthy = tally.unhealthy
         self._count(tally.tokens - sum(unhealthy.values()), unhealthy)
@@ -343,23 +342,10 @@ class ResourceService:
         key = self.entry.backend, device
         return why_not_listed(self.name, key, self.scanner.devices, differences, self._refused)
 
-    def _devices_changed(self, changed: Changes) -> None:
-        self._publication.list_changed(partial(self._show_changes, self.entry.backend, changed))
-
-    def _show_changes(self, backend: str, changed: Changes) -> None:
-        self._device_log.write(changed)
-        if not changed.whole:
-            self.removals.left(changed.left)
-            self.removals.came(changed.appeared)
-        self._publisher.changed(self.name, backend, changed)
-        self._settle()
-
-    def _settle(self) -> None:
-        self.removals.settle(self.inventory.snapshot.devices)
-
     def _allocated(self, given: Given) -> None:
-        self._publication.now()  # an observer knows a device before it is allocated
         self._publisher.allocated(self.name, self.entry.backend, given)
+        self._publication.show()  # an observer knows a device before it is allocated
+        self._publisher.flush(self._publication.shown)
 
 
 class Services(Mapping[str, ResourceService]):
@@ -423,11 +409,6 @@ class Services(Mapping[str, ResourceService]):
         """The sockets that are registered now, by resource."""
         found = ((name, service.registration.serving) for name, service in self._services.items())
         return {name: path for name, path in found if path is not None}
-
-    def present(self) -> Iterator[Present]:
-        """Every resource with its backend and its devices."""
-        for name, service in self._services.items():
-            yield name, service.entry.backend, service.inventory.present()
 
     async def _leave(self, service: ResourceService, running: asyncio.Task[None] | None) -> None:
         await service.drain()

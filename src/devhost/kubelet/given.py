@@ -30,6 +30,8 @@ from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
+Differences = Mapping[tuple[str, Key], Difference]
+
 NAMED = 20
 """Most differences that are logged when several begin together."""
 
@@ -69,7 +71,6 @@ class GivenKeeper:
         self._check = timing.given
         self._seen: checkpoint.Signature | None = None
         """The checkpoint that was read last."""
-        self._reported: Mapping[tuple[str, Key], Difference] = {}
         self._sources = {
             source: FailureLog(
                 log, "what containers were given is not known", "it is known again", source=source
@@ -107,10 +108,8 @@ class GivenKeeper:
     async def run(self) -> None:
         await self._loop.run()
 
-    def follow(self) -> None:
-        """A plan was made: logs the differences that have begun or ended, and looks at the nodes."""
-        now, before = self._given.differences, self._reported
-        self._reported = now
+    def follow(self, before: Differences, now: Differences) -> None:
+        """Logs the differences that have begun or ended, and looks at the nodes."""
         new = [
             one
             for one, difference in now.items()

@@ -183,7 +183,7 @@ class CdiInjection:
     ) -> tuple[Sequence[Offer], Callable[[Device], Health]]:
         """What the list may show now: no device is healthy before its specification is written."""
         shown = self._inventory.snapshot.devices()
-        present = self._inventory.present()
+        present = self._inventory.snapshot.present()
 
         def judged(device: Device) -> Health:
             health = verdict(device)

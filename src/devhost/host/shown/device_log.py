@@ -6,16 +6,17 @@ once, :data:`NAMED` lines of each kind and a count of the others are logged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import Protocol
 
-from devhost.allocation.inventory import Changes, Member
-from devhost.backend.incident import Incident
 from devhost.backend.model import AnyHolder
 from devhost.planning.claims import holder_field
 from devhost.runtime.log import get
+
+from .changes import Changes, Step, is_same
+from .now import Reasons
 
 NAMED = 20
 """Most devices that are logged for each kind of change between two lists."""
@@ -30,55 +31,74 @@ class _Write(Protocol):
     def __call__(self, message: str, /, **fields: object) -> None: ...
 
 
-class DeviceLog:
-    """Logs changes of the devices of one resource."""
+def reasons(known: Reasons, changes: Changes) -> Reasons:
+    """The reasons that have been logged once these changes are."""
+    over = {*changes.left, *changes.unhealthy, *changes.healthy_again}
+    found = {device: logged for device, logged in known.items() if device not in over}
+    for device, reason in changes.other_reason.items():
+        logged = found.get(device) or (changes.before[device].health.reason or "",)
+        if reason not in logged and len(logged) < REASONS:
+            logged = (*logged, reason)
+        found[device] = logged
+    return found
 
-    def __init__(self, resource: str) -> None:
-        self._resource = resource
-        self._incidents: dict[str, Incident] = {}  # of devices whose reason has changed since
 
-    def write(self, changes: Changes) -> None:
-        """Logs them; if all devices appear or leave, only the unhealthy ones are logged."""
-        unhealthy, healthy_again = changes.unhealthy, changes.healthy_again
-        if self._incidents:
-            for device in (*changes.left, *unhealthy, *healthy_again):
-                self._incidents.pop(device, None)
-        other_reason = {
-            device: reason
-            for device, reason in changes.other_reason.items()
-            if self._incident(device, changes.before[device]).news(reason)
-        }
-        if not changes.whole:
-            left = {device: reason.text for device, reason in changes.left.items()}
-            held_by = {device: reason.held_by for device, reason in changes.left.items()}
-            self._lines(log.info, left, "device left", "more devices left", held_by)
-            self._lines(log.info, changes.appeared, "device appeared", "more devices appeared")
-        self._lines(log.warning, unhealthy, "device is unhealthy", "more devices are unhealthy")
-        self._lines(
-            log.warning,
-            other_reason,
-            "device is unhealthy for another reason",
-            "more devices are unhealthy for another reason",
-        )
-        self._lines(log.info, healthy_again, "device is healthy again", "more devices are healthy again")
+def write(step: Step) -> None:
+    """Logs the changes of each resource, and remembers nothing."""
+    before, now = step.before, step.now
+    for changes in step.lists:
+        name = changes.resource
+        known = before.memory.reasons.get(name, {}) if is_same(before, now, name) else {}
+        _write(changes, known, now.memory.reasons.get(name, {}))
 
-    def _incident(self, device: str, before: Member) -> Incident:
-        incident = self._incidents.get(device)
-        if incident is None:
-            incident = self._incidents[device] = Incident(REASONS)
-            incident.news(before.health.reason or "")
-        return incident
 
-    def _lines(
-        self,
-        write: _Write,
-        devices: Mapping[str, str],
-        one: str,
-        more: str,
-        held_by: Mapping[str, Sequence[AnyHolder]] = MappingProxyType({}),
-    ) -> None:
-        for device, reason in islice(devices.items(), NAMED):
-            fields = {"reason": reason, **holder_field(held_by.get(device, ()))} if reason else {}
-            write(one, resource=self._resource, device=device, **fields)
-        if len(devices) > NAMED:
-            write(more, resource=self._resource, devices=len(devices) - NAMED)
+def _write(changes: Changes, known: Reasons, logged: Reasons) -> None:
+    """Logs changes; if all devices appear or leave, only the unhealthy ones are logged.
+
+    ``known`` are the reasons that were logged before, ``logged`` the :func:`reasons` that are so now.
+    """
+    other_reason = {
+        device: reason
+        for device, reason in changes.other_reason.items()
+        if logged[device][-1] == reason and len(logged[device]) > max(1, len(known.get(device, ())))
+    }
+    if not changes.whole:
+        left = {device: reason.text for device, reason in changes.left.items()}
+        held_by = {device: reason.held_by for device, reason in changes.left.items()}
+        _lines(changes, log.info, left, "device left", "more devices left", held_by)
+        _lines(changes, log.info, _alone(changes.appeared), "device appeared", "more devices appeared")
+    _lines(changes, log.warning, changes.unhealthy, "device is unhealthy", "more devices are unhealthy")
+    _lines(
+        changes,
+        log.warning,
+        other_reason,
+        "device is unhealthy for another reason",
+        "more devices are unhealthy for another reason",
+    )
+    _lines(
+        changes,
+        log.info,
+        _alone(changes.healthy_again),
+        "device is healthy again",
+        "more devices are healthy again",
+    )
+
+
+def _alone(devices: Iterable[str]) -> Mapping[str, str]:
+    """Devices without reasons."""
+    return dict.fromkeys(devices, "")
+
+
+def _lines(
+    changes: Changes,
+    write: _Write,
+    devices: Mapping[str, str],
+    one: str,
+    more: str,
+    held_by: Mapping[str, Sequence[AnyHolder]] = MappingProxyType({}),
+) -> None:
+    for device, reason in islice(devices.items(), NAMED):
+        fields = {"reason": reason, **holder_field(held_by.get(device, ()))} if reason else {}
+        write(one, resource=changes.resource, device=device, **fields)
+    if len(devices) > NAMED:
+        write(more, resource=changes.resource, devices=len(devices) - NAMED)

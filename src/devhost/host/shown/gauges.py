@@ -19,7 +19,11 @@ def scraped(now: Now, *, pods: bool) -> Scraped:
     return Scraped(
         found.counts,
         [(one.kind, one.subject, one.reason) for one in found.shown],
-        [(name, one.reason.text) for name, resource in now.resources.items() for one in resource.departed],
+        [
+            (name, one.reason.text)
+            for name, removals in now.memory.removals.items()
+            for one in removals.recent(now.at)
+        ],
         [(one.kind, one.by, one.reason, one.since) for one in now.verdicts.in_force],
         [(place(one), one.name, one.backend, one.may_be_empty, count(one)) for one in now.settings.resources],
         now.configuration.sha256,

@@ -1,7 +1,7 @@
 """Everything that is true of a host at one moment: what people and programs see is a function of it.
 
 It refers to values that never change, so it takes no longer for many devices than for few. Only what few of
-its readers need is worked out when they ask for it: :class:`DraNow`, and the devices of verdicts.
+its readers need is worked out when they ask for it: :class:`DraNow`, the devices of verdicts, and tokens.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from devhost.runtime.tasks import Failing
 
 if TYPE_CHECKING:
     from devhost.allocation.allocations import Holding
+    from devhost.allocation.claims import Claimed
     from devhost.allocation.given import Difference
     from devhost.allocation.inventory import Snapshot
     from devhost.backend import MissingDriver
     from devhost.backend.files import Fingerprint
+    from devhost.backend.model import Holder
     from devhost.config.loader import Copied
     from devhost.discovery.catalog import InstalledObserver
     from devhost.discovery.catalog import Refusal as RefusedPlugin
@@ -37,12 +39,12 @@ if TYPE_CHECKING:
     from devhost.planning.claims import Held
     from devhost.planning.moves import Move
     from devhost.planning.plan import Offer, Plan, Refusal
-    from devhost.planning.settings import ResourceSettings, Settings
+    from devhost.planning.settings import Identity, ResourceSettings, Settings
     from devhost.telemetry.document import DraStatus
     from devhost.telemetry.metrics import Shared
 
     from .entries import EntryOutcomes
-    from .recent_removals import Departed
+    from .recent_removals import Removals
 
 GONE = "the device is gone"
 """Why a device that its backend does not find is no longer listed."""
@@ -51,6 +53,12 @@ NOT_GIVEN = Reason("the configuration no longer gives it to this resource")
 """Why a device that exists is no longer listed."""
 
 NONE: Mapping[Any, Any] = MappingProxyType({})
+
+Token = tuple[str, str]
+"""A resource and one of its tokens."""
+
+Reasons = Mapping[str, Sequence[str]]
+"""The reasons that were logged for each device that is unhealthy, if there were several."""
 
 
 @frozen
@@ -64,21 +72,41 @@ class ConfigurationNow:
 
 
 @frozen
-class EntriesNow:
-    """What the file asks for and the node lacks, see :class:`.Shortages`.
+class Lacking:
+    """An entry without devices, or with an unexpected number, with the reasons that were logged.
 
-    ``since`` is when entries lost their devices, by their index, in wall-clock seconds.
+    ``since`` is wall-clock seconds.
+    """
+
+    entry: ResourceSettings
+    since: float
+    logged: Sequence[str] = ()
+
+
+@frozen
+class EntriesNow:
+    """What the file asks for and the node lacks, see :mod:`.shortages`.
+
+    ``takers`` are entries, with the index of an earlier one that takes devices from each, and how many.
+    ``look_at`` is when reasons are to be looked at again, in monotonic seconds.
     """
 
     outcomes: EntryOutcomes
     missing_drivers: Sequence[tuple[str, MissingDriver]] = ()
     refusals: Sequence[Refusal] = ()
-    since: Mapping[int, float] = field(default_factory=dict)
+    lacking: Mapping[Identity, Lacking] = field(default_factory=dict)
+    takers: Mapping[tuple[Identity, int], tuple[ResourceSettings, int]] = field(default_factory=dict)
+    look_at: float | None = None
+
+    @property
+    def since(self) -> Mapping[int, float]:
+        """When entries lost their devices, by their index, in wall-clock seconds."""
+        return {one.entry.index: one.since for one in self.lacking.values()}
 
 
 @frozen
 class ResourceNow:
-    """One resource in service.
+    """One resource in service. ``number`` is another one if it has left in between.
 
     ``failure`` is why it is not served as it should be, ``missing`` why no list stream is open. ``refused``
     is why the plan does not give it devices, by their ids.
@@ -94,7 +122,7 @@ class ResourceNow:
     missing: str = ""
     offers: Sequence[Offer] = ()
     refused: Mapping[str, Reason] = field(default_factory=dict)
-    departed: Sequence[Departed] = ()
+    number: int = 0
 
 
 @frozen
@@ -138,6 +166,24 @@ class VerdictsNow:
     applied: Callable[[], Iterable[Applied]] = tuple
 
 
+@frozen
+class Lost:
+    """What containers hold that is gone, by resource and device, and what the kubelet has forgotten."""
+
+    gone: Sequence[tuple[str, str]] = ()
+    forgotten: Mapping[tuple[str, str], Holder] = field(default_factory=dict)
+
+
+@frozen
+class Memory:
+    """What is known of earlier moments: of each resource its removals and the reasons that were logged."""
+
+    removals: Mapping[str, Removals] = field(default_factory=dict)
+    reasons: Mapping[str, Reasons] = field(default_factory=dict)
+    lost: Lost = Lost()
+    shortages: EntriesNow | None = None
+
+
 class DraNow(Protocol):
     """The DRA side of a host."""
 
@@ -162,12 +208,16 @@ class DraNow(Protocol):
 
 @frozen(kw_only=True)
 class Now:
-    """A host at one moment. Everything with names is by name.
+    """A host at one moment: ``at`` is wall-clock seconds, ``clock`` monotonic ones.
 
-    ``holdings`` are the resources of which containers have something, ``held`` the devices of these and of
-    claims. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
+    Everything with names is by name. ``plans`` is how many plans were made. ``tokens`` are those of the device
+    plugin that containers have, each with its devices, ``claimed`` is what claims hold, if there are
+    observers. ``holdings`` are the resources of which containers have something, ``held`` the devices of these
+    and of claims. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
     """
 
+    at: float = 0.0
+    clock: float = 0.0
     started: float
     root: Path
     planned: bool
@@ -178,6 +228,7 @@ class Now:
     last_good: Failing | None = None
     rollout: Failing | None = None
     plan: Plan
+    plans: int = 0
     shortages: EntriesNow
     backends: Mapping[str, BackendNow] = field(default_factory=dict)
     provisioning: Mapping[str, ProvisioningCondition] = field(default_factory=dict)
@@ -187,6 +238,8 @@ class Now:
     resources: Mapping[str, ResourceNow] = field(default_factory=dict)
     holdings: Mapping[str, Holding] = field(default_factory=dict)
     held: Sequence[Held] = ()
+    tokens: Callable[[], Mapping[Token, Sequence[Held]]] = dict
+    claimed: Sequence[Claimed] = ()
     differences: Mapping[tuple[str, Key], Difference] = field(default_factory=dict)
     dra: DraNow
     kubelet: KubeletNow
@@ -197,6 +250,7 @@ class Now:
     verdicts: VerdictsNow = VerdictsNow()
     observers: Sequence[ObserverNow] = ()
     failing: Mapping[str, Failing] = field(default_factory=dict)
+    memory: Memory = Memory()
 
 
 def failing(reason: str, since: float) -> Failing | None:

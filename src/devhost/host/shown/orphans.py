@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from devhost.allocation.inventory import FORGOTTEN
 from devhost.backend.frozen import frozen
@@ -13,7 +12,7 @@ from devhost.planning.claims import Key, Reason
 from devhost.planning.tokens import DeviceIds, is_former, represents_all, unit_of
 from devhost.runtime.log import get
 
-from .now import GONE, Now, ResourceNow, why_not_listed
+from .now import GONE, Lost, Now, ResourceNow, why_not_listed
 
 log = get(__name__)
 
@@ -132,14 +131,6 @@ def _why(now: Now, resource: ResourceNow | None) -> Callable[[str, Collection[Ke
         )
 
     return why
-
-
-@frozen
-class Lost:
-    """What containers hold that is gone, by resource and device, and what the kubelet has forgotten."""
-
-    gone: Sequence[tuple[str, str]] = ()
-    forgotten: Mapping[tuple[str, str], Holder] = field(default_factory=dict)
 
 
 def lost(now: Now) -> Lost:

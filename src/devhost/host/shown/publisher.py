@@ -1,229 +1,231 @@
-"""Publishes events to observers. It costs nothing while there is no observer."""
+"""The events that observers get: functions of what was shown last and what is true now.
+
+Only what containers get is published at once, because it is an occurrence and no state: the tokens of one
+container may be those of another one before the next look.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from devhost.allocation.allocations import Allocations
 from devhost.allocation.claims import Claimed
-from devhost.allocation.inventory import Changes, Given, Member
+from devhost.allocation.inventory import Given, Member
 from devhost.backend import observe
 from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.observers import Batch, Observers
-from devhost.discovery.scanner import BackendCondition, BackendState
+from devhost.discovery.scanner import BackendState
 from devhost.planning.claims import Held
+from devhost.planning.settings import Serve
+
+from .changes import Changes, Step
+from .now import Now, Token
 
 if TYPE_CHECKING:
+    from devhost.allocation.allocations import Holding
     from devhost.discovery.maintenance.files import Verdict
 
 R = TypeVar("R")
 
-Token = tuple[str, str]
-"""A resource and one of its tokens."""
-
-Present = tuple[str, str, Mapping[str, Member]]
-"""A resource, its backend, and the devices it has now, by id."""
+Tokens = Mapping[Token, Sequence[Held]]
 
 
-class Generation(Protocol):
-    """The number of configurations that have taken effect."""
-
-    @property
-    def generation(self) -> int: ...
-
-
-class Presence(Protocol):
-    """What is served."""
-
-    def present(self) -> Iterable[Present]:
-        """Every resource with its backend and its devices."""
+def tokens(held: Iterable[Held], holdings: Mapping[str, Holding]) -> Tokens:
+    """What containers have through the device plugin, without what they are about to get."""
+    groups: dict[tuple[str, int], tuple[tuple[str, ...], list[Held]]] = {}
+    for one in held:
+        if one.serve is Serve.PLUGIN and one.resource in holdings:
+            groups.setdefault((one.resource, id(one.tokens)), (one.tokens, []))[1].append(one)
+    found: dict[Token, Sequence[Held]] = {}
+    for (resource, _), (names, group) in groups.items():
+        parts, pending = tuple(group), holdings[resource].pending
+        found.update(((resource, token), parts) for token in names if token not in pending)
+    return found
 
 
 class EventPublisher:
-    """Publishes events to observers; each method is named after an event."""
+    """Publishes events to observers. It costs nothing while there is no observer."""
 
-    def __init__(
-        self,
-        observers: Observers,
-        allocations: Allocations,
-        configuration: Generation,
-        services: Presence,
-    ) -> None:
+    def __init__(self, observers: Observers) -> None:
         self._observers = observers
-        self._allocations = allocations
-        self._configuration = configuration
-        self._services = services
-        self._published: Sequence[Held] = ()
-        self._allocated_to: dict[Token, tuple[Held, ...]] = {}
-        self._degraded: dict[str, str] = {}
-        self._claimed: Mapping[object, Claimed] = {}
-        self._in_force: Sequence[Verdict] = ()
+        self._gifts: list[tuple[str, str, Given]] = []
+        """What containers got and no observer knows, each with resource and backend."""
+        self._handed_out: dict[Token, Sequence[Held]] = {}
+        """What containers got since the last step, as far as observers know it."""
 
-    def changed(self, resource: str, backend: str, changes: Changes) -> None:
-        """Devices of a resource appeared, left, or became unhealthy or healthy."""
-        if not self._observers:
-            return
-        before, after = changes.before, changes.after
-        turned = [name for name in (*changes.unhealthy, *changes.healthy_again) if name in before]
-        self._observers.publish(
-            self._batch(
-                observe.Left,
-                tuple(changes.left.items()),
-                lambda one: {**_about(resource, backend, before[one[0]].device), "reason": one[1].text},
-            )
-        )
-        self._observers.publish(self._appeared(resource, backend, [after[name] for name in changes.appeared]))
-        self._observers.publish(
-            self._batch(
-                observe.HealthChanged,
-                turned,
-                lambda name: {
-                    **_about(resource, backend, after[name].device),
-                    "health": after[name].health,
-                    "previous": before[name].health,
-                },
-            )
-        )
+    def follow(self, step: Step) -> None:
+        """Publishes what has changed."""
+        if self._observers:
+            batches = Batches(step.now.at, step.now.generation)
+            self._publish(changed(step, batches))
+            self.flush(step.before)
+            self._publish(held_otherwise(step, self._handed_out, batches))
+        self._handed_out = {}
 
     def allocated(self, resource: str, backend: str, given: Given) -> None:
-        """A container gets these tokens, each with its devices; an earlier holder has released them."""
-        if not self._observers:
-            return
-        before, now = _Parts(), _Parts()
-        made: dict[int, tuple[Held, ...]] = {}
-        for token, devices in given.items():
-            before.add(token, self._allocated_to.pop((resource, token), ()))
-            if id(devices) not in made:
-                made[id(devices)] = tuple(
-                    Held(resource, (), backend, device, True, None) for device in devices
-                )
-            self._allocated_to[resource, token] = made[id(devices)]
-            now.add(token, made[id(devices)])
-        self._released(before)
-        self._observers.publish(self._handed_out(now))
-
-    def held(self) -> None:
-        """The allocations may have changed."""
-        if not self._observers or self._allocations.held() is self._published:
-            return
-        known, self._allocated_to = self._allocated_to, self._held_now()
-        gone, named = _Parts(), _Parts()
-        for where, parts in known.items():
-            if where not in self._allocated_to:
-                gone.add(where[1], parts)
-        differences: dict[tuple[int, int], _Difference] = {}
-        for where, parts in self._allocated_to.items():
-            before = known.get(where, ())
-            which = id(before), id(parts)
-            if which not in differences:
-                differences[which] = _difference(before, parts)
-            ended, new = differences[which]
-            gone.add(where[1], ended)
-            named.add(where[1], new)
-        self._released(gone)
-        self._observers.publish(self._named(named))
-
-    def backends(self, conditions: Iterable[tuple[str, BackendCondition]]) -> None:
-        states = dict(conditions)
-        degraded = {name: c.reason for name, c in states.items() if c.state is BackendState.DEGRADED}
-        known, self._degraded = self._degraded, degraded
-        changed: list[tuple[str, str | None]] = [
-            (name, reason) for name, reason in degraded.items() if name not in known
-        ]
-        changed += [(name, None) for name in known if name in states and name not in degraded]
-        if changed and self._observers:
-            self._observers.publish(self._backends(changed))
-
-    def claims(self) -> None:
-        """Claims may hold other devices, or be used by other pods."""
-        if not self._observers:
-            return
-        before, self._claimed = self._claimed, self._claimed_now()
-        gone = [one for key, one in before.items() if key not in self._claimed]
-        new = [
-            one for key, one in self._claimed.items() if key not in before or not one.pods <= before[key].pods
-        ]
-        self._observers.publish(self._batch(observe.ClaimUnprepared, gone, _claim))
-        self._observers.publish(self._batch(observe.ClaimPrepared, new, _claim))
-
-    def verdicts(self, in_force: Sequence[Verdict]) -> None:
-        before, self._in_force = self._in_force, in_force
-        if before != in_force and self._observers:
-            known, now = frozenset(before), frozenset(in_force)
-            self._observers.publish(self._judged([one for one in before if one not in now], in_force=False))
-            self._observers.publish(self._judged([one for one in in_force if one not in known]))
-
-    def configuration_read(self, file: str, complaints: tuple[str, ...] = ()) -> None:
-        """The configuration was read again; with complaints, it was refused."""
+        """A container gets these tokens, each with its devices. Published by a step, or :meth:`flush`."""
         if self._observers:
-            self._observers.publish(
-                self._batch(
-                    observe.ConfigurationRead, [file], lambda _: {"file": file, "complaints": complaints}
-                )
-            )
+            self._gifts.append((resource, backend, given))
 
-    def everything(self) -> Iterator[Batch]:
+    def flush(self, shown: Now) -> None:
+        """Publishes what containers got; earlier holders of the tokens have released them."""
+        gifts, self._gifts = self._gifts, []
+        for resource, backend, given in gifts:
+            released, got = _Parts(), _Parts()
+            made: dict[int, tuple[Held, ...]] = {}
+            for token, devices in given.items():
+                where = resource, token
+                released.add(token, self._handed_out.get(where) or shown.tokens().get(where, ()))
+                if id(devices) not in made:
+                    made[id(devices)] = tuple(
+                        Held(resource, (), backend, device, True, None) for device in devices
+                    )
+                self._handed_out[where] = made[id(devices)]
+                got.add(token, made[id(devices)])
+            batches = Batches(time.time(), shown.generation)
+            self._publish((batches.released(released), batches.allocated(got)))
+
+    def everything(self, shown: Now) -> Iterator[Batch]:
         """The present state as events, for a new observer."""
-        if not self._observers:
-            self._allocated_to, self._claimed = self._held_now(), self._claimed_now()
-        for resource, backend, devices in self._services.present():
-            yield self._appeared(resource, backend, list(devices.values()))
+        batches = Batches(time.time(), shown.generation)
+        for resource in shown.resources.values():
+            members = list(resource.snapshot.present().values())
+            yield batches.appeared(resource.name, resource.entry.backend, members)
         unnamed, named = _Parts(), _Parts()
-        for (_, token), parts in self._allocated_to.items():
+        for (_, token), parts in {**shown.tokens(), **self._handed_out}.items():
             (named if parts and parts[0].holder else unnamed).add(token, parts)
-        yield self._handed_out(unnamed)
-        yield self._named(named)
-        yield self._batch(observe.ClaimPrepared, list(self._claimed.values()), _claim)
-        yield self._backends(list(self._degraded.items()))
-        yield self._judged(self._in_force)
+        yield batches.allocated(unnamed)
+        yield batches.named(named)
+        yield batches.prepared(shown.claimed)
+        yield batches.backends(list(_degraded(shown).items()))
+        yield batches.judged(shown.verdicts.in_force)
 
-    def _claimed_now(self) -> Mapping[object, Claimed]:
-        return {one.key: one for one in self._allocations.claims.claimed()}
+    def _publish(self, batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            self._observers.publish(batch)
 
-    def _held_now(self) -> dict[Token, tuple[Held, ...]]:
-        """What containers hold, without what they are about to get."""
-        self._published = self._allocations.held()
-        groups: dict[tuple[str, int], tuple[tuple[str, ...], list[Held]]] = {}
-        for held in self._published:
-            groups.setdefault((held.resource, id(held.tokens)), (held.tokens, []))[1].append(held)
-        found: dict[Token, tuple[Held, ...]] = {}
-        for (resource, _), (tokens, group) in groups.items():
-            parts = tuple(group)
-            for token in tokens:
-                if self._allocations.is_held(resource, token):
-                    found[resource, token] = parts
-        return found
 
-    def _appeared(self, resource: str, backend: str, members: Sequence[Member]) -> Batch:
-        return self._batch(
+def changed(step: Step, batches: Batches) -> Iterator[Batch]:
+    """What has changed of the configuration, verdicts, devices, backends and claims."""
+    before, now = step.before, step.now
+    if now.last_reload is not before.last_reload:
+        yield batches.configuration(str(now.configuration.file), now.last_reload.complaints)
+    if now.verdicts.in_force != before.verdicts.in_force:
+        known, present = frozenset(before.verdicts.in_force), frozenset(now.verdicts.in_force)
+        yield batches.judged([one for one in before.verdicts.in_force if one not in present], in_force=False)
+        yield batches.judged([one for one in now.verdicts.in_force if one not in known])
+    for changes in step.lists:
+        yield from batches.changed(changes)
+    degraded, was_degraded = _degraded(now), _degraded(before)
+    turned: list[tuple[str, str | None]] = [
+        (name, reason) for name, reason in degraded.items() if name not in was_degraded
+    ]
+    turned += [(name, None) for name in was_degraded if name in now.backends and name not in degraded]
+    yield batches.backends(turned)
+    if now.claimed is not before.claimed:
+        earlier, later = ({one.key: one for one in moment.claimed} for moment in (before, now))
+        yield batches.unprepared([one for key, one in earlier.items() if key not in later])
+        yield batches.prepared(
+            [one for key, one in later.items() if key not in earlier or not one.pods <= earlier[key].pods]
+        )
+
+
+def held_otherwise(step: Step, handed_out: Tokens, batches: Batches) -> Iterator[Batch]:
+    """Who has released what, and who holds what; ``handed_out`` is what containers got since."""
+    if step.now.held is step.before.held and not handed_out:
+        return
+    known, present = {**step.before.tokens(), **handed_out}, step.now.tokens()
+    gone, named = _Parts(), _Parts()
+    for where, parts in known.items():
+        if where not in present:
+            gone.add(where[1], parts)
+    differences: dict[tuple[int, int], _Difference] = {}
+    for where, parts in present.items():
+        before = known.get(where, ())
+        which = id(before), id(parts)
+        if which not in differences:
+            differences[which] = _difference(before, parts)
+        ended, new = differences[which]
+        gone.add(where[1], ended)
+        named.add(where[1], new)
+    yield batches.released(gone)
+    yield batches.named(named)
+
+
+def _degraded(now: Now) -> dict[str, str]:
+    conditions = ((name, one.condition) for name, one in now.backends.items())
+    return {name: one.reason for name, one in conditions if one.state is BackendState.DEGRADED}
+
+
+class Batches:
+    """Makes events that became known at one time, in wall-clock seconds, under one configuration."""
+
+    def __init__(self, at: float, generation: int) -> None:
+        self._common: dict[str, Any] = {"at": at, "generation": generation}
+
+    def _of(
+        self, kind: type[observe.News], about: Sequence[R], facts: Callable[[R], Mapping[str, Any]]
+    ) -> Batch:
+        """Events of one kind, one for each item of ``about``."""
+        return Batch(kind, len(about), lambda: [kind(**self._common, **facts(one)) for one in about])
+
+    def configuration(self, file: str, complaints: Sequence[str]) -> Batch:
+        return self._of(observe.ConfigurationRead, [file], lambda _: {"file": file, "complaints": complaints})
+
+    def changed(self, changes: Changes) -> Iterator[Batch]:
+        """Devices of a resource appeared, left, or became unhealthy or healthy."""
+        before, after = changes.before, changes.after
+        about = changes.resource, changes.backend
+        turned = [name for name in (*changes.unhealthy, *changes.healthy_again) if name in before]
+        yield self._of(
+            observe.Left,
+            tuple(changes.left.items()),
+            lambda one: {**_about(*about, before[one[0]].device), "reason": one[1].text},
+        )
+        yield self.appeared(*about, [after[name] for name in changes.appeared])
+        yield self._of(
+            observe.HealthChanged,
+            turned,
+            lambda name: {
+                **_about(*about, after[name].device),
+                "health": after[name].health,
+                "previous": before[name].health,
+            },
+        )
+
+    def appeared(self, resource: str, backend: str, members: Sequence[Member]) -> Batch:
+        return self._of(
             observe.Appeared,
             members,
             lambda member: {**_about(resource, backend, member.device), "health": member.health},
         )
 
-    def _handed_out(self, parts: _Parts) -> Batch:
-        return self._batch(observe.Allocated, parts.by_device(), _HeldDevice.facts)
+    def allocated(self, parts: _Parts) -> Batch:
+        return self._of(observe.Allocated, parts.by_device(), _HeldDevice.facts)
 
-    def _named(self, parts: _Parts) -> Batch:
-        return self._batch(observe.Held, parts.by_device(), _HeldDevice.facts_and_holder)
+    def named(self, parts: _Parts) -> Batch:
+        return self._of(observe.Held, parts.by_device(), _HeldDevice.facts_and_holder)
 
-    def _released(self, parts: _Parts) -> None:
-        self._observers.publish(
-            self._batch(observe.Released, parts.by_device(), _HeldDevice.facts_and_holder)
-        )
+    def released(self, parts: _Parts) -> Batch:
+        return self._of(observe.Released, parts.by_device(), _HeldDevice.facts_and_holder)
 
-    def _backends(self, states: Sequence[tuple[str, str | None]]) -> Batch:
-        return self._batch(
+    def prepared(self, claims: Sequence[Claimed]) -> Batch:
+        return self._of(observe.ClaimPrepared, claims, _claim)
+
+    def unprepared(self, claims: Sequence[Claimed]) -> Batch:
+        return self._of(observe.ClaimUnprepared, claims, _claim)
+
+    def backends(self, states: Sequence[tuple[str, str | None]]) -> Batch:
+        return self._of(
             observe.BackendChanged,
             states,
             lambda one: {"backend": one[0], "degraded": one[1] is not None, "reason": one[1]},
         )
 
-    def _judged(self, verdicts: Sequence[Verdict], *, in_force: bool = True) -> Batch:
-        return self._batch(
+    def judged(self, verdicts: Sequence[Verdict], *, in_force: bool = True) -> Batch:
+        return self._of(
             observe.VerdictChanged,
             verdicts,
             lambda one: {
@@ -237,13 +239,6 @@ class EventPublisher:
                 "until": one.until,
             },
         )
-
-    def _batch(
-        self, kind: type[observe.News], about: Sequence[R], facts: Callable[[R], Mapping[str, Any]]
-    ) -> Batch:
-        """Events of one kind, one for each item of ``about``."""
-        common: dict[str, Any] = {"at": time.time(), "generation": self._configuration.generation}
-        return Batch(kind, len(about), lambda: [kind(**common, **facts(one)) for one in about])
 
 
 class _HeldDevice:
@@ -266,9 +261,9 @@ class _Parts:
     """Tokens, and the devices behind them; tokens with one tuple of devices are treated together."""
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[tuple[Held, ...], list[str]]] = {}
+        self._found: dict[int, tuple[Sequence[Held], list[str]]] = {}
 
-    def add(self, token: str, devices: tuple[Held, ...]) -> None:
+    def add(self, token: str, devices: Sequence[Held]) -> None:
         if devices:
             self._found.setdefault(id(devices), (devices, []))[1].append(token)
 
@@ -286,7 +281,7 @@ class _Parts:
 _Difference = tuple[tuple[Held, ...], tuple[Held, ...]]
 
 
-def _difference(before: tuple[Held, ...], now: tuple[Held, ...]) -> _Difference:
+def _difference(before: Sequence[Held], now: Sequence[Held]) -> _Difference:
     """Of what a token represented and represents: what its holder has no longer, and what one has now."""
     if [(one.key, one.device, one.holder) for one in before] == [
         (one.key, one.device, one.holder) for one in now

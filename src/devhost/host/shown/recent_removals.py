@@ -1,4 +1,4 @@
-"""Remembers the devices that left a resource's list recently, and why. Pure.
+"""The devices that left a resource's list recently, and why. Pure.
 
 A device that vanishes stays in the list as Unhealthy for a while, and for as long as a container holds it. It
 counts as departed once it is no longer in the list.
@@ -6,10 +6,12 @@ counts as departed once it is no longer in the list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import field
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from devhost.backend.frozen import frozen
 from devhost.planning.claims import Reason
 
 T = TypeVar("T")
@@ -29,48 +31,40 @@ class Departed(NamedTuple):
     at: float
 
 
-class RecentRemovals:
-    """Remembers the devices that left one resource."""
+@frozen
+class Removals:
+    """The devices that left one resource: those that may still be listed, and the others, oldest first."""
 
-    def __init__(self, wall: Callable[[], float]) -> None:
-        self._wall = wall
-        self.leaving: dict[str, Reason] = {}
-        """The devices that have left and may still be listed."""
-        self._departed: dict[str, Departed] = {}
+    leaving: Mapping[str, Reason] = field(default_factory=dict)
+    departed: Sequence[Departed] = ()
 
-    def left(self, devices: Mapping[str, Reason]) -> None:
-        """These devices leave, each for a reason; they may still be listed for a while."""
-        for device, reason in islice(devices.items(), MOST):
-            self.leaving.pop(device, None)
-            self.leaving[device] = reason
-        self.leaving = _last(self.leaving)
+    def after(
+        self,
+        left: Mapping[str, Reason],
+        came: Iterable[str],
+        listed: Callable[[], Container[str]],
+        at: float,
+    ) -> Removals:
+        """The same after some devices left, or came back, and there is a new list.
 
-    def came(self, devices: Iterable[str]) -> None:
-        """These devices exist, or exist again."""
-        if self.leaving or self._departed:
-            for device in devices:
-                self.leaving.pop(device, None)
-                self._departed.pop(device, None)
+        ``listed`` returns the devices in it, and is called only if needed.
+        """
+        if not (left or self.leaving or self.departed):
+            return self
+        back = set(came)
+        first = dict(islice(left.items(), MOST))
+        leaving = {name: why for name, why in self.leaving.items() if name not in back and name not in first}
+        leaving = _last({**leaving, **first})
+        there = listed() if leaving else ()
+        gone = [Departed(name, why, at) for name, why in leaving.items() if name not in there]
+        again = back.union(one.device for one in gone)
+        departed = [one for one in self.departed if one.device not in again and one.at > at - LONGEST]
+        still = {name: why for name, why in leaving.items() if name in there}
+        return Removals(still, (*departed, *gone)[-MOST:])
 
-    def settle(self, listed: Callable[[], Container[str]]) -> None:
-        """There is a new list; ``listed`` returns the devices in it, and is called only if needed."""
-        if not self.leaving:
-            return
-        there, now = listed(), self._wall()
-        for device, reason in list(self.leaving.items()):
-            if device not in there:
-                del self.leaving[device]
-                self._departed.pop(device, None)
-                self._departed[device] = Departed(device, reason, now)
-        self._departed = _last(self._departed)
-
-    def recent(self) -> list[Departed]:
+    def recent(self, at: float) -> list[Departed]:
         """The devices that left within :data:`LONGEST`, newest first."""
-        if not self._departed:
-            return []
-        oldest = self._wall() - LONGEST
-        self._departed = {name: one for name, one in self._departed.items() if one.at > oldest}
-        return list(self._departed.values())[::-1]
+        return [one for one in self.departed if one.at > at - LONGEST][::-1]
 
 
 def _last(items: dict[str, T]) -> dict[str, T]:

@@ -1,4 +1,4 @@
-"""Logs what the file asks for and the node lacks: when it begins, when it changes, and when it ends.
+"""What the file asks for and the node lacks, and the lines of the log about its begin, changes and end.
 
 This covers entries without devices or with an unexpected number, hardware without its driver, and devices
 that the plan refuses to an entry because of how the file is written.
@@ -6,27 +6,28 @@ that the plan refuses to an entry because of how the file is written.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from devhost.backend import MissingDriver
-from devhost.backend.incident import Incident
 from devhost.discovery.scanner import BackendNow
 from devhost.planning.claims import holder_field
-from devhost.planning.plan import Plan, Refusal, RefusalKind
+from devhost.planning.plan import Refusal, RefusalKind
 from devhost.planning.settings import Identity, ResourceSettings, Settings
 from devhost.runtime.log import get
 
-from .entries import MAX_COMPARISONS, EntryOutcomes, EntryState, place, wanted
-from .now import EntriesNow
+from .changes import Step
+from .entries import MAX_COMPARISONS, EntryOutcome, EntryOutcomes, EntryState, place, wanted
+from .now import EntriesNow, Lacking, Now
 
 log = get(__name__)
 
 QUIET = 1.0
 """Seconds after a plan until a changed reason is logged: a burst of events makes many plans."""
+
+REASONS = 10
+"""Most reasons that are logged for one entry until it is as expected: a text may change each time."""
 
 NAMED = 20
 """Most refused devices that are logged after one plan."""
@@ -35,124 +36,111 @@ MISTAKES = frozenset({RefusalKind.NAME, RefusalKind.UNSHARED, RefusalKind.FULL})
 """Refusals that only an edit of the file can end. An earlier entry may have a device on purpose."""
 
 
-@dataclass(slots=True)
-class _Empty:
-    """An entry without devices, or with an unexpected number; ``since`` is wall-clock seconds."""
+def shortages(before: Now, now: Now) -> EntriesNow:
+    """What the last plan has shown, with the reasons that are to be logged.
 
-    entry: ResourceSettings
-    since: float
-    logged: Incident = field(default_factory=Incident)
+    An entry that begins to lack devices has its reason at once. The reasons of all of them are looked at
+    again when the plans have been quiet.
+    """
+    known = made = before.shortages
+    due = known.look_at is not None and now.clock >= known.look_at
+    if now.plans == before.plans and not due:
+        return known
+    look_at = None if due else known.look_at
+    if now.plans != before.plans:
+        made = _planned(known, now)
+        look_at = now.clock + QUIET if made.lacking and look_at is None else look_at
+    looked = {
+        identity: one
+        for identity, one in made.lacking.items()
+        if due or _earlier(known, identity, one) is None
+    }
+    outcomes = made.outcomes.all() if looked else ()
+    reasons = {identity: _with_reason(one, outcomes[one.entry.index]) for identity, one in looked.items()}
+    return replace(made, lacking={**made.lacking, **reasons}, look_at=look_at)
 
 
-class Shortages:
-    """Follows the plans of one host."""
+def _planned(known: EntriesNow, now: Now) -> EntriesNow:
+    outcomes = EntryOutcomes(
+        now.settings, now.plan, now.backends, comparisons=MAX_COMPARISONS, before=known.outcomes
+    )
+    identified = now.settings.identified()
+    lacking = {}
+    for identity, entry in identified:
+        earlier, count = known.lacking.get(identity), outcomes.count(entry)
+        if count and not entry.unexpected(count):
+            continue
+        if earlier is not None and _alike(earlier.entry, entry):
+            lacking[identity] = replace(earlier, entry=entry)
+        elif not outcomes.waits(entry):
+            lacking[identity] = Lacking(entry, earlier.since if earlier else now.at)
+    missing = missing_drivers(now.settings, now.backends)
+    mistakes = [one for one in now.plan.refusals if one.kind in MISTAKES]
+    taken = Counter((one.entry, one.taker) for one in now.plan.refusals if one.kind is RefusalKind.TAKEN)
+    by_index = {entry.index: (identity, entry) for identity, entry in identified if taken}
+    takers = {
+        (by_index[index][0], taker): (by_index[index][1], count)
+        for (index, taker), count in taken.items()
+        if taker is not None and outcomes.count(by_index[index][1])
+    }
+    return EntriesNow(outcomes, missing, mistakes, lacking, takers)
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._now = EntriesNow(EntryOutcomes(settings, None, {}))
-        self._identified = settings.identified()
-        self._empty: dict[Identity, _Empty] = {}
-        self._takers: set[tuple[Identity, int]] = set()
-        self._timer: asyncio.TimerHandle | None = None
 
-    def follow(self, settings: Settings, plan: Plan, backends: Mapping[str, BackendNow]) -> None:
-        if settings is not self._settings:
-            self._settings, self._identified = settings, settings.identified()
-        before = self._now
-        outcomes = EntryOutcomes(
-            settings, plan, backends, comparisons=MAX_COMPARISONS, before=before.outcomes
-        )
-        mistakes = [one for one in plan.refusals if one.kind in MISTAKES]
-        self._now = now = EntriesNow(outcomes, missing_drivers(settings, backends), mistakes)
-        self._follow_entries()
-        _log_drivers(dict(_by_hardware(before)), dict(_by_hardware(now)))
-        _log_refusals(before.refusals, now.refusals)
-        self._follow_takers(plan)
-        if self._empty and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(QUIET, self._report_all)
+def _earlier(known: EntriesNow, identity: Identity, one: Lacking) -> Lacking | None:
+    """What was known of a shortage; ``None`` if it has begun since, such as by an edit of the entry."""
+    earlier = known.lacking.get(identity)
+    return earlier if earlier is not None and _alike(earlier.entry, one.entry) else None
 
-    def now(self) -> EntriesNow:
-        """What the last plan has shown."""
-        since = {one.entry.index: one.since for one in self._empty.values()}
-        return replace(self._now, since=since)
 
-    def close(self) -> None:
-        """Stops logging."""
-        if self._timer is not None:
-            self._timer.cancel()
+def _with_reason(one: Lacking, outcome: EntryOutcome) -> Lacking:
+    passes = outcome.state in (EntryState.WAITING, EntryState.MOVING) or not outcome.reason
+    if passes or outcome.reason in one.logged or len(one.logged) >= REASONS:
+        return one
+    return replace(one, logged=(*one.logged, outcome.reason))
 
-    def _follow_entries(self) -> None:
-        before, self._empty = self._empty, {}
-        began = []
-        for identity, entry in self._identified:
-            empty = before.get(identity)
-            count = self._now.outcomes.count(entry)
-            if count and not entry.unexpected(count):
-                if empty is not None:
-                    log.info(
-                        "entry has devices",
-                        entry=place(entry),
-                        resource=entry.name,
-                        backend=entry.backend,
-                        devices=count,
-                    )
-            elif empty is not None and _alike(empty.entry, entry):
-                empty.entry = entry
-                self._empty[identity] = empty
-            elif not self._now.outcomes.waits(entry):
-                self._empty[identity] = _Empty(entry, empty.since if empty else time.time())
-                began.append(self._empty[identity])
-        if began:
-            self._report(began)
 
-    def _report_all(self) -> None:
-        self._timer = None
-        self._report([*self._empty.values()])
+def write(step: Step) -> None:
+    """Logs what has begun, changed and ended."""
+    known, now = step.before.shortages, step.now.shortages
+    planned = step.now.plans != step.before.plans
+    for identity, entry in step.now.settings.identified() if planned and known.lacking else ():
+        count = now.outcomes.count(entry)
+        if identity in known.lacking and count and not entry.unexpected(count):
+            log.info(
+                "entry has devices",
+                entry=place(entry),
+                resource=entry.name,
+                backend=entry.backend,
+                devices=count,
+            )
+    for identity, one in now.lacking.items():
+        earlier = _earlier(known, identity, one)
+        if len(one.logged) > len(earlier.logged if earlier else ()):
+            _log_reason(one.entry, now.outcomes.all()[one.entry.index])
+    if not planned:
+        return
+    _log_drivers(dict(_by_hardware(known)), dict(_by_hardware(now)))
+    _log_refusals(known.refusals, now.refusals)
+    for (identity, taker), (entry, count) in now.takers.items():
+        if (identity, taker) not in known.takers:
+            log.info(
+                "an earlier entry takes devices",
+                entry=place(entry),
+                resource=entry.name,
+                earlier=place(step.now.settings.resources[taker]),
+                devices=count,
+            )
 
-    def _report(self, empty: Sequence[_Empty]) -> None:
-        outcomes = self._now.outcomes.all()
-        for one in empty:
-            outcome = outcomes[one.entry.index]
-            if outcome.state in (EntryState.WAITING, EntryState.MOVING) or not outcome.reason:
-                continue
-            if not one.logged.news(outcome.reason):
-                continue
-            where, name = place(one.entry), one.entry.name
-            about = {"backend": one.entry.backend, "reason": outcome.reason}
-            holder = outcome.held_by
-            if outcome.devices:
-                log.warning(
-                    "entry has an unexpected number of devices",
-                    entry=where,
-                    resource=name,
-                    **about,
-                    **holder_field(holder),
-                )
-            elif one.entry.may_be_empty:
-                log.info("entry has no devices", entry=where, resource=name, **about, **holder_field(holder))
-            else:
-                log.warning(
-                    "entry has no devices", entry=where, resource=name, **about, **holder_field(holder)
-                )
 
-    def _follow_takers(self, plan: Plan) -> None:
-        """Logs entries that lose devices to an earlier entry and have others."""
-        taken = Counter((one.entry, one.taker) for one in plan.refusals if one.kind is RefusalKind.TAKEN)
-        before, self._takers = self._takers, set()
-        identities = {entry.index: (identity, entry) for identity, entry in self._identified if taken}
-        for (index, taker), count in taken.items():
-            identity, entry = identities[index]
-            if taker is None or not self._now.outcomes.count(entry):
-                continue
-            self._takers.add((identity, taker))
-            if (identity, taker) not in before:
-                log.info(
-                    "an earlier entry takes devices",
-                    entry=place(entry),
-                    resource=entry.name,
-                    earlier=place(self._settings.resources[taker]),
-                    devices=count,
-                )
+def _log_reason(entry: ResourceSettings, outcome: EntryOutcome) -> None:
+    about = {"entry": place(entry), "resource": entry.name, "backend": entry.backend}
+    about |= {"reason": outcome.reason, **holder_field(outcome.held_by)}
+    if outcome.devices:
+        log.warning("entry has an unexpected number of devices", **about)
+    elif entry.may_be_empty:
+        log.info("entry has no devices", **about)
+    else:
+        log.warning("entry has no devices", **about)
 
 
 def missing_drivers(

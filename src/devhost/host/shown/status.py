@@ -86,7 +86,7 @@ def document(now: Now) -> Callable[[], StatusDocument]:
             pod_resources=_pod_resources(now.pod_resources),
         ),
         entries=now.shortages.outcomes.described(),
-        resources=[_resource(service) for _, service in served],
+        resources=[_resource(service, now) for _, service in served],
         held=[_orphan(one) for one in orphans(now)],
         backends=[
             _backend(
@@ -169,8 +169,9 @@ def _pod_resources(poller: PodsNow) -> PodResourcesStatus:
     )
 
 
-def _resource(service: ResourceNow) -> ResourceStatus:
+def _resource(service: ResourceNow, now: Now) -> ResourceStatus:
     snapshot, condition = service.snapshot, service.condition
+    removals = now.memory.removals.get(service.name)
     return ResourceStatus(
         name=service.name,
         backend=service.entry.backend,
@@ -188,7 +189,7 @@ def _resource(service: ResourceNow) -> ResourceStatus:
         together=[] if service.entry.share.of == Of.EACH else _together(snapshot),
         departed=[
             DepartedStatus(device=device, reason=reason.text, at=_iso(at), held_by=held_by(reason.held_by))
-            for device, reason, at in service.departed
+            for device, reason, at in (removals.recent(now.at) if removals else ())
         ],
     )
 

@@ -1,0 +1,75 @@
+"""Values of what is true of a host at one moment, for tests without a host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from devhost.allocation.inventory import Snapshot
+from devhost.backend.model import Device
+from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
+from devhost.host.reload import LastReload
+from devhost.host.shown.entries import EntryOutcomes
+from devhost.host.shown.now import (
+    ConfigurationNow,
+    EntriesNow,
+    KubeletNow,
+    Now,
+    PodsNow,
+    ResourceNow,
+)
+from devhost.kubelet.podresources_poller import KubeletCondition
+from devhost.kubelet.registration import RegistrationCondition
+from devhost.planning.plan import Plan
+from devhost.planning.settings import ResourceSettings, Settings
+
+TOY = "example.com/toy"
+ENTRY = ResourceSettings(0, TOY, "toy", ())
+CONFIG = Path("/etc/devhost.yaml")
+PLUGINS = Path("/plugins")
+SOCKET = Path("/pods.sock")
+RELOAD = LastReload(1.0)
+NO_LIST = Snapshot()
+
+
+class NoDra:
+    """A node without DRA."""
+
+    def missing(self) -> dict[str, str]:
+        return {}
+
+    faults = moves = unhealthy = shared = tuple
+
+    def report(self) -> None:
+        return None
+
+
+def backend(*devices: str, **state: Any) -> BackendNow:
+    condition = BackendCondition(state.pop("state", BackendState.OK), **state)
+    return BackendNow(condition, True, {one: Device(one) for one in devices}, Path("/"))
+
+
+def served(snapshot: Snapshot = NO_LIST, **others: Any) -> dict[str, ResourceNow]:
+    return {TOY: ResourceNow(TOY, ENTRY, snapshot, RegistrationCondition(), streams=1, **others)}
+
+
+def now(**others: Any) -> Now:
+    """A host that serves one resource, with nothing wrong."""
+    settings = Settings((ENTRY,))
+    usual: dict[str, Any] = {
+        "started": 1.0,
+        "root": Path("/"),
+        "planned": True,
+        "generation": 1,
+        "configuration": ConfigurationNow(CONFIG),
+        "settings": settings,
+        "last_reload": RELOAD,
+        "plan": Plan(),
+        "shortages": EntriesNow(EntryOutcomes(settings, None, {})),
+        "backends": {"toy": backend("d0")},
+        "resources": served(),
+        "dra": NoDra(),
+        "kubelet": KubeletNow(PLUGINS),
+        "pod_resources": PodsNow(SOCKET, KubeletCondition("")),
+    }
+    return Now(**{**usual, **others})
