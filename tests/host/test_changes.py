@@ -46,3 +46,14 @@ def test_why_a_device_left_is_what_is_true_now(
     later = served(listing(), number=1, refused=refused)
     (one,) = changes(now(resources=of("d0")), now(resources=later, backends={"toy": backend(*there)}))
     assert one.left == {"d0": reason} and not one.whole
+
+
+def test_a_device_stays_while_one_of_its_tokens_goes_or_comes() -> None:
+    member = Member(Device("d0"), HEALTHY)
+    tokens = {name: Entry(name, "d0", (member,), (), HEALTHY, 0.0) for name in ("d0::0", "d0::1")}
+    gone = {**tokens, "d0::1": tokens["d0::1"]._replace(gone_at=1.0)}
+    few = {"d0::0": tokens["d0::0"]}
+    for before, later in ((tokens, few), (few, tokens), (tokens, gone), (gone, tokens)):
+        moments = (now(resources=served(Snapshot(1, entries), number=1)) for entries in (before, later))
+        (one,) = changes(*moments)
+        assert not (one.left or one.appeared)

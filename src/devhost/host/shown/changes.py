@@ -71,10 +71,12 @@ def _between(one: ResourceNow, last: Snapshot, now: Now) -> Changes | None:
     new = differences(last.entries, one.snapshot.entries)
     was = present(entry for name in new if (entry := last.entries.get(name)) is not None)
     became = present(filter(None, new.values()))
-    if was.keys() != became.keys():
-        # a token may come or go while its device stays, with fewer replicas or another way to share it
-        earlier, later = last.present(), one.snapshot.present()
+    # a token may come or go while its device stays, with fewer replicas or another way to share it
+    if not became.keys() <= was.keys():
+        earlier = last.present()
         was |= {name: earlier[name] for name in became if name in earlier}
+    if not was.keys() <= became.keys():
+        later = one.snapshot.present()
         became |= {name: later[name] for name in was if name in later}
     backend = now.backends.get(one.entry.backend)
     devices = backend.devices if backend else {}

@@ -210,10 +210,10 @@ class DraNow(Protocol):
 class Now:
     """A host at one moment: ``at`` is wall-clock seconds, ``clock`` monotonic ones.
 
-    Everything with names is by name. ``plans`` is how many plans were made. ``tokens`` are those of the device
-    plugin that containers have, each with its devices, ``claimed`` is what claims hold, if there are
-    observers. ``holdings`` are the resources of which containers have something, ``held`` the devices of these
-    and of claims. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
+    Everything with names is by name. ``plans`` is how many plans were made. ``tokens`` are those of the
+    device plugin that containers have, each with its devices, ``claimed`` is what claims hold, if there are
+    observers. ``holdings`` are the resources of which containers have something, ``held`` the devices of
+    these and of claims. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
     """
 
     at: float = 0.0
