@@ -615,7 +615,7 @@ def _value(key: str, value: AttributeValue) -> Mapping[str, Any]:
     """
     if not isinstance(value, str):
         return _typed("bool" if isinstance(value, bool) else "int", value)
-    if isinstance(value, Version) or not key.lower().endswith("version"):
+    if not key.lower().endswith("version"):
         return _typed("version" if isinstance(value, Version) else "string", value)
     if found := _NUMBERS.fullmatch(value):
         return _typed("version", ".".join(str(int(number)) for number in found.groups()))
