@@ -133,14 +133,21 @@ def write(step: Step) -> None:
 
 
 def _log_reason(entry: ResourceSettings, outcome: EntryOutcome) -> None:
-    about = {"entry": place(entry), "resource": entry.name, "backend": entry.backend}
-    about |= {"reason": outcome.reason, **holder_field(outcome.held_by)}
+    where, name = place(entry), entry.name
+    about = {"backend": entry.backend, "reason": outcome.reason}
+    holder = outcome.held_by
     if outcome.devices:
-        log.warning("entry has an unexpected number of devices", **about)
+        log.warning(
+            "entry has an unexpected number of devices",
+            entry=where,
+            resource=name,
+            **about,
+            **holder_field(holder),
+        )
     elif entry.may_be_empty:
-        log.info("entry has no devices", **about)
+        log.info("entry has no devices", entry=where, resource=name, **about, **holder_field(holder))
     else:
-        log.warning("entry has no devices", **about)
+        log.warning("entry has no devices", entry=where, resource=name, **about, **holder_field(holder))
 
 
 def missing_drivers(
