@@ -227,6 +227,24 @@ async def test_reload_requests_before_the_start_lead_to_one_reading(rig, kubelet
         await asyncio.wait_for(running, 60)
 
 
+async def test_a_reload_before_the_start_is_in_force_from_the_first_list(rig, kubelet):
+    """As after an edit while devhost waits for its turn."""
+
+    def read():
+        over = time.monotonic() + 0.5
+        while not host.planned and time.monotonic() < over:
+            time.sleep(0.01)
+        return rig.load()
+
+    rig.timing = replace(rig.timing, first_plan=60.0)
+    rig.write(TOY_LINE)
+    async with rig.running(read) as host:
+        rig.write(f"{TOY_LINE}, where: {{index: 0}}")
+        host.reload()
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        assert [len(one.devices) for one in kubelet.events.of(ev.ListReceived, TOY)] == [1]
+
+
 async def test_a_flapping_device_that_is_no_longer_offered_causes_no_plans(rig, kubelet):
     rig.write(TOY_LINE)
     healthy = rig.scripts["toy"].devices

@@ -38,6 +38,7 @@ RULES = [
     ('ENV{MAJOR}=="81"', CAMERAS),
     ('SUBSYSTEMS=="usb", SUBSYSTEM=="video4linux"', CAMERAS),
     ('DEVPATH=="/devices/virtual/misc/fuse"', ["/dev/fuse"]),
+    ('DEVPATH=="/devices/virtual/misc/fus*"', []),
     ('SUBSYSTEM=="video4linux", DEVPATH!="/devices/.*video1"', ["/dev/video0"]),
     ('KERNELS=="0000:00:14.0", SUBSYSTEM=="tty"', SERIAL),
 ]

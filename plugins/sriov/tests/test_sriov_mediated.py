@@ -252,6 +252,21 @@ def test_without_an_event_of_theirs_no_device_is_read_again(looking: BackendFixt
     assert "name" in sysfs.files
 
 
+def test_a_device_that_was_made_again_is_read_again_without_an_event(
+    looking: BackendFixture, tmp_path: Path
+) -> None:
+    tree = others.mediated(tmp_path)
+    backend = looking(tree)
+    assert by_id(backend)[T4].attributes["mdevType"] == "GRID_T4-1Q"
+    link = tmp_path / "sys/bus/mdev/devices" / T4
+    link.rename(tmp_path / "kept")  # so that the new one gets another inode
+    tree.remove(f"/sys/devices/{T4_PATH}")
+    parent = T4_PATH.rpartition("/")[0]
+    tree.mediated(parent, T4, "nvidia-223", "GRID T4-2Q", driver="nvidia-vgpu-vfio", group=211)
+    backend.notice(Event("net", "change", "/sys/class/net/lo"))
+    assert by_id(backend)[T4].attributes["mdevType"] == "GRID_T4-2Q"
+
+
 def test_only_entries_for_network_functions_cannot_have_a_mediated_device(
     looking: BackendFixture, tmp_path: Path
 ) -> None:
