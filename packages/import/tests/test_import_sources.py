@@ -144,6 +144,8 @@ def test_workloads_that_differ_in_the_processor_of_their_image_are_one_plugin(im
     """Manifests of several plugins have a DaemonSet for each architecture."""
     peer = "sriov-network-device-plugin"
     every = [workload(name, image.format(peer, name), "--log-level=10") for name in ("arm64", "ppc64le")]
+    for one in every:
+        one["spec"]["selector"] = {"matchLabels": {"app": "sriovdp"}}  # type: ignore[index]
     file = config_map(
         "sriovdp", **{"config.json": '{"resourceList": [{"resourceName": "a", "selectors": {}}]}'}
     )
@@ -647,6 +649,12 @@ def test_a_file_for_each_node_is_chosen_by_the_user() -> None:
     )
     assert f"{message}w0, w1)" in refusal(peer, listed(one, config_map("nodes", **nodes)))
     assert converted(peer, listed(one, config_map("nodes", **nodes)), "--key", "w1")
+
+
+@pytest.mark.parametrize("peer", [NVIDIA, SMARTER, INTEL, "generic-device-plugin", "akri"])
+def test_the_description_of_a_chart_is_not_taken_for_its_values(peer: str) -> None:
+    text = "{apiVersion: v2, name: intel-device-plugins-gpu, version: 0.36.0, dependencies: [{name: x}]}"
+    assert 'a "Chart" contains no configuration (give ' in refusal(peer, text)
 
 
 def test_an_application_without_a_chart_is_refused_with_its_kind() -> None:

@@ -482,7 +482,9 @@ def _plain(node: Node) -> object:
 
 def _kind(node: Node) -> str:
     """The kind of an object, with its group as kubectl writes it if that is not the one that is read."""
-    kind, group = text_at(node, "kind"), text_at(node, "apiVersion").rpartition("/")[0]
+    is_chart = all(node_at(node, key) for key in ("apiVersion", "name", "version"))  # a Chart.yaml
+    kind = text_at(node, "kind") or "Chart" * is_chart
+    group = text_at(node, "apiVersion").rpartition("/")[0]
     _, kinds = _GROUPS.get(group, ("", ""))
     is_known = kind in kinds.split() or kind not in _READ or node_at(node, "apiVersion") is None
     return kind if is_known else f"{kind}.{group}".strip(".")
