@@ -171,7 +171,7 @@ def test_values_of_the_chart_make_a_configuration() -> None:
 
 
 def test_values_without_a_configuration_for_udev_are_refused_with_the_reason() -> None:
-    message = "udev.configuration.enabled is not true, so the chart makes no Configuration for udev (give a"
+    message = "udev.configuration.enabled is not true: the chart makes no Configuration (give a"
     assert message in refusal(PEER, VALUES % "false")
     assert "the key udevRules is required" in refusal(
         PEER, "udev: {configuration: {enabled: true, discoveryDetails: {}}}"

@@ -130,7 +130,7 @@ def test_the_plugin_of_nvidia_with_the_same_image_name_is_not_taken_for_amds(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (daemonset("nginx"), "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)"),
+        (daemonset("nginx"), "no container runs the AMD GPU device plugin (k8s-device-plugin)"),
         (amd("-driver_type=vm"), "args[0]: must be one of container, vf-passthrough, pf-passthrough"),
         (amd("-resource_naming_strategy=all"), 'must be one of single, mixed, not "all"'),
         ("kind: Service", 'a "Service" contains no configuration (give the plugin\'s DaemonSet'),
@@ -191,8 +191,8 @@ def test_health_checks_are_enabled_only_by_the_flag() -> None:
     ("text", "message"),
     [
         ("[]", "<stdin>:1:1: must be a mapping"),
-        (config(GPUSharingConfig={"GPUSharingStrategy": "mps"}), "MaxSharedClientsPerGPU is required"),
-        (config(GPUSharingConfig={"MaxSharedClientsPerGPU": 2}), "GPUSharingStrategy is required"),
+        (config(GPUSharingConfig={"GPUSharingStrategy": "mps"}), "set both GPUSharingStrategy and Max"),
+        (config(GPUSharingConfig={"MaxSharedClientsPerGPU": 2}), "set both GPUSharingStrategy and Max"),
         (config(GPUSharingConfig={**SHARED, "GPUSharingStrategy": "x"}), "must be one of time-sharing, mps"),
         (config(GPUPartitionSize=1), "GPUPartitionSize: must be text"),
         (gke(env="many"), 'XID_CONFIG: "many" is not a number'),

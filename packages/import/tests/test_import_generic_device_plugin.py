@@ -118,7 +118,7 @@ def test_a_file_without_devices_in_its_list_is_an_empty_configuration() -> None:
 def test_settings_without_equivalent_are_explained_in_a_comment() -> None:
     text = "devices: [{name: x, groups: [{paths: [{path: /dev/x*}, {path: /lib/*.so, type: Mount}]}]}]"
     assert "the plugin gives each device of the group one match, devhost all" in run(text, *DOMAIN).stdout
-    assert "# listen: not part of this file" in run(FILE).stdout
+    assert "# listen: see the options of `devhost run`" in run(FILE).stdout
 
 
 @pytest.mark.parametrize(

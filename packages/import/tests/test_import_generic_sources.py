@@ -146,7 +146,7 @@ def test_a_daemon_set_gives_its_devices_as_flags_in_any_form() -> None:
     video, fuse = converted(text, "--domain", "a.org").resources
     assert (video.name, video.share.replicas) == ("a.org/video", 1)
     assert (fuse.name, fuse.share.replicas) == ("a.org/fuse", 10)
-    assert "# --listen: not part of this file" in run(text, "--domain", "a.org").stdout
+    assert "# -listen :9090: see the options of `devhost run`" in run(text, "--domain", "a.org").stdout
 
 
 def test_a_daemon_set_is_found_among_other_objects_and_in_a_list() -> None:

@@ -149,7 +149,7 @@ def test_settings_without_counterpart_are_explained() -> None:
         (plugin("Fpga", mode="all"), "spec.mode: must be one of af, region, regiondevel"),
         (
             plugin("Qat", kernelVfDrivers=["x"]),
-            'spec.kernelVfDrivers[0]: must be a driver of virtual functions, not "x" (known: dh895',
+            'spec.kernelVfDrivers[0]: must be a driver of virtual functions, not "x" (dh895',
         ),
         (plugin("Qat", dpdkDriver="uio"), "spec.dpdkDriver: must be one of vfio-pci, igb_uio"),
     ],

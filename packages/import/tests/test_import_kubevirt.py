@@ -65,7 +65,7 @@ def test_a_selector_of_another_plugin_that_selects_nothing_is_named(entry: dict[
     own = {"pciHostDevices": [*entry.get("pciHostDevices", []), pci("10de:1eb8")]}
     text = permitted(**{**entry, **own})
     assert set(converted(PEER, text)) == {"example.com/gpu"}
-    assert "gpu.intel.com/vfio: another plugin serves it" in said(run(PEER, text).stdout)
+    assert "gpu.intel.com/vfio: its selector is none" in said(run(PEER, text).stdout)
 
 
 def test_mediated_devices_are_selected_by_type_as_in_kubevirt() -> None:

@@ -641,3 +641,11 @@ def test_the_command_reads_a_file_and_applies_its_options(tmp_path: Path) -> Non
     file.write_text(WRITTEN)
     assert "nvidia.com/part" not in command_line(str(file)).stdout
     assert "nvidia.com/part" in command_line("--as-written", str(file)).stdout
+
+
+def test_values_of_the_dra_driver_are_refused_with_the_page_about_dra() -> None:
+    values = b"nvidiaDriverRoot: /run/nvidia/driver\nkubeletPlugin: {priorityClassName: x}\n"
+    with pytest.raises(
+        ConfigError, match=r"values of NVIDIA's DRA driver, not of the plugin \(see docs/dra.md\)"
+    ):
+        convert(values, "values.yaml")

@@ -139,6 +139,25 @@ def test_equal_pods_of_several_nodes_are_one_plugin() -> None:
     )
 
 
+@pytest.mark.parametrize("image", ["x/{}:v3-{}", "x/{}-{}:v3", "x/{}-{}"])
+def test_workloads_that_differ_in_the_processor_of_their_image_are_one_plugin(image: str) -> None:
+    """Manifests of several plugins have a DaemonSet for each architecture."""
+    peer = "sriov-network-device-plugin"
+    every = [workload(name, image.format(peer, name), "--log-level=10") for name in ("arm64", "ppc64le")]
+    for one in every:
+        one["spec"]["selector"] = {"matchLabels": {"app": "sriovdp"}}  # type: ignore[index]
+    file = config_map(
+        "sriovdp", **{"config.json": '{"resourceList": [{"resourceName": "a", "selectors": {}}]}'}
+    )
+    result = said(run(peer, listed(*every, file)).stdout)
+    assert "name: intel.com/a" in result
+    assert UNKNOWN not in result
+    other = workload("other", f"x/{peer}:v3", "--resource-prefix=example.org")
+    assert f"different configurations of {peer}: DaemonSet arm64, DaemonSet other" in refusal(
+        peer, listed(*every, other, file)
+    )
+
+
 @pytest.mark.parametrize("more", ["", "nfd: {master: {}}\n", "gfd: {enabled: true}\nnfd: {}\n"])
 def test_values_of_the_plugins_chart_are_not_taken_for_those_of_the_operator(more: str) -> None:
     result = run(NVIDIA, f"deviceListStrategy: volume-mounts\ncompatWithCPUManager: true\n{more}").stdout
@@ -184,6 +203,19 @@ def test_what_the_gpu_operator_sets_by_itself_counts(spec: object, words: list[s
         assert word in result
     if "driver" in str(spec) and "enabled': False" in str(spec.get("driver", "")):  # type: ignore[attr-defined]
         assert "driverRoot" not in result
+
+
+@pytest.mark.parametrize(
+    ("directory", "root"), [("/opt/nv", "/opt/nv"), ("/run/nvidia/driver", "/a"), ("", "/a")]
+)
+def test_a_driver_of_the_node_is_where_the_gpu_operator_looks_for_it(directory: str, root: str) -> None:
+    """``runValidation`` in the operator's ``cmd/nvidia-validator/main.go``; on GKE it is below /home."""
+    paths = {"driverInstallDir": directory, "rootFS": "/a"}
+    result = run(
+        NVIDIA, json.dumps(POLICY | {"spec": {"driver": {"enabled": False}, "hostPaths": paths}})
+    ).stdout
+    assert f"    driverRoot: {root}\n" in result
+    assert ("uses /a instead if it finds a driver there" in result) == (root != "/a")
 
 
 @pytest.mark.parametrize(
@@ -428,6 +460,32 @@ def test_the_plugin_of_a_release_of_a_chart_is_recognized(text: str, peer: str) 
     assert importers_of(text.encode()) == [peer]
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("OCIRepository", {"url": "oci://example.org/charts/gpu-operator", "ref": {"tag": "v25.3.0"}}),
+        ("HelmChart", {"chart": "gpu-operator", "version": "v25.3.0"}),
+    ],
+)
+def test_a_release_has_the_chart_and_its_version_from_the_object_that_it_names(
+    kind: str, spec: dict[str, object]
+) -> None:
+    group = "source.toolkit.fluxcd.io/v1"
+    chart = {"apiVersion": group, "kind": kind, "metadata": {"name": "nv"}, "spec": spec}
+    reference = {"chartRef": {"kind": kind, "name": "nv"}, "values": {"operator": {}}}
+    release = {"kind": "HelmRelease", "metadata": {"name": "gpus"}, "spec": reference}
+    for text in (listed(chart, release), listed(release, chart)):
+        assert "deviceListStrategy: [envvar, device-specs]" in run(NVIDIA, text).stdout  # as before 25.10
+
+
+def test_a_refusal_is_about_the_object_with_values_or_of_a_plugin() -> None:
+    release = {"kind": "HelmRelease", "metadata": {"name": "web"}, "spec": {"values": {"x": 1}}}
+    gpus = {"kind": "GpuDevicePlugin", "metadata": {"name": "gpus"}}
+    other = {"kind": "OCIRepository", "metadata": {"name": "web"}}
+    assert "HelmRelease web has no values of a chart" in refusal(NVIDIA, listed(other, release))
+    assert "`devhost import intel-device-plugins` reads it" in refusal(NVIDIA, listed(other, release, gpus))
+
+
 @pytest.mark.parametrize("peer", [SMARTER, "generic-device-plugin", "amd-device-plugin", "akri"])
 def test_a_release_without_values_is_refused_with_what_to_give(peer: str) -> None:
     message = "the output of helm get values has no values of a chart of this plugin (give "
@@ -591,6 +649,12 @@ def test_a_file_for_each_node_is_chosen_by_the_user() -> None:
     )
     assert f"{message}w0, w1)" in refusal(peer, listed(one, config_map("nodes", **nodes)))
     assert converted(peer, listed(one, config_map("nodes", **nodes)), "--key", "w1")
+
+
+@pytest.mark.parametrize("peer", [NVIDIA, SMARTER, INTEL, "generic-device-plugin", "akri"])
+def test_the_description_of_a_chart_is_not_taken_for_its_values(peer: str) -> None:
+    text = "{apiVersion: v2, name: intel-device-plugins-gpu, version: 0.36.0, dependencies: [{name: x}]}"
+    assert 'a "Chart" contains no configuration (give ' in refusal(peer, text)
 
 
 def test_an_application_without_a_chart_is_refused_with_its_kind() -> None:

@@ -377,7 +377,7 @@ def test_only_resources_that_request_rdma_or_vhost_net_get_it() -> None:
 def test_a_setting_of_some_selectors_applies_to_the_whole_resource_with_a_remark() -> None:
     assert uses(ALL_NICS)["nic"].rdma is True
     assert (
-        "# isRdma is set in some of its selectors; devhost applies it to the whole resource"
+        "# isRdma is in some of its selectors; devhost applies it to the whole resource"
         in run(ALL_NICS).stdout
     )
     assert "in some of its selectors" not in run(QUICK_START).stdout

@@ -63,8 +63,7 @@ def _configurations(source: Source) -> Iterator[tuple[str, Value, Value]]:
             source.note(f"{some(left)}: settings of the chart, which are not converted.")
         spec = udev.at("configuration") or udev
         if not spec.is_true("enabled"):
-            problem = "udev.configuration.enabled is not true, so the chart makes no Configuration for udev"
-            values.fail(problem, _HINT)
+            values.fail("udev.configuration.enabled is not true: the chart makes no Configuration", _HINT)
         yield spec.text("name") or "akri-udev", spec, spec.at("discoveryDetails")
         spec.omit("discoveryDetails")
     for one in source.of_kinds("Configuration"):

@@ -55,8 +55,7 @@ def convert(source: Source) -> str:
     if not found:
         if not any(one.kind in WORKLOADS for one in source.objects):
             source.refuse(_HINT)
-        what = "none of its containers runs the AMD GPU device plugin (k8s-device-plugin)"
-        source.objects[0].fail(what, _HINT)
+        source.objects[0].fail("no container runs the AMD GPU device plugin (k8s-device-plugin)", _HINT)
     made = [list(_entries(*flags)) for _, flags in found]
     source.one_of([holder for holder, _ in found], "the AMD GPU device plugin", made)
     if has_labeller:
@@ -96,11 +95,10 @@ def _entries(strategy: str, mode: str) -> Iterator[Entry]:
     if mode.endswith("passthrough"):
         kind = mode[:2]
         where: Block = {"vendor": "1002", "kind": kind, "pciClass": ["03*", "12*"], "driver": "vfio-pci"}
-        remark = f"driver_type {mode}: for virtual machines of KubeVirt."
-        name = f"amd.com/gpu_{kind}" if is_mixed else "amd.com/gpu"
-        yield Entry(name, "sriov", [where], {"kubevirt": True}, [remark])
+        remarks = [f"driver_type {mode}: for virtual machines of KubeVirt."]
+        yield Entry(f"amd.com/gpu{f'_{kind}' * is_mixed}", "sriov", [where], {"kubevirt": True}, remarks)
         return
     if is_mixed:
         yield Entry("amd.com/{profile}", "gpu", [{"vendor": "amd", "profile": "*"}])
-    remarks = ["GPUs that cannot be partitioned."] if is_mixed else []
+    remarks = ["GPUs that cannot be partitioned."] * is_mixed
     yield Entry("amd.com/gpu", "gpu", [{"vendor": "amd"}], remarks=remarks)

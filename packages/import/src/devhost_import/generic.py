@@ -25,8 +25,8 @@ DEFAULTS = f"{FORMER_DOMAIN} before version 0.2.0 and {DEFAULT_DOMAIN} since"
 MICROSHIFT, MICROSHIFT_DOMAIN = "genericDevicePlugin", "device.microshift.io"  # a section of its file
 
 _OF_THE_PROCESS = ("config", "config-file", "listen", "log-level", "plugin-directory", "version")
-_NOTES = {  # on top-level keys
-    **dict.fromkeys(_OF_THE_PROCESS, "not part of this file; see the options of `devhost run`."),
+_NOTES = {  # on top-level keys, and flags
+    **dict.fromkeys(_OF_THE_PROCESS, "see the options of `devhost run`."),
     "status": "set it to Disabled before devhost serves these resources.",  # of MicroShift
 }
 _PATH = r"(?s)(?!.*/\.\.(/|$))/[^\\{]*"
@@ -103,8 +103,7 @@ class _Group:
         seen: set[str] = set()
         for n, inside in enumerate(path.inside for path in self.paths):
             if inside and inside in seen:
-                message = f"the container already has {shown(inside)} from another path"
-                raise OptionError(message, key=f"paths[{n}].path")
+                raise OptionError(f"the container already has {shown(inside)}", key=f"paths[{n}].path")
             seen.add(inside)
 
     @property
@@ -163,8 +162,7 @@ def _app(values: Value) -> Value | None:
 
 
 def _of_values(values: Value) -> _Found:
-    hint = "give its DaemonSet and ConfigMap, as printed by kubectl"
-    container = _app(values) or values.fail(f"no container in these values runs {PEER}", hint)
+    container = _app(values) or values.fail(f"no container here runs {PEER}", "give its DaemonSet")
     if container is not values:
         container.others("command", "args", "env")
     values.omit("controllers", "controller", "image")
@@ -186,9 +184,7 @@ def _of_container(container: Value, file: Value | None = None) -> _Found:
     for name, flag in options.flags:
         if name == "device":
             devices.append(_device(flag))
-        elif name in _OF_THE_PROCESS[1:]:
-            source.note(f"--{name}: {_NOTES[name]}")
-        elif name not in ("config", "domain"):
+        elif name not in ("domain", *_OF_THE_PROCESS):
             hint = suggest(name, ("device", "domain", *_OF_THE_PROCESS), "flags")
             flag.refuse(f"the plugin has no flag --{name}", hint)
     path = options.get("config").text() or "/etc/generic-device-plugin/config.yaml"
@@ -203,7 +199,7 @@ def _of_container(container: Value, file: Value | None = None) -> _Found:
         devices, domain = _bare(found)
     # the plugin's order of precedence: the flag, the variable, the file
     domain = options.get("domain", "DOMAIN").text() or domain
-    options.finish("device", *_OF_THE_PROCESS)
+    options.finish("device", **_NOTES)
     if not domain and (file or version):
         domain = DEFAULT_DOMAIN if not file and version >= (0, 2, 0) else FORMER_DOMAIN
         what = "the chart" if file else f"version {'.'.join(map(str, version))}"

@@ -42,11 +42,8 @@ class _Sharing:
     Max_shared_clients_per_GPU: Annotated[int, Bounds(0, MAX_REPLICAS)] = 0
 
     def __post_init__(self) -> None:
-        if self.GPU_sharing_strategy and not self.Max_shared_clients_per_GPU:
-            raise OptionError("MaxSharedClientsPerGPU is required with a strategy", hint="for example 4")
-        if self.Max_shared_clients_per_GPU and not self.GPU_sharing_strategy:
-            hint = "time-sharing or mps"
-            raise OptionError("GPUSharingStrategy is required with a number of clients", hint=hint)
+        if (self.GPU_sharing_strategy == "") != (self.Max_shared_clients_per_GPU == 0):
+            raise OptionError("set both GPUSharingStrategy and MaxSharedClientsPerGPU, or none of them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +59,8 @@ def convert(source: Source) -> str:
     program = "nvidia-gpu-device-plugin"
     plugin = the_container(source, lambda one: one.starts(program), "the GKE GPU device plugin")
     driver, xids = _of_flags(plugin.options(_SWITCHES)) if plugin else (DRIVER, [])
-    bare = source.one_of(source.bare)
     config = _Config()
-    if found := file_of(source, plugin, "", CONFIG_KEY, marks=keys(_Config)) or bare:
+    if found := file_of(source, plugin, "", CONFIG_KEY, marks=keys(_Config)) or source.one_of(source.bare):
         if found.is_mapping:
             found.expected(keys(_Config))
         config = found.as_dataclass(_Config, source.note)

@@ -64,8 +64,7 @@ _Release = tuple[int, ...]  # empty if unknown
 _Given = tuple[str, Value, Value, _Release]  # a plugin, its settings as the spec of its object, what has them
 _ID = rf"\s*{PCI_ID.pattern}\s*"
 _Ids = Annotated[str, Form(f"({_ID}(,{_ID})*)?", "a list of PCI ids", 'as in "0x56c0,0x56c1"'), "gpu"]
-_KNOWN = f"known: {', '.join(_VF_DRIVERS)}"
-_Driver = Annotated[str, Form("|".join(_VF_DRIVERS), "a driver of virtual functions", _KNOWN)]
+_Driver = Annotated[str, Form("|".join(_VF_DRIVERS), "a driver of virtual functions", ", ".join(_VF_DRIVERS))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +233,7 @@ def _spec(plugin: str, spec: Value, release: _Release) -> _Spec:
         source.note(f"resourceManager: {_WITHOUT_PLACE['resource-manager']}")
     found = spec.without("resourceManager", *OF_PODS).as_dataclass(_Spec, source.note, only=known or ("-",))
     if plugin == "gpu" and found.prefer and found.shared_dev_num < 2:
-        hint = "set sharedDevNum to 2 or more, or remove it"
-        spec.at("preferredAllocationPolicy").refuse("requires sharedDevNum above 1", hint)
+        spec.at("preferredAllocationPolicy").refuse("requires sharedDevNum above 1", "raise that one")
     return found
 
 
@@ -245,8 +243,7 @@ def _entries(name: str, spec: _Spec, service: str, source: Source) -> Iterator[E
         yield from _gpu(spec)
     elif name == "fpga":
         where = {"vendor": "intel", "kind": spec.mode.removesuffix("devel")}
-        development = given(development=spec.mode == "regiondevel")
-        yield Entry("fpga.intel.com/{intelName}", "fpga", [where], development)
+        yield Entry("fpga.intel.com/{intelName}", "fpga", [where], given(development="devel" in spec.mode))
     elif name == "qat":
         yield from _qat(spec, service, source)
     elif spec.driver == "vfio-pci":

@@ -14,7 +14,7 @@ from devhost.backend.errors import ConfigError
 from devhost.config.diagnostics import shown
 from devhost.config.document import Items
 from devhost.config.language import naming
-from devhost.config.reader import Bounds, Form, Raw, camel
+from devhost.config.reader import Bounds, Form, Raw
 
 from .source import PCI_ID, Object, Source, Value, pci_id, text_at
 from .writing import Block, Entry, Written, document
@@ -29,14 +29,6 @@ _Id = Annotated[str, Form(PCI_ID.pattern, "a USB id", 'four hex digits, as in "4
 _PAIR = f"{PCI_ID.pattern}:{PCI_ID.pattern}"
 _Ids = Annotated[str, Form(_PAIR, "a vendor id and a device id", 'as in "10de:1eb8"')]
 _Type = Annotated[str, Form(r".*\S.*", "the name of a type", 'as in "GRID T4-1Q"')]
-
-
-@dataclass(frozen=True, slots=True)
-class _Permitted:
-    pci_host_devices: tuple[Raw, ...] = ()
-    mediated_devices: tuple[Raw, ...] = ()
-    usb: tuple[Raw, ...] = ()
-    usb_host_devices: tuple[Raw, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +73,7 @@ class _Usb(_Device):
 
 
 _KINDS: Mapping[str, type[_Device]] = {  # a HyperConverged object has usbHostDevices
-    "pci_host_devices": _Pci, "mediated_devices": _Mediated, "usb": _Usb, "usb_host_devices": _Usb,
+    "pciHostDevices": _Pci, "mediatedDevices": _Mediated, "usb": _Usb, "usbHostDevices": _Usb,
 }  # fmt: skip
 
 
@@ -95,8 +87,7 @@ def convert(source: Source) -> str:
         devices += chain.from_iterable(map(_devices, every))
         lists += len(every) + _name_others(one, ".".join(paths[0]))
     if not lists:
-        missing = "it has no spec.configuration.permittedHostDevices"
-        found[0].fail(missing, "KubeVirt permits no host device with it")
+        found[0].fail("it has no spec.configuration.permittedHostDevices", "it permits no host device")
     entries = [*_entries(devices)]
     own = {one.resource_name for one in devices if not one.external_resource_provider}
     if names := [entry.name for entry in entries if entry.name in own]:
@@ -112,19 +103,21 @@ def _name_others(value: Value, right: str) -> int:
             continue
         if key in around:
             count += _name_others(inner, right)
-        elif key in map(camel, _KINDS) and (isinstance(inner.take(), Items) or key != "usb"):
+        elif key in _KINDS and (isinstance(inner.take(), Items) or key != "usb"):
             count += 1
-            hint = f"move it below {right}, and import again"
-            value.source.note(f"{inner.place.path}: KubeVirt ignores it here: {hint}.")
+            value.source.note(f"{inner.place.path}: KubeVirt ignores it here: move it below {right}.")
     if not (isinstance(value, Object) and value.kind):
         value.leave("other settings of KubeVirt, which stay there.", *around)
     return count
 
 
 def _devices(permitted: Value) -> Iterator[_Device]:
-    read, note = permitted.as_dataclass(_Permitted, permitted.source.note), permitted.source.note
-    for field, kind in _KINDS.items():
-        for one in permitted.parts(camel(field), getattr(read, field)):
+    note = permitted.source.note
+    if not permitted.is_mapping:
+        permitted.refuse(f"must be a mapping, not {permitted.node}")
+    for key, kind in _KINDS.items():
+        listed = permitted.at(key)
+        for one in permitted.parts(key, listed.read_as(tuple[Raw, ...]) if listed else ()):
             name = text_at(one.node, "resourceName")
             if name and (problem := naming.problem(name)):
                 one.at("resourceName").refuse(f"{shown(name)} {problem}")
@@ -136,8 +129,7 @@ def _devices(permitted: Value) -> Iterator[_Device]:
                 if text_at(one.node, "externalResourceProvider") != "true":
                     raise
                 one.place.diagnostics.found.clear()  # KubeVirt does not read its selector
-                what = "another plugin serves it, and its selector is none"
-                note(f"{name}: {what}: import the configuration of that plugin.")
+                note(f"{name}: its selector is none: import the configuration of the plugin that serves it.")
                 continue
             if device.disabled:
                 note(f"{name} is disabled: omitted.")

@@ -21,11 +21,9 @@ _SECTIONS = {  # of the plugins: the importer, and the name of the chart's defau
 _OF_CHART = {*_SECTIONS, "deployCR", "keepNCP", "maintenanceOperator", "sriovNetworkOperator"}
 NAMED = {"use-cdi": "set inject: cdi, see docs/cdi.md."}  # a flag of both plugins without a counterpart
 
-_FORMER = {  # by the mode of k8s-rdma-sriov-dev-plugin
-    "sriov": "sriov-network-device-plugin replaced it: write its resourceList with these interfaces in "
-    "pfNames, and give that to `devhost import sriov-network-device-plugin`",
-    "hca": "k8s-rdma-shared-dev-plugin replaced it: write its configList, and give that to `devhost import "
-    "rdma-shared-dev-plugin`",
+_FORMER = {  # what replaced the modes of k8s-rdma-sriov-dev-plugin
+    "sriov": "write a resourceList of sriov-network-device-plugin with these interfaces in pfNames",
+    "hca": "write a configList of k8s-rdma-shared-dev-plugin",
 }
 
 
@@ -37,9 +35,8 @@ def configuration(source: Source, section: str, top: str, program: str) -> tuple
     policies = [one for one in source.objects if one.kind in _POLICIES and one.at("spec", section, "config")]
     values = source.values("network-operator", recognized=lambda one: not _OF_CHART.isdisjoint(one.keys))
     bare = [one for one in source.bare if one is not values]
-    if len(every := [*policies, *bare]) > 1:
-        named = " and ".join(map(str, every[:3]))
-        every[1].fail(f"several objects contain a configuration: {named}", "give only one of them")
+    every = [*policies, *bare]
+    source.one_of(every, made=[(one.at("spec", section) if one.kind else one).settings() for one in every])
     options = plugin.options(("use-cdi",)) if plugin and not policies else None
     if policies:
         spec = policies[0].at("spec")
@@ -78,8 +75,7 @@ def _refuse(source: Source, section: str, plugin: Container | None, path: str) -
             if other := next((name for name in _SECTIONS if one.at("spec", name, "config")), ""):
                 message = f"this {one} has spec.{other}.config, but no spec.{section}.config"
                 one.fail(message, f"devhost import {_SECTIONS[other][0]}")
-            hint = f"is it the right object? For other plugins see {GUIDE}"
-            one.fail(f"it has no spec.{section}.config", hint)
+            one.fail(f"it has no spec.{section}.config", f"is it the right object? For others see {GUIDE}")
         if one.kind.startswith("SriovNetwork"):
             command = "kubectl get daemonsets,configmaps -n sriov-network-operator -o yaml"
             message = f"the operator makes the ConfigMap device-plugin-config of each {one.kind}"
@@ -120,8 +116,7 @@ def _item(one: Value, section: str) -> Node:
         entries["isRdma"] = Entry(mark, Scalar(mark, "true", "bool"))
     else:
         if "rdmaHcaMax" not in entries:
-            default = "rdmaHcaMax is 63, the default of the chart since 23.7"
-            one.source.note(f"{default}; older releases have 1000.")
+            one.source.note("rdmaHcaMax is 63, the chart's default since 23.7; older releases have 1000.")
         outer["rdmaHcaMax"] = entries.pop("rdmaHcaMax", Entry(mark, Scalar(mark, "63", "int")))
     given = {key: entry for key, entry in entries.items() if entry.value != Items(entry.value.mark, ())}
     return Fields(mark, {**outer, "selectors": Entry(mark, Fields(mark, given))})

@@ -117,8 +117,7 @@ class _Sharing:
 
     def __post_init__(self) -> None:
         if self.time_slicing and self.mps:
-            what = "a GPU can be shared by timeSlicing or mps, not both"
-            raise OptionError(what, key="mps", hint="remove one")
+            raise OptionError("a GPU is shared by timeSlicing or mps, not both", key="mps", hint="remove one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +157,8 @@ _VARIABLES = {name: (re.sub(_WORD, "_", name).upper(),) for name in _SETTINGS} |
     "channelIDs": ("IMEX_CHANNEL_IDS",),
     "required": ("IMEX_REQUIRED",),
 }
-_NOT_IN_CHART = (
-    "cdiAnnotationPrefix", "channelIDs", "containerDriverRoot", "required",
-    "sharedDevicesAllocationPolicy")  # fmt: skip
-_IN_CHART = {name: name for name in _SETTINGS if name not in _NOT_IN_CHART} | {"mpsRoot": "mps.root"}
+_NOT_IN_CHART = "cdiAnnotationPrefix channelIDs containerDriverRoot required sharedDevicesAllocationPolicy"
+_IN_CHART = {name: name for name in _SETTINGS if name not in _NOT_IN_CHART.split()} | {"mpsRoot": "mps.root"}
 _IN_CHART |= {"passDeviceSpecs": "compatWithCPUManager", "nvidiaCTKPath": "cdi.nvidiaHookPath"}
 _OF_CHART = {*(path.partition(".")[0] for path in _IN_CHART.values()), "config", "devicePlugin", "gfd"}
 _DISCOVERY = {"nfd", "node-feature-discovery"}  # both charts have these
@@ -171,18 +168,18 @@ _OF_OPERATOR = _DISCOVERY | {  # parts of the operator in its chart and in the C
     "operator", "platform", "psa", "psp", "sandboxDevicePlugin", "sandboxWorkloads", "toolkit", "validator",
     "vfioManager", "vgpuDeviceManager", "vgpuManager"}  # fmt: skip
 _SECTIONS = ("cdi", "devicePlugin", "gfd", "hostPaths", "mig", "mps")  # keys with settings of the plugin
-_IN_OPERATOR = {  # where the operator has what the plugin's own chart has at the top
-    "compatWithCPUManager": "devicePlugin.env, with PASS_DEVICE_SPECS", "config": "devicePlugin.config",
-    "deviceIDStrategy": "devicePlugin.env, with DEVICE_ID_STRATEGY", "migStrategy": "mig.strategy",
-    "deviceListStrategy": "devicePlugin.env, with DEVICE_LIST_STRATEGY", "mps": "devicePlugin.mps",
-    "nvidiaDriverRoot": "hostPaths.driverInstallDir"}  # fmt: skip
+# where the operator has what the plugin's own chart has at the top
+_IN_OPERATOR = {
+    _IN_CHART[k]: f"devicePlugin.env, with {v}" for k, (v, *_) in _VARIABLES.items() if k in _IN_CHART
+}
+_IN_OPERATOR |= {"config": "devicePlugin.config", "migStrategy": "mig.strategy", "mps": "devicePlugin.mps"}
+_IN_OPERATOR["nvidiaDriverRoot"] = "hostPaths.driverInstallDir"
 _OF_VALUES = (  # places by which values of one of the charts are recognized
     *_IN_CHART.values(), "config.map", "config.name", "config.default", "config.fallbackStrategies",
     "devicePlugin.config", "devicePlugin.env", "gfd.enabled", "mig.strategy", "dcgmExporter", "migManager",
     "nodeStatusExporter", "sandboxDevicePlugin", "driver.enabled", "toolkit.enabled",
     "hostPaths.driverInstallDir")  # fmt: skip
-_BOOLEAN = (variables[0] for name, variables in _VARIABLES.items() if _SETTINGS[name][1] is bool)
-_SWITCHES = [one.lower().replace("_", "-") for one in _BOOLEAN]
+_SWITCHES = [v.lower().replace("_", "-") for k, (v, *_) in _VARIABLES.items() if _SETTINGS[k][1] is bool]
 _OF_THE_PROCESS = (
     "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
     "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v")  # fmt: skip
@@ -241,6 +238,8 @@ def _settings(source: Source) -> _Settings:
     if plugin := the_container(source, runs, "the NVIDIA device plugin"):
         return _of_container(plugin)
     if values := source.values("nvidia-device-plugin", "gpu-operator", recognized=_are_values):
+        if values.has("kubeletPlugin"):
+            values.fail("these are values of NVIDIA's DRA driver, not of the plugin", "see docs/dra.md")
         has_parts = any(values.has("devicePlugin", name) for name in ("args", "config", "env"))
         of_operator = _OF_OPERATOR - _DISCOVERY | {"hostPaths", "mig"}
         is_operator = has_parts or not of_operator.isdisjoint(values.keys)
@@ -337,9 +336,13 @@ def _of_operator(spec: Value, *, policy: str = "", version: str = "") -> _Settin
     spec.is_off("operator", "devicePlugin", "enabled")
     result.follow(Options(spec.at("devicePlugin"), _SWITCHES))
     # the driver's validator has the last word, by a file that the plugin's entrypoint reads
-    driver = spec.text("hostPaths", "driverInstallDir") or "/run/nvidia/driver"
-    has_driver = spec.is_true("driver", "enabled", otherwise=True)
-    result.set_text(nvidiaDriverRoot=driver if has_driver else spec.text("hostPaths", "rootFS") or "/")
+    driver = spec.text("hostPaths", "driverInstallDir") or _DRIVER
+    if not spec.is_true("driver", "enabled", otherwise=True):
+        root = spec.text("hostPaths", "rootFS") or "/"
+        if driver != _DRIVER:
+            note(f"driverRoot {driver}: the operator uses {root} instead if it finds a driver there.")
+        driver = root if driver == _DRIVER else driver
+    result.set_text(nvidiaDriverRoot=driver)
     result.discover_features(enabled=spec.is_true("gfd", "enabled", otherwise=True))
     if spec.is_true("sandboxWorkloads", "enabled"):
         what = "for GPUs of virtual machines keep sandboxDevicePlugin, or import KubeVirt's object."
@@ -570,8 +573,7 @@ class _Entries:
         if any(share.devices != "all" for share in shares):
             remarks.append(f"devices, which shares only some: {_IGNORED}")
         if len(shares) > 1:
-            what = f"sharing has {len(shares)} entries for this resource"
-            remarks.append(f"{what}; for the plugin the highest number counts.")
+            remarks.append(f"sharing has {len(shares)} entries; for the plugin the highest number counts.")
         return [_Shared(name, max(share.replicas for share in shares))]
 
     def _keys(self, replicas: int, overrides: Sequence[Where] = ()) -> dict[str, Written]:
@@ -601,6 +603,7 @@ _PREFER = {"packed": "pack", "distributed": "spread"}
 _INSTANCES: Where = {"vendor": "nvidia", "kind": "mig"}
 _MIG = "nvidia.com/mig-"
 _MPS_ROOT = "/run/nvidia/mps"  # in the plugin's chart
+_DRIVER = "/run/nvidia/driver"  # of the GPU operator's driver container
 _BY_STRATEGY = {  # remarks on whole GPUs
     "none": "The plugin offers a GPU with MIG instances as a whole; devhost does not.",
     "single": "The plugin refuses whole GPUs together with instances, and several profiles; devhost offers "

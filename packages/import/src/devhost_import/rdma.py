@@ -16,7 +16,6 @@ from .network_operator import NAMED, configuration
 from .source import Id, Source, Text, odd_ids, pci_id, some
 from .writing import Entry, Written, document, several
 
-_LINK_LAYERS = {"ether": "ethernet", "infiniband": "infiniband"}
 _Name = Annotated[str, Form("[a-zA-Z0-9_]+", "a name", "letters, digits and _ only")]
 _Where = dict[str, KeysView[str]]  # the values of attributes, each once
 
@@ -43,8 +42,7 @@ class _RdmaResource:
             raise OptionError(f"{shown(self.name)} {problem}", key="resourceName")
         has_selectors = self.selectors != _Selectors()
         if self.devices and has_selectors:
-            hint = "put the names into ifNames"
-            raise OptionError("it cannot be combined with selectors", key="devices", hint=hint)
+            raise OptionError("not allowed with selectors", key="devices", hint="put the names into ifNames")
         if not self.devices and not has_selectors:
             known = ", ".join(keys(_Selectors))
             raise OptionError("it selects nothing: neither selectors nor devices", hint=f"selectors: {known}")
@@ -60,7 +58,7 @@ class _RdmaResource:
             "device": map(pci_id, self.selectors.device_IDs),
             "driver": map(escape, self.selectors.drivers),
             "netDevs": map(escape, self.devices or self.selectors.if_names),
-            "linkLayer": map(_LINK_LAYERS.__getitem__, self.selectors.link_types),
+            "linkLayer": (one.replace("ether", "ethernet") for one in self.selectors.link_types),
         }
         unique = {key: dict.fromkeys(values).keys() for key, values in found.items()}
         where: _Where = {key: values for key, values in unique.items() if values}

@@ -22,7 +22,6 @@ PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")  # a vendor or device id in any
 Id = Annotated[str, Form(PCI_ID.pattern, "a PCI id", 'four hex digits, as in "15b3"')]
 Text = Annotated[str, Form("(?s).+", "text that is not empty", "remove it")]
 Ignored = list[tuple[Mark, str, str, str]]  # position, path, key and a hint
-Note = Callable[[str], None]  # called with a remark for the result
 HELM = "the output of helm get values"
 GUIDE = "docs/migration.md"  # the page for plugins and objects that cannot be imported
 CHOOSE = "choose one with --key"
@@ -62,8 +61,8 @@ OF_PODS = frozenset({  # keys for the pods of a plugin, which many charts and ob
     "tolerations", "updateStrategy", "version"})  # fmt: skip
 _ELSEWHERE = ("fileParameters", "valueFiles", "valuesFrom", "valuesSecrets")  # values outside the object
 _OF_VALUES = {"helm", "parameters", "set", "source", "sources", "values", "valuesContent", "valuesObject"}
-_CHART = (("chart",), ("chart", "spec", "chart"), ("chart", "name"), ("chartRef", "name"))
-_VERSION = (("version",), ("targetRevision",), ("chart", "spec", "version"), ("chart", "version"))
+_CHART = ("chart", "url", "chart.spec.chart", "chart.name", "chartRef.name")  # where its name may be
+_VERSION = ("version", "targetRevision", "ref.tag", "chart.spec.version", "chart.version")
 T = TypeVar("T")
 V = TypeVar("V", bound="Value")
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")  # of helm get values
@@ -182,7 +181,9 @@ class Value:
             raise self.place.diagnostics.error()
         return found
 
-    def as_dataclass(self, cls: type[T], note: Note, only: Collection[str] = (), **hints: str) -> T:
+    def as_dataclass(
+        self, cls: type[T], note: Callable[[str], None], only: Collection[str] = (), **hints: str
+    ) -> T:
         """The value as Go reads it into a struct (:func:`pruned`). A refusal names misspelt keys as well.
         ``hints`` are for keys that occur in files although the plugin ignores them."""
         ignored: Ignored = []
@@ -250,7 +251,8 @@ class Source:
         holder = HELM if rest != data else ""
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = _sound(parse_all, rest, self.diagnostics)
-        objects = [one for node in documents for one in self._flat(node, KeyPath(self.diagnostics), holder)]
+        flat = [one for node in documents for one in self._flat(node, KeyPath(self.diagnostics), holder)]
+        objects = [each for one in flat for each in _unwrapped(one, flat)]
         mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
         message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
         self.objects = _overridden(objects) if objects else self.diagnostics.fail(mark, message, _IF_EMPTY)
@@ -262,16 +264,15 @@ class Source:
         if kind.endswith("List") and isinstance(items, Items):
             within = _inside(items, place.key("items"))
             inside = [one for _, item, at in within for one in self._flat(item, at)]
-            named = [one for one in inside if one.kind or one.holder]
+            named = [one for one in inside if one.kind]
             if named or not inside:
                 yield from named
                 return
         elif kind == "List":
-            missing = f"it has no {place.key('items').path}"
-            place.diagnostics.fail(node.mark, missing, "is it the right object?")
+            place.diagnostics.fail(node.mark, f"it has no {place.key('items').path}", _IF_EMPTY)
         label = f"{kind} {name}".strip()
         root = self.document(node, place, label, _BOOKKEEPING if label else ()).root
-        yield from _unwrapped(Object(self, root, node, place, kind, name, holder="" if kind else holder))
+        yield Object(self, root, node, place, kind, name, holder="" if kind else holder)
 
     def document(self, node: Node, place: KeyPath, name: str = "", skip: Collection[str] = ()) -> Value:
         """A further document; ``name`` is that of an object, of which no importer need read ``skip``."""
@@ -301,7 +302,8 @@ class Source:
         return [one for one in self.of_kinds("") if not one.holder]
 
     def refuse(self, hint: str) -> NoReturn:
-        first = next((one for one in self.objects if one.kind), self.objects[0])
+        ranks = [(one.kind not in _IMPORTERS, not one.holder, not one.kind) for one in self.objects]
+        first = self.objects[ranks.index(min(ranks))]  # of a plugin, else with values, else any with a kind
         if first.problem and not first.chart:
             first.fail(*first.problem)
         what = f"a {shown(first.kind)} contains no configuration"
@@ -480,7 +482,9 @@ def _plain(node: Node) -> object:
 
 def _kind(node: Node) -> str:
     """The kind of an object, with its group as kubectl writes it if that is not the one that is read."""
-    kind, group = text_at(node, "kind"), text_at(node, "apiVersion").rpartition("/")[0]
+    is_chart = all(node_at(node, key) for key in ("apiVersion", "name", "version"))  # a Chart.yaml
+    kind = text_at(node, "kind") or "Chart" * is_chart
+    group = text_at(node, "apiVersion").rpartition("/")[0]
     _, kinds = _GROUPS.get(group, ("", ""))
     is_known = kind in kinds.split() or kind not in _READ or node_at(node, "apiVersion") is None
     return kind if is_known else f"{kind}.{group}".strip(".")
@@ -514,19 +518,19 @@ def _tabless(data: bytes) -> bytes:
     return data.replace(b"\t", b" ") if data.lstrip()[:1] in (b"{", b"[") else data
 
 
-def _unwrapped(one: Object) -> Iterator[Object]:
-    """The values of a chart in an object that installs it; another object itself."""
+def _unwrapped(one: Object, every: Sequence[Object]) -> Iterator[Object]:
+    """The values of a chart in an object that installs it, of all objects; another object itself."""
     spec, parts = one.at("spec"), list[Value]()
     if spec and one.kind in ("HelmRelease", "HelmChart", "HelmChartConfig"):
         parts = [spec]
     elif one.kind in ("Application", "ApplicationSet"):
         spec = spec.at("template", "spec") or spec
-        every = (*spec.each("sources"), spec.at("source"))
-        parts = [part for part in every if part.at("chart") or part.at("helm")]
-    yield from (_values(one, spec, part) for part in parts) if parts else (one,)
+        sources = (*spec.each("sources"), spec.at("source"))
+        parts = [part for part in sources if part.at("chart") or part.at("helm")]
+    yield from (_values(one, spec, part, every) for part in parts) if parts else (one,)
 
 
-def _values(one: Object, spec: Value, part: Value) -> Object:
+def _values(one: Object, spec: Value, part: Value, every: Sequence[Object]) -> Object:
     source, holder = one.source, part.at("helm") or part
     problem, command = "", "give what it made: kubectl get daemonsets,configmaps -n NAMESPACE -o yaml"
     if elsewhere := holder.omit(*_ELSEWHERE):
@@ -546,12 +550,17 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     for name, value in given:
         found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
     root = source.document(found.node, found.place, str(one)).root
-    chart = next(filter(None, (text_at(part.node, *path) for path in _CHART)), "").rpartition("/")[2]
-    version = next(filter(None, (text_at(part.node, *path) for path in _VERSION)), "")
+    named = [text_at(part.node, "chartRef", key) for key in ("kind", "name")]
+    places = [each.at("spec") for each in every if [each.kind.partition(".")[0], each.name] == named]
+
+    def first(paths: Sequence[str]) -> str:
+        found = (text_at(at.node, *path.split(".")) for at in (*places, part) for path in paths)
+        return next(filter(None, found), "").rpartition("/")[2]
+
     remark = f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}."
     why = (problem, f"{command} | devhost import {source.peer} -") if problem else None
-    made = Object(source, root, found.node, found.place, name=one.name, chart=chart, holder=str(one))
-    return replace(made, version=version, remarks=(remark,), problem=why)
+    made = Object(source, root, found.node, found.place, name=one.name, holder=str(one), problem=why)
+    return replace(made, chart=first(_CHART), version=first(_VERSION), remarks=(remark,))
 
 
 def _typed(node: Node) -> Node:

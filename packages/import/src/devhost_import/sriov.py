@@ -165,8 +165,7 @@ def _entry(value: Value, prefix: str, names: set[str]) -> Entry:
     rdma, vhost = [one.is_rdma for one in selectors], [one.need_vhost_net for one in selectors]
     for key, are in (("isRdma", rdma), ("needVhostNet", vhost)):
         if any(are) and not all(are):
-            what = "is set in some of its selectors; devhost applies it to the whole resource."
-            remarks.append(f"{key} {what}")
+            remarks.append(f"{key} is in some of its selectors; devhost applies it to the whole resource.")
     info = {device: words for device, words in resource.additional_info.items() if words}
     topology = {"topology": False} if resource.exclude_topology else {}
     written = given(rdma=any(rdma), vhostNet=any(vhost), info=info) | topology

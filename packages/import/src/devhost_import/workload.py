@@ -24,6 +24,7 @@ _FLAG = re.compile(r"--?[A-Za-z]")
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|([A-Za-z_]\w*))")  # of Kubernetes, and of a shell
 _GIVE = {"ConfigMap": "add that to the input", "Secret": "write it in env, and import again"}
 _ORIGINS = {f"{kind[0].lower()}{kind[1:]}{end}": kind for kind in _GIVE for end in ("KeyRef", "Ref")}
+_ARCHITECTURE = re.compile("-(amd64|arm64|ppc64le|s390x)(?=:|$)")  # in the name of an image, or its tag
 _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.-])")
 
 
@@ -84,7 +85,8 @@ class Container(Value):
 
     def settings(self) -> object:
         env = {text_at(each.node, "name"): each.settings() for each in self.each("env")}
-        return self.image, self.words, env, [one.settings() for one in self.each("envFrom")], self.config_maps
+        origins, image = [one.settings() for one in self.each("envFrom")], _ARCHITECTURE.sub("", self.image)
+        return image, self.words, env, origins, self.config_maps
 
     @property
     def program(self) -> str:
@@ -185,7 +187,10 @@ def containers(source: Source) -> list[Container]:
 
 def the_container(source: Source, runs: Callable[[Container], bool], program: str) -> Container | None:
     """The only container that runs a program, if any; several that start it differently are refused."""
-    return source.one_of([one for one in containers(source) if runs(one)], program)
+    found = [one for one in containers(source) if runs(one)]
+    for one in found[1:]:
+        one.holder.take()
+    return source.one_of(found, program)
 
 
 def file_of(
