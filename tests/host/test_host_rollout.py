@@ -42,7 +42,7 @@ def record(tmp_path: Path) -> Path:
 
 
 def good(tmp_path: Path) -> list[str]:
-    """The names of the entries that had devices, in the record; empty while there is none that can be used."""
+    """The names of the entries that had devices, in the record; empty while none can be used."""
     with suppress(ValueError, OSError):
         content = json.loads(record(tmp_path).read_text())
         return [name for _, name, _ in content["good"]["entries"]]
