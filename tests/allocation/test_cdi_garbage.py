@@ -72,6 +72,21 @@ async def test_a_file_that_no_container_needs_is_removed_at_once(scene, until):
     assert scene.lists.followed == []
 
 
+class Releasing(Lists):
+    """The kubelet says that a container has ended while the files are looked at."""
+
+    def follow(self, resource: str) -> None:
+        super().follow(resource)
+        self.names = frozenset()
+
+
+async def test_a_release_while_the_files_are_looked_at_is_noticed(scene, until):
+    scene.lists = Releasing()
+    scene.lists.names = frozenset({OLD})
+    async with scene.running():
+        await until(lambda: scene.left == {NEW})
+
+
 async def test_a_file_stays_while_a_container_has_something_of_the_resource(scene, until):
     scene.lists.names = frozenset({OLD, NEW, "other.com/device"})
     async with scene.running() as made:

@@ -266,7 +266,9 @@ class CdiGarbageCollector:
             if self._files.path(resource) in left:
                 self._allocations.follow(resource)  # its release is to be noticed
         await self._doubt()
-        return None
+        still = self._allocations.resources()
+        # nothing reports what was released while this looked at the files
+        return 0.0 if left and still is not None and held - still else None
 
     async def _doubt(self) -> None:
         """Lets names that no service keeps right give nothing once their nodes may be another device's.
