@@ -175,7 +175,7 @@ async def test_a_device_does_not_wait_for_a_path_that_only_a_hook_makes(rig, kub
         hooks.additions = Edits(nodes=(DeviceNode("/dev/zero"),))
         # the other hook waits until the kubelet has the list, so that it cannot change during the admission
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
-        assert hooks.released == [["d0"]]
+        await rig.until(lambda: hooks.released == [["d0"]])  # on a thread of its own
         hooks.go.set()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
         answer = (await kubelet.admit("two", "main", TOY, 1)).response
