@@ -51,7 +51,7 @@ def test_why_a_device_left_is_what_is_true_now(
 def test_a_device_stays_while_one_of_its_tokens_goes_or_comes() -> None:
     member = Member(Device("d0"), HEALTHY)
     tokens = {name: Entry(name, "d0", (member,), (), HEALTHY, 0.0) for name in ("d0::0", "d0::1")}
-    gone = {**tokens, "d0::1": tokens["d0::1"]._replace(gone_at=1.0)}
+    gone = {**tokens, "d0::1": Entry("d0::1", "d0", (member,), (), HEALTHY, 0.0, gone_at=1.0)}
     few = {"d0::0": tokens["d0::0"]}
     for before, later in ((tokens, few), (few, tokens), (tokens, gone), (gone, tokens)):
         moments = (now(resources=served(Snapshot(1, entries), number=1)) for entries in (before, later))

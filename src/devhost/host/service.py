@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = get(__name__)
 
 _NUMBERS = count()
-"""Numbers the services, so that one that replaces another one of its name is told apart."""
+"""Numbers the services, so that one that replaces another of its name differs from it."""
 
 
 @frozen
