@@ -88,8 +88,12 @@ def test_a_reason_that_comes_back_is_not_logged_again(log: Log) -> None:
 
 def test_an_edited_entry_has_its_reason_logged_again(log: Log) -> None:
     log.plan(**degraded("hot"), plan=Plan())
+    log.plan(**degraded("lost"))
+    assert log.step(after=QUIET) == no_devices("lost")
     edited = Settings((replace(ENTRY, permissions="r"),))
-    assert log.plan(settings=edited) == no_devices("hot")
+    assert log.plan(settings=edited) == no_devices("lost")
+    log.plan(**degraded("hot"))
+    assert log.step(after=QUIET) == no_devices("hot"), "no reason counts as logged for the entry as it is now"
 
 
 NOTHING = (Block((Term("model", (Text("none"),)),)),)
@@ -116,6 +120,7 @@ class Node:
         if refusals:
             plan = Plan(plan.resources, refusals)
         then = now(
+            at=self.shown.at + 1,
             settings=self.settings,
             plan=plan,
             plans=self.shown.plans + 1,
