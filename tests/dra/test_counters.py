@@ -154,7 +154,7 @@ def test_a_device_takes_nothing_stated_of_what_it_is_no_part_of() -> None:
 
 
 @pytest.mark.parametrize(("stated", "counters"), [(31, 32), (32, 1)])
-def test_what_a_backend_states_is_omitted_if_a_set_has_no_room_for_it(stated: int, counters: int) -> None:
+def test_what_a_backend_states_is_omitted_if_a_set_would_be_too_large(stated: int, counters: int) -> None:
     whole = Device(PF, claims=WHOLE, counters={f"s{n}": 1 for n in range(stated)})
     _, sets, left_out = published([whole, part(VF0, consumes={"s0": 1})])
     assert ([len(one) for one in sets.values()], left_out) == ([counters], [])
