@@ -646,6 +646,6 @@ def test_the_command_reads_a_file_and_applies_its_options(tmp_path: Path) -> Non
 def test_values_of_the_dra_driver_are_refused_with_the_page_about_dra() -> None:
     values = b"nvidiaDriverRoot: /run/nvidia/driver\nkubeletPlugin: {priorityClassName: x}\n"
     with pytest.raises(
-        ConfigError, match=r"values of NVIDIA's DRA driver, not of the plugin \(see docs/dra.md\)"
+        ConfigError, match=r"values of the NVIDIA DRA driver, not of the plugin \(see docs/dra.md\)"
     ):
         convert(values, "values.yaml")

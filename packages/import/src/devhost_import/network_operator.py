@@ -22,8 +22,8 @@ _OF_CHART = {*_SECTIONS, "deployCR", "keepNCP", "maintenanceOperator", "sriovNet
 NAMED = {"use-cdi": "set inject: cdi, see docs/cdi.md."}  # a flag of both plugins without a counterpart
 
 _FORMER = {  # what replaced the modes of k8s-rdma-sriov-dev-plugin
-    "sriov": "write a resourceList of sriov-network-device-plugin with these interfaces in pfNames",
-    "hca": "write a configList of k8s-rdma-shared-dev-plugin",
+    "sriov": "write a resourceList, with these in pfNames, for `devhost import sriov-network-device-plugin`",
+    "hca": "write a configList for `devhost import rdma-shared-dev-plugin`",
 }
 
 

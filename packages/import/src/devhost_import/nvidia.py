@@ -239,7 +239,7 @@ def _settings(source: Source) -> _Settings:
         return _of_container(plugin)
     if values := source.values("nvidia-device-plugin", "gpu-operator", recognized=_are_values):
         if values.has("kubeletPlugin"):
-            values.fail("these are values of NVIDIA's DRA driver, not of the plugin", "see docs/dra.md")
+            values.fail("these are values of the NVIDIA DRA driver, not of the plugin", "see docs/dra.md")
         has_parts = any(values.has("devicePlugin", name) for name in ("args", "config", "env"))
         of_operator = _OF_OPERATOR - _DISCOVERY | {"hostPaths", "mig"}
         is_operator = has_parts or not of_operator.isdisjoint(values.keys)
