@@ -13,8 +13,8 @@ from devhost.backend.errors import BackendTimeout
 from devhost.backend.model import Device, Health
 from devhost.discovery.runner import Abilities, BackendRunner, ServiceContext
 from devhost.discovery.scanner import BackendState, Scanner
-from devhost.runtime.existence import SILENCE
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
+from devhost.runtime.worker import SILENCE
 from devhost.telemetry.metrics import Metrics
 
 LIMIT = 10_000

@@ -16,7 +16,7 @@ from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
 from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, BackendState
 from devhost.discovery.timing import NODE
-from devhost.runtime.existence import SILENCE
+from devhost.runtime.worker import SILENCE
 from devhost.telemetry.metrics import BackendFailure
 
 

@@ -195,7 +195,7 @@ async def test_each_member_shows_what_is_published_of_its_unit(place: Path) -> N
     machine = Machine(place)
     text = machine.config.read_text()
     machine.config.write_text(text.replace("serve: dra", "serve: dra, share: {of: model}"))
-    other = CARDS.replace('"memory": 1024}', '"memory": 1024 + int(name[1:])}')
+    other = CARDS.replace('"memory": 1024,', '"memory": 1024 + int(name[1:]),')
     (place / "backends" / "cards.py").write_text(other)
     async with machine.running():
         for card in ("c0", "c1"):

@@ -232,7 +232,7 @@ def _tasks(node: Node, host: Host) -> Iterator[str]:
         "own sockets",
     } | {f"resource {name}" for name in host.services}
     for name in host.scanners:
-        wanted |= {f"scan {name}"} | EXTRA_TASKS.get(name, set())
+        wanted |= {f"scan {name}", f"paths {name}"} | EXTRA_TASKS.get(name, set())
     if odd := host.tasks.named().keys() ^ wanted:
         yield f"tasks {sorted(odd)} too many or too few"
     if node.loose:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendTimeout
-from devhost.runtime.existence import SILENCE
 from devhost.runtime.reconciler import Clock, Reconciler
-from devhost.runtime.worker import MAX_ABANDONED, NotCalled
+from devhost.runtime.worker import MAX_ABANDONED, SILENCE, NotCalled
 
 from .health import HealthTracker
 from .runner import BackendRunner
@@ -53,8 +52,7 @@ class HostPaths:
 
     def request(self) -> None:
         """Asks for a look soon."""
-        if self._wanted() or self._health.absent:
-            self._looks.wake()
+        self._looks.wake()
 
     async def run(self) -> None:
         """Looks now, on request, and again after a while; never returns by itself."""

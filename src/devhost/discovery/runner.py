@@ -30,9 +30,8 @@ from devhost.backend.model import Device, DeviceNode, Edits, Health, Mount, soun
 from devhost.backend.sysfs import prefix_of
 from devhost.planning.give import CDI_NAME
 from devhost.planning.naming import variable_problem
-from devhost.runtime.existence import Existence
 from devhost.runtime.log import get
-from devhost.runtime.worker import WorkerThread
+from devhost.runtime.worker import Existence, WorkerThread
 
 from .health import is_health
 from .links import LinkCache, Pair

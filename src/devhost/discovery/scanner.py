@@ -219,7 +219,8 @@ class Scanner:
         if self._event_at is None:
             self._event_at = self._clock.time()
         self._scans.wake()
-        self.paths.request()
+        if self.paths.given or self.health.absent or self.health.missing_paths:
+            self.paths.request()
 
     def recheck(self) -> None:
         """Requests a scan and a probe, because the known state is in doubt."""
@@ -369,9 +370,9 @@ class Scanner:
 
     def _waits(self) -> bool:
         """Whether the first list waits for the first probe, or for the first look for host paths."""
-        probing = self.probing
-        awaited = self.paths.awaited or bool(probing and not probing.tried)
-        return awaited and bool(self._seen) and not self._listed
+        if self._listed or not self._seen:
+            return False
+        return self.paths.awaited or bool(self.probing and not self.probing.tried)
 
     def _judge(self) -> bool:
         """Updates the condition from the last failures; true if it changed."""

@@ -1,4 +1,4 @@
-"""Work that must not block the event loop: on a thread with a deadline, or in pieces.
+"""Work that must not block the event loop: on a thread with a deadline, in pieces, or where a path may hang.
 
 A worker is a thread on which blocking calls run one after another, each with a deadline.
 
@@ -17,8 +17,10 @@ what is done with each token is done in pieces (:func:`in_pieces`).
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -273,3 +275,43 @@ async def in_pieces(items: Sequence[T], work: Callable[[Sequence[T]], object], s
         if start:
             await asyncio.sleep(0)
         work(items[start : start + size])
+
+
+SILENCE = 4.0
+"""Seconds after which a look at a path that has not ended counts as: the path does not exist."""
+
+
+class Existence:
+    """Looks at paths of a host whose root directory is ``root``. Its methods are called from any thread.
+
+    Of each path, only looks hang that begin before it is known to be silent.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._began: dict[str, float] = {}
+        """When the looks began that have not ended, by path."""
+        self.silent: frozenset[str] = frozenset()
+        """The paths that did not answer when they were last looked at."""
+
+    def exists(self, path: str) -> bool:
+        """Whether the host has this path; false at once if it is silent. May block."""
+        return path not in self.silent and not self.hangs(path) and self._exists(path)
+
+    def _exists(self, path: str) -> bool:
+        self._began.setdefault(path, time.monotonic())
+        try:
+            # not pathlib: any error means "no", and creating a Path takes three times as long as the check
+            return os.path.exists(os.path.join(self._root, path.lstrip("/")))  # noqa: PTH110, PTH118
+        finally:
+            self._began.pop(path, None)
+
+    def hangs(self, path: str) -> bool:
+        """Whether an earlier look at this path does not end. Never blocks."""
+        began = self._began.get(path)
+        return began is not None and time.monotonic() - began >= SILENCE
+
+    def look(self, paths: Iterable[str], found: MutableMapping[str, bool]) -> None:
+        """Stores for each path whether it exists, as soon as that is known. May block."""
+        for path in paths:
+            found[path] = self._exists(path)

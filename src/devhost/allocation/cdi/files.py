@@ -18,10 +18,9 @@ from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.backoff import Backoff
 from devhost.backend.model import Device
 from devhost.planning.settings import Inject, Settings
-from devhost.runtime.existence import Existence
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.runtime.worker import FILE_DEADLINE
+from devhost.runtime.worker import FILE_DEADLINE, Existence
 
 from .spec import (
     ContainerEdits,
