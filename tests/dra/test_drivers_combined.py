@@ -134,6 +134,24 @@ async def test_limits_of_two_drivers_with_the_same_variables_are_refused(node: D
         assert not (await node.prepare(alone, driver=OTHER))[alone.uid].error
 
 
+async def test_one_request_for_several_limited_devices_is_no_conflict_for_another_driver(
+    node: DraNode,
+) -> None:
+    limited = "share: {capacity: {memory: {min: 1Gi}}, limit: {env: {LIMIT: '{consumed.memory}'}}}"
+    memory, net = "where: {model: memory}, serve: dra", "where: {model: net}, serve: dra"
+    node.cards("m0", "m1", "n0")
+    node.configure(
+        f"{{name: example.com/m, backend: cards, {memory}, {limited}}}",
+        f"{{name: example.com/n, backend: cards, {net}, dra: {{driver: {OTHER}}}}}",
+    )
+    async with node.node.served():
+        await node.node.until(lambda: node.drivers() == {DRIVER: {"m0", "m1"}, OTHER: {"n0"}})
+        places = [node.name_of(name) for name in ("m0", "m1", "n0")]
+        drivers = (DRIVER, DRIVER, OTHER)
+        claim = node.allocate("both", *places, drivers=drivers, share="s", consumed={"memory": "1Gi"})
+        assert await errors(node, claim) == ["", ""]
+
+
 @pytest.mark.parametrize("restart", [False, True], ids=["reload", "restart"])
 async def test_drivers_change_places_while_a_claim_has_devices_of_both(node: DraNode, restart: bool) -> None:
     changed = (

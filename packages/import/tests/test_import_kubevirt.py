@@ -65,7 +65,7 @@ def test_a_selector_of_another_plugin_that_selects_nothing_is_named(entry: dict[
     own = {"pciHostDevices": [*entry.get("pciHostDevices", []), pci("10de:1eb8")]}
     text = permitted(**{**entry, **own})
     assert set(converted(PEER, text)) == {"example.com/gpu"}
-    assert "gpu.intel.com/vfio: its selector is none" in said(run(PEER, text).stdout)
+    assert "gpu.intel.com/vfio: its selector is invalid" in said(run(PEER, text).stdout)
 
 
 def test_mediated_devices_are_selected_by_type_as_in_kubevirt() -> None:
@@ -167,3 +167,9 @@ def test_unknown_keys_are_named() -> None:
     assert "permittedHostDevices.pciHostDevices[0].note: this import does not know it" in said(
         run(PEER, text).stdout
     )
+
+
+def test_a_misspelt_list_of_devices_is_named_with_the_right_spelling() -> None:
+    notes = said(run(PEER, permitted(pciHostDevice=[pci("10de:1eb8")])).stdout)
+    wanted = "permittedHostDevices.pciHostDevice: this import does not know it (did you mean pciHostDevices?)"
+    assert wanted in notes

@@ -74,6 +74,10 @@ def test_a_value_that_is_not_text_is_refused_with_its_place(peer: str) -> None:
             '<stdin>:1:4: it is a template, with "{{ .Values.a" (give what',
         ),
         ("a:\n{% if b %}\n- b\n{% endif %}", '<stdin>:2:1: it is a template, with "{% if" (give what'),
+        (
+            "# as {{ .Values.a }}\na: '{{ .Values.a }}'\nb: 1\nb: 2",
+            '<stdin>:4:1: the key "b" appears twice, first in line 3',
+        ),
     ],
 )
 def test_input_with_two_meanings_or_none_yet_is_refused_in_one_line(

@@ -346,6 +346,16 @@ def test_a_specification_of_others_without_the_nodes_of_an_instance_does_not_nam
     assert place.look()[M] == (f"{THEIRS}={M}", "")
 
 
+def test_the_time_for_a_large_specification_grows_with_its_size(place: Place) -> None:
+    """The part for all devices is looked at once, not again for each device."""
+    edits = {"mounts": [{"hostPath": f"/lib/{n}", "containerPath": f"/lib/{n}"} for n in range(5000)]}
+    document = json.loads(specification(THEIRS, [f"GPU-{n}" for n in range(5000)]))
+    place.file("etc/cdi/nvidia.json", json.dumps(document | {"containerEdits": edits}))
+    start = time.process_time()
+    assert len(Specifications(place.root, ["/etc/cdi"], THEIRS).names()) == 5000
+    assert time.process_time() - start < 10  # a tenth of a second on an idle machine
+
+
 async def test_without_nvidia_ctk_names_of_others_are_taken(place: Place) -> None:
     file = place.file("etc/cdi/nvidia.yaml", f"kind: {THEIRS}\ndevices:\n- name: '0'\n- name: {A}\n")
     place.file("run/cdi/nvidia.json", specification(THEIRS, [B]))

@@ -55,7 +55,7 @@ async def test_an_xid_makes_its_gpu_unhealthy_at_once_until_a_reset(station: Nvi
             assert uuid in desk.reasons()
         station.reset(A)
         async with asyncio.timeout(PATIENCE):
-            while uuid in await asyncio.to_thread(desk.reasons):  # noqa: ASYNC110 - nobody tells
+            while uuid in await asyncio.to_thread(desk.reasons):  # noqa: ASYNC110 - no event follows
                 await asyncio.sleep(0.05)
 
 

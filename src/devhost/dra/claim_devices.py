@@ -15,7 +15,7 @@ from devhost.backend import Consumed
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import NOTHING, AttributeValue, ClaimHolder, Device, sound_reason
-from devhost.planning.amounts import NO_LIMIT, NONE, CapacityUse, flaw
+from devhost.planning.amounts import NO_LIMIT, NONE, CapacityUse, Limit, flaw
 from devhost.planning.claims import Key
 from devhost.planning.quantities import thousandths
 from devhost.planning.settings import Effect, uses_of
@@ -423,10 +423,14 @@ def check_limits(groups: Sequence[RequestedDevices], others: Iterable[tuple[Resu
         for group in groups
         if not group.admin
     ]
+    elsewhere: dict[tuple[str, str, str], tuple[Limit, set[Key]]] = {}
+    for one, found in others:
+        if not one.admin:
+            place = one.request, found.driver, found.resource
+            elsewhere.setdefault(place, (found.entry.share.limit, set()))[1].update(found.keys)
     limited += [
-        (one.request.partition("/")[0], found.entry.share.limit, frozenset(found.keys))
-        for one, found in others
-        if not one.admin
+        (request.partition("/")[0], limit, frozenset(keys))
+        for (request, *_), (limit, keys) in elsewhere.items()
     ]
     seen: dict[str, tuple[str, frozenset[Key]]] = {}
     for request, limit, devices in limited:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from glob import escape
 from itertools import chain
 from typing import Annotated
@@ -75,6 +75,7 @@ class _Usb(_Device):
 _KINDS: Mapping[str, type[_Device]] = {  # a HyperConverged object has usbHostDevices
     "pciHostDevices": _Pci, "mediatedDevices": _Mediated, "usb": _Usb, "usbHostDevices": _Usb,
 }  # fmt: skip
+_Permitted = make_dataclass("_Permitted", [(key, tuple[Raw, ...], ()) for key in _KINDS])
 
 
 def convert(source: Source) -> str:
@@ -113,11 +114,9 @@ def _name_others(value: Value, right: str) -> int:
 
 def _devices(permitted: Value) -> Iterator[_Device]:
     note = permitted.source.note
-    if not permitted.is_mapping:
-        permitted.refuse(f"must be a mapping, not {permitted.node}")
+    lists: object = permitted.as_dataclass(_Permitted, note)
     for key, kind in _KINDS.items():
-        listed = permitted.at(key)
-        for one in permitted.parts(key, listed.read_as(tuple[Raw, ...]) if listed else ()):
+        for one in permitted.parts(key, getattr(lists, key)):
             name = text_at(one.node, "resourceName")
             if name and (problem := naming.problem(name)):
                 one.at("resourceName").refuse(f"{shown(name)} {problem}")
@@ -129,7 +128,7 @@ def _devices(permitted: Value) -> Iterator[_Device]:
                 if text_at(one.node, "externalResourceProvider") != "true":
                     raise
                 one.place.diagnostics.found.clear()  # KubeVirt does not read its selector
-                note(f"{name}: its selector is none: import the configuration of the plugin that serves it.")
+                note(f"{name}: its selector is invalid: import the configuration of its plugin.")
                 continue
             if device.disabled:
                 note(f"{name} is disabled: omitted.")

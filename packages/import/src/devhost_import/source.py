@@ -66,7 +66,7 @@ _VERSION = ("version", "targetRevision", "ref.tag", "chart.spec.version", "chart
 T = TypeVar("T")
 V = TypeVar("V", bound="Value")
 _HEADER = re.compile(rb"\A(USER-SUPPLIED|COMPUTED) VALUES:[ \t]*(?=\r?\n|\Z)")  # of helm get values
-_TEMPLATE = re.compile(rb"\{[{%]-?[ \t]*[.$/\w]+")  # of Helm or Jinja
+_TEMPLATE = re.compile(rb"(?m)^[^#'\"\n]*?(\{[{%]-?[ \t]*[.$/\w]+)")  # of Helm or Jinja, not in text
 _ALL = re.compile(rb"(?sm)\A(NAME: .*?^MANIFEST:\r?\n)(.*?)(?:^NOTES:\r?\n.*)?\Z")  # of helm get all
 
 
@@ -506,10 +506,10 @@ def _sound(read: Callable[..., T], data: bytes, diagnostics: Diagnostics) -> T:
     except ConfigError:
         if template := _TEMPLATE.search(data):
             diagnostics.found.clear()
-            start = template.start()
+            start = template.start(1)
             mark = Mark(data.count(b"\n", 0, start) + 1, start - data.rfind(b"\n", 0, start))
             hint = "give what it makes: the output of helm template, or of kubectl get"
-            diagnostics.fail(mark, f"it is a template, with {shown(template[0].decode())}", hint)
+            diagnostics.fail(mark, f"it is a template, with {shown(template[1].decode())}", hint)
         raise
 
 

@@ -153,13 +153,17 @@ def _access(document: Mapping[str, Any], names: Collection[str]) -> Access:
     """The capability nodes that a specification gives with each of these devices."""
     found = document.get("devices")
     members = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    everywhere = _capabilities({"containerEdits": document.get("containerEdits")})
     return frozenset(
         (name, node)
         for device in members
         if isinstance(name := device.get("name"), str) and name in names
-        for node in _paths([device, {"containerEdits": document.get("containerEdits")}], inside=True)
-        if node.startswith(_CAPABILITIES)
+        for node in everywhere | _capabilities(device)
     )
+
+
+def _capabilities(edits: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(node for node in _paths(edits, inside=True) if node.startswith(_CAPABILITIES))
 
 
 def _is_uuid(name: str) -> bool:
