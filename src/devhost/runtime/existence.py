@@ -40,6 +40,10 @@ class Existence:
         began = self._began.get(path)
         return began is not None and time.monotonic() - began >= SILENCE
 
+    def hanging(self) -> set[str]:
+        """The paths at which an earlier look does not end. Never blocks."""
+        return {path for path in self._began.copy() if self.hangs(path)}
+
     def look(self, paths: Iterable[str], found: MutableMapping[str, bool]) -> None:
         """Stores for each path whether it exists, as soon as that is known. May block."""
         for path in paths:
