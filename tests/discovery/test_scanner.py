@@ -13,7 +13,7 @@ from discovery_scene import Scene, event, now
 
 from devhost.backend import Event
 from devhost.backend.errors import BackendError, BackendTimeout
-from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.backend.threads import NoThread
 from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, BackendState
 from devhost.discovery.timing import NODE
@@ -320,6 +320,23 @@ def test_paths_that_answer_are_looked_at_while_many_others_hang(virtual: Any) ->
             assert len(scene.source.hung) < MAX_ABANDONED, "a thread remains"
             scene.source.stuck = set()
             await asyncio.sleep(NODE.resync + 1)
+            assert not scene.discovery.health.absent
+
+    virtual(main())
+
+
+def test_a_path_that_a_pod_needed_and_that_hangs_is_reported_as_such(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        async with scene.running():
+            scene.source.stuck = {"/net/lib"}
+            scene.discovery.report_missing("d0", ["/net/lib"])
+            await asyncio.sleep(SILENCE + 1)
+            reason = "the file system of /net/lib does not answer: a pod needed it"
+            assert scene.health("d0") == unhealthy(reason, Cause.MISSING)
+            scene.source.stuck = set()
+            await asyncio.sleep(NODE.missing_resync)
+            assert scene.health("d0") == HEALTHY
             assert not scene.discovery.health.absent
 
     virtual(main())

@@ -105,8 +105,9 @@ class HostPaths:
 
     def _note(self, wanted: Sequence[str], found: Mapping[str, bool]) -> None:
         """Notes what was found; a wanted path of which nothing is known has not answered."""
-        health = self._health
-        absent = {path: path not in found for path in self.given.intersection(wanted) if not found.get(path)}
+        health, found = self._health, dict(found)  # a look that hung may go on
+        absent = {path: False for path in self.given.intersection(wanted) if not found.get(path, True)}
+        absent |= {path: True for path in wanted if path not in found}
         self._answered = frozenset(found)
         self._runner.existence.silent = frozenset(wanted) - self._answered
         changed = absent != health.absent

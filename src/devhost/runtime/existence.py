@@ -25,7 +25,11 @@ class Existence:
 
     def exists(self, path: str) -> bool:
         """Whether the host has this path; false at once if it is silent. May block."""
-        return path not in self.silent and not self.hangs(path) and self._exists(path)
+        return not self.is_silent(path) and self._exists(path)
+
+    def is_silent(self, path: str) -> bool:
+        """Whether the path does not answer, as far as that is known. Never blocks."""
+        return path in self.silent or self.hangs(path)
 
     def _exists(self, path: str) -> bool:
         self._began.setdefault(path, time.monotonic())
