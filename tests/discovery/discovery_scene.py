@@ -48,8 +48,9 @@ class FakeSource:
         self.probe_takes = 0.0
         self.probed: list[tuple[float, list[str]]] = []
         self.missing: set[str] = set()
-        self.silent: set[str] = set()
+        self.stuck: set[str] = set()
         """The paths that hang."""
+        self.silent: frozenset[str] = frozenset()
         self.hung: list[str] = []
         self.path_times: list[float] = []
         """When it was asked which host paths exist."""
@@ -90,14 +91,14 @@ class FakeSource:
     async def look(self, paths: Iterable[str], found: dict[str, bool]) -> None:
         self.path_times.append(now())
         for path in paths:
-            if path in self.silent:
+            if path in self.stuck:
                 self.hung.append(path)
                 await asyncio.sleep(SILENCE)
                 raise BackendTimeout("it hangs")
             found[path] = path not in self.missing
 
-    def hangs(self, path: str) -> bool:
-        return path in self.silent and path in self.hung
+    def hanging(self) -> set[str]:
+        return self.stuck.intersection(self.hung)
 
     def watch(self) -> AsyncIterator[Event] | None:
         self.watches.append(now())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -13,10 +13,11 @@ from discovery_scene import Scene, event, now
 
 from devhost.backend import Event
 from devhost.backend.errors import BackendError, BackendTimeout
-from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
+from devhost.backend.threads import NoThread
 from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, BackendState
 from devhost.discovery.timing import NODE
-from devhost.runtime.worker import SILENCE
+from devhost.runtime.worker import MAX_ABANDONED, SILENCE, NotCalled
 from devhost.telemetry.metrics import BackendFailure
 
 
@@ -263,7 +264,7 @@ def test_a_path_that_does_not_answer_delays_no_scan_and_is_not_asked_for_twice(v
     async def main() -> None:
         scene = Scene(probes=False)
         scene.discovery.paths.given = frozenset({"/dev/ctl", "/net/lib"})
-        scene.source.silent = {"/net/lib"}
+        scene.source.stuck = {"/net/lib"}
         async with scene.running():
             assert not scene.found, "the first list waits for the first look"
             await asyncio.sleep(SILENCE + 1)
@@ -275,7 +276,7 @@ def test_a_path_that_does_not_answer_delays_no_scan_and_is_not_asked_for_twice(v
             assert list(scene.discovery.devices) == ["d0"]
             await asyncio.sleep(10 * NODE.resync)
             assert scene.source.hung == ["/net/lib"]
-            scene.source.silent = set()
+            scene.source.stuck = set()
             await asyncio.sleep(NODE.resync + 1)
             assert not scene.discovery.health.absent
 
@@ -288,7 +289,7 @@ def test_a_path_that_hangs_from_now_on_delays_no_scan(virtual: Any) -> None:
         scene.discovery.paths.given = frozenset({"/net/lib"})
         async with scene.running():
             assert len(scene.found) == 1
-            scene.source.silent = {"/net/lib"}
+            scene.source.stuck = {"/net/lib"}
             scene.source.devices = [Device("d0")]
             scene.discovery.request_scan(event(1))
             await asyncio.sleep(0.1)
@@ -296,6 +297,68 @@ def test_a_path_that_hangs_from_now_on_delays_no_scan(virtual: Any) -> None:
             assert not scene.discovery.health.absent, "it may be slow"
             await asyncio.sleep(SILENCE + 1)
             assert scene.discovery.health.absent == {"/net/lib": True}
+
+    virtual(main())
+
+
+def test_paths_that_answer_are_looked_at_while_many_others_hang(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        scene.source.stuck = {f"/net/{number}" for number in range(9)}
+        scene.discovery.paths.given = frozenset({"/dev/ctl", "/usr/lib", *scene.source.stuck})
+        silent = dict.fromkeys(scene.source.stuck, True)
+        async with scene.running():
+            await asyncio.sleep(MAX_ABANDONED * (SILENCE + 1))
+            assert scene.discovery.health.absent == silent
+            scene.source.missing = {"/usr/lib"}
+            await asyncio.sleep(NODE.resync + 1)
+            assert scene.discovery.health.absent == {**silent, "/usr/lib": False}
+            scene.source.missing = set()
+            await asyncio.sleep(10 * NODE.resync)
+            assert scene.discovery.health.absent == silent
+            assert len(scene.source.hung) < MAX_ABANDONED, "a thread remains"
+            scene.source.stuck = set()
+            await asyncio.sleep(NODE.resync + 1)
+            assert not scene.discovery.health.absent
+
+    virtual(main())
+
+
+def test_a_path_that_a_pod_needed_and_that_hangs_is_reported_as_such(virtual: Any) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        async with scene.running():
+            scene.source.stuck = {"/net/lib"}
+            scene.discovery.report_missing("d0", ["/net/lib"])
+            await asyncio.sleep(SILENCE + 1)
+            reason = "the file system of /net/lib does not answer: a pod needed it"
+            assert scene.health("d0") == unhealthy(reason, Cause.MISSING)
+            scene.source.stuck = set()
+            await asyncio.sleep(NODE.missing_resync)
+            assert scene.health("d0") == HEALTHY
+            assert not scene.discovery.health.absent
+
+    virtual(main())
+
+
+def test_the_first_list_waits_only_seconds_if_no_thread_can_look_for_paths(
+    virtual: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        scene.discovery.paths.given = frozenset({"/dev/ctl"})
+        look, failures = scene.source.look, iter([NotCalled("it cannot be called", NoThread())])
+
+        async def failing(paths: Iterable[str], found: dict[str, bool]) -> None:
+            if (failure := next(failures, None)) is not None:
+                raise failure
+            await look(paths, found)
+
+        monkeypatch.setattr(scene.source, "look", failing)
+        async with scene.running():
+            assert not scene.found
+            await asyncio.sleep(NODE.missing_resync + 1)
+            assert len(scene.found) == 1
 
     virtual(main())
 

@@ -196,6 +196,32 @@ async def test_a_container_finds_what_it_got_before_that_is_recorded(node: Node)
         await got.record()
 
 
+@pytest.mark.parametrize("ended", [True, False], ids=["the-token-of-one-that-ended", "a-free-token"])
+async def test_a_container_finds_what_it_got_of_a_device_that_an_earlier_one_shares(
+    node: Node, ended: bool
+) -> None:
+    shared = ", inject: cdi, share: {replicas: 3}"
+    configure(node, entry(A, "0-0", f"{shared}, mode: one"))
+    async with node.served():
+        await node.offers({A: 3})
+        (token,) = (await node.kubelet.admit("former", "main", A, 1)).device_ids
+        (other,) = (await node.kubelet.admit("other", "main", A, 1)).device_ids
+        if not ended:
+            (token,) = node.kubelet.healthy(A) - {token, other}
+        configure(node, entry(A, "0-0", f"{shared}, mode: two"))
+        assert not await node.reload()
+        node.kubelet.faults.inject(Point.POD_RESOURCES, fail("it is busy"), times=None)
+        if ended:
+            node.kubelet.release("former")
+        got = await node.host.services[A].allocator.allocate([token])
+        configure(node, entry(A, "0-1", f"{shared}, mode: two"))
+        assert not await node.reload()
+        await node.offers({A: 6})  # the file has been written again
+        (edits,) = node.specified(got.granted.edits.cdi_devices)
+        assert "MODE=two" in edits["env"]
+        await got.record()
+
+
 DROP_IN = """
 from dataclasses import dataclass
 from devhost.backend import Backend, Device, Edits, hookimpl, option

@@ -245,9 +245,9 @@ class ResourceAllocations:
         """Whether it is known that no container has anything of the resource."""
         return self.everything.known and not self.is_held()
 
-    def is_reserved(self, token: str) -> bool:
-        """Whether a container gets the token, and that is not recorded yet."""
-        return token in self._reserved
+    def reserved(self, token: str) -> tuple[Key, ...]:
+        """The devices that a container gets with the token; none once that is recorded."""
+        return self._reserved.get(token, [()])[-1]
 
     def is_held(self) -> bool:
         return bool(self.leases or self._reserved)

@@ -162,7 +162,8 @@ class ResourceBackend:
     def lacking(self, missing: Mapping[str, Sequence[str]]) -> MissingPath:
         """The error for paths that devices lack, by the devices' ids."""
         paths = sorted({path for paths in missing.values() for path in paths})
-        return MissingPath(f"{self.resource}: {absent_paths(paths, self.runner.existence.silent)}")
+        silent = [path for path in paths if self.runner.existence.is_silent(path)]
+        return MissingPath(f"{self.resource}: {absent_paths(paths, silent)}")
 
     def documents(self, devices: Sequence[Device], terms: Terms) -> dict[str, Document]:
         """The device-info of these devices, by id. Runs on the backend's thread."""

@@ -174,7 +174,7 @@ class HealthTracker:
         self.released = ""
         """Why no device can be used while the backend has released its driver; empty while it has not."""
         self.absent: Mapping[str, bool] = {}
-        """The host paths of ``give`` that do not exist, each with whether its file system does not answer."""
+        """The host paths of ``give`` that do not exist, and all whose file system does not answer: true."""
         self.cordons: Mapping[str, Health] = {}
         """The devices that are out of service, by id, or :data:`ALL`. It takes effect and ends at once."""
         self.reported: Mapping[str, Health] = {}

@@ -6,7 +6,8 @@ missing, as long as the look at it does not end, and delays nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from os.path import commonpath
 
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendTimeout
@@ -16,6 +17,9 @@ from devhost.runtime.worker import MAX_ABANDONED, SILENCE, NotCalled
 from .health import HealthTracker
 from .runner import BackendRunner
 from .timing import DiscoveryTiming
+
+MOST_HANGING = MAX_ABANDONED - 1
+"""Looks that may hang before only paths are looked at that have answered: one thread remains for these."""
 
 
 class HostPaths:
@@ -42,6 +46,8 @@ class HostPaths:
         """The host paths that ``give`` of the entries names."""
         self.tried: bool = predecessor.tried if predecessor else False
         """Whether there is an answer, or a path that has not answered in time."""
+        self._answered: frozenset[str] = frozenset()
+        """The paths that have answered the last look."""
         self._pauses = Backoff(timing.missing_resync, timing.resync)
         self._looks = Reconciler(self._look, pacer=Pacer(budget=timing.scan_budget), clock=clock)
 
@@ -62,7 +68,7 @@ class HostPaths:
         await self.once()
         if self._health.missing_paths:
             return self._timing.missing_resync
-        if self._health.absent:
+        if self._health.absent or self.awaited:
             return self._pauses.delay()
         return self._timing.resync if self.given else None
 
@@ -70,26 +76,38 @@ class HostPaths:
         """Looks at every path that a device needs."""
         runner, wanted = self._runner, self._wanted()
         found: dict[str, bool] = {}
-        for _ in range(MAX_ABANDONED):
-            rest = [path for path in wanted if path not in found and not runner.existence.hangs(path)]
-            if not rest:
-                break
+        hanging = runner.existence.hanging()
+        if len(hanging) > MOST_HANGING:
+            return  # what was known stays
+        while rest := self._next(wanted, found, hanging):
             try:
                 await runner.call("paths", SILENCE + 0.5, runner.existence.look, rest, found)
             except NotCalled:
                 return  # what was known stays
             except BackendTimeout:
+                hanging.update([path for path in rest if path not in found][:1])
                 self._note(wanted, found)
         self._note(wanted, found)
+
+    def _next(self, wanted: Sequence[str], found: Collection[str], hanging: Collection[str]) -> list[str]:
+        """The paths to look at, those last that may be on the same file system as one that hangs."""
+        rest = [path for path in wanted if path not in found and path not in hanging]
+        if len(hanging) >= MOST_HANGING:
+            return [path for path in rest if path in self._answered]
+        return sorted(
+            rest, key=lambda path: max((len(commonpath((path, one))) for one in hanging), default=0)
+        )
 
     def _wanted(self) -> list[str]:
         return sorted(self.given.union(*self._health.missing_paths.values()))
 
     def _note(self, wanted: Sequence[str], found: Mapping[str, bool]) -> None:
         """Notes what was found; a wanted path of which nothing is known has not answered."""
-        health = self._health
-        absent = {path: path not in found for path in self.given.intersection(wanted) if not found.get(path)}
-        self._runner.existence.silent = frozenset(wanted).difference(found)
+        health, found = self._health, dict(found)  # a look that hung may go on
+        absent = {path: False for path in self.given.intersection(wanted) if not found.get(path, True)}
+        absent |= {path: True for path in wanted if path not in found}
+        self._answered = frozenset(found)
+        self._runner.existence.silent = frozenset(wanted) - self._answered
         changed = absent != health.absent
         if changed:
             self._pauses.reset()

@@ -296,7 +296,11 @@ class Existence:
 
     def exists(self, path: str) -> bool:
         """Whether the host has this path; false at once if it is silent. May block."""
-        return path not in self.silent and not self.hangs(path) and self._exists(path)
+        return not self.is_silent(path) and self._exists(path)
+
+    def is_silent(self, path: str) -> bool:
+        """Whether the path does not answer, as far as that is known. Never blocks."""
+        return path in self.silent or self.hangs(path)
 
     def _exists(self, path: str) -> bool:
         self._began.setdefault(path, time.monotonic())
@@ -310,6 +314,10 @@ class Existence:
         """Whether an earlier look at this path does not end. Never blocks."""
         began = self._began.get(path)
         return began is not None and time.monotonic() - began >= SILENCE
+
+    def hanging(self) -> set[str]:
+        """The paths at which an earlier look does not end. Never blocks."""
+        return {path for path in self._began.copy() if self.hangs(path)}
 
     def look(self, paths: Iterable[str], found: MutableMapping[str, bool]) -> None:
         """Stores for each path whether it exists, as soon as that is known. May block."""

@@ -290,7 +290,9 @@ class CdiInjection:
             self._sets.pop(name, None)
             self._sets[name] = whole  # last, as the youngest
             self._set_of |= dict.fromkeys(tokens, name)
-        self._terms_of |= dict.fromkeys(tokens, terms)
+        for token in tokens:
+            self._terms_of.pop(token, None)
+        self._terms_of |= dict.fromkeys(tokens, terms)  # last, as the latest
         try:
             await self._write()
         except EnvironmentFailure as error:
@@ -456,11 +458,12 @@ class CdiInjection:
     def _kept(self) -> dict[str, Terms]:
         """The terms with which containers got devices, by their ids; where several did, the last one's."""
         allocations, wanted = self._inventory.allocations, self._backend.runner.kind.ResourceOptions
-        given = {token: terms for token, terms in self._terms_of.items() if allocations.is_reserved(token)}
+        given = {token: terms for token, terms in self._terms_of.items() if allocations.reserved(token)}
         self._terms_of = given
         distinct: dict[tuple[int, int], tuple[Sequence[Key], Terms]] = {}
-        for token, terms in (allocations.terms | given).items():
-            keys = allocations.got(token)
+        earlier = ((allocations.got(token), terms) for token, terms in allocations.terms.items())
+        latest = ((allocations.reserved(token), terms) for token, terms in given.items())
+        for keys, terms in (*earlier, *latest):
             distinct.pop((id(keys), id(terms)), None)
             distinct[id(keys), id(terms)] = keys, terms
         return {
