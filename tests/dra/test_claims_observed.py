@@ -62,9 +62,13 @@ async def test_the_trail_has_what_a_claim_gets_and_releases_with_its_pods(node: 
         about = {"resource": RESOURCE, "backend": "cards", "device": "c0", "shares": 1}
         about |= {"namespace": "default", "claim": "one", "uid": claim.uid}
         assert first.items() >= about.items() <= again.items()
+        # again, when nothing else makes devhost look at what has changed
+        node.node.kubelet.use_claim("pod-3", "main", "one", [used])
+        *_, third = await node.events("started", "prepared", "prepared", "prepared")
+        assert third["pods"] == ["pod-1", "pod-2", "pod-3"]
         assert not (await node.unprepare(claim))[claim.uid].error
-        *_, last = await node.events("started", "prepared", "prepared", "unprepared")
-        assert last.items() >= {**about, "pods": ["pod-1", "pod-2"]}.items()
+        *_, last = await node.events("started", *["prepared"] * 3, "unprepared")
+        assert last.items() >= {**about, "pods": ["pod-1", "pod-2", "pod-3"]}.items()
 
 
 async def test_what_cannot_be_prepared_is_no_event(node: AuditedNode) -> None:

@@ -343,8 +343,9 @@ async def test_a_process_that_cannot_have_another_thread_reports_it_and_calls_ag
     ):
         await worker.call(LONG, made.append, 1)
     await worker.call(LONG, made.append, 2)
-    assert made == [2]
-    worker.close()
+    ended = threading.Event()
+    worker.close(ended.set)
+    assert ended.wait(60) and made == [2]
 
 
 async def test_a_file_that_no_thread_can_write_is_reported_in_one_line(

@@ -168,7 +168,7 @@ def test_nothing_is_destroyed_while_it_is_unknown_what_claims_hold(node: Node) -
     node.crash()
     node.held = None
     node.start()
-    node.desk.settle()
+    node.try_to_settle()
     assert node.instances() == [(0, 1)]
 
 
@@ -366,7 +366,7 @@ def test_without_its_record_devhost_destroys_nothing(node: Node, damage: str) ->
         file.write_text(json.dumps({**document, key: "another"}))
     node.held = set()
     node.start()
-    node.desk.settle()
+    node.try_to_settle()
     assert node.instances() == [(0, 1)]
     assert "which devhost did not create" in str(node.device("1g.10gb", 0).withheld)
 
@@ -473,7 +473,7 @@ def test_a_reboot_leaves_nothing_to_destroy(node: Node) -> None:
     theirs = node.machine.nvml.partition(node.machine.uuids[A], "1g.10gb", 0)
     node.held = set()
     node.start()
-    node.desk.settle()
+    node.try_to_settle()
     assert node.instances() == [(0, 1)]
     assert node.desk.look()[theirs].withheld is None
 
@@ -520,7 +520,7 @@ def test_a_record_that_devhost_did_not_write_is_ignored(node: Node, hostile: str
         file.mkdir()
     node.held = set()
     node.start()
-    node.desk.settle()
+    node.try_to_settle()
     assert node.instances() == [(0, 1)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 
 from devhost_gpu.nvidia.partitions import FILE
@@ -64,6 +65,11 @@ class Node:
         """Waits until everything is destroyed that no claim holds."""
         self.desk.look()
         self.desk.until(lambda: self._settled())
+
+    def try_to_settle(self) -> None:
+        """Waits until what devhost destroys is destroyed, whatever remains."""
+        self.desk.settle()
+        self.desk.until(lambda: all(one.name != "mig-instances" for one in threading.enumerate()))
 
     def _settled(self) -> bool:
         self.desk.settle()
