@@ -78,6 +78,16 @@ class Machine(Cluster):
         return Claim("default", name, made.uid, ("req",))
 
 
+async def stopped_with_the_turn(
+    machine: Machine, kubelet: DraKubelet, old: asyncio.subprocess.Process, new: asyncio.subprocess.Process
+) -> None:
+    """The old one passes the turn on, and the new one does nothing with it until it gets SIGCONT."""
+    await kubelet.until(lambda: machine.logged("waiting for the turn"))
+    new.send_signal(signal.SIGSTOP)
+    old.terminate()
+    await kubelet.until(lambda: machine.logged("passing the turn on"))
+
+
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     async with (
@@ -125,10 +135,7 @@ async def test_claims_wait_for_the_end_of_the_one_that_may_have_prepared_them(ma
         await kubelet.registered(DRIVER)
         await kubelet.until(lambda: machine.published() == {"example.com/card": {"c0", "c1"}})
         async with machine.devhost() as new:
-            await kubelet.until(lambda: machine.logged("waiting for the turn"))
-            new.send_signal(signal.SIGSTOP)
-            old.terminate()
-            await kubelet.until(lambda: machine.logged("passing the turn on"))
+            await stopped_with_the_turn(machine, kubelet, old, new)
             old.send_signal(signal.SIGSTOP)
             new.send_signal(signal.SIGCONT)
             await kubelet.until(lambda: len(list(machine.options.plugins_registry.iterdir())) == 2)
@@ -232,10 +239,7 @@ async def test_metadata_of_claims_passes_on_with_the_names_of_an_edit(machine: M
         await kubelet.prepare(DRIVER, first)
         assert "type" not in names(first)
         async with machine.devhost() as new:
-            await kubelet.until(lambda: machine.logged("waiting for the turn"))
-            new.send_signal(signal.SIGSTOP)
-            old.terminate()
-            await kubelet.until(lambda: machine.logged("passing the turn on"))
+            await stopped_with_the_turn(machine, kubelet, old, new)
             await kubelet.prepare(DRIVER, second)  # by the one before
             file = machine.place / "devhost.yaml"
             edited = file.read_text().replace("serve: dra", "serve: dra, dra: {attributes: {type: id}}")
@@ -317,10 +321,7 @@ async def test_entries_that_change_drivers_in_an_upgrade_keep_what_claims_of_bot
         more = claim("more", ("m0", other), amount="3Gi")
         await kubelet.prepare(DRIVER, both)
         async with machine.devhost() as new:
-            await kubelet.until(lambda: machine.logged("waiting for the turn"))
-            new.send_signal(signal.SIGSTOP)
-            old.terminate()
-            await kubelet.until(lambda: machine.logged("passing the turn on"))
+            await stopped_with_the_turn(machine, kubelet, old, new)
             await kubelet.prepare(other, both)  # by the one before
             parts(machine, other, DRIVER)
             new.send_signal(signal.SIGCONT)

@@ -34,10 +34,10 @@ from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
 from .credentials import Access
-from .inventory import DraDevice, DraInventory
+from .inventory import DraInventory
 from .kube import KubeApi
 from .mover import Mover
-from .prepare import Preparer
+from .prepare import Elsewhere, Preparer, nowhere
 from .publisher import Publisher
 from .record import SliceRecord
 from .refresher import Refresher
@@ -81,7 +81,7 @@ class DraFrontEnd:
     to be offered, ``changed`` when the status has changed. ``timing`` has the deadlines of the backends,
     ``pace`` how long it waits. ``alone`` waits until the devhost that served the driver before has ended, if
     the two take turns. ``leads`` is whether it also looks at what leaves the device plugin: of all drivers,
-    one does. ``elsewhere`` finds a device of another driver of this process, by driver, pool and name.
+    one does.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class DraFrontEnd:
         pace: DraTiming = DRA_NODE,
         alone: Callable[[], Awaitable[None]] | None = None,
         leads: Callable[[], bool] = lambda: True,
-        elsewhere: Callable[[str, str, str], DraDevice | None] = lambda driver, pool, device: None,
+        elsewhere: Elsewhere = nowhere,
     ) -> None:
         self.driver = driver
         self.node = options.node

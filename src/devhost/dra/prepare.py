@@ -161,7 +161,11 @@ async def _at_once() -> None:
     """There is nothing to wait for."""
 
 
-def _nowhere(driver: str, pool: str, device: str) -> None:
+Elsewhere = Callable[[str, str, str], DraDevice | None]
+"""Finds a device of another driver of this process, by driver, pool and name."""
+
+
+def nowhere(driver: str, pool: str, device: str) -> None:
     """There is no other driver."""
 
 
@@ -169,8 +173,7 @@ class Preparer:
     """Prepares the claims of one driver, whose ``files`` have been read once.
 
     For ``api_deadline`` and ``deadline`` see the constants of these names. ``ready`` waits, some seconds at
-    most, until the claims are known that hold devices without record. ``elsewhere`` finds a device of
-    another driver of this process, by driver, pool and name.
+    most, until the claims are known that hold devices without record.
     """
 
     def __init__(
@@ -186,7 +189,7 @@ class Preparer:
         deadline: float = DEADLINE,
         ready: Callable[[], Awaitable[None]] = _at_once,
         clock: Callable[[], float] = LOOP_CLOCK.time,
-        elsewhere: Callable[[str, str, str], DraDevice | None] = _nowhere,
+        elsewhere: Elsewhere = nowhere,
     ) -> None:
         self._elsewhere = elsewhere
         self.driver = driver

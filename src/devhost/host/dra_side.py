@@ -25,6 +25,7 @@ from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Settings
 from devhost.runtime.log import get
+from devhost.runtime.reconciler import FailureLog
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, Shared
 
@@ -110,14 +111,18 @@ class DraSide:
     async def take_over(self) -> None:
         """Takes what the devhost before has prepared and released, once that one has ended."""
         backoff = Backoff(1.0, 30.0)
+        failures = FailureLog(
+            log, "the files of claims cannot be read", "the files of claims can be read again"
+        )
         for front_end in list(self.front_ends.values()):
             while True:
                 try:
                     await front_end.take_over()
                     break
                 except EnvironmentFailure as error:
-                    log.warning("the files of claims cannot be read", reason=str(error))
+                    failures.failed(str(error))
                     await asyncio.sleep(backoff.delay())
+            failures.succeeded()
 
     def start(self, settings: Settings) -> None:
         """Begins with what an earlier run left. Call it before the first plan."""

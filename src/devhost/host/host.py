@@ -235,7 +235,7 @@ class Host:
         # what reacts, and what is shown then
         self.publication = Publication(self._collected, self._show)
         self.allocations.claims.subscribe(self.publication.soon)
-        self.pod_resources.subscribe(self.publication.soon)  # which pods use claims
+        self.pod_resources.subscribe(self._pods_listed)
         parts = ServiceParts(
             self.kubelet,
             self.rivals,
@@ -561,6 +561,11 @@ class Host:
         report(before.memory.lost, now.memory.lost)
         self.given.follow(before.differences, now.differences)
         self._changed()
+
+    def _pods_listed(self) -> None:
+        """Observers alone learn which pods use claims."""
+        if self.observers:
+            self.publication.soon()
 
     def _everything(self) -> Iterator[Batch]:
         """The present state as events, for a new observer."""

@@ -73,8 +73,8 @@ class Reloader:
     """Reads the configuration for as long as the host runs.
 
     ``load`` reads the file, or raises ``ConfigError``. ``prepare`` does what takes long before settings are
-    adopted; ``adopt`` makes every part of the host follow the settings that were adopted.
-    ``publish`` is called after each reading that had a result.
+    adopted; ``adopt`` makes every part of the host follow the settings that were adopted. ``publish`` is
+    called after each reading that had a result.
     """
 
     def __init__(
