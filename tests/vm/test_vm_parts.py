@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -193,32 +196,106 @@ class Moody:
 
     console = Path("console")
 
-    def __init__(self, crashes, error=Crashed):
-        self.crashes, self.error, self.booted = crashes, error, 0
+    def __init__(self, crashes, ended, error=Crashed, status=0):
+        self.crashes, self.ended, self.error, self.status = crashes, ended, error, status
+        self.told = []
 
-    def tests(self, _arguments):
-        self.booted += 1
-        if self.booted <= self.crashes:
+    def tests(self, _arguments, ended=""):
+        self.told.append(ended)
+        self.ended.write_text(f"{ended}passed test_{len(self.told)}\n")
+        if len(self.told) <= self.crashes:
             raise self.error("QEMU: -6")
-        return 0
+        return self.status
 
     def last_words(self):
         return ""
 
 
-def test_a_machine_whose_qemu_crashed_is_booted_again_a_limited_number_of_times(capsys):
-    once, ever = Moody(1), Moody(1000)
+def test_a_machine_whose_qemu_crashed_goes_on_with_the_other_tests_a_limited_number_of_times(
+    tmp_path, capsys
+):
+    once, ever = Moody(1, tmp_path / "once"), Moody(1000, tmp_path / "ever")
     assert machine_main.test(once, []) == 0
-    assert once.booted == 2
+    assert once.told == ["", "passed test_1\n"]
     assert "once more" in capsys.readouterr().out
     assert machine_main.test(ever, []) == 1
-    assert ever.booted == machine_main.BOOTS
+    assert len(ever.told) == machine_main.BOOTS
 
 
-def test_a_machine_that_fails_by_itself_has_failed():
-    broken = Moody(1, Failed)
+def test_a_machine_that_fails_by_itself_has_failed(tmp_path):
+    broken = Moody(1, tmp_path / "ended", Failed)
     assert machine_main.test(broken, []) == 1
-    assert broken.booted == 1
+    assert len(broken.told) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "ended", "result"),
+    [
+        (0, "passed test_one\n", 0),
+        (0, "passed test_one\nfailed test_two\n", 1),
+        (5, "passed test_one\n", 0),  # the crash came after the last test
+        (5, "", 5),
+        (1, "passed test_one\n", 1),
+    ],
+)
+def test_a_test_that_failed_before_a_crash_has_failed(status, ended, result):
+    assert machine_main.overall(status, ended) == result
+
+
+SCENE = """
+from pathlib import Path
+import pytest
+from lab.record import Record
+
+def pytest_configure(config):
+    config.pluginmanager.register(Record(Path("ended")))
+
+@pytest.fixture
+def broken():
+    yield
+    raise OSError("the teardown")
+"""
+TESTS = """
+def test_good(): ...
+def test_bad(): assert 0, "the reason"
+def test_torn_down(broken): ...
+def test_last(): ...
+"""
+
+
+def test_what_has_ended_does_not_run_again_and_a_failure_is_printed_before_the_next_test(tmp_path):
+    (tmp_path / "conftest.py").write_text(SCENE)
+    (tmp_path / "test_scene.py").write_text(TESTS)
+    (tmp_path / "ended").write_text("passed test_scene.py::test_last\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        ".",
+        "-v",
+        "-p",
+        "no:cacheprovider",
+        ".",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "tests/vm")}
+
+    def run():
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+
+    first = run()
+    ending = first.stdout.partition("= FAILURES =")[0]
+    assert ending.index("the reason") < ending.index("::test_torn_down") < ending.index("the teardown")
+    assert (tmp_path / "ended").read_text().splitlines()[1:] == [
+        "passed test_scene.py::test_good",
+        "failed test_scene.py::test_bad",
+        "failed test_scene.py::test_torn_down",
+    ]
+    assert run().returncode == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 @pytest.mark.parametrize(

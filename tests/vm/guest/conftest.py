@@ -12,14 +12,20 @@ from lab.hotplug import Slots
 from lab.kernel import Messages, Udevd
 from lab.links import Links
 from lab.node import Node
+from lab.record import Record
 
 SWITCH = "DEVHOST_VM"
+ENDED = Path("/out/ended")
+"""In the machine: which tests have ended, also before it crashed."""
+
 TIMEOUT = 600
 """Seconds for one test."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "vm: needs the virtual machine (make vm, as root)")
+    if os.environ.get(SWITCH) == "1" and ENDED.parent.exists():
+        config.pluginmanager.register(Record(ENDED))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

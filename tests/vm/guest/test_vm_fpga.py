@@ -176,7 +176,7 @@ async def test_ten_times_leave_nothing_behind(node, card):
     assert node.kubelet.capacity()[AF] == card.ports
     await until("no more files are open", lambda: len(node.open_files()) <= len(files), seen=node.open_files)
     assert held(node) == []
-    assert node.threads() < threads + 5  # each time leaving one behind would be 10
+    assert node.threads() < threads + CYCLES  # gRPC has more or fewer; each time leaving one would be as many
     (resource,) = (await node.status())["resources"]
     assert (resource["capacity"], resource["registrations"]) == (card.ports, 1)
     assert node.complaints() == []

@@ -30,6 +30,16 @@ PATIENCE = (30.0, 60.0, 90.0)
 unplug for one to stop that."""
 
 
+def usable(address: str) -> bool:
+    """Whether the kernel has done with a function what it does before drivers may have it.
+
+    Its directory in sysfs comes first, then its memory and the files for that, then its file in ``/proc``
+    (``pci_bus_add_device`` in drivers/pci/bus.c). Enabled in between, it answers ``EINVAL``.
+    """
+    domain, bus, function = address.split(":")
+    return Path("/proc/bus/pci", bus if domain == "0000" else f"{domain}:{bus}", function).exists()
+
+
 class Refused(Exception):
     """QEMU refused a request; the text is QEMU's."""
 
@@ -100,7 +110,7 @@ class Slots:
     async def plug(
         self, driver: str, name: str, port: str, *, keep: bool = False, **properties: object
     ) -> Path:
-        """Plugs a device in, and waits until the kernel has it: its directory in sysfs.
+        """Plugs a device in, and waits until the kernel has given it its memory: its directory in sysfs.
 
         Args:
             driver: QEMU's kind of device: ``nvme``, ``igb``, ``secondary-vga``.
@@ -118,7 +128,7 @@ class Slots:
         await self._ask("device_add", driver=driver, id=name, bus=port, **properties)
         if not keep:
             self._plugged.append(name)
-        new = await until(f"{driver} in {port}", lambda: self.present() - before)
+        new = await until(f"{driver} in {port}", lambda: set(filter(usable, self.present() - before)))
         return (DEVICES / min(new)).resolve()
 
     async def pull(self, name: str) -> None:

@@ -65,8 +65,16 @@ class Machine:
         """What kernel, udev and backends printed."""
         return self.run / "console"
 
-    def tests(self, arguments: Sequence[str]) -> int:
+    @property
+    def ended(self) -> Path:
+        """Which tests of the last run have ended, and how (``lab/record.py``)."""
+        return self.run / "out/ended"
+
+    def tests(self, arguments: Sequence[str], ended: str = "") -> int:
         """Runs pytest in the guest, shows its output, and returns its exit status.
+
+        Args:
+            ended: what :attr:`ended` had after a run that crashed. These tests do not run again.
 
         Raises:
             Crashed: there is no exit status, because QEMU crashed.
@@ -74,6 +82,7 @@ class Machine:
         """
         self._prepare()
         (self.run / "out/arguments").write_bytes(b"".join(one.encode() + b"\0" for one in arguments))
+        self.ended.write_text(ended)
         report, log = self.run / "report", (self.run / "qemu.log")
         report.touch()
         with log.open("wb") as errors, self._qemu("-serial", "file:console", output=errors) as qemu:
