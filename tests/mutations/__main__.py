@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,8 +19,9 @@ from planted import ROOT, DoesNotApply, Fault, faults
 
 LIMIT = 300.0
 """Seconds for the test of one fault."""
-HANGS = 120
-"""Seconds after which a test that waits for what a fault prevents has failed."""
+HANGS, SLOWER = 15.0, 10.0
+"""A test that waits for what a fault prevents has failed after this many seconds, and this many times as long
+as without a fault on the same machine."""
 LIMIT_UNCHANGED = 1800.0
 """Seconds for all tests together without a fault."""
 
@@ -64,9 +66,7 @@ class Copy:
 
     def pytest(self, *arguments: str, limit: float) -> subprocess.CompletedProcess[str]:
         """Runs tests of the copy."""
-        return self.run(
-            "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"timeout={HANGS}", *arguments, limit=limit
-        )
+        return self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, limit=limit)
 
     def plant(self, fault: Fault) -> None:
         """Puts a fault into the copy, in a new file: others have links to the old one."""
@@ -111,11 +111,12 @@ def _try_all(chosen: Sequence[Fault], directory: Path, jobs: int) -> int:
     base = Copy(directory / "base", ROOT, names)
     _check_imports(base)
     tests = sorted({fault.test for fault in chosen})
-    unchanged = base.pytest("-n", str(jobs), *tests, limit=LIMIT_UNCHANGED)
+    unchanged = base.pytest("-n", str(jobs), "-vv", "--durations=0", *tests, limit=LIMIT_UNCHANGED)
     if unchanged.returncode:
         print(unchanged.stdout)
         print("these tests fail without any fault; their output is above")
         return len(chosen)
+    usual = _durations(unchanged.stdout)
     free: SimpleQueue[Copy] = SimpleQueue()
     for number in range(jobs):
         free.put(Copy(directory / str(number), base.place, names))
@@ -123,7 +124,7 @@ def _try_all(chosen: Sequence[Fault], directory: Path, jobs: int) -> int:
     def attempt(fault: Fault) -> bool:
         copy = free.get()
         try:
-            verdict = _verdict(copy, fault)
+            verdict = _verdict(copy, fault, HANGS + SLOWER * usual(fault.test))
         finally:
             free.put(copy)
         print(f"{verdict:<12} {fault}  ({fault.test})", flush=True)
@@ -143,13 +144,22 @@ def _check_imports(copy: Copy) -> None:
         sys.exit(f"Python does not import the copy in {copy.place}:\n{found.stdout}")
 
 
-def _verdict(copy: Copy, fault: Fault) -> str:
+def _durations(report: str) -> Callable[[str], float]:
+    """The seconds of each test, the longest where it has parameters, from what pytest prints of durations."""
+    longest: dict[str, float] = {}
+    for seconds, test in re.findall(r"^([\d.]+)s (?:setup|call|teardown) +(\S.*)$", report, re.MULTILINE):
+        for name in {test, test.partition("[")[0]}:
+            longest[name] = max(longest.get(name, 0.0), float(seconds))
+    return lambda test: longest.get(test, 0.0)
+
+
+def _verdict(copy: Copy, fault: Fault, hangs: float) -> str:
     try:
         copy.plant(fault)
     except (DoesNotApply, OSError) as error:
         return f"ERROR {error}"
     try:
-        result = copy.pytest("-x", fault.test, limit=LIMIT)
+        result = copy.pytest("-x", "-o", f"timeout={hangs:.1f}", fault.test, limit=LIMIT)
     except subprocess.TimeoutExpired:
         return f"ERROR its test takes longer than {LIMIT:.0f} s"
     finally:
