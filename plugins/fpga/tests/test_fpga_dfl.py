@@ -8,8 +8,9 @@ from pathlib import Path
 
 import fpga_cards as cards
 import pytest
+from devhost_fpga.model import FpgaSysfs
 from devhost_testing.fixtures import BackendFixture, by_id, request
-from fpga_backend import Faults, unhealthy
+from fpga_backend import Faults, reading, unhealthy
 from fpga_tree import ARRIA, NLB, ONES, OTHER, STRATIX, FpgaTree
 
 CARD = "0000:3f:00.0"
@@ -162,6 +163,23 @@ def test_modules_may_come_later_and_cards_may_go(looking: BackendFixture, tmp_pa
     card = next((tmp_path / "sys/devices").rglob(CARD))
     tree.remove(f"/{card.relative_to(tmp_path)}")
     assert list(by_id(backend)) == ["0000:05:00.0-port0", "0000:05:00.0-fme"]
+
+
+def test_a_card_that_goes_during_a_scan_leaves_no_device_that_never_was_there(
+    looking: BackendFixture, tree: FpgaTree
+) -> None:
+    gone: list[Path] = []
+
+    class Vanishing(FpgaSysfs):
+        def text(self, path: str) -> str:
+            if path.endswith("dfl-port.0/id"):
+                gone.append(tree.root / path.removeprefix("/").rpartition("/")[0])
+                shutil.rmtree(gone[-1])
+            return super().text(path)
+
+    found = {*by_id(looking(tree, kind=reading(Vanishing)))}
+    assert gone
+    assert found < {PORT0, PORT1, ENGINE}
 
 
 def test_a_port_without_its_driver_names_the_module(looking: BackendFixture, tree: FpgaTree) -> None:

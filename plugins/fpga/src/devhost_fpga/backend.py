@@ -90,9 +90,9 @@ class Fpga(Backend):
                 errors.append(error)
                 failures[name] = one_line(error)
                 units = self._last_units(name, failures[name])
-            found[name] = {unit.device.id: unit for unit in units}
-            names.update(found[name])
             taken.update(_hardware(units))
+            found[name] = {unit.device.id: unit for unit in units if self._is_there(unit)}
+            names.update(found[name])
         if errors and len(errors) == len(found):
             raise errors[0]
         self._log_changes(found, failures)
@@ -169,6 +169,10 @@ class Fpga(Backend):
         found = (unit for unit in family.scan() if unit.device.id not in names)
         units = [self._with_uses(self._with_node_health(unit)) for unit in found]
         return [before[unit.device.id] if before.get(unit.device.id) == unit else unit for unit in units]
+
+    def _is_there(self, unit: Unit) -> bool:
+        """Whether it did not go during the scan: what was read half-way would give it another id."""
+        return all(map(self._sysfs.exists, unit.nodes))
 
     def _with_node_health(self, unit: Unit) -> Unit:
         """The unit, unhealthy if a container cannot get its nodes."""
