@@ -369,7 +369,8 @@ class DraFrontEnd:
     async def _ready(self) -> None:
         """Waits until every claim is known that holds a device."""
         await self._taken.wait()
-        await self._pods.first_list(FIRST_LIST)
+        if self._pods.listing is None:
+            await self._pods.first_list(FIRST_LIST)
         if self._held is not self._pods.listing:
             self._hold()
 

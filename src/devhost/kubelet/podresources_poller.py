@@ -112,8 +112,6 @@ class PodResourcesPoller:
 
         A kubelet without an answer is not asked again at once: claims are prepared meanwhile.
         """
-        if self.listing is not None:
-            return
         with suppress(TimeoutError):
             async with asyncio.timeout(within), self._asking:
                 again = self._schedule.last + self._timing.question_gap
