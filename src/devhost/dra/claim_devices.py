@@ -183,6 +183,8 @@ def _slots(result: Result) -> int:
 def _check_health(result: Result, one: Chosen, driver: str) -> None:
     """Refuses a device that cannot be used, unless the claim tolerates that."""
     found = one.found
+    if found.health.healthy and not any(device.unusable_for for device in found.devices):
+        return
     health = found.usable(uses_of(one.options, found.entry.permissions))
     taints = taints_of(driver, health, found.entry.dra.taints)
     if any(effect is not Effect.NONE and not result.tolerates(key, effect) for key, effect in taints.items()):
