@@ -25,8 +25,7 @@ from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
-from devhost.dra.answers import Json
-from devhost.dra.claim_objects import API, Result, read_claim
+from devhost.dra.answers import API, Json, Result, read_claim
 from devhost.dra.health import DeviceHealth
 from devhost.dra.inventory import DraInventory
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
