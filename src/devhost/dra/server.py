@@ -13,6 +13,7 @@ import grpc
 
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
 from devhost.runtime import rpc, sockets
 from devhost.runtime.log import get, printable
@@ -20,14 +21,21 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.runtime.rpc import decoded
 
 from .api import dra_v1_pb2 as api
+from .api import registration_pb2 as registration
 from .health import HealthSource, HealthStreams
-from .registration import SERVICE as REGISTRATION
-from .registration import Registration
 
 log = get(__name__)
 
 SERVICE, FORMER = (f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1"))
 """The former version has the same messages, without share ids."""
+
+REGISTRATION = "pluginregistration.Registration"
+
+VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""Served services. A kubelet uses the first one for claims that it knows, so the newest comes first."""
+
+LONGEST_REASON = 1024
+"""Most characters of a kubelet's reason that are shown."""
 
 GRACE = 2.0
 """Seconds that calls in progress have at a stop."""
@@ -71,6 +79,56 @@ def service_socket(plugins: Path, driver: str, tag: str = "") -> Path:
 def registration_socket(registry: Path, driver: str, tag: str = "") -> Path:
     """Where the kubelet finds the driver."""
     return registry / f"{driver}{tag}-reg.sock"
+
+
+class Registration:
+    """Answers at once, also while the rest of devhost is still starting.
+
+    ``endpoint`` is the path of the service socket, as the kubelet sees it. ``changed`` is called when the
+    kubelet has reported something: :attr:`registered` is ``None`` before its first report, :attr:`error` why
+    it does not use the driver, empty otherwise.
+    """
+
+    def __init__(self, driver: str, endpoint: str, changed: Callable[[], None]) -> None:
+        self.registered: bool | None = None
+        self.error = ""
+        self._driver = driver
+        self._endpoint = endpoint
+        self._changed = changed
+        self._refused = Incident()
+
+    def methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """The methods of :data:`REGISTRATION`."""
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            "GetInfo": unary(self._info, None, registration.PluginInfo.SerializeToString),
+            "NotifyRegistrationStatus": unary(
+                self._notified, None, registration.RegistrationStatusResponse.SerializeToString
+            ),
+        }
+
+    async def _info(self, data: bytes, context: Any) -> registration.PluginInfo:
+        await decoded(registration.InfoRequest, data, context)
+        return registration.PluginInfo(
+            type="DRAPlugin", name=self._driver, endpoint=self._endpoint, supported_versions=VERSIONS
+        )
+
+    async def _notified(self, data: bytes, context: Any) -> registration.RegistrationStatusResponse:
+        """Never fails: a kubelet that gets an error drops a registration that it had accepted."""
+        status = await decoded(registration.RegistrationStatus, data, context)
+        was = self.registered
+        self.registered = status.plugin_registered
+        if status.plugin_registered:
+            self.error = ""
+            self._refused.over()
+            if not was:
+                log.info("DRA driver registered", driver=self._driver)
+        else:
+            self.error = " ".join(status.error.split())[:LONGEST_REASON] or "the kubelet gave no reason"
+            if self._refused.news(self.error):
+                log.warning("DRA driver not registered", driver=self._driver, reason=self.error)
+        self._changed()
+        return registration.RegistrationStatusResponse()
 
 
 class DraServer:
