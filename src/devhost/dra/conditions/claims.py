@@ -26,8 +26,7 @@ from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
 from devhost.dra.answers import API, Json, Result, read_claim
-from devhost.dra.health import DeviceHealth
-from devhost.dra.inventory import DraInventory
+from devhost.dra.inventory import DeviceHealth, DraInventory
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
 from devhost.dra.prepare import Refusals
 from devhost.runtime.log import get, printable
