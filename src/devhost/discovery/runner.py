@@ -389,7 +389,7 @@ def check_edits(edits: Edits, by: str) -> None:
     for name, value in edits.env.items():
         if not name or "=" in name or "\0" in name:
             raise BackendError(f"{wrong} an unusable variable name {quoted(name)}")
-        if {"{", "}"}.intersection(RESOURCE.sub("", name)):
+        if "{" in (rest := RESOURCE.sub("", name)) or "}" in rest:
             flaw = "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"
             raise BackendError(f"{wrong} {flaw} {quoted(name)}")
         if "\0" in value:
