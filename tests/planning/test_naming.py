@@ -178,7 +178,23 @@ def test_every_expansion_is_a_name_the_kubelet_accepts(template: str, x: str, y:
     ],
 )
 def test_a_variable_can_bear_the_name_of_the_resource(name: str, resource: str, variable: str) -> None:
+    assert naming.variable_problem(name) == ""
     assert naming.variable(name, resource) == variable
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "an unusable variable name"),
+        ("A=B", "an unusable variable name"),
+        ("A\0", "an unusable variable name"),
+        ("A_{resource}", "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"),
+        ("{RESOURCE", "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"),
+        ("{{RESOURCE}}", "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"),
+    ],
+)
+def test_other_braces_in_the_name_of_a_variable_are_refused(name: str, problem: str) -> None:
+    assert naming.variable_problem(name) == problem
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, DeviceNode, Edits, Health, Mount, sound_health, sound_reason
 from devhost.backend.sysfs import prefix_of
 from devhost.planning.give import CDI_NAME
-from devhost.planning.naming import RESOURCE
+from devhost.planning.naming import variable_problem
 from devhost.runtime.log import get
 from devhost.runtime.worker import Existence, WorkerThread
 
@@ -387,10 +387,7 @@ def check_edits(edits: Edits, by: str) -> None:
         if not mount.host_path.startswith("/") or not mount.container_path.startswith("/"):
             raise BackendError(f"{wrong} a mount whose path is not absolute: {quoted(mount.host_path)}")
     for name, value in edits.env.items():
-        if not name or "=" in name or "\0" in name:
-            raise BackendError(f"{wrong} an unusable variable name {quoted(name)}")
-        if "{" in (rest := RESOURCE.sub("", name)) or "}" in rest:
-            flaw = "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"
+        if not name.isidentifier() and (flaw := variable_problem(name)):  # an identifier has none
             raise BackendError(f"{wrong} {flaw} {quoted(name)}")
         if "\0" in value:
             raise BackendError(f"{wrong} a variable {quoted(name)} whose value holds a NUL character")

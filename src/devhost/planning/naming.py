@@ -21,13 +21,11 @@ SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _DOMAIN = re.compile(SUBDOMAIN)
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _FIELD = re.compile(r"\{([^{}]*)\}")
+_BRACES = re.compile(r"\{(RESOURCE-?)\}|[{}]")
 _NO_WORD = re.compile(r"[^A-Z0-9]")
 _NO_LABEL = re.compile(r"[^a-z0-9]")
 _DASHED_BDF = re.compile(r"[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7]")
 _HASHED = re.compile(r".*-[0-9a-f]{8}")
-
-RESOURCE = re.compile(r"\{(RESOURCE-?)\}")
-"""What the name of a variable may have in braces, see :func:`variable`; no other brace."""
 
 MAX_DOMAIN = 253 - len("requests.")
 """The kubelet also checks ``requests.<name>``, which must still be a DNS subdomain."""
@@ -178,6 +176,18 @@ def device_class(resource: str) -> str:
     return f"{words}-{hashed}.{domain}" if words else f"{hashed}.{domain}"
 
 
+def variable_problem(name: str) -> str:
+    """What is wrong with a variable name of a backend; empty if nothing is.
+
+    It may contain ``{RESOURCE}`` and ``{RESOURCE-}`` (see :func:`variable`), and no other brace.
+    """
+    if not name or "=" in name or "\0" in name:
+        return "an unusable variable name"
+    if any(found[1] is None for found in _BRACES.finditer(name)):
+        return "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"
+    return ""
+
+
 def variable(name: str, resource: str) -> str:
     """The name of a variable in a container that gets devices of ``resource``.
 
@@ -187,4 +197,4 @@ def variable(name: str, resource: str) -> str:
     """
     upper = resource.upper()
     words = {"RESOURCE": _NO_WORD.sub("_", upper), "RESOURCE-": re.sub(r"[^A-Z0-9-]", "_", upper)}
-    return RESOURCE.sub(lambda found: words[found[1]], name)
+    return _BRACES.sub(lambda found: words.get(found[1], found[0]), name)
