@@ -14,7 +14,7 @@ WAYS = {
     "From a uevent to a list": 15,
     "Allocate": 9,
     CDI: 4,
-    "From a claim to its container": 9,
+    "From a claim to its container": 8,
     "From an edit of the YAML to the services": 10,
 }
 """The headings of the lists, and the most modules that a list may name."""
