@@ -183,6 +183,13 @@ UNUSABLE: list[tuple[Any, str]] = [
     (Edits(env={"A=B": "x"}), "an unusable variable name 'A=B'"),
     (Edits(env={"": "x"}), "an unusable variable name ''"),
     (Edits(env={"A\0": "x"}), "an unusable variable name 'A\\x00'"),
+    *(
+        (
+            Edits(env={name: "x"}),
+            f"a brace that is neither {{RESOURCE}} nor {{RESOURCE-}} in the variable name '{name}'",
+        )
+        for name in ("A_{resource}", "{RESOURCE", "{{RESOURCE}}")
+    ),
     (Edits(env={"A": "\0"}), "a variable 'A' whose value holds a NUL character"),
     *(
         (edits, f"{text}, which has a NUL, a control character or half a character in it")

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import NoOptions, OptionError, option
-from devhost.dra.answers import Malformed
-from devhost.dra.claim_objects import ClaimError, OpaqueConfig, options_for, read_claim, whole
+from devhost.dra.answers import ClaimError, Malformed, OpaqueConfig, read_claim, whole
+from devhost.dra.claim_options import options_for
 from devhost.planning.settings import DraTerms, ResourceSettings, Share
 
 ENTRY = ResourceSettings(0, RESOURCE, "cards")

@@ -20,10 +20,10 @@ from publisher_scene import CountedApi, InFlight
 from devhost.allocation.cdi.claim_files import ClaimRecord
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.model import ClaimHolder, Device
-from devhost.dra.claim_objects import Result
+from devhost.dra.answers import Result
 from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, MESSAGE, PATIENCE, RETRY, SETTLE, ClaimStatus
 from devhost.dra.credentials import Access, Credentials
-from devhost.dra.health import DeviceHealth
+from devhost.dra.inventory import DeviceHealth
 from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals
 
 POOL = "node-1/example-com-card"

@@ -16,8 +16,10 @@ from devhost_testing.dra.kubelet import HEALTH, health_stub
 from fake_clock import FakeClock
 
 from devhost.dra.api import dra_v1_pb2, health_v1_pb2
-from devhost.dra.health import DeviceHealth
-from devhost.dra.server import DraServer, service_socket
+from devhost.dra.inventory import DeviceHealth
+from devhost.dra.server import DraServer
+from devhost.planning.settings import DraOptions
+from devhost.telemetry.metrics import Metrics
 
 DRIVER = "devhost.example.com"
 A, B = DeviceHealth("pool", "a", True), DeviceHealth("pool", "b", True)
@@ -40,10 +42,9 @@ class Scene:
         self.clock = FakeClock()
         self.found: Sequence[DeviceHealth] = (A, B)
         self._callbacks: list[Callable[[], None]] = []
-        self._server = DraServer(
-            NoClaims(), self, DRIVER, place / "plugins", place / "registry", clock=self.clock
-        )
-        address = f"unix:{service_socket(place / 'plugins', DRIVER)}"
+        options = DraOptions(place / "registry", place / "plugins", "node-1")
+        self._server = DraServer(NoClaims(), self, DRIVER, options, Metrics(), clock=self.clock)
+        address = f"unix:{options.service_socket(DRIVER)}"
         self.channel = grpc.aio.insecure_channel(address, options=[("grpc.default_authority", "localhost")])
         self._stub = health_stub(self.channel, service)
 

@@ -19,8 +19,10 @@ from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import ClaimHolder
 from devhost.dra.api import dra_v1_pb2, health_v1_pb2, registration_pb2
-from devhost.dra.health import DeviceHealth
-from devhost.dra.server import DraServer, registration_socket, service_socket
+from devhost.dra.inventory import DeviceHealth
+from devhost.dra.server import DraServer
+from devhost.planning.settings import DraOptions
+from devhost.telemetry.metrics import Metrics
 
 DRIVER = "devhost.example.com"
 
@@ -45,8 +47,12 @@ class OneDevice:
         return lambda: None
 
 
+def at(place: Path, tag: str = "") -> DraOptions:
+    return DraOptions(place / "registry", place / "plugins", "node-1", tag=tag)
+
+
 def made(place: Path, **more: Callable[[], None]) -> DraServer:
-    return DraServer(Claims(), OneDevice(), DRIVER, place / "plugins", place / "registry", **more)
+    return DraServer(Claims(), OneDevice(), DRIVER, at(place), Metrics(), **more)
 
 
 @asynccontextmanager
@@ -56,8 +62,8 @@ async def served(
     server = made(place, **more)
     await server.start()
     options = [("grpc.default_authority", "localhost")]
-    service = f"unix:{service_socket(place / 'plugins', DRIVER)}"
-    registrar = f"unix:{registration_socket(place / 'registry', DRIVER)}"
+    service = f"unix:{at(place).service_socket(DRIVER)}"
+    registrar = f"unix:{at(place).registration_socket(DRIVER)}"
     try:
         async with (
             grpc.aio.insecure_channel(service, options=options) as calls,
@@ -87,8 +93,8 @@ async def test_claims_are_served_before_the_kubelet_can_find_the_driver(place: P
     server = made(place)
     start = asyncio.create_task(server.start())
     registrar, service = (
-        registration_socket(place / "registry", DRIVER),
-        service_socket(place / "plugins", DRIVER),
+        at(place).registration_socket(DRIVER),
+        at(place).service_socket(DRIVER),
     )
     while not registrar.exists():
         await asyncio.sleep(0)
@@ -176,7 +182,7 @@ async def test_a_second_stop_leaves_the_sockets_of_another_process(place: Path) 
         server = made(place / f"{number}")
         await server.start()
         await server.stop()
-        path = service_socket(place / f"{number}" / "plugins", DRIVER)
+        path = at(place / f"{number}").service_socket(DRIVER)
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(str(path))
             await server.stop()
@@ -186,11 +192,11 @@ async def test_a_second_stop_leaves_the_sockets_of_another_process(place: Path) 
 async def test_at_a_stop_the_kubelet_loses_the_driver_before_its_claims_do(place: Path) -> None:
     server = made(place)
     await server.start()
-    registrar = registration_socket(place / "registry", DRIVER)
+    registrar = at(place).registration_socket(DRIVER)
     stop = asyncio.create_task(server.stop())
     while registrar.exists():
         await asyncio.sleep(0)
-    assert service_socket(place / "plugins", DRIVER).exists()
+    assert at(place).service_socket(DRIVER).exists()
     await stop
 
 
@@ -210,10 +216,10 @@ async def test_beside_another_process_the_last_calls_end_before_the_kubelet_lose
     place: Path,
 ) -> None:
     claims, tag = SlowClaims(), "-abcdef"
-    server = DraServer(claims, OneDevice(), DRIVER, place / "plugins", place / "registry", tag)
+    server = DraServer(claims, OneDevice(), DRIVER, at(place, tag), Metrics())
     await server.start()
-    registrar = registration_socket(place / "registry", DRIVER, tag)
-    service = f"unix:{service_socket(place / 'plugins', DRIVER, tag)}"
+    registrar = at(place, tag).registration_socket(DRIVER)
+    service = f"unix:{at(place, tag).service_socket(DRIVER)}"
     request = dra_v1_pb2.NodePrepareResourcesRequest(
         claims=[dra_v1_pb2.Claim(namespace="default", name="one", uid="uid-1")]
     )
@@ -231,13 +237,13 @@ async def test_beside_another_process_the_last_calls_end_before_the_kubelet_lose
 
 
 async def test_a_driver_that_the_kubelet_cannot_find_serves_no_claims(place: Path) -> None:
-    registrar = registration_socket(place / "registry", DRIVER)
+    registrar = at(place).registration_socket(DRIVER)
     registrar.parent.mkdir(parents=True)
     registrar.write_text("not a socket")
     with pytest.raises(EnvironmentFailure, match="is not a socket"):
         await made(place).start()
     assert registrar.read_text() == "not a socket"
-    assert not service_socket(place / "plugins", DRIVER).exists()
+    assert not at(place).service_socket(DRIVER).exists()
 
 
 async def test_only_the_owner_can_connect_and_later_files_are_not_affected(place: Path) -> None:
@@ -253,7 +259,7 @@ async def test_only_the_owner_can_connect_and_later_files_are_not_affected(place
 
 
 async def test_a_socket_of_another_process_in_its_place_is_not_the_drivers(place: Path) -> None:
-    path = service_socket(place / "plugins", DRIVER)
+    path = at(place).service_socket(DRIVER)
     async with served(place) as (server, _, _):
         assert server.exists()
         path.unlink()
@@ -263,7 +269,7 @@ async def test_a_socket_of_another_process_in_its_place_is_not_the_drivers(place
 
 
 async def test_a_socket_of_a_busy_process_is_left_alone(place: Path) -> None:
-    path = service_socket(place / "plugins", DRIVER)
+    path = at(place).service_socket(DRIVER)
     path.parent.mkdir(parents=True)
     with ExitStack() as opened:
         busy = opened.enter_context(socket.socket(socket.AF_UNIX))
@@ -284,7 +290,7 @@ async def test_a_socket_that_a_process_serves_is_left_alone(place: Path) -> None
     async with served(place):
         with pytest.raises(EnvironmentFailure, match="another process serves"):
             await made(place).start()
-        assert service_socket(place / "plugins", DRIVER).is_socket()
+        assert at(place).service_socket(DRIVER).is_socket()
 
 
 @pytest.mark.conformance(123)
@@ -294,7 +300,7 @@ async def test_a_driver_of_another_pod_with_this_name_is_left_alone(
 ) -> None:
     """Drivers that are updated without a gap have the uid of their pod in the names of their sockets."""
     uid = "1b8e2e6e-5bd6-4c4e-9f5b-0242ac120002"
-    path = registration_socket(place / "registry", f"{DRIVER}{other}-{uid}")
+    path = at(place).registration_socket(f"{DRIVER}{other}-{uid}")
     path.parent.mkdir(parents=True, exist_ok=True)
     server = made(place)
     with socket.socket(socket.AF_UNIX) as served:
@@ -315,7 +321,7 @@ async def test_a_path_too_long_for_a_socket_is_refused(place: Path) -> None:
 
 @pytest.mark.parametrize("above", [0, 1])
 async def test_a_file_in_place_of_a_directory_is_left_alone(place: Path, above: int) -> None:
-    file = [service_socket(place / "plugins", DRIVER).parent, place / "plugins"][above]
+    file = [at(place).service_socket(DRIVER).parent, place / "plugins"][above]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("precious")
     with pytest.raises(EnvironmentFailure, match=rf"^{file} is not a directory \(remove it"):
@@ -324,7 +330,7 @@ async def test_a_file_in_place_of_a_directory_is_left_alone(place: Path, above: 
 
 
 async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
-    path = service_socket(place / "plugins", DRIVER)
+    path = at(place).service_socket(DRIVER)
     path.parent.mkdir(parents=True)
     path.write_text("precious")
     with pytest.raises(EnvironmentFailure, match=r"is not a socket \(remove it"):
@@ -334,7 +340,7 @@ async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
 
 @pytest.mark.conformance(66, 68)
 async def test_the_socket_of_a_killed_process_is_replaced(place: Path) -> None:
-    path = service_socket(place / "plugins", DRIVER)
+    path = at(place).service_socket(DRIVER)
     path.parent.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))

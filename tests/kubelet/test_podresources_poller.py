@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.allocations import Allocations, Listing
+from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.timing import AllocationTiming
-from devhost.backend.model import Holder
+from devhost.backend.model import ClaimHolder, Holder
 from devhost.kubelet.podresources import PodResources, Unanswered
 from devhost.kubelet.podresources_poller import FAILURES, PodResourcesPoller
 from devhost.kubelet.timing import KubeletTiming
@@ -45,10 +46,10 @@ FAST = KubeletTiming(question_gap=0.01, question_first=0.01, question_failed=(0.
 
 @asynccontextmanager
 async def running(
-    source: Scripted, timing: KubeletTiming = FAST
+    source: Scripted, timing: KubeletTiming = FAST, *, held: float = 15.0
 ) -> AsyncIterator[tuple[PodResourcesPoller, Inventory]]:
     clock = asyncio.get_running_loop().time
-    allocations = Allocations(clock, timing=AllocationTiming(list_allocated=0.01))
+    allocations = Allocations(clock, timing=AllocationTiming(list_allocated=0.01, list_held=held))
     inventory = Inventory(lambda: 0.0, clock, allocations=allocations.of(TOY))
     holders = PodResourcesPoller(source, allocations, lambda: None, timing=timing)
     task = asyncio.create_task(holders.run())
@@ -120,6 +121,16 @@ async def test_the_kubelet_is_not_asked_while_nothing_is_held_until_an_allocatio
         inventory.allocated(["a"])
         await until(lambda: inventory.allocations.leases.holder("a") == POD)
         assert source.asked >= 2
+
+
+async def test_the_kubelet_is_asked_again_once_a_claim_is_prepared() -> None:
+    source = Scripted()
+    async with running(source, replace(FAST, question_new=0.0), held=0.01) as (holders, inventory):
+        await until(lambda: source.asked == 1)
+        assert holders.due() is None
+        device = ClaimedDevice("card", "pool", "a", "", ("toy", "a"), TOY)
+        inventory.allocations.everything.claims.prepared(ClaimHolder("default", "one", "uid-1"), [device])
+        await until(lambda: source.asked >= 2)
 
 
 async def test_a_new_kubelet_sock_is_a_new_kubelet_even_if_podresources_is_unchanged() -> None:

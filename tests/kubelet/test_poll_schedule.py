@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.timing import NODE as ALLOCATION
-from devhost.kubelet.poll_schedule import PollSchedule
+from devhost.kubelet.podresources_poller import PollSchedule
 from devhost.kubelet.timing import NODE
 
 RELAXED = ALLOCATION.list_held

@@ -74,6 +74,8 @@ from pathlib import Path
 
 from devhost.allocation.claims import ClaimedDevice
 from devhost.dra.server import DraServer
+from devhost.planning.settings import DraOptions
+from devhost.telemetry.metrics import Metrics
 
 
 class Driver:
@@ -98,7 +100,8 @@ async def main():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     place = Path(sys.argv[1])
-    server = DraServer(Driver(), Driver(), "gpu.example.com", place, place / "registry")
+    options = DraOptions(place / "registry", place, "node-1")
+    server = DraServer(Driver(), Driver(), "gpu.example.com", options, Metrics())
     await server.start()
     await stop.wait()
     await server.stop()

@@ -18,8 +18,10 @@ from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.dra.api import dra_v1_pb2, health_v1_pb2, registration_pb2
-from devhost.dra.health import DeviceHealth
-from devhost.dra.server import DraServer, service_socket
+from devhost.dra.inventory import DeviceHealth
+from devhost.dra.server import DraServer
+from devhost.planning.settings import DraOptions
+from devhost.telemetry.metrics import Metrics
 
 DRIVER = "gpu.example.com"
 CLAIM = Claim("default", "mine", "uid-1", ("gpu", "nic"))
@@ -72,7 +74,11 @@ def place() -> Iterator[Path]:
 
 
 def server(place: Path, claims: Claims, health: OneDevice) -> DraServer:
-    return DraServer(claims, health, DRIVER, place / "plugins", place / "registry")
+    return DraServer(claims, health, DRIVER, at(place), Metrics())
+
+
+def at(place: Path) -> DraOptions:
+    return DraOptions(place / "registry", place / "plugins", "node-1")
 
 
 @pytest.fixture
@@ -203,7 +209,7 @@ class Registrar(registration_pb2_grpc.RegistrationServicer):
 @asynccontextmanager
 async def serving(place: Path, driver: Wrong | None = None, **info: Any) -> AsyncIterator[Registrar]:
     """A driver of another vendor."""
-    service = service_socket(place / "plugins", DRIVER)
+    service = at(place).service_socket(DRIVER)
     service.parent.mkdir(parents=True, exist_ok=True)
     (place / "registry").mkdir(exist_ok=True)
     usual = {

@@ -543,6 +543,7 @@ class Allocations:
         self._unclaimed = UnclaimedNodes()
         self.admissions = Admissions(clock, timing)
         self.claims = ClaimAllocations(self)
+        self.claims.subscribe(self.due_changed)
         self.given = Given()
         self._drivers = OtherDrivers(self._follow_driver)
         self.awaited = False
@@ -944,7 +945,6 @@ class Allocations:
         for resource in released:
             for notify in tuple(self._released):
                 notify(resource, ())
-        self.due_changed()
         if replan:
             self._claims_changed()
 

@@ -378,7 +378,7 @@ class Allocator:
     def _check_given(self, tokens: Iterable[str], numbers: Mapping[str, str]) -> None:
         """Refuses nodes that another container was given for another device."""
         given = self.inventory.allocations.everything.given
-        if path := given.in_use({(self.name, token) for token in tokens}, numbers.items()):
+        if given.strays and (path := given.in_use({(self.name, one) for one in tokens}, numbers.items())):
             raise AllocationError(
                 f"{self.name}: {path} is in use: a pod was given it for another device; it is free when that "
                 "pod ends"

@@ -367,8 +367,6 @@ class Given:
         ``tokens`` are those that are allocated again, ``nodes`` paths and numbers.
         """
         others = [stray for stray in self.strays if (stray.resource, stray.token) not in tokens]
-        if not others:
-            return ""
         paths = {stray.node.path for stray in others if stray.moved}
         numbers = {stray.node.number for stray in others} - {""}
         return next((path for path, number in nodes if path in paths or number in numbers), "")

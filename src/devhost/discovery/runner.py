@@ -387,7 +387,7 @@ def check_edits(edits: Edits, by: str) -> None:
         if not mount.host_path.startswith("/") or not mount.container_path.startswith("/"):
             raise BackendError(f"{wrong} a mount whose path is not absolute: {quoted(mount.host_path)}")
     for name, value in edits.env.items():
-        if flaw := variable_problem(name):
+        if not name.isidentifier() and (flaw := variable_problem(name)):  # an identifier has none
             raise BackendError(f"{wrong} {flaw} {quoted(name)}")
         if "\0" in value:
             raise BackendError(f"{wrong} a variable {quoted(name)} whose value holds a NUL character")

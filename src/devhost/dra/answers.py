@@ -1,4 +1,4 @@
-"""What the API server answers: failures in words, and values, each of which is checked where it is read.
+"""What the API server answers: failures in words, ResourceClaims, and values, checked where they are read.
 
 A missing value, or ``null``, is the empty value of its kind, as in Kubernetes.
 """
@@ -9,13 +9,21 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from dataclasses import field
+from typing import Any, Final, TypeVar
 
 from devhost.backend.errors import DevhostError
 from devhost.backend.frozen import frozen
+from devhost.planning.quantities import thousandths
 from devhost.runtime.reconciler import Retry
 
 T = TypeVar("T")
+
+API: Final = "/apis/resource.k8s.io/v1"
+"""Where the API server has ResourceClaims since Kubernetes 1.34."""
+
+POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
+"""The annotation of a claim that was made from a template: the name that its pod has for it."""
 
 LONGEST_WISH = 60.0
 """Seconds that the API server may make devhost wait (``Retry-After``); a longer wish is shortened."""
@@ -31,6 +39,7 @@ _PATH = re.compile(
 _DENIED = re.compile("denied (the )?request")
 """The texts of policies (validating/dispatcher.go) and webhooks (webhook/errors/statuserror.go)."""
 
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "UNKNOWN_CA")
 
@@ -199,3 +208,132 @@ def shortened(text: str) -> str:
     """A text on one line, of at most 500 characters."""
     line = " ".join(text.split())
     return line if len(line) <= 500 else f"{line[:499]}…"
+
+
+def whole(amount: str) -> int:
+    """A quantity of the API server that is counted in whole numbers, rounded down; 0 if it is none."""
+    return (thousandths(amount) or 0) // 1000
+
+
+class ClaimError(DevhostError):
+    """A claim cannot be prepared; the kubelet shows the text in an event of the pod."""
+
+
+@frozen
+class Toleration:
+    """A toleration of device taints, as in ``core/v1``: an empty ``key`` or ``effect`` matches every one."""
+
+    key: str = ""
+    operator: str = "Equal"
+    effect: str = ""
+
+    def tolerates(self, key: str, effect: str) -> bool:
+        """Whether it tolerates a taint with this key and any value.
+
+        The value names what is wrong with a device, which may change between scheduling and now.
+        """
+        any_key = not self.key and self.operator == "Exists"
+        return (any_key or self.key == key) and self.effect in ("", effect)
+
+
+@frozen
+class Result:
+    """One device that was allocated to the claim.
+
+    ``request`` is as in the allocation: ``request`` or ``request/subrequest``. ``consumed`` is the capacity
+    that this allocation uses, as quantities.
+    """
+
+    request: str
+    pool: str
+    device: str
+    admin: bool = False
+    share: str = ""
+    consumed: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+
+    def tolerates(self, key: str, effect: str) -> bool:
+        """Whether the device may be used although it has such a taint."""
+        return any(one.tolerates(key, effect) for one in self.tolerations)
+
+
+@frozen
+class OpaqueConfig:
+    """A configuration for this driver. ``path`` is its place below ``status.allocation.devices``."""
+
+    path: str
+    from_class: bool
+    requests: tuple[str, ...]
+    parameters: Any
+
+    def concerns(self, request: str) -> bool:
+        """Whether it is for a request, given as in :attr:`Result.request`."""
+        return not self.requests or not {request, request.partition("/")[0]}.isdisjoint(self.requests)
+
+
+@frozen
+class ClaimObject:
+    """A ResourceClaim: what was allocated of this driver, in order. ``allocated``: whether anything was.
+
+    ``pods`` are the names of the pods that it is reserved for. ``pod_claim`` is the name that its pod has for
+    it, if it was made from a template. ``others`` are the devices of other drivers, each with its driver.
+    """
+
+    uid: str
+    allocated: bool = False
+    results: tuple[Result, ...] = ()
+    config: tuple[OpaqueConfig, ...] = ()
+    pods: tuple[str, ...] = ()
+    pod_claim: str = ""
+    others: tuple[tuple[str, Result], ...] = ()
+
+
+def read_claim(body: object, driver: str) -> ClaimObject:
+    """A ResourceClaim from its JSON; what concerns other drivers is left out.
+
+    Raises ``Malformed`` if it is not a ResourceClaim of ``resource.k8s.io/v1``.
+    """
+    claim = Json(body, "the ResourceClaim")
+    uid = claim.at("metadata").text("uid")
+    allocation = claim.at("status").at("allocation")
+    if allocation.value is None:
+        return ClaimObject(uid)
+    devices = allocation.at("devices")
+    every = [(one.text("driver"), one) for one in devices.items("results")]
+    results = [_result(one) for name, one in every if name == driver]
+    others = [(name, _result(one)) for name, one in every if name != driver]
+    config = [_config(one) for one in devices.items("config") if one.at("opaque").text("driver") == driver]
+    ordered = sorted(config, key=lambda one: not one.from_class)  # stable: the order within a source counts
+    reserved = claim.at("status").items("reservedFor")
+    pods = tuple(one.text("name") for one in reserved if one.text("resource") == "pods")
+    pod_claim = claim.at("metadata").at("annotations").text(POD_CLAIM)
+    if not _LABEL.fullmatch(pod_claim):  # it becomes a part of a path
+        pod_claim = ""
+    return ClaimObject(uid, True, tuple(results), tuple(ordered), pods, pod_claim, tuple(others))
+
+
+def _result(found: Json) -> Result:
+    tolerations = (
+        Toleration(one.text("key"), one.text("operator") or "Equal", one.text("effect"))
+        for one in found.items("tolerations")
+    )
+    consumed = found.at("consumedCapacity").mapping()
+    return Result(
+        found.required("request"),
+        found.required("pool"),
+        found.required("device"),
+        found.at("adminAccess").value is True,
+        found.text("shareID"),
+        {name: str(value) for name, value in consumed.items()},
+        tuple(tolerations),
+    )
+
+
+def _config(found: Json) -> OpaqueConfig:
+    requests = found.at("requests").value
+    return OpaqueConfig(
+        found.path.removeprefix("status.allocation.devices."),
+        found.text("source") == "FromClass",
+        tuple(map(str, requests)) if isinstance(requests, list) else (),
+        found.at("opaque").at("parameters").value,
+    )

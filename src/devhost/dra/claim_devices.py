@@ -21,7 +21,8 @@ from devhost.planning.quantities import thousandths
 from devhost.planning.settings import Effect, uses_of
 from devhost.planning.taints import taints_of
 
-from .claim_objects import ClaimError, ClaimObject, Result, options_for, whole
+from .answers import ClaimError, ClaimObject, Result, whole
+from .claim_options import options_for
 from .inventory import DraDevice, DraInventory
 from .slices import SLOTS
 
@@ -135,14 +136,10 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
         members=tuple(member.id for member in found.members),
         parts=() if result.admin else _parts(result, found),
     )
-    options = options_for(
-        result.request,
-        claim.config,
-        found.backend.terms.options,
-        found.backend.runner.kind,
-        found.entry,
-        found.resource,
-    )
+    options = found.backend.terms.options
+    if claim.config:
+        kind = found.backend.runner.kind
+        options = options_for(result.request, claim.config, options, kind, found.entry, found.resource)
     limit = found.entry.share.limit
     if limit is not NO_LIMIT and limit.by_backend and limit.by not in getattr(options, "limits", ()):
         reason = f"{limit.by}, which limits containers of {found.resource}, is not in its configuration"
@@ -183,6 +180,8 @@ def _slots(result: Result) -> int:
 def _check_health(result: Result, one: Chosen, driver: str) -> None:
     """Refuses a device that cannot be used, unless the claim tolerates that."""
     found = one.found
+    if found.health.healthy and not any(device.unusable_for for device in found.devices):
+        return
     health = found.usable(uses_of(one.options, found.entry.permissions))
     taints = taints_of(driver, health, found.entry.dra.taints)
     if any(effect is not Effect.NONE and not result.tolerates(key, effect) for key, effect in taints.items()):

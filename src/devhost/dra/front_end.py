@@ -6,20 +6,18 @@ The host has only :class:`devhost.host.dra_side.DraSide`, which knows whether th
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
+from devhost.allocation.claims import ClaimAllocations
 from devhost.allocation.kubelet_claims import KubeletClaims
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
-from devhost.backend.model import ClaimHolder
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import holder_field
 from devhost.planning.dra_timing import NODE as DRA_NODE
@@ -31,7 +29,7 @@ from devhost.planning.sides import Listed, Sides
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler, Retry, together
 from devhost.runtime.tasks import Tasks
-from devhost.telemetry.metrics import ClaimCall, Metrics
+from devhost.telemetry.metrics import Metrics
 
 from .credentials import Access
 from .inventory import DraInventory
@@ -118,7 +116,7 @@ class DraFrontEnd:
         self._sides = sides
         self._replan = replan
         self._changed = changed
-        self._api = KubeApi(access, answered=self._answered)
+        self._api = KubeApi(access, answered=partial(metrics.add, "dra_api_requests_total", driver))
         self.inventory = DraInventory(
             driver,
             options.node,
@@ -172,8 +170,6 @@ class DraFrontEnd:
         """Set once the configuration has wanted the status of claims."""
         self._stuck: frozenset[Origin] = frozenset()
         self._metrics = metrics
-        self._calls: Counter[str] = Counter()
-        """Calls of the kubelet that are not answered yet."""
         metrics.begin("driver", driver)
         self._server = self._new_server()
         self._serving = False
@@ -369,7 +365,8 @@ class DraFrontEnd:
     async def _ready(self) -> None:
         """Waits until every claim is known that holds a device."""
         await self._taken.wait()
-        await self._pods.first_list(FIRST_LIST)
+        if self._pods.listing is None:
+            await self._pods.first_list(FIRST_LIST)
         if self._held is not self._pods.listing:
             self._hold()
 
@@ -396,15 +393,14 @@ class DraFrontEnd:
                 self.claims.prepared(record.claim, record.devices, self.driver)
 
     def _new_server(self) -> DraServer:
-        options = self._options
         return DraServer(
-            self,
+            self._preparer,
             self.inventory,
             self.driver,
-            options.plugins_dir,
-            options.plugins_registry,
-            options.tag,
+            self._options,
+            self._metrics,
             changed=self._changed,
+            answered=self._claims_changed,
         )
 
     async def _keep_serving(self) -> float:
@@ -441,49 +437,11 @@ class DraFrontEnd:
         self._changed()
         return CHECK
 
-    async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
-        """Prepares claims, and counts the results; see :class:`.ClaimPreparer`."""
-        with self._timed("prepare", "dra_prepare_seconds"):
-            results = await self._preparer.prepare(claims)
-        failed = _results(isinstance(one, str) for one in results.values())
-        self._count("dra_prepares_total", failed)
+    def _claims_changed(self) -> None:
+        self._show_prepared()
         self.inventory.notify()
-        return results
-
-    async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
-        with self._timed("unprepare", "dra_unprepare_seconds"):
-            results = await self._preparer.unprepare(claims)
-        self._count("dra_unprepares_total", _results(map(bool, results.values())))
-        return results
-
-    @contextmanager
-    def _timed(self, call: Literal["prepare", "unprepare"], metric: str) -> Iterator[None]:
-        """Measures a call of the kubelet, and shows what is prepared after it."""
-        began = time.monotonic()
-        self._in_flight(call, 1)
-        try:
-            yield
-            self._metrics.observe(metric, self.driver, seconds=time.monotonic() - began)
-        finally:
-            self._in_flight(call, -1)
-            self._show_prepared()
-
-    def _in_flight(self, call: str, more: int) -> None:
-        self._calls[call] += more
-        self._metrics.set("dra_calls_in_flight", self.driver, call, to=self._calls[call])
-
-    def _answered(self, method: str, code: str) -> None:
-        self._metrics.add("dra_api_requests_total", self.driver, method, code)
 
     def _show_prepared(self) -> None:
         records = self.files.records
         self._metrics.set("dra_prepared_claims", self.driver, to=len(records))
         self._metrics.set("dra_prepared_devices", self.driver, to=len(records.devices))
-
-    def _count(self, metric: str, results: Mapping[ClaimCall, int]) -> None:
-        for result, count in results.items():
-            self._metrics.add(metric, self.driver, result, by=count)
-
-
-def _results(failed: Iterable[bool]) -> Mapping[ClaimCall, int]:
-    return Counter(ClaimCall.FAILED if one else ClaimCall.DONE for one in failed)

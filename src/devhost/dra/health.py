@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import grpc
 
 from devhost.backend.errors import printable
-from devhost.backend.frozen import frozen
 from devhost.runtime.reconciler import Clock
 from devhost.runtime.rpc import decoded
 
 from .api import health_v1_pb2 as api
+from .inventory import DeviceHealth, DraInventory
 
 SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 """Both have the same messages."""
@@ -32,37 +32,10 @@ MESSAGE = 1024
 """Most bytes of a message; the kubelet cuts it there."""
 
 
-@frozen
-class DeviceHealth:
-    """The health of a device of a current claim; ``healthy`` is ``None`` if it is not known.
-
-    ``message`` is why it is not healthy. ``stale`` is whether its backend fails or hangs, so that the health
-    is not sent again and becomes unknown.
-    """
-
-    pool: str
-    device: str
-    healthy: bool | None
-    message: str = ""
-    stale: bool = False
-
-
-class HealthSource(Protocol):
-    """Knows the devices of the current claims."""
-
-    def devices(self) -> Sequence[DeviceHealth]:
-        """All of them."""
-        ...
-
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls back after each change; returns how to end that."""
-        ...
-
-
 class HealthStreams:
     """Sends the complete list first, then changes, and everything again before the kubelet's timeout."""
 
-    def __init__(self, source: HealthSource, *, clock: Clock) -> None:
+    def __init__(self, source: DraInventory, *, clock: Clock) -> None:
         self._source = source
         self._clock = clock
         self._ending = asyncio.Event()

@@ -32,7 +32,6 @@ from devhost.planning.sides import Moving, Sides
 from devhost.planning.taints import is_tainted
 
 from .aliases import NOTHING, Aliased, Aliases, aliased
-from .health import DeviceHealth
 from .publisher import Offers
 from .slices import EVERYTHING, Accepted, Offered, Pool, attributes_of
 
@@ -93,6 +92,21 @@ class DraDevice:
     def shown(self) -> Health:
         """Its health for pods that hold nothing."""
         return worst(self.health, unhealthy(self.bound.text, Cause.HELD)) if self.bound else self.health
+
+
+@frozen
+class DeviceHealth:
+    """The health of a device of a current claim; ``healthy`` is ``None`` if it is not known.
+
+    ``message`` is why it is not healthy. ``stale`` is whether its backend fails or hangs, so that the health
+    is not sent again and becomes unknown.
+    """
+
+    pool: str
+    device: str
+    healthy: bool | None
+    message: str = ""
+    stale: bool = False
 
 
 class _NamedDevice(NamedTuple):

@@ -18,8 +18,7 @@ from devhost.planning.sides import Listed, Sides
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 
-from .answers import Json
-from .claim_objects import API, whole
+from .answers import API, Json, whole
 from .kube import ApiError, KubeApi
 
 log = get(__name__)

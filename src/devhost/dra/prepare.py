@@ -33,6 +33,7 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, together
 from devhost.runtime.text import few
 
+from .answers import API, ClaimError, ClaimObject, Result, read_claim
 from .claim_devices import (
     Basis,
     Chosen,
@@ -47,7 +48,6 @@ from .claim_devices import (
     record_of,
     render,
 )
-from .claim_objects import API, ClaimError, ClaimObject, Result, read_claim
 from .inventory import DraDevice, DraInventory
 from .kube import ApiError, ApiFailure, KubeApi, Unreachable
 

@@ -4,30 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import grpc
 
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
+from devhost.planning.settings import DraOptions
 from devhost.runtime import rpc, sockets
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.runtime.rpc import decoded
+from devhost.telemetry.metrics import ClaimCall, Metrics
 
 from .api import dra_v1_pb2 as api
-from .health import HealthSource, HealthStreams
-from .registration import SERVICE as REGISTRATION
-from .registration import Registration
+from .api import registration_pb2 as registration
+from .health import HealthStreams
+from .inventory import DraInventory
+from .prepare import Preparer
 
 log = get(__name__)
 
+Call = Literal["prepare", "unprepare"]
+
+_METRICS: Mapping[Call, tuple[str, str]] = {
+    "prepare": ("dra_prepare_seconds", "dra_prepares_total"),
+    "unprepare": ("dra_unprepare_seconds", "dra_unprepares_total"),
+}
+
 SERVICE, FORMER = (f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1"))
 """The former version has the same messages, without share ids."""
+
+REGISTRATION = "pluginregistration.Registration"
+
+VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""Served services. A kubelet uses the first one for claims that it knows, so the newest comes first."""
+
+LONGEST_REASON = 1024
+"""Most characters of a kubelet's reason that are shown."""
 
 GRACE = 2.0
 """Seconds that calls in progress have at a stop."""
@@ -51,63 +73,92 @@ _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 _FAILED = "devhost failed; its log has the reason"
 
 
-class ClaimPreparer(Protocol):
-    """Prepares claims; an error of one claim is its text, and never an exception."""
+class Registration:
+    """Answers at once, also while the rest of devhost is still starting.
 
-    async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
-        """By uid: the devices of the claim, or why it cannot be prepared."""
-        ...
+    ``endpoint`` is the path of the service socket, as the kubelet sees it. ``changed`` is called when the
+    kubelet has reported something: :attr:`registered` is ``None`` before its first report, :attr:`error` why
+    it does not use the driver, empty otherwise.
+    """
 
-    async def unprepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, str]:
-        """By uid: empty if the claim is released, else why not."""
-        ...
+    def __init__(self, driver: str, endpoint: str, changed: Callable[[], None]) -> None:
+        self.registered: bool | None = None
+        self.error = ""
+        self._driver = driver
+        self._endpoint = endpoint
+        self._changed = changed
+        self._refused = Incident()
 
+    def methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """The methods of :data:`REGISTRATION`."""
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            "GetInfo": unary(self._info, None, registration.PluginInfo.SerializeToString),
+            "NotifyRegistrationStatus": unary(
+                self._notified, None, registration.RegistrationStatusResponse.SerializeToString
+            ),
+        }
 
-def service_socket(plugins: Path, driver: str, tag: str = "") -> Path:
-    """Where the kubelet calls the driver."""
-    return plugins / driver / f"dra{tag}.sock"
+    async def _info(self, data: bytes, context: Any) -> registration.PluginInfo:
+        await decoded(registration.InfoRequest, data, context)
+        return registration.PluginInfo(
+            type="DRAPlugin", name=self._driver, endpoint=self._endpoint, supported_versions=VERSIONS
+        )
 
-
-def registration_socket(registry: Path, driver: str, tag: str = "") -> Path:
-    """Where the kubelet finds the driver."""
-    return registry / f"{driver}{tag}-reg.sock"
+    async def _notified(self, data: bytes, context: Any) -> registration.RegistrationStatusResponse:
+        """Never fails: a kubelet that gets an error drops a registration that it had accepted."""
+        status = await decoded(registration.RegistrationStatus, data, context)
+        was = self.registered
+        self.registered = status.plugin_registered
+        if status.plugin_registered:
+            self.error = ""
+            self._refused.over()
+            if not was:
+                log.info("DRA driver registered", driver=self._driver)
+        else:
+            self.error = " ".join(status.error.split())[:LONGEST_REASON] or "the kubelet gave no reason"
+            if self._refused.news(self.error):
+                log.warning("DRA driver not registered", driver=self._driver, reason=self.error)
+        self._changed()
+        return registration.RegistrationStatusResponse()
 
 
 class DraServer:
     """Serves one driver until stopped; :attr:`registration` is whether the kubelet uses it.
 
-    ``plugins`` is the directory of service sockets, with the same path in the kubelet's view, ``registry``
-    the one that the kubelet watches. ``tag`` is part of the sockets' names, if other processes serve the
-    driver too; see :data:`TAG`. ``changed`` is called when the kubelet has reported whether it uses the
-    driver. ``clock`` paces the health stream.
+    ``health`` has the devices of prepared claims. The directories of ``options`` have the same paths in the
+    kubelet's view. ``changed`` is called when the kubelet has reported whether it uses the driver,
+    ``answered`` when its claims have been prepared or released. ``clock`` paces the health stream.
     """
 
     def __init__(
         self,
-        preparer: ClaimPreparer,
-        health: HealthSource,
+        preparer: Preparer,
+        health: DraInventory,
         driver: str,
-        plugins: Path,
-        registry: Path,
-        tag: str = "",
+        options: DraOptions,
+        metrics: Metrics,
         *,
         changed: Callable[[], None] = lambda: None,
+        answered: Callable[[], None] = lambda: None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        endpoint = service_socket(plugins, driver, tag)
-        self._tagged = service_socket(plugins, driver, TAG), registration_socket(registry, driver, TAG)
+        endpoint = options.service_socket(driver)
         self.registration = Registration(driver, str(endpoint), changed)
-        self._shared = bool(tag)
-        self._calls = 0
+        self._options = options
+        self._metrics = metrics
+        self._answered = answered
+        self._calls: Counter[Call] = Counter()
+        """Those that are not answered yet."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._preparer = preparer
-        self._registry, self._driver = registry, driver
+        self._driver = driver
         self._health = HealthStreams(health, clock=clock)
         claims = {name: self._methods(shares=name == SERVICE) for name in (SERVICE, FORMER)}
         self._service = rpc.Server(endpoint, {**claims, **self._health.services()}, OPTIONS, "--plugins-dir")
         self._registrar = rpc.Server(
-            registration_socket(registry, driver, tag),
+            options.registration_socket(driver),
             {REGISTRATION: self.registration.methods()},
             OPTIONS,
             "--plugins-registry",
@@ -118,8 +169,9 @@ class DraServer:
 
         Raises ``EnvironmentFailure`` if a socket is in use or cannot be made.
         """
-        _refuse_other(self._registry, self._driver)
-        for pattern in self._tagged:
+        _refuse_other(self._options.plugins_registry, self._driver)
+        tagged = replace(self._options, tag=TAG)
+        for pattern in (tagged.service_socket(self._driver), tagged.registration_socket(self._driver)):
             for path in filter(sockets.refuses, pattern.parent.glob(pattern.name)):
                 with suppress(OSError):  # of a killed process; it is in no one's way
                     path.unlink()
@@ -135,7 +187,7 @@ class DraServer:
 
         The kubelet then cuts the connection. If it calls another process by now, the last calls end before.
         """
-        if self._shared:
+        if self._options.tag:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), GRACE)
         await _stop(self._registrar, GRACE)
@@ -149,7 +201,7 @@ class DraServer:
     def _methods(self, *, shares: bool) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         async def prepare(data: bytes, context: Any) -> Any:
             request = await decoded(api.NodePrepareResourcesRequest, data, context)
-            results = await self._results(request.claims, self._preparer.prepare)
+            results = await self._results("prepare", request.claims, self._preparer.prepare)
             response = api.NodePrepareResourcesResponse()
             for uid, result in results.items():
                 if isinstance(result, str):
@@ -169,7 +221,7 @@ class DraServer:
 
         async def unprepare(data: bytes, context: Any) -> Any:
             request = await decoded(api.NodeUnprepareResourcesRequest, data, context)
-            results = await self._results(request.claims, self._preparer.unprepare)
+            results = await self._results("unprepare", request.claims, self._preparer.unprepare)
             response = api.NodeUnprepareResourcesResponse()
             for uid, error in results.items():
                 response.claims[uid].error = printable(error)
@@ -184,30 +236,49 @@ class DraServer:
         }
 
     async def _results(
-        self, asked: Sequence[Any], work: Callable[[Sequence[ClaimHolder]], Any]
+        self, call: Call, asked: Sequence[Any], work: Callable[[Sequence[ClaimHolder]], Any]
     ) -> Mapping[str, Any]:
         """The result for each requested uid and no other; a kubelet refuses any other answer."""
         claims = {claim.uid: ClaimHolder(claim.namespace, claim.name, claim.uid) for claim in asked}
         valid = [claim for uid, claim in claims.items() if _UID.fullmatch(uid)]
         found: Mapping[str, Sequence[ClaimedDevice] | str] = {}
         if valid:
-            self._calls += 1
-            self._idle.clear()
-            try:
-                found = await work(valid)
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                log.exception("claims failed", claims=", ".join(map(str, valid)))
-            finally:
-                self._calls -= 1
-                if not self._calls:
-                    self._idle.set()
+            seconds, total = _METRICS[call]
+            with self._measured(call, seconds):
+                try:
+                    found = await work(valid)
+                except asyncio.CancelledError:
+                    raise
+                except Exception:
+                    log.exception("claims failed", claims=", ".join(map(str, valid)))
+            for result in found.values():  # of a claim that is released, the empty text
+                outcome = ClaimCall.FAILED if isinstance(result, str) and result else ClaimCall.DONE
+                self._metrics.add(total, self._driver, outcome)
         known = {claim.uid for claim in valid}
         return {
             uid: found.get(uid, _FAILED) if uid in known else "the claim's uid is not that of an object"
             for uid in claims
         }
+
+    @contextmanager
+    def _measured(self, call: Call, metric: str) -> Iterator[None]:
+        """Measures a call, which a stop waits for."""
+        began = time.monotonic()
+        self._count(call, 1)
+        try:
+            yield
+            self._metrics.observe(metric, self._driver, seconds=time.monotonic() - began)
+        finally:
+            self._count(call, -1)
+            self._answered()
+
+    def _count(self, call: Call, more: int) -> None:
+        self._calls[call] += more
+        self._metrics.set("dra_calls_in_flight", self._driver, call, to=self._calls[call])
+        if self._calls.total():
+            self._idle.clear()
+        else:
+            self._idle.set()
 
 
 def _refuse_other(registry: Path, driver: str) -> None:

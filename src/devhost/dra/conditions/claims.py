@@ -25,10 +25,8 @@ from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
-from devhost.dra.answers import Json
-from devhost.dra.claim_objects import API, Result, read_claim
-from devhost.dra.health import DeviceHealth
-from devhost.dra.inventory import DraInventory
+from devhost.dra.answers import API, Json, Result, read_claim
+from devhost.dra.inventory import DeviceHealth, DraInventory
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
 from devhost.dra.prepare import Refusals
 from devhost.runtime.log import get, printable

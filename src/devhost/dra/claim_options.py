@@ -1,4 +1,4 @@
-"""ResourceClaim objects of the API server, as far as this driver needs them, and the options in them.
+"""The options that a claim, or its device class, configures for its devices.
 
 An opaque configuration for this driver has the parameters
 
@@ -11,165 +11,26 @@ every option, because administrators make classes; a claim may set only what the
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from devhost.backend import Backend, NoOptions
-from devhost.backend.errors import ConfigError, DevhostError
-from devhost.backend.frozen import frozen
+from devhost.backend.errors import ConfigError
 from devhost.config.diagnostics import Diagnostics, KeyPath, Mark, one_line, suggest
 from devhost.config.document import MAX_DEPTH, Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import WRONG, Raw, agreed, keys, read, read_fields
 from devhost.config.resources import guarded
-from devhost.planning.quantities import thousandths
 from devhost.planning.settings import ResourceSettings
 
-from .answers import Json
-
-API: Final = "/apis/resource.k8s.io/v1"
-"""Where the API server has ResourceClaims since Kubernetes 1.34."""
-
-POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
-"""The annotation of a claim that was made from a template: the name that its pod has for it."""
+from .answers import ClaimError, OpaqueConfig
 
 MAX_ERRORS: Final = 3
 """Errors of one claim in its text; the pod's event has little space."""
 
-_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NOWHERE = Mark(0, 0)
 _NO_OPTIONS = Fields(_NOWHERE)
-
-
-def whole(amount: str) -> int:
-    """A quantity of the API server that is counted in whole numbers, rounded down; 0 if it is none."""
-    return (thousandths(amount) or 0) // 1000
-
-
-class ClaimError(DevhostError):
-    """A claim cannot be prepared; the kubelet shows the text in an event of the pod."""
-
-
-@frozen
-class Toleration:
-    """A toleration of device taints, as in ``core/v1``: an empty ``key`` or ``effect`` matches every one."""
-
-    key: str = ""
-    operator: str = "Equal"
-    effect: str = ""
-
-    def tolerates(self, key: str, effect: str) -> bool:
-        """Whether it tolerates a taint with this key and any value.
-
-        The value names what is wrong with a device, which may change between scheduling and now.
-        """
-        any_key = not self.key and self.operator == "Exists"
-        return (any_key or self.key == key) and self.effect in ("", effect)
-
-
-@frozen
-class Result:
-    """One device that was allocated to the claim.
-
-    ``request`` is as in the allocation: ``request`` or ``request/subrequest``. ``consumed`` is the capacity
-    that this allocation uses, as quantities.
-    """
-
-    request: str
-    pool: str
-    device: str
-    admin: bool = False
-    share: str = ""
-    consumed: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Toleration, ...] = ()
-
-    def tolerates(self, key: str, effect: str) -> bool:
-        """Whether the device may be used although it has such a taint."""
-        return any(one.tolerates(key, effect) for one in self.tolerations)
-
-
-@frozen
-class OpaqueConfig:
-    """A configuration for this driver. ``path`` is its place below ``status.allocation.devices``."""
-
-    path: str
-    from_class: bool
-    requests: tuple[str, ...]
-    parameters: Any
-
-    def concerns(self, request: str) -> bool:
-        """Whether it is for a request, given as in :attr:`Result.request`."""
-        return not self.requests or not {request, request.partition("/")[0]}.isdisjoint(self.requests)
-
-
-@frozen
-class ClaimObject:
-    """A ResourceClaim: what was allocated of this driver, in order. ``allocated``: whether anything was.
-
-    ``pods`` are the names of the pods that it is reserved for. ``pod_claim`` is the name that its pod has for
-    it, if it was made from a template. ``others`` are the devices of other drivers, each with its driver.
-    """
-
-    uid: str
-    allocated: bool = False
-    results: tuple[Result, ...] = ()
-    config: tuple[OpaqueConfig, ...] = ()
-    pods: tuple[str, ...] = ()
-    pod_claim: str = ""
-    others: tuple[tuple[str, Result], ...] = ()
-
-
-def read_claim(body: object, driver: str) -> ClaimObject:
-    """A ResourceClaim from its JSON; what concerns other drivers is left out.
-
-    Raises ``Malformed`` if it is not a ResourceClaim of ``resource.k8s.io/v1``.
-    """
-    claim = Json(body, "the ResourceClaim")
-    uid = claim.at("metadata").text("uid")
-    allocation = claim.at("status").at("allocation")
-    if allocation.value is None:
-        return ClaimObject(uid)
-    devices = allocation.at("devices")
-    every = [(one.text("driver"), one) for one in devices.items("results")]
-    results = [_result(one) for name, one in every if name == driver]
-    others = [(name, _result(one)) for name, one in every if name != driver]
-    config = [_config(one) for one in devices.items("config") if one.at("opaque").text("driver") == driver]
-    ordered = sorted(config, key=lambda one: not one.from_class)  # stable: the order within a source counts
-    reserved = claim.at("status").items("reservedFor")
-    pods = tuple(one.text("name") for one in reserved if one.text("resource") == "pods")
-    pod_claim = claim.at("metadata").at("annotations").text(POD_CLAIM)
-    if not _LABEL.fullmatch(pod_claim):  # it becomes a part of a path
-        pod_claim = ""
-    return ClaimObject(uid, True, tuple(results), tuple(ordered), pods, pod_claim, tuple(others))
-
-
-def _result(found: Json) -> Result:
-    tolerations = (
-        Toleration(one.text("key"), one.text("operator") or "Equal", one.text("effect"))
-        for one in found.items("tolerations")
-    )
-    consumed = found.at("consumedCapacity").mapping()
-    return Result(
-        found.required("request"),
-        found.required("pool"),
-        found.required("device"),
-        found.at("adminAccess").value is True,
-        found.text("shareID"),
-        {name: str(value) for name, value in consumed.items()},
-        tuple(tolerations),
-    )
-
-
-def _config(found: Json) -> OpaqueConfig:
-    requests = found.at("requests").value
-    return OpaqueConfig(
-        found.path.removeprefix("status.allocation.devices."),
-        found.text("source") == "FromClass",
-        tuple(map(str, requests)) if isinstance(requests, list) else (),
-        found.at("opaque").at("parameters").value,
-    )
 
 
 @dataclass(frozen=True)
