@@ -456,6 +456,7 @@ class Host:
             claimed=self.allocations.claimed() if self.observers and self.planned else (),
             differences=self.allocations.given.differences,
             dra=self.dra,
+            moves=self.dra.moves,
             kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.failure, kubelet.since)),
             self_check=failing(self.self_check.failure, self.self_check.since),
             pod_resources=PodsNow(
