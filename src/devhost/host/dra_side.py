@@ -133,9 +133,9 @@ class DraSide:
         for driver in dict.fromkeys((*self._needed, *published, *self._files.drivers)):
             self._open(driver, *published.get(driver, ()))
 
-    def follow_settings(self, settings: Settings, plan: Plan) -> None:
-        """The settings that were just adopted may need other front ends."""
-        self._needed = settings.drivers
+    def follow_drivers(self, drivers: tuple[str, ...], plan: Plan) -> None:
+        """The settings that were just adopted need front ends for these drivers."""
+        self._needed = drivers
         new = [one for one in self._needed if one not in self.front_ends] if self._started else ()
         sides = self.sides
         for driver in new:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TypeVarTuple
 
 from devhost.backend.errors import BackendTimeout, ConfigError
 from devhost.backend.files import fingerprint
@@ -15,6 +16,7 @@ from devhost.backend.frozen import frozen
 from devhost.config.last_good import Accepted, LastGood
 from devhost.config.loader import Loaded
 from devhost.config.watcher import ConfigWatch
+from devhost.discovery.catalog import Catalog
 from devhost.discovery.manager import BackendManager
 from devhost.planning.settings import Settings
 from devhost.runtime.log import get
@@ -29,6 +31,23 @@ log = get(__name__)
 
 RELOAD = "reload"
 """The name of the task that reads the file on request."""
+
+InForce = tuple[Settings, Catalog]
+Follower = Callable[[InForce | None, InForce], None]
+"""A part of the host: takes the configuration before, ``None`` to follow in any case, and that in force."""
+
+Ts = TypeVarTuple("Ts")
+
+
+def follower(of: Callable[[Settings, Catalog], tuple[*Ts]], follow: Callable[[*Ts], object]) -> Follower:
+    """A part that follows what ``of`` gives of a configuration, only when that differs."""
+
+    def adopted(before: InForce | None, now: InForce) -> None:
+        wanted = of(*now)
+        if before is None or of(*before) != wanted:
+            follow(*wanted)
+
+    return adopted
 
 
 @frozen
@@ -73,7 +92,7 @@ class Reloader:
     """Reads the configuration for as long as the host runs.
 
     ``load`` reads the file, or raises ``ConfigError``. ``prepare`` does what takes long before settings are
-    adopted; ``adopt`` makes every part of the host follow the settings that were adopted. ``publish`` is
+    adopted. Then each of the ``followers`` follows, in their order, and ``replan`` is called. ``publish`` is
     called after each reading that had a result.
     """
 
@@ -82,7 +101,8 @@ class Reloader:
         configuration: Configuration,
         load: Callable[[], Loaded],
         prepare: Callable[[Settings], Awaitable[None]],
-        adopt: Callable[[], None],
+        followers: Iterable[Follower],
+        replan: Callable[[], None],
         *,
         last_good: LastGood,
         backends: BackendManager,
@@ -97,7 +117,8 @@ class Reloader:
         self._configuration = configuration
         self._load = load
         self._prepare = prepare
-        self._adopt = adopt
+        self._followers = followers
+        self._replan = replan
         self._last_good = last_good
         self._backends = backends
         self._tasks = tasks
@@ -198,11 +219,14 @@ class Reloader:
         change = difference(configuration.settings, loaded.settings)
         if change or requested or configuration.last_reload.complaints:
             await self._prepare(loaded.settings)
+            before = configuration.settings, configuration.catalog
             configuration.adopt(loaded)
             self._count(success=True)
             log.info("configuration loaded", generation=configuration.generation, change=str(change))
             self._publish()
-            self._adopt()
+            for follow in self._followers:
+                follow(None if requested else before, (loaded.settings, loaded.catalog))
+            self._replan()
         elif configuration.sha256 != loaded.digest:
             configuration.sha256 = loaded.digest  # only comments are different
             self._changed()
