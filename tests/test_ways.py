@@ -23,7 +23,7 @@ ENTERED = {
     "From a uevent to a list": 30,
     "Allocate": 15,
     "From a claim to its container": 27,
-    "From an edit of the YAML to the services": 43,
+    "From an edit of the YAML to the services": 42,
 }
 """The most modules that real work may enter on a way, without those of the public API."""
 

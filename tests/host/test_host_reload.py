@@ -19,11 +19,11 @@ from devhost.backend import AllocationError
 from devhost.backend.files import fingerprint
 from devhost.backend.model import unhealthy
 from devhost.config.loader import load
-from devhost.config.watcher import ConfigTiming
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
 from devhost.host.reload import follower
+from devhost.host.timing import ConfigTiming
 from devhost.planning.settings import LABEL_DIRECTORY, ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 

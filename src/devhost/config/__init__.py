@@ -5,7 +5,7 @@
 :class:`~devhost.backend.errors.ConfigError` carries all diagnostics. ``schema`` prints the language,
 ``difference`` compares settings.
 
-Import from here: ``load``, ``loads``, ``loader``, ``schema``, ``difference``, ``last_good``, ``watcher``.
+Import from here: ``load``, ``loads``, ``loader``, ``schema``, ``difference``, ``last_good``.
 May import: ``discovery`` and every package below it.
 """
 
