@@ -95,7 +95,7 @@ def test_changed_options_and_paths_are_reported(read: Read) -> None:
     assert difference(read(text % "low"), read(text % "high")).backends == ("card",)
     assert str(difference(read(text % "low"), read(text % "high"))) == "options changed of card; 0 unchanged"
     found = difference(Settings(), Settings(backend_paths=(Path("/x"),)))
-    assert found.backend_paths
+    assert found.others == ("backendPaths",)
     assert str(found) == "backendPaths changed; 0 unchanged"
 
 
@@ -165,6 +165,6 @@ def test_moving_an_entry_to_claims_is_a_change_of_two_keys_and_of_the_driver(rea
 
     found = difference(before, after)
 
-    assert found.dra
+    assert found.others == ("dra",)
     assert str(found) == "changed a.b/c (serve, dra); dra changed; 0 unchanged"
     assert not difference(after, after)

@@ -186,8 +186,8 @@ async def test_a_move_to_another_driver_is_shown_once_and_by_the_driver_that_is_
         await node.node.reload()
         await node.node.until(lambda: node.moving())
         host = node.node.host
-        await node.node.until(lambda: [one.resource for one in host.dra.moves()] == [LINK])
-        leaving = {name: len(one.inventory.moves()) for name, one in host.dra.front_ends.items()}
+        await node.node.until(lambda: [one.resource for one in host.dra.moves] == [LINK])
+        leaving = {name: len(one.inventory.moves) for name, one in host.dra.front_ends.items()}
         assert leaving == {DRIVER: 0, OTHER: 1}
 
 

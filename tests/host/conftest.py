@@ -20,10 +20,9 @@ from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceN
 from devhost.backend.base import Hooks
 from devhost.backend.files import fingerprint
 from devhost.config.loader import Loaded
-from devhost.config.watcher import ConfigTiming
 from devhost.discovery.catalog import GROUP, Catalog, Installed, InstalledObserver
 from devhost.host.host import Host
-from devhost.host.timing import Timing
+from devhost.host.timing import ConfigTiming, Timing
 from devhost.kubelet.timing import KubeletTiming
 
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share

@@ -38,7 +38,7 @@ class NoDra:
     def missing(self) -> dict[str, str]:
         return {}
 
-    faults = moves = unhealthy = shared = tuple
+    faults = unhealthy = shared = tuple
 
     def report(self) -> None:
         return None

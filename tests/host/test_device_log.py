@@ -14,17 +14,19 @@ from moments import served
 
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.timing import NODE
-from devhost.backend.model import HEALTHY, Device, Health, unhealthy
+from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
 from devhost.discovery.health import HealthTracker
 from devhost.host.shown import device_log
 from devhost.host.shown.changes import Changes, changes
 from devhost.host.shown.device_log import NAMED, REASONS
 from devhost.host.shown.publication import step_between
 from devhost.planning.claims import Reason
+from devhost.planning.moves import Move
 from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of
+from devhost.planning.settings import Of, Serve
 
 GRACE = NODE.grace
+WAIT = "it is moving from the device plugin to DRA: devhost waits"
 
 
 @dataclass
@@ -232,6 +234,26 @@ def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
         rig.follow()
         written += rig.lines()
     assert 0 < len(written) <= 2 * 3 + REASONS
+
+
+def test_a_move_that_does_not_get_on_is_logged_once_and_when_it_does_again(rig: Rig) -> None:
+    fine = Move("example.com/toy", Serve.PLUGIN, ("a",), WAIT, 1.0, "")
+    stuck = Move(*fine[:5], "1 device has not left", (Holder("default", "train", "main"),))
+
+    def show(*moves: Move) -> list[str]:
+        step = step_between(rig.shown, moment(moves=moves))
+        rig.shown = step.now
+        device_log.write(step)
+        return rig.lines()
+
+    warning = "WARNING devices do not change sides reason=1 device has not left holder=default/train/main"
+    assert show(fine) == []
+    assert show(stuck) == [warning]
+    assert show(Move(*fine[:5], "2 devices have not left")) == []
+    assert show(fine) == ["INFO devices change sides again"]
+    assert show(stuck) == [warning]
+    assert show() == ["INFO devices change sides again"]
+    assert show() == []
 
 
 State = tuple[frozenset[str], frozenset[str], int, Of]

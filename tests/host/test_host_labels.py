@@ -6,18 +6,23 @@ import errno
 import os
 import re
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from scraped_series import value
 from status_values import status
 
-from devhost.backend import Device, incident
+from devhost.backend import Device, incident, option
 from devhost.runtime.reconciler import Retry
 from devhost.telemetry.metrics import Metrics
 
 LINE = "name: example.com/x, backend: toy"
+
+
+@dataclass(frozen=True)
+class Options:
+    mode: str = option("plain")
 
 
 def labels(self, devices, offered):
@@ -262,6 +267,28 @@ async def test_a_removed_file_is_written_again(rig, features):
         await rig.until(features)
         next(rig.features.glob("devhost*_toy")).unlink()
         await rig.until(features)
+
+
+async def test_a_removed_file_is_written_again_at_once_on_request(rig, features):
+    rig.timing = replace(rig.timing, labels_resync=3600.0)
+    rig.write(LINE)
+    async with rig.running() as host:
+        await rig.until(features)
+        next(rig.features.glob("devhost*_toy")).unlink()
+        host.reload()
+        await rig.until(features)
+
+
+async def test_other_options_of_a_backend_make_other_labels(rig, features):
+    rig.timing = replace(rig.timing, labels_resync=3600.0)
+    toy = rig.classes["toy"]
+    toy.Options, toy.labels = Options, lambda self, devices, offered: {"example.com/mode": self.options.mode}
+    rig.write(LINE)
+    async with rig.running():
+        await rig.until(lambda: features() == ["example.com/mode=plain"])
+        rig.labels += "backends: {toy: {mode: other}}\n"
+        rig.write(LINE)
+        await rig.until(lambda: features() == ["example.com/mode=other"])
 
 
 async def test_unchanged_devices_are_not_labelled_again(rig, features):

@@ -19,9 +19,12 @@ from devhost.backend import AllocationError
 from devhost.backend.files import fingerprint
 from devhost.backend.model import unhealthy
 from devhost.config.loader import load
-from devhost.config.watcher import ConfigTiming
+from devhost.discovery.catalog import Catalog
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
+from devhost.host.reload import follower
+from devhost.host.timing import ConfigTiming
+from devhost.planning.settings import LABEL_DIRECTORY, ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 
 REFUSED = "configuration refused, the old one stays"
@@ -31,6 +34,19 @@ TOY_LINE, OTHER_LINE = "name: example.com/toy, backend: toy", "name: example.com
 
 def registrations(kubelet, resource):
     return len(kubelet.events.of(ev.Registered, resource))
+
+
+def test_a_part_follows_only_what_differs_for_it_and_everything_on_request() -> None:
+    told = []
+    part = follower(lambda now, _: (now.label_directory, now.write_labels), lambda *new: told.append(new))
+    before = Settings(), Catalog()
+    entry = ResourceSettings(0, "example.com/x", "toy")
+    part(before, (Settings((entry,)), Catalog()))
+    assert told == []
+    part(before, (Settings(write_labels=True), Catalog()))
+    assert told == [(LABEL_DIRECTORY, True)]
+    part(None, before)
+    assert told[1:] == [(LABEL_DIRECTORY, False)]
 
 
 async def test_an_added_resource_appears_and_the_others_keep_their_streams(rig, kubelet):

@@ -10,9 +10,9 @@ from status_values import status
 
 from devhost.backend import Device
 from devhost.backend.model import unhealthy
-from devhost.config.watcher import ConfigTiming
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.shown.problems import KINDS, MOST, NAMED, Problem, problems
+from devhost.host.timing import ConfigTiming
 
 TOY = "example.com/toy"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fake_clock import FakeClock
 
 from devhost.backend.model import Holder
@@ -23,14 +25,14 @@ class Scene:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.moves = Moves(self.clock.time, lambda: self.clock.now + 10_000)
-        self._now: list[Moving] = []
+        self._now: Sequence[Moving] = ()
 
     def now(self, *moving: Moving) -> None:
-        self._now = [*moving]
-        self.moves.follow(self._now)
+        self._now = moving
+        self.moves.follow(moving)
 
-    def described(self) -> list[Move]:
-        return self.moves.described(self._now)
+    def described(self) -> Sequence[Move]:
+        return self.moves.follow(self._now)
 
     def stuck(self) -> list[str]:
         return [one.stuck for one in self.described() if one.stuck]
@@ -97,7 +99,7 @@ def test_a_move_that_begins_again_later_is_no_problem_at_once() -> None:
     scene.now(*moving("c0"))
     scene.clock.now += PATIENCE
     scene.now()
-    assert scene.described() == []
+    assert scene.described() == ()
     scene.now(*moving("c0"))
     assert scene.stuck() == []
 

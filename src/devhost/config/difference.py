@@ -6,13 +6,24 @@ the order decides which resource gets a device, so ``reordered`` reports that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 
 from devhost.backend.frozen import frozen
 from devhost.planning.settings import ResourceSettings, Settings
 
 from .reader import camel
+
+OTHERS: Mapping[str, Callable[[Settings], object]] = {
+    "backendPaths": attrgetter("backend_paths"),
+    "cdi": attrgetter("cdi_directory"),
+    "deviceInfo": attrgetter("device_info_directory"),
+    "labels": attrgetter("label_directory", "write_labels"),
+    "entries without an installed backend": attrgetter("skipped"),
+    "dra": attrgetter("dra_driver", "dra_metadata", "dra_status"),
+}
+"""What settings have besides entries and options, by what the log calls it."""
 
 
 @frozen
@@ -30,10 +41,8 @@ class Difference:
 
     ``added`` and ``unchanged`` are entries of the new settings, ``removed`` of the old ones. ``backends`` are
     the names of backends in both whose options changed, ``backends_added`` and ``backends_removed`` of those
-    that only one of the two uses. The flags are set if these changed: ``backend_paths`` for the drop-in
-    directories, ``reordered`` for the order of entries in both, ``cdi`` and ``device_info`` for the
-    directories of these files, ``labels`` for the directory of labels or whether they are written,
-    ``skipped`` for the entries without an installed backend, ``dra`` for the DRA driver.
+    that only one of the two uses. ``reordered`` is whether the order of entries in both changed, ``others``
+    are those of :data:`OTHERS` that changed.
     """
 
     added: tuple[ResourceSettings, ...] = ()
@@ -43,13 +52,8 @@ class Difference:
     backends: tuple[str, ...] = ()
     backends_added: tuple[str, ...] = ()
     backends_removed: tuple[str, ...] = ()
-    backend_paths: bool = False
     reordered: bool = False
-    cdi: bool = False
-    device_info: bool = False
-    labels: bool = False
-    skipped: bool = False
-    dra: bool = False
+    others: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return any(getattr(self, field.name) for field in fields(self) if field.name != "unchanged")
@@ -65,12 +69,7 @@ class Difference:
             _part("backend added:", self.backends_added),
             _part("backend removed:", self.backends_removed),
             _part("options changed of", self.backends),
-            "backendPaths changed" if self.backend_paths else "",
-            "cdi changed" if self.cdi else "",
-            "deviceInfo changed" if self.device_info else "",
-            "labels changed" if self.labels else "",
-            "entries without an installed backend changed" if self.skipped else "",
-            "dra changed" if self.dra else "",
+            *(f"{name} changed" for name in self.others),
             f"{len(self.unchanged)} unchanged",
         ]
         return "; ".join(part for part in parts if part)
@@ -90,18 +89,9 @@ def difference(old: Settings, new: Settings) -> Difference:
         backends=tuple(n for n in sorted(known) if not _alike(old.backends[n], new.backends[n])),
         backends_added=tuple(sorted(new.backends.keys() - known)),
         backends_removed=tuple(sorted(old.backends.keys() - known)),
-        backend_paths=old.backend_paths != new.backend_paths,
         reordered=kept != [key for key in before if key in after],
-        cdi=old.cdi_directory != new.cdi_directory,
-        device_info=old.device_info_directory != new.device_info_directory,
-        labels=(old.label_directory, old.write_labels) != (new.label_directory, new.write_labels),
-        skipped=old.skipped != new.skipped,
-        dra=_dra(old) != _dra(new),
+        others=tuple(name for name, of in OTHERS.items() if of(old) != of(new)),
     )
-
-
-def _dra(settings: Settings) -> tuple[object, ...]:
-    return settings.dra_driver, settings.dra_metadata, settings.dra_status
 
 
 def _keys(old: ResourceSettings, new: ResourceSettings) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ _STANDARD = "kubernetes.io"
 def read_published(
     terms: ResourceDra,
     backend: type[Backend],
-    node: Node | None,
+    node: Node,
     driver: str,
     place: KeyPath,
     shared: int = 0,
@@ -38,8 +38,7 @@ def read_published(
     ``node`` is the value of its key ``dra``, ``driver`` the DRA driver. A name of the file comes before that
     of a profile. An entry with ``shared`` capacities publishes these in place of others.
     """
-    if not (terms.profile or terms.attributes or terms.capacity) or not isinstance(node, Fields):
-        return (), ()
+    assert isinstance(node, Fields)  # it has been read as a mapping
     attributes = {name: Alias(name, source) for name, source in terms.attributes.items()}
     capacity = {name: _capacity(name, source, backend) for name, source in terms.capacity.items()}
     _check(attributes, "attributes", backend, node, place)

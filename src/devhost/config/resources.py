@@ -308,14 +308,17 @@ def _entry(
         values["expect"] = read_ranges(expected, place.key("expect"), is_condition=False)
     options = read_resource_options(theirs, backend, name or "", where, share, exclusive, node, place)
     give = values.get("give", NO_GIVE)
-    _check_give(give, backend, options, node, place)
+    if give is not NO_GIVE:
+        _check_give(give, backend, options, node, place)
     if share.amounts:
         share = replace(share, limit=read_limit(sharing, share.amounts, options, backend, give, node, place))
     terms = values.pop("dra", ResourceDra())
     _check_claim_options(terms.claim_options, share.limit.by, backend, node, place)
-    dra = node.entries["dra"].value if "dra" in node.entries else None
-    attributes, capacity = read_published(
-        terms, backend, dra, terms.driver or driver, place.key("dra"), len(share.amounts)
+    publishes, own = terms.profile or terms.attributes or terms.capacity, terms.driver or driver
+    attributes, capacity = (
+        read_published(terms, backend, node.entries["dra"].value, own, place.key("dra"), len(share.amounts))
+        if publishes
+        else ((), ())
     )
     return ResourceSettings(
         index=index,

@@ -19,10 +19,8 @@ from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
 from devhost.discovery.scanner import Scanner
-from devhost.planning.claims import holder_field
 from devhost.planning.dra_timing import NODE as DRA_NODE
 from devhost.planning.dra_timing import DraTiming
-from devhost.planning.moves import Move, Origin
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
 from devhost.planning.sides import Listed, Sides
@@ -168,7 +166,6 @@ class DraFrontEnd:
         self._status: ClaimStatus | None = None
         self._reports = asyncio.Event()
         """Set once the configuration has wanted the status of claims."""
-        self._stuck: frozenset[Origin] = frozenset()
         self._metrics = metrics
         metrics.begin("driver", driver)
         self._server = self._new_server()
@@ -193,9 +190,8 @@ class DraFrontEnd:
         self._mover.wake()
         self._refreshing.wake()
         counts = Counter((one.resource, one.shown.healthy) for one in self.inventory.offered())
-        moves = self.inventory.moves()
         moving: Counter[str] = Counter(dict.fromkeys(self.inventory.entries(), 0))
-        for one in moves:
+        for one in self.inventory.moves:
             moving[one.resource] += len(one.devices)
         offered: dict[tuple[str, ...], float] = {
             (resource, "Healthy" if healthy else "Unhealthy"): count
@@ -205,22 +201,6 @@ class DraFrontEnd:
         self._show_prepared()
         leaving = sorted(moving.items())
         self._metrics.show("dra_moving_devices", self.driver, {(name,): count for name, count in leaving})
-        self._report(moves)
-
-    def _report(self, moves: Sequence[Move]) -> None:
-        """Logs the moves that do not get on, once, and when they do again."""
-        stuck = {(one.resource, one.serve): one for one in moves if one.stuck}
-        for origin in stuck.keys() - self._stuck:
-            one = stuck[origin]
-            log.warning(
-                "devices do not change sides",
-                resource=one.resource,
-                reason=one.stuck,
-                **holder_field(one.held_by),
-            )
-        for resource, _ in self._stuck - stuck.keys():
-            log.info("devices change sides again", resource=resource)
-        self._stuck = frozenset(stuck)
 
     def scanned(self) -> None:
         """A backend has scanned: a device node may be another one, also if no device has changed."""

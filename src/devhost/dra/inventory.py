@@ -143,6 +143,8 @@ class DraInventory:
     ) -> None:
         self._accepted = accepted
         self._moves = Moves(time.monotonic, time.time)
+        self.moves: Sequence[Move] = ()
+        """The devices that change sides, by the resource that they leave, as of the last plan."""
         self._driver = driver
         self._node = node
         self._leads = leads
@@ -212,7 +214,7 @@ class DraInventory:
         self._known = dict(former[-REMEMBERED:]) | self._known
         for name in self._verdicts.keys() - offered.keys():
             del self._verdicts[name], self._aliases[name], self._units[name]
-        self._moves.follow(self.moving())
+        self.moves = self._moves.follow(self.moving())
         self.notify()
 
     def _is_own(self, entry: ResourceSettings) -> bool:
@@ -387,10 +389,6 @@ class DraInventory:
                 found.append(Moving(key, resource, serve, refusal.reason, refusal.held_by, driver))
         found = [one for one in found if one.driver == self._driver or (self._leads() and not one.driver)]
         return sorted(found, key=lambda one: (one.key[0], natural(one.key[1]), one.resource))
-
-    def moves(self) -> Sequence[Move]:
-        """The devices that change sides, by the resource that they leave."""
-        return self._moves.described(self.moving())
 
     def next_change(self) -> float | None:
         """Seconds until time alone changes the health of a device, or a move becomes a problem.

@@ -109,7 +109,7 @@ def _report(front_end: DraFrontEnd, driver: str) -> DraStatus:
                 stuck=bool(one.stuck),
                 held_by=held_by(one.held_by),
             )
-            for one in front_end.inventory.moves()
+            for one in front_end.inventory.moves
         ],
     )
 

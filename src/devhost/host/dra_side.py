@@ -72,6 +72,8 @@ class DraSide:
         """Which devices each side offers; ``None`` while there is only the device plugin."""
         self.front_ends: dict[str, DraFrontEnd] = {}
         """By driver."""
+        self.moves: Sequence[Move] = ()
+        """The devices that change sides, by the resource that they leave, as of the last plan."""
         self._failures: dict[str, str] = {}
         """Why there is no front end although slices of an earlier run remain, by driver."""
         self._needed: tuple[str, ...] = ()
@@ -131,9 +133,9 @@ class DraSide:
         for driver in dict.fromkeys((*self._needed, *published, *self._files.drivers)):
             self._open(driver, *published.get(driver, ()))
 
-    def follow_settings(self, settings: Settings, plan: Plan) -> None:
-        """The settings that were just adopted may need other front ends."""
-        self._needed = settings.drivers
+    def follow_drivers(self, drivers: tuple[str, ...], plan: Plan) -> None:
+        """The settings that were just adopted need front ends for these drivers."""
+        self._needed = drivers
         new = [one for one in self._needed if one not in self.front_ends] if self._started else ()
         sides = self.sides
         for driver in new:
@@ -153,6 +155,7 @@ class DraSide:
         for front_end in self.front_ends.values():
             front_end.follow(plan, settings, scanners)
         self._end_idle()
+        self.moves = [move for one in self.front_ends.values() for move in one.inventory.moves]
 
     def _end_idle(self) -> None:
         """Ends front ends that are not needed, and that have neither slices nor claims; but one stays."""
@@ -201,10 +204,6 @@ class DraSide:
             from devhost.dra.report import faults
 
             yield from faults(front_end)
-
-    def moves(self) -> Sequence[Move]:
-        """The devices that change sides, by the resource that they leave."""
-        return [move for one in self.front_ends.values() for move in one.inventory.moves()]
 
     def unhealthy(self) -> Iterator[tuple[str, str, Reason]]:
         """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""

@@ -24,6 +24,7 @@ from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
+from devhost.discovery.catalog import Catalog
 from devhost.discovery.maintenance.follower import DIRECTORY as VERDICTS
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
@@ -39,7 +40,7 @@ from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.self_check import SelfCheck
 from devhost.kubelet.server import SOCKET_PREFIX
 from devhost.planning.plan import Plan
-from devhost.planning.settings import DraOptions, Settings
+from devhost.planning.settings import DraOptions, Inject, Settings
 from devhost.runtime.log import get
 from devhost.runtime.sockets import live
 from devhost.runtime.tasks import Tasks
@@ -48,7 +49,7 @@ from devhost.telemetry.metrics import Metrics
 from .dra_side import DraSide
 from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
-from .reload import Configuration, LastReload, Reloader
+from .reload import Configuration, LastReload, Reloader, follower
 from .replanner import Replanner
 from .service import ServiceParts, Services
 from .shown import device_log, shortages
@@ -272,7 +273,16 @@ class Host:
             self.configuration,
             reload,
             self.replanner.prepare,
-            self._follow_settings,
+            (
+                follower(lambda now, _: (_with_cdi(now),), self.cdi_garbage.follow),
+                follower(lambda now, _: (now.cdi_directory,), self._claim_files.move),
+                follower(lambda now, _: (now.drivers,), lambda new: self.dra.follow_drivers(new, self.plan)),
+                follower(lambda now, _: (now.device_info_directory,), self.device_info.move),
+                follower(lambda now, _: (now.label_directory, now.write_labels), self.node_labels.follow),
+                follower(lambda _, catalog: (_plugins(catalog),), lambda _: self._follow_plugins()),
+                lambda _, now: self.backends.follow(*now),  # it compares what each backend has
+            ),
+            self.replan,
             last_good=self.last_good,
             backends=self.backends,
             tasks=self.tasks,
@@ -456,6 +466,7 @@ class Host:
             claimed=self.allocations.claimed() if self.observers and self.planned else (),
             differences=self.allocations.given.differences,
             dra=self.dra,
+            moves=self.dra.moves,
             kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.failure, kubelet.since)),
             self_check=failing(self.self_check.failure, self.self_check.since),
             pod_resources=PodsNow(
@@ -503,19 +514,9 @@ class Host:
         """Whether the first plan has been made, so that devices are offered."""
         return self.replanner.started
 
-    def _follow_settings(self) -> None:
-        """Every part follows the settings that were just adopted."""
-        settings, catalog = self.configuration.settings, self.configuration.catalog
-        self.cdi_garbage.follow(settings)
-        self._claim_files.move(settings.cdi_directory)
-        self.dra.follow_settings(settings, self.plan)
-        self.device_info.move(settings.device_info_directory)
-        self.node_labels.follow(settings.label_directory, settings.write_labels)
-        self.observers.follow(catalog, self._everything)
-        self.backends.follow(settings, catalog)
+    def _follow_plugins(self) -> None:
+        self.observers.follow(self.configuration.catalog, self._everything)
         self.tasks.spawn("hooks", self._follow_hooks)
-        self.replan()
-        self.cdi_garbage.wake()
 
     async def _follow_hooks(self) -> None:
         """Uses the hooks of the plugins; most nodes have none."""
@@ -620,3 +621,14 @@ class Host:
     def _released(self, resource: str, tokens: tuple[str, ...]) -> None:
         self.backends.released()
         self._handed_back()
+
+
+def _with_cdi(settings: Settings) -> Settings:
+    """What the specifications of CDI depend on."""
+    entries = tuple(entry for entry in settings.resources if entry.inject is Inject.CDI)
+    return Settings(entries, cdi_directory=settings.cdi_directory)
+
+
+def _plugins(catalog: Catalog) -> tuple[object, ...]:
+    """The observers, other objects after each reading, and what was refused; most nodes have neither."""
+    return (*map(id, catalog.observers), *catalog.refused)

@@ -23,6 +23,7 @@ from devhost.backend.errors import BackendError, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device
+from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.plan import Plan
 from devhost.runtime.log import get
@@ -127,7 +128,7 @@ class FeatureDirectory(OwnedDirectory):
         self.remove_unfinished()
 
 
-_Basis = tuple[FeatureDirectory, list[Device], Offered, Collection[object]]
+_Basis = tuple[FeatureDirectory, BackendRunner, list[Device], Offered, Collection[object]]
 """The inputs of a file and its directory; while they are the same, there is nothing to do."""
 
 
@@ -248,7 +249,7 @@ class NodeLabels:
     async def _label(self, name: str, scanner: Scanner, offered: Offered) -> bool:
         """Writes the labels of one backend; false if that failed."""
         place, devices, runner = self._place, list(scanner.devices.values()), scanner.runner
-        basis = (place, devices, offered, runner.context.entries)
+        basis = (place, runner, devices, offered, runner.context.entries)
         if self._written.get(name) == basis:
             return True
         try:

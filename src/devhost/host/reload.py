@@ -3,32 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TypeVarTuple
 
 from devhost.backend.errors import BackendTimeout, ConfigError
-from devhost.backend.files import fingerprint
+from devhost.backend.files import Fingerprint, fingerprint
 from devhost.backend.frozen import frozen
 from devhost.config.last_good import Accepted, LastGood
 from devhost.config.loader import Loaded
-from devhost.config.watcher import ConfigWatch
+from devhost.discovery.catalog import Catalog
 from devhost.discovery.manager import BackendManager
 from devhost.planning.settings import Settings
 from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.tasks import Tasks
+from devhost.runtime.watch import DirectoryWatch
 from devhost.runtime.worker import WorkerThread
 from devhost.telemetry.metrics import Metrics
 
 from .monitors import Monitors
-from .timing import Timing
+from .timing import NODE, ConfigTiming, Timing
 
 log = get(__name__)
 
 RELOAD = "reload"
 """The name of the task that reads the file on request."""
+
+MAX_CHECKS = 8
+"""Checks of a file that keeps changing, before it is read as it is."""
+
+InForce = tuple[Settings, Catalog]
+Follower = Callable[[InForce | None, InForce], None]
+"""A part of the host: takes the configuration before, ``None`` to follow in any case, and that in force."""
+
+Ts = TypeVarTuple("Ts")
+
+
+def follower(of: Callable[[Settings, Catalog], tuple[*Ts]], follow: Callable[[*Ts], object]) -> Follower:
+    """A part that follows what ``of`` gives of a configuration, only when that differs."""
+
+    def adopted(before: InForce | None, now: InForce) -> None:
+        wanted = of(*now)
+        if before is None or of(*before) != wanted:
+            follow(*wanted)
+
+    return adopted
 
 
 @frozen
@@ -69,11 +93,78 @@ class Configuration:
         self.last_reload = LastReload(time.time(), complaints)
 
 
+class ConfigWatch:
+    """Reads the configuration file after each change of its content, and when it disappears.
+
+    The names of events do not matter. That covers an editor's rename, a plain overwrite, a changed symlink,
+    and the swap of ``..data`` with which the kubelet updates a ConfigMap. (A ``subPath`` mount never changes:
+    no program can see an edit.) If the path is not a regular file, or cannot be opened, the kind of file or
+    the error is compared instead, so that the reported error describes the present state. This never blocks
+    on a named pipe or a device.
+
+    ``read`` reads it; its argument is whether the content changed since the last time. ``refused`` is whether
+    the file was refused when it was last read, ``seen`` the fingerprint of what was read first. For ``blind``
+    see :class:`.DirectoryWatch`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        read: Callable[[bool], Awaitable[None]],
+        refused: Callable[[], object],
+        seen: Fingerprint,
+        blind: Callable[[str], None] = lambda reason: None,
+        *,
+        timing: ConfigTiming = NODE.config,
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        self._path = path
+        self._read = read
+        self._refused = refused
+        self._seen = seen
+        self._timing = timing
+        self._clock = clock
+        self._changed_checks = 0
+        """Checks since the last reading that found other content than the check before."""
+        self._settled_at = 0.0
+        self._read_at = clock.time()
+        self._watch = DirectoryWatch(self._directories, timing.poll, blind)
+        self._reconciler = Reconciler(self._check, clock=clock)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reconciler.run())
+            async for _ in self._watch.changes():
+                self._reconciler.wake()
+
+    async def _check(self) -> float:
+        """Compares the content with what was seen last; gives the seconds to the next check."""
+        now = self._clock.time()
+        if now < self._settled_at:
+            return self._settled_at - now
+        before, self._seen = self._seen, fingerprint(self._path)
+        if self._seen != before and self._changed_checks < MAX_CHECKS:
+            self._changed_checks += 1
+            self._settled_at = now + self._timing.settle
+            return self._timing.settle
+        changed = self._changed_checks > 0
+        if changed or (self._refused() and now >= self._read_at + self._timing.retry):
+            await self._read(changed)
+            self._changed_checks = 0
+            self._read_at = self._clock.time()
+        return self._timing.poll
+
+    def _directories(self) -> list[Path]:
+        """The directories in which a change would show: that of the path, and that of its target."""
+        target = Path(os.path.realpath(self._path))  # Path.resolve raises for links that lead to each other
+        return list(dict.fromkeys((self._path.absolute().parent, target.parent)))
+
+
 class Reloader:
     """Reads the configuration for as long as the host runs.
 
     ``load`` reads the file, or raises ``ConfigError``. ``prepare`` does what takes long before settings are
-    adopted; ``adopt`` makes every part of the host follow the settings that were adopted. ``publish`` is
+    adopted. Then each of the ``followers`` follows, in their order, and ``replan`` is called. ``publish`` is
     called after each reading that had a result.
     """
 
@@ -82,7 +173,8 @@ class Reloader:
         configuration: Configuration,
         load: Callable[[], Loaded],
         prepare: Callable[[Settings], Awaitable[None]],
-        adopt: Callable[[], None],
+        followers: Iterable[Follower],
+        replan: Callable[[], None],
         *,
         last_good: LastGood,
         backends: BackendManager,
@@ -97,7 +189,8 @@ class Reloader:
         self._configuration = configuration
         self._load = load
         self._prepare = prepare
-        self._adopt = adopt
+        self._followers = followers
+        self._replan = replan
         self._last_good = last_good
         self._backends = backends
         self._tasks = tasks
@@ -198,11 +291,14 @@ class Reloader:
         change = difference(configuration.settings, loaded.settings)
         if change or requested or configuration.last_reload.complaints:
             await self._prepare(loaded.settings)
+            before = configuration.settings, configuration.catalog
             configuration.adopt(loaded)
             self._count(success=True)
             log.info("configuration loaded", generation=configuration.generation, change=str(change))
             self._publish()
-            self._adopt()
+            for follow in self._followers:
+                follow(None if requested else before, (loaded.settings, loaded.catalog))
+            self._replan()
         elif configuration.sha256 != loaded.digest:
             configuration.sha256 = loaded.digest  # only comments are different
             self._changed()

@@ -6,10 +6,25 @@ from dataclasses import field
 
 from devhost.allocation.timing import AllocationTiming
 from devhost.backend.frozen import frozen
-from devhost.config.watcher import ConfigTiming
 from devhost.discovery.timing import DiscoveryTiming
 from devhost.kubelet.timing import KubeletTiming
 from devhost.planning.dra_timing import DraTiming
+
+
+@frozen
+class ConfigTiming:
+    """Durations in seconds. The defaults are those of a node; tests pass shorter ones."""
+
+    poll: float = 5.0
+    """Between two checks if inotify reports no event."""
+
+    settle: float = 0.1
+    """The content must stay the same for so long before it is read: editors write in several steps."""
+
+    retry: float = 15.0
+    """After which a refused file is read again even if it is the same.
+
+    The error may have been in a drop-in or in a directory of ``backendPaths``, and fixed there."""
 
 
 @frozen

@@ -74,22 +74,21 @@ class Moves:
         self._wall = wall
         self._groups: dict[Origin, _MoveTimes] = {}
 
-    def follow(self, moving: Iterable[Moving]) -> None:
-        """Takes the devices that change sides now. A device that no longer does is progress of its group."""
-        now = self._clock()
-        for origin, found in _grouped(moving, self._groups).items():
+    def follow(self, moving: Iterable[Moving]) -> Sequence[Move]:
+        """Takes the devices that change sides now. A device that no longer does is progress of its group.
+
+        Returns the groups, by resource.
+        """
+        now, grouped = self._clock(), _grouped(moving)
+        for origin in self._groups.keys() | grouped.keys():
+            found = grouped.get(origin, ())
             group = self._groups.setdefault(origin, _MoveTimes(now, self._wall()))
             keys = {one.key for one in found}
             if group.began.keys() - keys:
                 group.progress, group.since = now, self._wall()
             group.began = {key: group.began.get(key, now) for key in keys}
         self._groups = {origin: group for origin, group in self._groups.items() if group.began}
-
-    def described(self, moving: Iterable[Moving]) -> list[Move]:
-        """The groups of these devices, by resource."""
-        now = self._clock()
-        groups = sorted(_grouped(moving).items())
-        return [_described(*group, self._groups.get(group[0]), now) for group in groups]
+        return tuple(_described(*one, self._groups[one[0]], now) for one in sorted(grouped.items()))
 
     def next_change(self) -> float | None:
         """Seconds until a move becomes a problem; ``None`` if none will."""
@@ -98,15 +97,15 @@ class Moves:
         return min((wait for wait in waits if wait is not None), default=None)
 
 
-def _grouped(moving: Iterable[Moving], known: Iterable[Origin] = ()) -> Mapping[Origin, list[Moving]]:
-    found: dict[Origin, list[Moving]] = {origin: [] for origin in known}
+def _grouped(moving: Iterable[Moving]) -> Mapping[Origin, Sequence[Moving]]:
+    found: dict[Origin, list[Moving]] = {}
     for one in moving:
         found.setdefault((one.resource, one.serve), []).append(one)
     return found
 
 
-def _described(origin: Origin, found: Sequence[Moving], group: _MoveTimes | None, now: float) -> Move:
-    devices = list(dict.fromkeys(one.key[1] for one in found))
+def _described(origin: Origin, found: Sequence[Moving], group: _MoveTimes, now: float) -> Move:
+    devices = tuple(dict.fromkeys(one.key[1] for one in found))
     reasons = Counter(one.waits_for for one in found)
     (shown, count), *others = reasons.most_common()
     reason = f"{count} of {len(found)}: {shown}" if others else shown
@@ -114,11 +113,11 @@ def _described(origin: Origin, found: Sequence[Moving], group: _MoveTimes | None
         dict.fromkeys(holder for one in found if one.waits_for == shown for holder in one.held_by)
     )
     stuck = ""
-    if group is not None and (waiting := group.stuck(now)):
+    if waiting := group.stuck(now):
         what = "1 device has" if waiting == 1 else f"{waiting} devices have"
         rest = f" and {len(devices) - EXAMPLES} more" if len(devices) > EXAMPLES else ""
         of = "the device plugin" if origin[1] is Serve.PLUGIN else "DRA"
         stuck = (
             f"{what} not left {of} within {PATIENCE:.0f} s: {reason} ({', '.join(devices[:EXAMPLES])}{rest})"
         )
-    return Move(*origin, devices, reason, group.since if group else 0.0, stuck, held_by)
+    return Move(*origin, devices, reason, group.since, stuck, held_by)

@@ -303,7 +303,7 @@ class ResourceSettings:
         published = self.dra.sources() if self.serve is Serve.DRA else ()
         sizes = (one.attribute for one in self.share.amounts)
         named = {*fields(self.name), *filter(None, (self.share.attribute, *sizes))}
-        given = self.give.attributes
+        given = () if self.give is NO_GIVE else self.give.attributes
         return frozenset(named).union(*from_where, *from_share, self.watched(), given, published)
 
     def named(self, attributes: Mapping[str, AttributeValue]) -> str | None:

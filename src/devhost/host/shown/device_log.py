@@ -1,4 +1,4 @@
-"""Logs the changes of one resource's devices from one list to the next.
+"""Logs the changes of each resource's devices from one list to the next, and between the sides.
 
 There is one line for each device and change, however many tokens a device has. If very many devices change at
 once, :data:`NAMED` lines of each kind and a count of the others are logged.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from devhost.backend.model import AnyHolder
 from devhost.planning.claims import holder_field
@@ -17,6 +17,9 @@ from devhost.runtime.log import get
 
 from .changes import Changes, Step, is_same
 from .now import Reasons
+
+if TYPE_CHECKING:
+    from devhost.planning.moves import Move
 
 NAMED = 20
 """Most devices that are logged for each kind of change between two lists."""
@@ -50,6 +53,7 @@ def write(step: Step) -> None:
         name = changes.resource
         known = before.memory.reasons.get(name, {}) if is_same(before, now, name) else {}
         _write(changes, known, now.memory.reasons.get(name, {}))
+    _write_moves(before.moves, now.moves)
 
 
 def _write(changes: Changes, known: Reasons, logged: Reasons) -> None:
@@ -82,6 +86,16 @@ def _write(changes: Changes, known: Reasons, logged: Reasons) -> None:
         "device is healthy again",
         "more devices are healthy again",
     )
+
+
+def _write_moves(before: Iterable[Move], now: Iterable[Move]) -> None:
+    """Logs the moves that do not get on, once, and when they do again."""
+    known, stuck = ({(one.resource, one.serve): one for one in of if one.stuck} for of in (before, now))
+    for one in (one for origin, one in stuck.items() if origin not in known):
+        about = {"resource": one.resource, "reason": one.stuck, **holder_field(one.held_by)}
+        log.warning("devices do not change sides", **about)
+    for resource, _ in known.keys() - stuck.keys():
+        log.info("devices change sides again", resource=resource)
 
 
 def _alone(devices: Iterable[str]) -> Mapping[str, str]:

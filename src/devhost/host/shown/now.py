@@ -193,9 +193,6 @@ class DraNow(Protocol):
     def faults(self) -> Iterable[tuple[str, str]]:
         """What is wrong: each subject with the reason."""
 
-    def moves(self) -> Sequence[Move]:
-        """The devices that change sides, by the resource that they leave."""
-
     def unhealthy(self) -> Iterable[tuple[str, str, Reason]]:
         """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
 
@@ -213,7 +210,8 @@ class Now:
     Everything with names is by name. ``plans`` is how many plans were made. ``tokens`` are those of the
     device plugin that containers have, each with its devices, ``claimed`` is what claims hold, if there are
     observers. ``holdings`` are the resources of which containers have something, ``held`` the devices of
-    these and of claims. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
+    these and of claims. ``moves`` are the devices that change sides. ``event_sources`` is why files and
+    uevents are not followed. ``failing`` are tasks.
     """
 
     at: float = 0.0
@@ -242,6 +240,7 @@ class Now:
     claimed: Sequence[Claimed] = ()
     differences: Mapping[tuple[str, Key], Difference] = field(default_factory=dict)
     dra: DraNow
+    moves: Sequence[Move] = ()
     kubelet: KubeletNow
     self_check: Failing | None = None
     pod_resources: PodsNow

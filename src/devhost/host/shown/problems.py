@@ -134,7 +134,7 @@ def _dra(now: Now) -> list[Problem]:
     found = [Problem("dra", subject, reason) for subject, reason in now.dra.faults()]
     found += [
         Problem("dra", one.resource, one.stuck, one.since, held_by=one.held_by)
-        for one in now.dra.moves()
+        for one in now.moves
         if one.stuck
     ]
     return _first(found, NAMED, "", "more problems of DRA")
@@ -161,7 +161,7 @@ def _unhealthy(now: Now) -> Iterator[tuple[str, list[Problem]]]:
     for (resource, key), difference in now.differences.items():
         given.setdefault(resource, {})[key[1]] = difference
     moving: dict[str, set[str]] = {}
-    for move in now.dra.moves():
+    for move in now.moves:
         moving.setdefault(move.resource, set()).update(move.devices)
     claimable: dict[str, dict[str, Unhealthy]] = {}
     for resource, device, why in now.dra.unhealthy():

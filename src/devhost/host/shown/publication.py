@@ -100,6 +100,7 @@ def nothing(now: Now) -> Now:
         differences={},
         tokens=dict,
         claimed=(),
+        moves=(),
         verdicts=VerdictsNow(),
         memory=Memory(),
     )

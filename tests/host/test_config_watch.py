@@ -11,9 +11,10 @@ import pytest
 from fake_clock import FakeClock
 
 from devhost.backend.files import fingerprint
-from devhost.config.watcher import MAX_CHECKS, NODE, ConfigWatch
+from devhost.host.reload import MAX_CHECKS, ConfigWatch
+from devhost.host.timing import NODE
 
-MOMENT = NODE.settle / 10
+MOMENT = NODE.config.settle / 10
 """A time in which nothing is due."""
 
 
@@ -61,13 +62,13 @@ def scene(tmp_path: Path) -> Scene:
 async def test_an_edit_is_read_once_and_only_when_the_content_stays_the_same(scene: Scene) -> None:
     async with scene.watching():
         scene.write("half")
-        await scene.clock.advance(NODE.settle - MOMENT)
+        await scene.clock.advance(NODE.config.settle - MOMENT)
         scene.write("whole")
-        await scene.clock.advance(NODE.settle)
+        await scene.clock.advance(NODE.config.settle)
         assert scene.reads == [], "it changed less than that ago"
         await scene.clock.advance(MOMENT)
         assert scene.reads == [("whole", True)]
-        await scene.clock.advance(10 * NODE.poll)
+        await scene.clock.advance(10 * NODE.config.poll)
         assert scene.reads == [("whole", True)]
 
 
@@ -87,34 +88,34 @@ async def test_a_file_that_never_settles_is_read_as_it_is(scene: Scene) -> None:
     async with scene.watching():
         for number in range(MAX_CHECKS):
             scene.write(f"edit {number}")
-            await scene.clock.advance(NODE.settle - MOMENT)
+            await scene.clock.advance(NODE.config.settle - MOMENT)
             scene.write(f"more of edit {number}")
             assert scene.reads == []
             await scene.clock.advance(MOMENT)
         assert scene.reads == [(f"more of edit {MAX_CHECKS - 1}", True)]
         scene.write("the last edit")
-        await scene.clock.advance(NODE.settle)
+        await scene.clock.advance(NODE.config.settle)
         assert scene.reads[1:] == [("the last edit", True)]
 
 
 async def test_a_file_that_was_removed_is_read_too(scene: Scene) -> None:
     async with scene.watching():
         scene.file.unlink()
-        await scene.clock.advance(NODE.poll + NODE.settle)
+        await scene.clock.advance(NODE.config.poll + NODE.config.settle)
         assert scene.reads == [("", True)]
 
 
 async def test_a_refused_file_is_read_again_although_it_is_the_same(scene: Scene) -> None:
     scene.refused = True
     async with scene.watching():
-        await scene.clock.advance(NODE.retry - MOMENT)
+        await scene.clock.advance(NODE.config.retry - MOMENT)
         assert scene.reads == []
         await scene.clock.advance(MOMENT)
         assert scene.reads == [("first", False)]
-        await scene.clock.advance(NODE.retry)
+        await scene.clock.advance(NODE.config.retry)
         assert scene.reads == [("first", False)] * 2
         scene.refused = False
-        await scene.clock.advance(10 * NODE.retry)
+        await scene.clock.advance(10 * NODE.config.retry)
         assert scene.reads == [("first", False)] * 2
 
 
@@ -122,8 +123,8 @@ async def test_an_edit_whose_reading_failed_unexpectedly_is_read_again(scene: Sc
     scene.failure = RuntimeError("a bug")
     async with scene.watching():
         scene.write("second")
-        await scene.clock.advance(NODE.poll + NODE.settle)
+        await scene.clock.advance(NODE.config.poll + NODE.config.settle)
     scene.failure = None
     async with scene.watching():
-        await scene.clock.advance(NODE.settle)
+        await scene.clock.advance(NODE.config.settle)
         assert scene.reads == [("second", True)]
