@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -176,6 +177,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         later = any(indices.get(name, 0) >= SEEDS for name in SEED_PARAMETERS)
         if path.startswith(SLOW) or item.name in SLOW_PROMISES or later:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_logstart() -> None:
+    """SIGTERM ends a run as Ctrl-C does: fixtures end what they started, and results are shown.
+
+    Workers of xdist otherwise ignore SIGINT, which they also receive when xdist itself is gone. This precedes
+    each test, because asyncio restores the default action when it removes a handler.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT) if WORKER else (signal.SIGTERM,):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    # timeout and make send SIGTERM several times; the later ones must not interrupt the fixtures
+    for each in (signal.SIGTERM, number):
+        signal.signal(each, lambda number, frame: None)
+    raise KeyboardInterrupt
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
