@@ -1,4 +1,4 @@
-"""A run of the tests that is terminated ends its fixtures, and so what they started."""
+"""A run of the tests that is terminated ends its fixtures, and continuous integration what takes too long."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -83,3 +84,58 @@ async def test_a_run_that_is_terminated_ends_its_fixtures(until, tmp_path, worke
     assert (tmp_path / "ended").exists()
     assert run.returncode == pytest.ExitCode.INTERRUPTED
     assert b"1 passed" in printed
+
+
+CUT = """\
+shift 2
+"$@"
+exit 124
+"""
+"""A ``timeout`` that ends each command at its limit."""
+
+PART = """\
+minutes_left() { echo 10; }
+part "$1" 1 "$2" printf '%b' "$3" >&2 || true
+echo "failed=${failed[*]} skipped=${skipped[*]}"
+"""
+
+PASSED = "tests/test_a.py::test_one PASSED [ 50%]\\ntests/test_a.py::test_two "
+FAILED = "tests/test_a.py::test_one FAILED [ 50%]\\ntests/test_a.py::test_two "
+DOTS = "......F...."
+SUMMARY = "FAILED tests/test_a.py::test_one - AssertionError\\n==== 1 failed, 10 passed in 60s ===="
+SHORT, FULL = "30", "5"
+"""Limits in minutes: more and less than the ten that are left."""
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "printed", "failed"),
+    [
+        pytest.param("e2e", FULL, PASSED, False, id="tests passed"),
+        pytest.param("tests", FULL, "......\\n6 passed in 60s", False, id="dots and a summary"),
+        pytest.param("e2e", FULL, FAILED, True, id="a test failed"),
+        pytest.param("tests", FULL, f"{DOTS}\\n{SUMMARY}", True, id="dots and a summary of failures"),
+        pytest.param("e2e", SHORT, FAILED, True, id="a test failed in less than the limit"),
+        pytest.param("vm", FULL, "vm: booting", True, id="no test within the limit"),
+        pytest.param("vm", SHORT, "vm: booting", False, id="no test in less than the limit"),
+        pytest.param("making the image", FULL, "image: building", False, id="making something"),
+    ],
+)
+def test_a_part_ended_at_its_limit_is_skipped_unless_a_test_failed_or_it_hangs(
+    tmp_path, name, limit, printed, failed
+):
+    functions, _, _ = (ROOT / ".ci" / "run").read_text().partition("\ntools/packages all")
+    script, timeout = tmp_path / ".ci" / "run", tmp_path / "bin" / "timeout"
+    for file, text in ((script, f"{functions}\n{PART}"), (timeout, f"#!/bin/sh\n{CUT}")):
+        file.parent.mkdir()
+        file.write_text(text)
+        file.chmod(0o755)
+    done = subprocess.run(
+        ["bash", script, name, limit, printed],
+        env={**os.environ, "PATH": f"{timeout.parent}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=240,
+    )
+    verdict = f"failed={name} skipped=" if failed else f"failed= skipped={name} (the rest of it)"
+    assert done.stdout.splitlines()[-1] == verdict
