@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
         return UNAVAILABLE
     os.chdir(Path(__file__).resolve().parents[3])
     command = [sys.executable, "-m", "pytest", *(arguments or [TESTS])]
-    os.execve(command[0], command, os.environ | {SWITCH: "1"})
+    return os.execve(command[0], command, os.environ | {SWITCH: "1"})
 
 
 if __name__ == "__main__":
