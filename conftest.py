@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -196,7 +197,14 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
+    try:
+        yield
+    except Exception:
+        if exitstatus != pytest.ExitCode.INTERRUPTED:
+            raise
+        traceback.print_exc()  # what fixtures need was terminated as well; results are still shown
     place = Path(session.config.option.basetemp).parent
     if exitstatus == pytest.ExitCode.OK and place.name.startswith(PLACE):
         shutil.rmtree(place, ignore_errors=True)

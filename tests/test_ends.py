@@ -39,6 +39,7 @@ def server():
     (HERE / "ending").touch()
     wait("go on")
     (HERE / "ended").touch()
+    raise RuntimeError("the server was terminated as well")
 
 async def test_of_signals(server):
     loop = asyncio.get_running_loop()
