@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -178,7 +180,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+def pytest_runtest_logstart() -> None:
+    """SIGTERM ends a run as Ctrl-C does: fixtures end what they started, and results are shown.
+
+    Workers of xdist otherwise ignore SIGINT, which they also receive when xdist itself is gone. This precedes
+    each test, because asyncio restores the default action when it removes a handler.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT) if WORKER else (signal.SIGTERM,):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    # timeout and make send SIGTERM several times; the later ones must not interrupt the fixtures
+    for each in (signal.SIGTERM, number):
+        signal.signal(each, lambda number, frame: None)
+    raise KeyboardInterrupt
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
+    try:
+        yield
+    except Exception:
+        if exitstatus != pytest.ExitCode.INTERRUPTED:
+            raise
+        traceback.print_exc()  # what fixtures need was terminated as well; results are still shown
     place = Path(session.config.option.basetemp).parent
     if exitstatus == pytest.ExitCode.OK and place.name.startswith(PLACE):
         shutil.rmtree(place, ignore_errors=True)

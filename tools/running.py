@@ -37,7 +37,13 @@ LAST = 40
 
 def leave_on_sigterm() -> None:
     """Makes SIGTERM raise an exception: child processes are killed and temporary files removed."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(number: int, frame: object) -> None:
+    # timeout and make send the signal several times; the later ones must not interrupt this
+    signal.signal(number, lambda number, frame: None)
+    sys.exit(128 + number)
 
 
 def run(

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from devhost_testing import zram as zram_devices
 from devhost_testing.zram import Zram
-from onenode import binaries, probe, shipped
+from onenode import binaries, namespaces, probe, shipped, waiting
 from onenode.access import Access
 from onenode.claims import Claims
 from onenode.cluster import Cluster
@@ -111,6 +111,12 @@ def zram() -> Iterator[Zram]:
         pytest.skip(reason)
     with Zram() as zram:
         yield zram
+
+
+def pytest_keyboard_interrupt() -> None:
+    """Kills the clusters first: then fixtures do not wait for objects to be deleted, which takes a minute."""
+    namespaces.kill_all()
+    waiting.hurry()
 
 
 @pytest.hookimpl(wrapper=True)

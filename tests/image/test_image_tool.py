@@ -170,3 +170,27 @@ def test_without_root_it_reports_that_root_is_needed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(machine, "PROGRAMS", {})
     with pytest.raises(Unavailable, match="only root"):
         machine.require(own_base=False)
+
+
+TERMINATED = """\
+import os, signal
+from running import leave_on_sigterm
+
+leave_on_sigterm()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+finally:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("cleaned")
+"""
+
+
+def test_a_second_sigterm_does_not_interrupt_what_the_first_one_started() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tools")},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (143, "cleaned\n")

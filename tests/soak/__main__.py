@@ -6,6 +6,9 @@ import os
 import secrets
 import sys
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # tests/, for what several of its directories share
 
 from soak_node import Tally
 from soak_run import soak

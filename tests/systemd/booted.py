@@ -84,7 +84,7 @@ def why_not() -> str:
         return "making namespaces needs root"
     if not SYSTEMD.exists():
         return "no systemd (Debian: systemd)"
-    for program in ("unshare", "nsenter", "systemctl"):
+    for program in ("setpriv", "unshare", "nsenter", "systemctl"):
         if shutil.which(program) is None:
             return f"no {program}"
     if _cgroups() is None:
@@ -177,7 +177,17 @@ def booted(directory: Path) -> Iterator[Machine]:
     arguments = [str(directory), str(cgroup), sys.base_prefix, str(SYSTEMD), str(ROOT), packages]
     with (directory / "console").open("w") as console:
         process = subprocess.Popen(
-            ["sh", "-c", BOOT, "sh", *arguments],
+            [
+                "setpriv",
+                "--pdeathsig",
+                "KILL",
+                "--",
+                "sh",
+                "-c",
+                BOOT,
+                "sh",
+                *arguments,
+            ],  # it ends with this run
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,

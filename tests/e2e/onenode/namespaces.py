@@ -22,6 +22,14 @@ STOP_LIMIT = 60.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+_holders: set[subprocess.Popen[bytes]] = set()
+
+
+def kill_all() -> None:
+    """Kills all processes in all namespaces that were created here."""
+    for holder in _holders:
+        holder.kill()  # --kill-child also kills process 1
+
 
 class Namespaces:
     """Creates them on entry; on exit all processes in them are killed, and their mounts and network removed.
@@ -59,6 +67,7 @@ class Namespaces:
                 bufsize=0,
                 start_new_session=True,
             )
+        _holders.add(self._holder)
         assert self._holder.stdout is not None
         ready, _, _ = select.select([self._holder.stdout], [], [], START_LIMIT)
         answer = self._holder.stdout.readline() if ready else b""
@@ -84,6 +93,7 @@ class Namespaces:
                 holder.kill()  # --kill-child also kills process 1
                 process.wait(STOP_LIMIT)
         self._children.clear()
+        _holders.discard(holder)
         holder.stdout.close()
 
     def path(self, inside: str) -> Path:

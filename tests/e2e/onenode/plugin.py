@@ -34,7 +34,7 @@ class Devhost:
     ) -> None:
         self._cluster = cluster
         self._wait = wait
-        self._directory = tempfile.TemporaryDirectory(prefix="devhost-e2e-")
+        self._directory = tempfile.TemporaryDirectory(dir=cluster.directory)
         self.config = Path(self._directory.name) / "devhost.yaml"
         self.configure(document)
         self.log = cluster.logs / f"{name}.log"

@@ -8,7 +8,6 @@ The exit code is that of pytest, and 77 if there is no usable GPU.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def main(arguments: list[str]) -> int:
         return UNAVAILABLE
     os.chdir(Path(__file__).resolve().parents[3])
     command = [sys.executable, "-m", "pytest", *(arguments or [TESTS])]
-    return subprocess.run(command, env=os.environ | {SWITCH: "1"}, check=False).returncode
+    return os.execve(command[0], command, os.environ | {SWITCH: "1"})
 
 
 if __name__ == "__main__":

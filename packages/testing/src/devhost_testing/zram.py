@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -18,6 +18,9 @@ from typing import IO
 from devhost.backend.errors import DevhostError
 
 CONTROL = Path("/sys/class/zram-control")
+
+LOCK = Path("/run/devhost-zram")
+"""Locked by the present user; contains the numbers of its devices. After a reboot it does not exist."""
 
 RETRY = 0.1
 """Seconds between two checks whether the other user is done."""
@@ -42,6 +45,8 @@ class Busy(DevhostError):
 class Zram:
     """Plugs devices, and unplugs the remaining ones on exit. Only one user at a time on a machine.
 
+    On entry it unplugs devices of an earlier user that was killed, unless they are in use.
+
     Raises ``Busy`` on entry if another user is not done within ``patience`` seconds.
     """
 
@@ -51,7 +56,7 @@ class Zram:
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> Zram:
-        lock = Path(tempfile.gettempdir(), "devhost-zram.lock").open("w")
+        lock = LOCK.open("a+")
         deadline = time.monotonic() + self._patience
         while True:
             try:
@@ -62,8 +67,14 @@ class Zram:
                     raise Busy("another program is plugging zram devices") from None
                 time.sleep(RETRY)
             else:
-                self._lock = lock
-                return self
+                break
+        lock.seek(0)
+        for number in lock.read().split():
+            with suppress(OSError):
+                _remove(int(number))
+        self._lock = lock
+        self._record()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -75,10 +86,23 @@ class Zram:
 
     def plug(self) -> int:
         """Adds a device and returns its number: ``/dev/zram<number>``."""
-        self._numbers.append(int((CONTROL / "hot_add").read_text()))
-        return self._numbers[-1]
+        number = int((CONTROL / "hot_add").read_text())
+        self._numbers.append(number)
+        self._record()
+        return number
 
     def unplug(self, number: int) -> None:
         """Removes the device."""
-        (CONTROL / "hot_remove").write_text(str(number))
+        _remove(number)
         self._numbers.remove(number)
+        self._record()
+
+    def _record(self) -> None:
+        assert self._lock is not None
+        self._lock.truncate(0)
+        self._lock.write(" ".join(map(str, self._numbers)))
+        self._lock.flush()
+
+
+def _remove(number: int) -> None:
+    (CONTROL / "hot_remove").write_text(str(number))
