@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import shutil
 import sys
@@ -154,6 +155,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     # not importing them saves each worker a second
     left_out = quick(config) and _name(collection_path).startswith(SLOW)
     return True if left_out else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lives as long as the process, so no search for garbage looks at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
