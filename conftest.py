@@ -74,6 +74,13 @@ SLOW = (
 Single tests, modules and parameters elsewhere have the marker themselves.
 """
 
+WAITING = (
+    "tests/cli/test_run_node_condition.py",
+    "tests/dra/test_dra_bounds.py",
+    "tests/host/test_host_bounds.py",
+)
+"""Single tests here wait for half a minute: each worker begins with some, or one of them ends a run alone."""
+
 SEEDS = 2
 """So many values of a parameter that is a random seed are for ``make test``; all others are slow."""
 SEED_PARAMETERS = ("seed", "part", "batch")
@@ -182,12 +189,22 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if WORKER:  # all workers need the same order
         items.sort(key=lambda item: str(item.path))
+        items[:] = _dealt(items, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
     for item in items:
         path = _name(item.path)
         indices = item.callspec.indices if hasattr(item, "callspec") else {}
         later = any(indices.get(name, 0) >= SEEDS for name in SEED_PARAMETERS)
         if path.startswith(SLOW) or item.name in SLOW_PROMISES or later:
             item.add_marker(pytest.mark.slow)
+
+
+def _dealt(items: list[pytest.Item], workers: int) -> Iterator[pytest.Item]:
+    """In the order of equal parts, of which each worker gets one, each with its share of what waits first."""
+    first = [item for item in items if _name(item.path).startswith(WAITING)]
+    rest = [item for item in items if not _name(item.path).startswith(WAITING)]
+    for worker in range(workers):
+        yield from first[worker::workers]
+        yield from rest[worker * len(rest) // workers : (worker + 1) * len(rest) // workers]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
