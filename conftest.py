@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import shutil
 import signal
@@ -74,6 +75,13 @@ SLOW = (
 
 Single tests, modules and parameters elsewhere have the marker themselves.
 """
+
+WAITING = (
+    "tests/cli/test_run_node_condition.py",
+    "tests/dra/test_dra_bounds.py",
+    "tests/host/test_host_bounds.py",
+)
+"""Single tests here wait for half a minute: each worker begins with some, or one of them ends a run alone."""
 
 SEEDS = 2
 """So many values of a parameter that is a random seed are for ``make test``; all others are slow."""
@@ -159,6 +167,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lives as long as the process, so no search for garbage looks at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
     """Each worker begins to import at another place, so that it compiles only a part, and reads the rest."""
     report = yield
@@ -172,12 +191,22 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if WORKER:  # all workers need the same order
         items.sort(key=lambda item: str(item.path))
+        items[:] = _dealt(items, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
     for item in items:
         path = _name(item.path)
         indices = item.callspec.indices if hasattr(item, "callspec") else {}
         later = any(indices.get(name, 0) >= SEEDS for name in SEED_PARAMETERS)
         if path.startswith(SLOW) or item.name in SLOW_PROMISES or later:
             item.add_marker(pytest.mark.slow)
+
+
+def _dealt(items: list[pytest.Item], workers: int) -> Iterator[pytest.Item]:
+    """In the order of equal parts, of which each worker gets one, each with its share of what waits first."""
+    first = [item for item in items if _name(item.path).startswith(WAITING)]
+    rest = [item for item in items if not _name(item.path).startswith(WAITING)]
+    for worker in range(workers):
+        yield from first[worker::workers]
+        yield from rest[worker * len(rest) // workers : (worker + 1) * len(rest) // workers]
 
 
 def pytest_runtest_logstart() -> None:

@@ -6,6 +6,7 @@ import json
 import types
 from collections.abc import Sequence
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from devhost.host.host import Host
@@ -41,8 +42,11 @@ def _complete(json: Any, kind: Any) -> Any:
     return _EMPTY.get(kind, "") if json is None else json
 
 
+_hints = cache(get_type_hints)  # tests make documents of thousands of devices
+
+
 def _object(json: Json, kind: Any) -> Json:
-    hints, found = get_type_hints(kind), form(kind)
+    hints, found = _hints(kind), form(kind)
     missing = {key: name for name, key in found.keys.items() if key not in found.optional}
     given = {key: name for name, key in found.keys.items() if key in json}
     return {key: _complete(json.get(key), hints[name]) for key, name in (missing | given).items()}

@@ -7,8 +7,6 @@ Each ``gives`` repeats what the plugin's Allocate answers for devices with these
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ import yaml
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from profiles import PROFILES, everything
+from program import devhost
 
 FILES = {file.stem: file for file in PROFILES}
 
@@ -592,7 +591,6 @@ async def test_a_rebellions_device_without_a_status_is_healthy(node: Node) -> No
 @pytest.mark.parametrize(("profile", "resource"), sorted({(one.profile, one.resource) for one in KINDS}))
 def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path, profile: str, resource: str) -> None:
     Tree(tmp_path)
-    command = [sys.executable, "-m", "devhost", "explain", resource, "--root", tmp_path]
-    done = subprocess.run([*command, "--config", FILES[profile]], capture_output=True, text=True, check=True)
+    done = devhost("explain", resource, "--root", tmp_path, "--config", FILES[profile])
     reason = r"\(resources\[\d+\]\): 0 devices; the backend sees no devices"
     assert re.match(f"{re.escape(resource)} {reason}", done.stdout)

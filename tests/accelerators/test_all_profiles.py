@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,14 +9,14 @@ import yaml
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from profiles import PROFILES, everything
+from program import devhost
 from status_values import status
 
 
 def test_all_profiles_fit_in_one_file(tmp_path: Path) -> None:
     file = tmp_path / "devhost.yaml"
     file.write_text(yaml.safe_dump({"version": 1} | everything(), sort_keys=False), encoding="utf-8")
-    command = [sys.executable, "-m", "devhost", "check", file]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = devhost("check", file)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -52,11 +50,10 @@ def test_a_variable_that_a_backend_sets_in_an_entry_is_refused_at_the_check(
     tmp_path: Path, entry: str, variable: str
 ) -> None:
     file = tmp_path / "devhost.yaml"
-    command = [sys.executable, "-m", "devhost", "check", file]
 
     def errors(text: str) -> str:
         file.write_text(f"version: 1\nresources:\n- {{name: example.com/x, {text}}}\n", encoding="utf-8")
-        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+        return devhost("check", file).stderr
 
     give = f"give: {{env: {{'{variable}': x}}}}"
     assert "sets this variable (remove it)" in errors(f"{entry}, {give}")

@@ -265,6 +265,7 @@ def test_a_drain_without_a_devhost_leaves_the_cordon_and_exits_with_3(desk: Desk
 
 @asynccontextmanager
 async def serving(desk: Desk, kubelet: KubeletSimulator) -> AsyncIterator[None]:
+    desk.state.mkdir()  # as on a node: it is watched from the start, not looked for now and then
     command = [sys.executable, "-m", "devhost", "run", "--config", str(desk.toys.config)]
     command += ["--root", str(desk.toys.root), "--kubelet-dir", str(kubelet.directory)]
     command += ["--pod-resources", str(kubelet.pod_resources), "--state-dir", str(desk.state)]

@@ -94,13 +94,20 @@ async def test_sighup_probes_again_and_events_do_not(rig, kubelet):
         assert "probe other" not in host.tasks.named()
 
 
-async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang):
+async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig, kubelet, hang, until):
+    began = threading.Event()
+
+    def stay(devices):
+        began.set()
+        hang()
+
     rig.hurry_allocation(allocate=1.0)
-    rig.scripts["toy"].on_allocate = lambda devices: hang()
+    rig.scripts["toy"].on_allocate = stay
     rig.write(*BOTH)
     async with rig.running():
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         stuck = asyncio.create_task(kubelet.admit("stuck", "main", TOY, 1))
+        await until(began.is_set)  # and it hangs from now on until the test is over
         assert (await kubelet.admit("fine", "main", OTHER, 1)).response.envs["DEVICES"] == "d0"
         with pytest.raises(UnexpectedAdmissionError, match="backend toy did not answer within 1 s"):
             await stuck

@@ -29,6 +29,9 @@ PODRESOURCES = "devhost/kubelet/api/podresources.proto"
 NEWER = {"ClaimResource.share_id"}
 """Fields that an older package with the kubelet's protos may lack."""
 
+fetches = pytest.mark.slow
+"""Downloads a package first, which takes two minutes where no server answers."""
+
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
@@ -79,6 +82,7 @@ def _version(text: str) -> tuple[int, ...]:
     return (*map(int, text.split(".")), 0, 0)[:3]
 
 
+@fetches
 def test_every_message_field_type_and_method_of_the_kubelet_is_in_the_proto(
     generator: ModuleType, tmp_path: Path, upstream: Path
 ) -> None:
@@ -88,12 +92,14 @@ def test_every_message_field_type_and_method_of_the_kubelet_is_in_the_proto(
     assert not missing, "the kubelet's proto has these, or has them otherwise"
 
 
+@fetches
 def test_the_proto_has_nothing_that_the_kubelets_lacks(generator: ModuleType, upstream: Path) -> None:
     text = _upstream_proto(upstream, "api").read_text()
     for name, _ in _facts(generator.describe(API)):
         assert re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", text), name
 
 
+@fetches
 def test_the_podresources_proto_matches_the_kubelets(
     generator: ModuleType, tmp_path: Path, upstream: Path
 ) -> None:

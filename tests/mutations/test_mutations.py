@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
+import symtable
 from collections import Counter
 from functools import cache
 
@@ -48,7 +48,7 @@ def why_useless(fault: Fault) -> str:
         return "changes nothing"
     if fault.file.endswith(".py"):
         try:
-            ast.parse(changed)
+            symtable.symtable(changed, fault.file, "exec")  # half as long as to make a tree
         except SyntaxError as error:
             return str(error)
     file, _, name = fault.test.partition("::")

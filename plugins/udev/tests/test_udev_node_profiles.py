@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 import yaml
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
+from program import devhost
 
 from devhost.config import loads
 from devhost.discovery import catalog
@@ -338,8 +337,7 @@ def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path, name: str
     Tree(tmp_path)
     file = EXAMPLES / f"{name}.yaml"
     resource = yaml.safe_load(file.read_text(encoding="utf-8"))["resources"][0]["name"]
-    command = [sys.executable, "-m", "devhost", "explain", resource, "--config", file, "--root", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = devhost("explain", resource, "--config", file, "--root", tmp_path)
     assert done.stdout.startswith(f"{resource} (resources[0]): 0 devices; ")
 
 
