@@ -22,6 +22,7 @@ from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet import events as ev
 
 from devhost.config.rollout import RolloutRecord
+from devhost.telemetry import ask
 
 TOY = "example.com/toy"
 
@@ -53,6 +54,16 @@ class Instance:
 
     def probe(self, name: str) -> subprocess.CompletedProcess[str]:
         return self.call("ready", f"--probe={name}")
+
+    async def names(self, pod: str) -> None:
+        """Waits until the kubelet has told it what this pod holds: one never named may still start."""
+        async with asyncio.timeout(60):
+            while not any(
+                device["holder"] and device["holder"]["pod"] == pod
+                for resource in (await ask.fetch(self._status, deadline=60)).json["resources"]
+                for device in resource["devices"]
+            ):
+                await asyncio.sleep(0.02)
 
     async def ended(self) -> int:
         return await asyncio.wait_for(self.process.wait(), 60)
@@ -95,9 +106,10 @@ class Machine:
         assert file is not None
         return file
 
-    def record(self) -> Path:
-        """The file with what containers were given."""
-        return next((self._place / "state").glob("given-*.json"), Path("none"))
+    def given(self) -> list[dict[str, Any]]:
+        """What containers were given, by the file; empty while there is none."""
+        files = (self._place / "state").glob("given-*.json")
+        return [one for file in files for one in json.loads(file.read_text())["given"]]
 
     def serving(self) -> int:
         """How many devhosts the kubelet is connected to."""
@@ -327,12 +339,12 @@ async def test_the_address_passes_with_the_turn_and_probes_ask_each_process(
 
 async def test_the_record_of_what_containers_were_given_passes_on(machine: Machine, until: Until) -> None:
     def recorded() -> int:
-        return sum(len(one["tokens"]) for one in json.loads(machine.record().read_text())["given"])
+        return sum(len(one["tokens"]) for one in machine.given())
 
     async with machine.devhost() as old:
         await machine.registered(1)
         await machine.kubelet.admit("first", "main", TOY, 1)
-        await until(lambda: machine.record().exists() and recorded() == 1)
+        await until(lambda: recorded() == 1)
         async with machine.devhost() as new:
             await waits(until, new)
             new.process.send_signal(signal.SIGSTOP)
@@ -342,7 +354,8 @@ async def test_the_record_of_what_containers_were_given_passes_on(machine: Machi
             await until(lambda: recorded() == 2)
             new.process.send_signal(signal.SIGCONT)
             assert await old.ended() == 0
-            await until(lambda: machine.kubelet.release("first"))
+            await new.names("first")
+            machine.kubelet.release("first")
             await until(lambda: recorded() == 1)
 
 
@@ -376,8 +389,7 @@ async def test_what_the_one_before_gives_until_it_ends_stays_recorded(
     """It answers for a resource that the next one cannot register yet."""
 
     def recorded() -> list[Any]:
-        given = json.loads(machine.record().read_text())["given"] if machine.record().exists() else []
-        return [one["nodes"] for one in given if one["resource"] == "example.com/slow"]
+        return [one["nodes"] for one in machine.given() if one["resource"] == "example.com/slow"]
 
     (toys.config.with_name("backends") / "slow.py").write_text(SLOW)
     toys.write(f"name: {TOY}, backend: toy", "name: example.com/slow, backend: slow")
@@ -394,7 +406,7 @@ async def test_what_the_one_before_gives_until_it_ends_stays_recorded(
             (toys.root / "hang").unlink()
             assert await old.ended() == 0
             await machine.kubelet.admit("another", "main", TOY, 1)
-            await until(lambda: TOY in machine.record().read_text())
+            await until(lambda: TOY in str(machine.given()))
             assert recorded() == given
 
 

@@ -179,11 +179,11 @@ class GivenKeeper:
 
     async def _pass(self) -> float | None:
         given, allocations = self._given, self._allocations
+        if self._unknown() or not all(allocations.is_held(*token) for token in given.tokens):
+            await self._read_checkpoint()
         if allocations.known:
             claims = {one.holder.uid for one in allocations.held() if isinstance(one.holder, ClaimHolder)}
             given.keep(lambda token: allocations.is_held(*token), claims)
-        if self._unknown():
-            await self._read_checkpoint()
         await self.look()
         before = given.differences, given.strays
         given.fill()
