@@ -252,7 +252,10 @@ class Source:
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = _sound(parse_all, rest, self.diagnostics)
         flat = [one for node in documents for one in self._flat(node, KeyPath(self.diagnostics), holder)]
-        objects = [each for one in flat for each in _unwrapped(one, flat)]
+        self.named: dict[tuple[str, str], list[Object]] = {}  # by kind, without its group, and name
+        for one in flat:
+            self.named.setdefault((one.kind.partition(".")[0], one.name), []).append(one)
+        objects = [each for one in flat for each in _unwrapped(one)]
         mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
         message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
         self.objects = _overridden(objects) if objects else self.diagnostics.fail(mark, message, _IF_EMPTY)
@@ -518,8 +521,8 @@ def _tabless(data: bytes) -> bytes:
     return data.replace(b"\t", b" ") if data.lstrip()[:1] in (b"{", b"[") else data
 
 
-def _unwrapped(one: Object, every: Sequence[Object]) -> Iterator[Object]:
-    """The values of a chart in an object that installs it, of all objects; another object itself."""
+def _unwrapped(one: Object) -> Iterator[Object]:
+    """The values of a chart in an object that installs it; another object itself."""
     spec, parts = one.at("spec"), list[Value]()
     if spec and one.kind in ("HelmRelease", "HelmChart", "HelmChartConfig"):
         parts = [spec]
@@ -527,10 +530,10 @@ def _unwrapped(one: Object, every: Sequence[Object]) -> Iterator[Object]:
         spec = spec.at("template", "spec") or spec
         sources = (*spec.each("sources"), spec.at("source"))
         parts = [part for part in sources if part.at("chart") or part.at("helm")]
-    yield from (_values(one, spec, part, every) for part in parts) if parts else (one,)
+    yield from (_values(one, spec, part) for part in parts) if parts else (one,)
 
 
-def _values(one: Object, spec: Value, part: Value, every: Sequence[Object]) -> Object:
+def _values(one: Object, spec: Value, part: Value) -> Object:
     source, holder = one.source, part.at("helm") or part
     problem, command = "", "give what it made: kubectl get daemonsets,configmaps -n NAMESPACE -o yaml"
     if elsewhere := holder.omit(*_ELSEWHERE):
@@ -550,11 +553,11 @@ def _values(one: Object, spec: Value, part: Value, every: Sequence[Object]) -> O
     for name, value in given:
         found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
     root = source.document(found.node, found.place, str(one)).root
-    named = [text_at(part.node, "chartRef", key) for key in ("kind", "name")]
-    places = [each.at("spec") for each in every if [each.kind.partition(".")[0], each.name] == named]
+    kind, name = (text_at(part.node, "chartRef", key) for key in ("kind", "name"))
+    places = [*(each.at("spec") for each in source.named.get((kind, name), ()) if kind), part]
 
     def first(paths: Sequence[str]) -> str:
-        found = (text_at(at.node, *path.split(".")) for at in (*places, part) for path in paths)
+        found = (text_at(at.node, *path.split(".")) for at in places for path in paths)
         return next(filter(None, found), "").rpartition("/")[2]
 
     remark = f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}."
@@ -573,18 +576,17 @@ def _typed(node: Node) -> Node:
 
 def _overridden(objects: list[Object]) -> list[Object]:
     """The objects, with values of a HelmChartConfig in those of the HelmChart with its name."""
-    found: list[Object] = []
-    for one in objects:
-        chart = one.holder.replace("HelmChartConfig", "HelmChart")
-        at = next((n for n, each in enumerate(found) if each.holder == chart != one.holder), None)
-        if at is None:
-            found.append(one)
+    found = dict(enumerate(objects))
+    charts = {one.holder: n for n, one in reversed(found.items())}
+    for n, one in enumerate(objects):
+        name = one.holder.removeprefix("HelmChartConfig")
+        if name == one.holder or (at := charts.get(f"HelmChart{name}")) is None:
             continue
-        base = found[at]
+        base, _ = found[at], found.pop(n)
         merged = reduce(lambda made, each: made.put((each[0],), each[1].node), one.members(), base)
         base.take()
         one.take()
         root = one.source.document(merged.node, merged.place, base.holder).root
         problem = base.problem or one.problem
         found[at] = replace(merged, root=root, remarks=base.remarks + one.remarks, problem=problem)
-    return found
+    return [*found.values()]
