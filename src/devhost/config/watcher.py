@@ -12,12 +12,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
+from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import Fingerprint, fingerprint
 from devhost.backend.frozen import frozen
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
+from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.watch import DirectoryWatch
+from devhost.runtime.worker import FileWorker
+
+log = get(__name__)
 
 MAX_CHECKS = 8
 """Checks of a file that keeps changing, before it is read as it is."""
@@ -46,8 +52,9 @@ class ConfigWatch:
     """Reads the configuration file after each change of its content, and when it disappears.
 
     ``read`` reads it; its argument is whether the content changed since the last time. ``refused`` is whether
-    the file was refused when it was last read, ``seen`` the fingerprint of what was read first. For ``blind``
-    see :class:`.DirectoryWatch`.
+    the file was refused when it was last read, ``seen`` the fingerprint of what was read first. ``worker``
+    looks at the file, which may be on a file system that hangs. ``blind`` is called with the reason why edits
+    are not seen, or only by polling, and with an empty one when they are.
     """
 
     def __init__(
@@ -56,6 +63,7 @@ class ConfigWatch:
         read: Callable[[bool], Awaitable[None]],
         refused: Callable[[], object],
         seen: Fingerprint,
+        worker: FileWorker,
         blind: Callable[[str], None] = lambda reason: None,
         *,
         timing: ConfigTiming = NODE,
@@ -71,7 +79,13 @@ class ConfigWatch:
         """Checks since the last reading that found other content than the check before."""
         self._settled_at = 0.0
         self._read_at = clock.time()
-        self._watch = DirectoryWatch(self._directories, timing.poll, blind)
+        self._worker = worker
+        self._report_blind = blind
+        self._reasons: dict[str, str] = {}
+        self._failures = FailureLog(
+            log, "edits of the configuration are not seen", "edits of the configuration are seen", file=path
+        )
+        self._watch = DirectoryWatch(self._directories, timing.poll, partial(self._blind, "inotify"), worker)
         self._reconciler = Reconciler(self._check, clock=clock)
 
     async def run(self) -> None:
@@ -85,7 +99,15 @@ class ConfigWatch:
         now = self._clock.time()
         if now < self._settled_at:
             return self._settled_at - now
-        before, self._seen = self._seen, fingerprint(self._path)
+        try:
+            seen = await self._worker.file(f"read {self._path}", fingerprint, self._path)
+        except EnvironmentFailure as error:
+            if self._failures.failed(str(error)):
+                self._blind("file", str(error))
+            return self._timing.poll
+        self._failures.succeeded()
+        self._blind("file", "")
+        before, self._seen = self._seen, seen
         if self._seen != before and self._changed_checks < MAX_CHECKS:
             self._changed_checks += 1
             self._settled_at = now + self._timing.settle
@@ -96,6 +118,11 @@ class ConfigWatch:
             self._changed_checks = 0
             self._read_at = self._clock.time()
         return self._timing.poll
+
+    def _blind(self, source: str, reason: str) -> None:
+        if reason != self._reasons.get(source, ""):
+            self._reasons[source] = reason
+            self._report_blind("; ".join(filter(None, self._reasons.values())))
 
     def _directories(self) -> list[Path]:
         """The directories in which a change would show: that of the path, and that of its target."""

@@ -19,7 +19,7 @@ from devhost.discovery.manager import BackendManager
 from devhost.planning.settings import Settings
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
-from devhost.runtime.worker import WorkerThread
+from devhost.runtime.worker import FileWorker, WorkerThread
 from devhost.telemetry.metrics import Metrics
 
 from .monitors import Monitors
@@ -108,6 +108,7 @@ class Reloader:
         self._reloading = reloading
         self._timing = timing
         self._worker = WorkerThread("reload")
+        self._looks = FileWorker("config", "")
         self._reading = asyncio.Lock()
         self._running = False
         self._requested = False
@@ -136,6 +137,7 @@ class Reloader:
             self.read,
             self._refused,
             self._configuration.seen,
+            self._looks,
             self._monitors.reporter(file),
             timing=self._timing.config,
         )
@@ -167,8 +169,9 @@ class Reloader:
         await self._last_good.keep(accepted)
 
     def close(self) -> None:
-        """Lets the reading thread end."""
+        """Lets the reading threads end."""
         self._worker.close()
+        self._looks.close()
 
     def _spawn(self) -> None:
         self._tasks.spawn(RELOAD, partial(self.read, requested=True))
@@ -188,7 +191,7 @@ class Reloader:
             return
         except BackendTimeout as error:
             if edited:
-                reason = f"the import of a drop-in of backendPaths does not finish: {error}"
+                reason = f"reading it, or the import of a drop-in of backendPaths, does not finish: {error}"
                 self._rejected((f"{configuration.file}: {reason}",))
             return
         await self.keep(loaded.accepted)
