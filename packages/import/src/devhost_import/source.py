@@ -309,11 +309,10 @@ class Source:
         first = self.objects[ranks.index(min(ranks))]  # of a plugin, else with values, else any with a kind
         if first.problem and not first.chart:
             first.fail(*first.problem)
-        what = f"a {shown(first.kind)} contains no configuration"
+        kind = f"a {shown(first.kind)} contains no configuration"
+        what = kind if first.kind else "it is not a Kubernetes object"
         if first.holder:
             what = f"{first} has no values of a chart of this plugin"
-        elif not first.kind:
-            what = "it is not a Kubernetes object"
         if (reader := _IMPORTERS.get(first.kind, self.peer)) != self.peer:
             hint = f"`devhost import {reader}` reads it"
         first.at("kind").fail(what, hint)
@@ -378,9 +377,8 @@ class Source:
             return ([] if node.kind == "null" else [place.path]), False
         found = [self._unread(root, one, at, ()) for key, one, at in _inside(node, place) if key not in skip]
         unread = [path for paths, _ in found for path in paths]
-        if any(is_read for _, is_read in found):
-            return unread, True
-        return ([place.path] if unread and place.path else unread), False
+        is_read = any(each for _, each in found)
+        return [place.path] if unread and place.path and not is_read else unread, is_read
 
 
 def pruned(node: Node, wanted: Any, place: KeyPath, ignored: Ignored, only: Collection[str] = ()) -> Node:
@@ -487,8 +485,7 @@ def _kind(node: Node) -> str:
     """The kind of an object, with its group as kubectl writes it if that is not the one that is read."""
     is_chart = all(node_at(node, key) for key in ("apiVersion", "name", "version"))  # a Chart.yaml
     kind = text_at(node, "kind") or "Chart" * is_chart
-    group = text_at(node, "apiVersion").rpartition("/")[0]
-    _, kinds = _GROUPS.get(group, ("", ""))
+    _, kinds = _GROUPS.get(group := text_at(node, "apiVersion").rpartition("/")[0], ("", ""))
     is_known = kind in kinds.split() or kind not in _READ or node_at(node, "apiVersion") is None
     return kind if is_known else f"{kind}.{group}".strip(".")
 
