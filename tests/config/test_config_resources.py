@@ -144,6 +144,7 @@ def test_text_that_a_value_may_contain_is_accepted(read: Read, selection: str) -
     ("selection", "said"),
     [
         ("{vender: x}", 'resources[0].where: backend card has no attribute "vender" (did you mean vendor?)'),
+        ("{vendor.qq: x}", 'backend card has no attribute "vendor.qq" (known attributes: '),
         (
             "{qqqqqq: x}",
             "(known attributes: ID_*, address, afuId, driver, idVendor, kind, links, modes, numaNode, pKey, "

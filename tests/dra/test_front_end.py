@@ -631,6 +631,37 @@ async def test_what_the_other_driver_did_is_known_when_it_has_ended(node: DraNod
             assert "a claim holds it" in (await node.prepare(other))[other.uid].error
 
 
+async def test_files_of_claims_that_cannot_be_read_are_a_problem_until_they_can(node: DraNode) -> None:
+    """Whether the sockets are this process's or not, it must know what another one has prepared."""
+    node.configure(CLAIMED)
+    socket, files = node.options.service_socket(DRIVER), node.node.cdi
+    reason = f"the files of claims cannot be read: cannot read {files}: Too many levels of symbolic links"
+
+    def shown() -> bool:
+        return any((kind, who) == ("dra", DRIVER) and reason in why for kind, who, why in wrong(node))
+
+    def is_reported() -> bool:
+        report = node.report()
+        return report is not None and reason in report["reason"] and reason in node.node.host.ready()[1]
+
+    with Rival(socket):
+        async with node.node.served():
+            await node.node.until(lambda: "another process serves" in str(wrong(node)))
+            files.symlink_to(files)
+            taking = asyncio.create_task(node.node.host.dra.take_over())
+            await node.node.until(shown)
+            assert is_reported()
+            files.unlink()
+            await taking
+            assert not shown()
+            files.symlink_to(files)
+            socket.unlink()
+            await node.node.until(shown)
+            assert is_reported()
+            files.unlink()
+            await node.node.until(lambda: not shown())
+
+
 async def one_of_two_claims_in_use(node: DraNode) -> tuple[v1.Claim, v1.Claim]:
     """Two claims for one device: a pod has the first one."""
     place = node.name_of("c0")

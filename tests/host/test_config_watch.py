@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 from fake_clock import FakeClock
 
 from devhost.backend.files import fingerprint
 from devhost.host.reload import MAX_CHECKS, ConfigWatch
-from devhost.host.timing import NODE
+from devhost.host.timing import NODE, ConfigTiming
+from devhost.runtime.worker import FileWorker
 
 MOMENT = NODE.config.settle / 10
 """A time in which nothing is due."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AtOnce(FileWorker):
+    """Needs no thread, because a fake clock does not wait for any."""
+
+    async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return call(*args, **kwargs)
 
 
 class Scene:
@@ -29,7 +44,12 @@ class Scene:
         self.refused = False
         self.failure: Exception | None = None
         self.watch = ConfigWatch(
-            self.file, self._read, lambda: self.refused, fingerprint(self.file), clock=self.clock
+            self.file,
+            self._read,
+            lambda: self.refused,
+            fingerprint(self.file),
+            AtOnce("config", ""),
+            clock=self.clock,
         )
 
     def write(self, text: str) -> None:
@@ -128,3 +148,41 @@ async def test_an_edit_whose_reading_failed_unexpectedly_is_read_again(scene: Sc
     async with scene.watching():
         await scene.clock.advance(NODE.config.settle)
         assert scene.reads == [("second", True)]
+
+
+async def test_a_file_system_that_hangs_is_reported_and_stops_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, stat = tmp_path / "devhost.yaml", Path.stat
+    file.write_text("first")
+    works = threading.Event()
+    waited: set[int] = set()
+
+    def hang(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path in (file, tmp_path) and not works.is_set():
+            waited.add(threading.get_ident())
+            works.wait(5)
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    reads: asyncio.Queue[str] = asyncio.Queue()
+
+    async def read(changed: bool) -> None:
+        await reads.put(file.read_text())
+
+    seen, worker = fingerprint(file), FileWorker("config", "", 0.1)
+    timing = ConfigTiming(poll=0.05, settle=0.01)
+    monkeypatch.setattr(Path, "stat", hang)
+    watch = ConfigWatch(file, read, lambda: False, seen, worker, reasons.put_nowait, timing=timing)
+    running = asyncio.create_task(watch.run())
+    async with asyncio.timeout(60):
+        assert f"cannot read {file}: it did not answer" in await reasons.get()
+        file.write_text("second")
+        works.set()
+        while await reasons.get():
+            pass
+        assert await reads.get() == "second"
+    assert waited and threading.get_ident() not in waited
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    worker.close()

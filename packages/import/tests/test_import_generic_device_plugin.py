@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from devhost_import.command import command
+from importing import said
 
 from devhost.config import loads
 from devhost.discovery import catalog
@@ -82,6 +83,15 @@ def test_usb_ids_are_kept_even_if_yaml_reads_them_as_numbers() -> None:
     ids = [(usb.id_vendor, usb.id_product, usb.serial) for usb in group.usb]
     assert ids == [("1a86", "7523", "7"), ("0002", "1e10", "")]
     assert "two equal USB devices" in run(text, *DOMAIN).stdout
+
+
+def test_usb_ids_that_the_plugin_reads_as_decimal_numbers_are_named_with_their_device() -> None:
+    device = '{name: u, groups: [{usb: [{vendor: "1a86", product: 7523}, {vendor: 1a86, product: 2303}]}]}'
+    remark = "devices[0]: USB ids 7523, 2303: write them in quotes."
+    assert remark in said(run(f"devices: [{device}]", *DOMAIN).stdout)
+    assert "in quotes" not in run(device, *DOMAIN).stdout  # a flag: there the plugin reads the digits
+    quoted = device.replace("7523", "'7523'").replace("2303", "'2303'")
+    assert "in quotes" not in run(f"devices: [{quoted}]", *DOMAIN).stdout
 
 
 def test_a_path_in_several_devices_may_be_used_by_each() -> None:

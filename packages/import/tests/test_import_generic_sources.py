@@ -276,10 +276,7 @@ def test_a_key_that_the_plugin_ignores_is_omitted_with_a_remark() -> None:
     text = run(
         "{name: x, count: 3, groups: [{paths: [{path: /a, mountType: x}]}]}", "--domain", "a.org"
     ).stdout
-    assert (
-        "count: this import does not know it (the plugin ignores it at this level: put it into each gr"
-        in text
-    )
+    assert "count: this import does not know it (the plugin reads it in each group)" in text
     assert "groups[0].paths[0].mountType: this import does not know it" in text
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import peer_machines as machines
 import pytest
-from devhost_import.source import UNKNOWN
+from devhost_import.source import UNKNOWN, Source
 from importing import converted, offered, refusal, run, said
 
 from devhost.cli.recognition import importers_of
@@ -476,6 +481,53 @@ def test_a_release_has_the_chart_and_its_version_from_the_object_that_it_names(
     release = {"kind": "HelmRelease", "metadata": {"name": "gpus"}, "spec": reference}
     for text in (listed(chart, release), listed(release, chart)):
         assert "deviceListStrategy: [envvar, device-specs]" in run(NVIDIA, text).stdout  # as before 25.10
+
+
+def lines(objects: Sequence[object]) -> int:
+    """How many lines of this package are executed to read a file with these objects."""
+    text, found = listed(*objects).encode(), Counter[str]()
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        found[event] += 1
+        return trace if Path(frame.f_code.co_filename).parent.name == "devhost_import" else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        Source(text, "objects.yaml", NVIDIA)
+    finally:
+        sys.settrace(before)
+    return found["line"]
+
+
+def of_flux(n: int) -> list[object]:
+    reference = {"chartRef": {"kind": "OCIRepository", "name": f"n{n}"}, "values": {"x": 1}}
+    return [
+        {"kind": "HelmRelease", "metadata": {"name": f"n{n}"}, "spec": reference},
+        {"kind": "OCIRepository", "metadata": {"name": f"n{n}"}, "spec": {"url": f"oci://x/n{n}"}},
+    ]
+
+
+def of_k3s(n: int) -> list[object]:
+    head, spec = {"metadata": {"name": f"n{n}"}}, {"valuesContent": "x: 1"}
+    return [head | {"kind": kind, "spec": spec} for kind in ("HelmChart", "HelmChartConfig")]
+
+
+@pytest.mark.parametrize("made", [of_flux, of_k3s])
+def test_a_file_of_twice_as_many_objects_takes_twice_as_much_work(
+    made: Callable[[int], list[object]],
+) -> None:
+    small, large = (lines([one for n in range(most) for one in made(n)]) for most in (100, 200))
+    assert large <= 2.1 * small, (small, large)
+
+
+@pytest.mark.parametrize("kinds", [("HelmChart", "HelmChartConfig"), ("HelmChartConfig", "HelmChart")])
+def test_a_helm_chart_config_overrides_its_chart_in_any_order(kinds: tuple[str, str]) -> None:
+    values = {"HelmChart": "migStrategy: single", "HelmChartConfig": "migStrategy: mixed"}
+    objects = [
+        {"kind": kind, "metadata": {"name": "x"}, "spec": {"valuesContent": values[kind]}} for kind in kinds
+    ]
+    assert "nvidia.com/mig-{profile}" in run(NVIDIA, listed(*objects)).stdout
 
 
 def test_a_refusal_is_about_the_object_with_values_or_of_a_plugin() -> None:

@@ -85,8 +85,10 @@ def _check(
             message = f"backend {backend.name} has no number {shown(one.source)}"
             where.report(entry.value, message, suggest(one.source, numbers, "numbers"))
         elif not _is_source(one.source, backend):
-            message = f"backend {backend.name} has no attribute {shown(one.source)}"
-            where.report(entry.value, message, suggest(one.source, backend.attributes, "attributes"))
+            names, _, attribute = one.source.partition(".")
+            wrong = attribute if _names_device(names, backend) else one.source
+            message = f"backend {backend.name} has no attribute {shown(wrong)}"
+            where.report(entry.value, message, suggest(wrong, backend.attributes, "attributes"))
 
 
 def _refuse_second(
@@ -125,5 +127,9 @@ def _is_source(source: str, backend: type[Backend]) -> bool:
     if source in OWN_SOURCES or declared(backend.attributes, source):
         return True
     names, _, attribute = source.partition(".")
-    naming = declared(backend.attributes, names)
-    return naming is not None and naming.type is str and declared(backend.attributes, attribute) is not None
+    return _names_device(names, backend) and declared(backend.attributes, attribute) is not None
+
+
+def _names_device(attribute: str, backend: type[Backend]) -> bool:
+    found = declared(backend.attributes, attribute)
+    return found is not None and found.type is str

@@ -106,6 +106,8 @@ class DraFrontEnd:
         self.files = files
         self.failure = ""
         """Why the kubelet cannot call the driver; empty if it can."""
+        self.unread = ""
+        """Why it is not known what another process prepared; empty if it is, or there was none."""
         self._options = options
         self._alone = alone
         self._pods = pods
@@ -214,7 +216,7 @@ class DraFrontEnd:
     @property
     def refusal(self) -> str:
         """Why the kubelet does not use the driver; empty if it does, or has not answered yet."""
-        return self.failure or self._server.registration.error
+        return "; ".join(filter(None, (self.failure, self.unread))) or self._server.registration.error
 
     @property
     def status_failure(self) -> str:
@@ -365,12 +367,22 @@ class DraFrontEnd:
     async def _read_again(self) -> None:
         """Takes what another process has prepared and released while the sockets were its own."""
         before = set(self.files.records)
-        now = {record.claim.uid: record for record in await self.files.read_again()}
+        try:
+            now = {record.claim.uid: record for record in await self.files.read_again()}
+        except EnvironmentFailure as error:
+            self._set_unread(f"the files of claims cannot be read: {error}")
+            raise
+        self._set_unread("")
         with together():
             for uid in before - now.keys():
                 self.claims.released(uid, self.driver)
             for record in now.values():
                 self.claims.prepared(record.claim, record.devices, self.driver)
+
+    def _set_unread(self, reason: str) -> None:
+        if reason != self.unread:
+            self.unread = reason
+            self._changed()
 
     def _new_server(self) -> DraServer:
         return DraServer(

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVarTuple
 
-from devhost.backend.errors import BackendTimeout, ConfigError
+from devhost.backend.errors import BackendTimeout, ConfigError, EnvironmentFailure
 from devhost.backend.files import Fingerprint, fingerprint
 from devhost.backend.frozen import frozen
 from devhost.config.last_good import Accepted, LastGood
@@ -20,10 +20,10 @@ from devhost.discovery.catalog import Catalog
 from devhost.discovery.manager import BackendManager
 from devhost.planning.settings import Settings
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.watch import DirectoryWatch
-from devhost.runtime.worker import WorkerThread
+from devhost.runtime.worker import FileWorker, WorkerThread
 from devhost.telemetry.metrics import Metrics
 
 from .monitors import Monitors
@@ -103,8 +103,9 @@ class ConfigWatch:
     on a named pipe or a device.
 
     ``read`` reads it; its argument is whether the content changed since the last time. ``refused`` is whether
-    the file was refused when it was last read, ``seen`` the fingerprint of what was read first. For ``blind``
-    see :class:`.DirectoryWatch`.
+    the file was refused when it was last read, ``seen`` the fingerprint of what was read first. ``worker``
+    looks at the file, which may be on a file system that hangs. ``blind`` is called with the reason why edits
+    are not seen, or only by polling, and with an empty one when they are.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class ConfigWatch:
         read: Callable[[bool], Awaitable[None]],
         refused: Callable[[], object],
         seen: Fingerprint,
+        worker: FileWorker,
         blind: Callable[[str], None] = lambda reason: None,
         *,
         timing: ConfigTiming = NODE.config,
@@ -128,7 +130,13 @@ class ConfigWatch:
         """Checks since the last reading that found other content than the check before."""
         self._settled_at = 0.0
         self._read_at = clock.time()
-        self._watch = DirectoryWatch(self._directories, timing.poll, blind)
+        self._worker = worker
+        self._report_blind = blind
+        self._reasons: dict[str, str] = {}
+        self._failures = FailureLog(
+            log, "edits of the configuration are not seen", "edits of the configuration are seen", file=path
+        )
+        self._watch = DirectoryWatch(self._directories, timing.poll, partial(self._blind, "inotify"), worker)
         self._reconciler = Reconciler(self._check, clock=clock)
 
     async def run(self) -> None:
@@ -142,7 +150,15 @@ class ConfigWatch:
         now = self._clock.time()
         if now < self._settled_at:
             return self._settled_at - now
-        before, self._seen = self._seen, fingerprint(self._path)
+        try:
+            seen = await self._worker.file(f"read {self._path}", fingerprint, self._path)
+        except EnvironmentFailure as error:
+            if self._failures.failed(str(error)):
+                self._blind("file", str(error))
+            return self._timing.poll
+        self._failures.succeeded()
+        self._blind("file", "")
+        before, self._seen = self._seen, seen
         if self._seen != before and self._changed_checks < MAX_CHECKS:
             self._changed_checks += 1
             self._settled_at = now + self._timing.settle
@@ -158,6 +174,11 @@ class ConfigWatch:
         """The directories in which a change would show: that of the path, and that of its target."""
         target = Path(os.path.realpath(self._path))  # Path.resolve raises for links that lead to each other
         return list(dict.fromkeys((self._path.absolute().parent, target.parent)))
+
+    def _blind(self, source: str, reason: str) -> None:
+        if reason != self._reasons.get(source, ""):
+            self._reasons[source] = reason
+            self._report_blind("; ".join(filter(None, self._reasons.values())))
 
 
 class Reloader:
@@ -201,6 +222,7 @@ class Reloader:
         self._reloading = reloading
         self._timing = timing
         self._worker = WorkerThread("reload")
+        self._looks = FileWorker("config", "")
         self._reading = asyncio.Lock()
         self._running = False
         self._requested = False
@@ -229,6 +251,7 @@ class Reloader:
             self.read,
             self._refused,
             self._configuration.seen,
+            self._looks,
             self._monitors.reporter(file),
             timing=self._timing.config,
         )
@@ -260,8 +283,9 @@ class Reloader:
         await self._last_good.keep(accepted)
 
     def close(self) -> None:
-        """Lets the reading thread end."""
+        """Lets the reading threads end."""
         self._worker.close()
+        self._looks.close()
 
     def _spawn(self) -> None:
         self._tasks.spawn(RELOAD, partial(self.read, requested=True))
@@ -281,7 +305,7 @@ class Reloader:
             return
         except BackendTimeout as error:
             if edited:
-                reason = f"the import of a drop-in of backendPaths does not finish: {error}"
+                reason = f"reading it, or the import of a drop-in of backendPaths, does not finish: {error}"
                 self._rejected((f"{configuration.file}: {reason}",))
             return
         await self.keep(loaded.accepted)

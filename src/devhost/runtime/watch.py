@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from devhost.backend.backoff import Backoff
+from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.incident import Incident
 from devhost.backend.inotify import by_soname, explained
 
 from .log import get
+from .worker import FileWorker
 
 with by_soname():
     import asyncinotify
@@ -41,13 +43,19 @@ class DirectoryWatch:
     (``fs.inotify.max_user_instances`` is 128 by default), it polls. inotify is retried with back-off.
     ``paths`` returns the directories to watch; it is called again after each change, so they may move.
     ``poll`` is the seconds between two wakes without a change. ``blind`` is called with the reason when
-    inotify stops working, and with an empty one when it works again.
+    inotify stops working, and with an empty one when it works again. With ``worker`` it looks at the paths on
+    a thread, because they may be on a file system that hangs. What reads the files reports that.
     """
 
     def __init__(
-        self, paths: Callable[[], list[Path]], poll: float, blind: Callable[[str], None] = lambda reason: None
+        self,
+        paths: Callable[[], list[Path]],
+        poll: float,
+        blind: Callable[[str], None] = lambda reason: None,
+        worker: FileWorker | None = None,
     ) -> None:
         self._paths = paths
+        self._worker = worker
         self._poll = poll
         self._report_blind = blind
         self._reason = ""
@@ -61,7 +69,7 @@ class DirectoryWatch:
         """Yields after each burst of changes, and at least every ``poll`` seconds."""
         try:
             while True:
-                self._arm()
+                await self._arm()
                 yield
                 await self._next()
         finally:
@@ -85,14 +93,17 @@ class DirectoryWatch:
         except TimeoutError:
             return
 
-    def _arm(self) -> None:
+    def _look(self) -> dict[Path, tuple[int, int]]:
+        return {path: (stat.st_dev, stat.st_ino) for path in self._paths() if (stat := _stat(path))}
+
+    async def _arm(self) -> None:
         """Watches the directories that exist now, also again if one was replaced (same path, new inode)."""
         if self._reason and time.monotonic() < self._retry_at:
             return
         try:
             if self._inotify is None:
                 self._inotify = asyncinotify.Inotify(sync_timeout=0)
-            wanted = {path: (stat.st_dev, stat.st_ino) for path in self._paths() if (stat := _stat(path))}
+            wanted = await self._worker.file("look", self._look) if self._worker else self._look()
             # A new directory may have the inode of the old one, but the kernel has removed the watch then.
             alive = self._inotify.watches
             for path, (watch, identity) in list(self._watched.items()):
@@ -102,6 +113,8 @@ class DirectoryWatch:
             for path, identity in wanted.items():
                 if path not in self._watched:
                     self._watched[path] = (self._inotify.add_watch(path, _CHANGES), identity)
+        except EnvironmentFailure:
+            return
         except OSError as error:
             self._retry_at = time.monotonic() + self._backoff.delay()
             self._polls(explained(error))

@@ -15,7 +15,7 @@ from devhost.config.language import MAX_REPLICAS, naming
 from devhost.config.reader import Bounds, Form, Raw
 
 from . import globs
-from .source import GUIDE, PCI_ID, Object, Source, Value, pci_id, text_at
+from .source import GUIDE, PCI_ID, Object, Source, Value, pci_id, some, text_at
 from .workload import Container, Options, file_of, the_container, version_of
 from .writing import Entry, Written, document, given
 
@@ -31,6 +31,7 @@ _NOTES = {  # on top-level keys, and flags
 }
 _PATH = r"(?s)(?!.*/\.\.(/|$))/[^\\{]*"
 _ABSOLUTE = ("an absolute path without .., backslash and brace", "write ? for a brace")
+_DECIMAL = "write them in quotes. Without, the plugin reads decimal numbers, devhost hexadecimal ones."
 _DEVICE = re.compile("--?device(=|$)")
 _Found = tuple[list[Value], str]  # the devices, and the domain if the input contains it
 
@@ -255,8 +256,12 @@ def _device(value: Value) -> Value:
 def _devices(values: Sequence[Value], domain: str) -> list[_Device]:
     found: dict[str, _Device] = {}
     for value in values:
-        what = "the plugin ignores it at this level: put it into each group"
-        device = value.as_dataclass(_Device, value.source.note, count=what)
+        device = value.as_dataclass(_Device, value.source.note, count="the plugin reads it in each group")
+        ids = (one for group in device.groups for usb in group.usb for one in (usb.vendor, usb.product))
+        plain = [one.text for one in ids if isinstance(one, Scalar) and one.kind != "str"]
+        numbers = [text for text in plain if text[1:2] not in "xX"]  # not 0x…, and no single digit
+        if numbers and value.place.path.startswith("device"):  # in the plugin's file, not in a flag
+            value.source.note(f"{value.place.path}: USB ids {some(numbers)}: {_DECIMAL}")
         full = f"{domain}/{device.name}"
         if problem := naming.problem(full) or ("occurs twice" if device.name in found else ""):
             value.at("name").refuse(f"{shown(full)} {problem}")

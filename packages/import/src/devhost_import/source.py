@@ -252,7 +252,10 @@ class Source:
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = _sound(parse_all, rest, self.diagnostics)
         flat = [one for node in documents for one in self._flat(node, KeyPath(self.diagnostics), holder)]
-        objects = [each for one in flat for each in _unwrapped(one, flat)]
+        self.named: dict[tuple[str, str], list[Object]] = {}  # by kind, without its group, and name
+        for one in flat:
+            self.named.setdefault((one.kind.partition(".")[0], one.name), []).append(one)
+        objects = [each for one in flat for each in _unwrapped(one)]
         mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
         message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
         self.objects = _overridden(objects) if objects else self.diagnostics.fail(mark, message, _IF_EMPTY)
@@ -306,11 +309,10 @@ class Source:
         first = self.objects[ranks.index(min(ranks))]  # of a plugin, else with values, else any with a kind
         if first.problem and not first.chart:
             first.fail(*first.problem)
-        what = f"a {shown(first.kind)} contains no configuration"
+        kind = f"a {shown(first.kind)} contains no configuration"
+        what = kind if first.kind else "it is not a Kubernetes object"
         if first.holder:
             what = f"{first} has no values of a chart of this plugin"
-        elif not first.kind:
-            what = "it is not a Kubernetes object"
         if (reader := _IMPORTERS.get(first.kind, self.peer)) != self.peer:
             hint = f"`devhost import {reader}` reads it"
         first.at("kind").fail(what, hint)
@@ -375,9 +377,8 @@ class Source:
             return ([] if node.kind == "null" else [place.path]), False
         found = [self._unread(root, one, at, ()) for key, one, at in _inside(node, place) if key not in skip]
         unread = [path for paths, _ in found for path in paths]
-        if any(is_read for _, is_read in found):
-            return unread, True
-        return ([place.path] if unread and place.path else unread), False
+        is_read = any(each for _, each in found)
+        return [place.path] if unread and place.path and not is_read else unread, is_read
 
 
 def pruned(node: Node, wanted: Any, place: KeyPath, ignored: Ignored, only: Collection[str] = ()) -> Node:
@@ -484,8 +485,7 @@ def _kind(node: Node) -> str:
     """The kind of an object, with its group as kubectl writes it if that is not the one that is read."""
     is_chart = all(node_at(node, key) for key in ("apiVersion", "name", "version"))  # a Chart.yaml
     kind = text_at(node, "kind") or "Chart" * is_chart
-    group = text_at(node, "apiVersion").rpartition("/")[0]
-    _, kinds = _GROUPS.get(group, ("", ""))
+    _, kinds = _GROUPS.get(group := text_at(node, "apiVersion").rpartition("/")[0], ("", ""))
     is_known = kind in kinds.split() or kind not in _READ or node_at(node, "apiVersion") is None
     return kind if is_known else f"{kind}.{group}".strip(".")
 
@@ -518,8 +518,8 @@ def _tabless(data: bytes) -> bytes:
     return data.replace(b"\t", b" ") if data.lstrip()[:1] in (b"{", b"[") else data
 
 
-def _unwrapped(one: Object, every: Sequence[Object]) -> Iterator[Object]:
-    """The values of a chart in an object that installs it, of all objects; another object itself."""
+def _unwrapped(one: Object) -> Iterator[Object]:
+    """The values of a chart in an object that installs it; another object itself."""
     spec, parts = one.at("spec"), list[Value]()
     if spec and one.kind in ("HelmRelease", "HelmChart", "HelmChartConfig"):
         parts = [spec]
@@ -527,10 +527,10 @@ def _unwrapped(one: Object, every: Sequence[Object]) -> Iterator[Object]:
         spec = spec.at("template", "spec") or spec
         sources = (*spec.each("sources"), spec.at("source"))
         parts = [part for part in sources if part.at("chart") or part.at("helm")]
-    yield from (_values(one, spec, part, every) for part in parts) if parts else (one,)
+    yield from (_values(one, spec, part) for part in parts) if parts else (one,)
 
 
-def _values(one: Object, spec: Value, part: Value, every: Sequence[Object]) -> Object:
+def _values(one: Object, spec: Value, part: Value) -> Object:
     source, holder = one.source, part.at("helm") or part
     problem, command = "", "give what it made: kubectl get daemonsets,configmaps -n NAMESPACE -o yaml"
     if elsewhere := holder.omit(*_ELSEWHERE):
@@ -550,11 +550,11 @@ def _values(one: Object, spec: Value, part: Value, every: Sequence[Object]) -> O
     for name, value in given:
         found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
     root = source.document(found.node, found.place, str(one)).root
-    named = [text_at(part.node, "chartRef", key) for key in ("kind", "name")]
-    places = [each.at("spec") for each in every if [each.kind.partition(".")[0], each.name] == named]
+    kind, name = (text_at(part.node, "chartRef", key) for key in ("kind", "name"))
+    places = [*(each.at("spec") for each in source.named.get((kind, name), ()) if kind), part]
 
     def first(paths: Sequence[str]) -> str:
-        found = (text_at(at.node, *path.split(".")) for at in (*places, part) for path in paths)
+        found = (text_at(at.node, *path.split(".")) for at in places for path in paths)
         return next(filter(None, found), "").rpartition("/")[2]
 
     remark = f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}."
@@ -573,18 +573,17 @@ def _typed(node: Node) -> Node:
 
 def _overridden(objects: list[Object]) -> list[Object]:
     """The objects, with values of a HelmChartConfig in those of the HelmChart with its name."""
-    found: list[Object] = []
-    for one in objects:
-        chart = one.holder.replace("HelmChartConfig", "HelmChart")
-        at = next((n for n, each in enumerate(found) if each.holder == chart != one.holder), None)
-        if at is None:
-            found.append(one)
+    found = dict(enumerate(objects))
+    charts = {one.holder: n for n, one in reversed(found.items())}
+    for n, one in enumerate(objects):
+        name = one.holder.removeprefix("HelmChartConfig")
+        if name == one.holder or (at := charts.get(f"HelmChart{name}")) is None:
             continue
-        base = found[at]
+        base, _ = found[at], found.pop(n)
         merged = reduce(lambda made, each: made.put((each[0],), each[1].node), one.members(), base)
         base.take()
         one.take()
         root = one.source.document(merged.node, merged.place, base.holder).root
         problem = base.problem or one.problem
         found[at] = replace(merged, root=root, remarks=base.remarks + one.remarks, problem=problem)
-    return found
+    return [*found.values()]

@@ -91,8 +91,7 @@ class Container(Value):
     @property
     def program(self) -> str:
         """The name of the program without its directory; empty if the image defines it."""
-        words = self.words if self.has("command") else []
-        return words[0].rpartition("/")[2] if words else ""
+        return self.words[0].rpartition("/")[2] if self.words and self.has("command") else ""
 
     @property
     def config_maps(self) -> list[str]:
@@ -252,10 +251,9 @@ def _flags(words: Sequence[Value], switches: Collection[str]) -> Iterator[tuple[
         if not _FLAG.match(texts[n]):
             continue
         name, sign, text = texts[n].lstrip("-").partition("=")
-        if sign or name in switches or not texts[n + 1 :] or _FLAG.match(texts[n + 1]):
-            yield name, replace(word, node=Scalar(word.node.mark, text if sign else "true", "str"))
-        else:
-            yield name, words[n + 1]
+        own = replace(word, node=Scalar(word.node.mark, text if sign else "true", "str"))
+        is_one = sign or name in switches or not texts[n + 1 :] or _FLAG.match(texts[n + 1])
+        yield name, own if is_one else words[n + 1]
 
 
 def _words(value: Value) -> list[Value]:
@@ -291,8 +289,7 @@ def _data(origin: Value, variable: str) -> Value:
     """The entries of the ConfigMap from which a variable is; a remark if the input does not have them."""
     for key, kind in _ORIGINS.items():
         if name := text_at(origin.node, key, "name"):
-            for one in origin.source.objects:
-                if one.kind == kind == "ConfigMap" and one.name == name:
-                    return one.at("data")
+            if kind == "ConfigMap" and (found := origin.source.named.get((kind, name))):
+                return found[0].at("data")
             origin.source.note(f"{variable}: the value is in the {kind} {name}: {_GIVE[kind]}.")
     return origin.at("data")  # of no ConfigMap
