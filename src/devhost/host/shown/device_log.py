@@ -92,8 +92,12 @@ def _write_moves(before: Iterable[Move], now: Iterable[Move]) -> None:
     """Logs the moves that do not get on, once, and when they do again."""
     known, stuck = ({(one.resource, one.serve): one for one in of if one.stuck} for of in (before, now))
     for one in (one for origin, one in stuck.items() if origin not in known):
-        about = {"resource": one.resource, "reason": one.stuck, **holder_field(one.held_by)}
-        log.warning("devices do not change sides", **about)
+        log.warning(
+            "devices do not change sides",
+            resource=one.resource,
+            reason=one.stuck,
+            **holder_field(one.held_by),
+        )
     for resource, _ in known.keys() - stuck.keys():
         log.info("devices change sides again", resource=resource)
 
