@@ -22,6 +22,7 @@ from devhost.config.loader import load
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
+from devhost.host.node_labels import NodeLabels
 from devhost.host.reload import follower
 from devhost.host.timing import ConfigTiming
 from devhost.planning.settings import LABEL_DIRECTORY, ResourceSettings, Settings
@@ -47,6 +48,24 @@ def test_a_part_follows_only_what_differs_for_it_and_everything_on_request() -> 
     assert told == [(LABEL_DIRECTORY, True)]
     part(None, before)
     assert told[1:] == [(LABEL_DIRECTORY, False)]
+
+
+async def test_a_part_that_failed_to_follow_an_edit_follows_it_again(rig, kubelet, monkeypatch):
+    followed = []
+
+    def fail_once(labels, *new):
+        followed.append(new)
+        if len(followed) == 1:
+            raise RuntimeError("a bug")
+
+    monkeypatch.setattr(NodeLabels, "follow", fail_once)
+    rig.write(TOY_LINE)
+    async with rig.running():
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        labels = f"labels: {{directory: {rig.config.parent}}}"
+        rig.config.write_text(f"version: 1\n{labels}\nresources: [{{{OTHER_LINE}}}]\n")
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(OTHER) == 1)
+        assert len(followed) == 2
 
 
 async def test_an_added_resource_appears_and_the_others_keep_their_streams(rig, kubelet):
