@@ -128,11 +128,12 @@ def test_a_name_of_kubernetes_itself_is_refused(name: str) -> None:
 
 
 def test_a_source_that_the_backend_lacks_is_refused_at_its_value() -> None:
-    assert complaints("{attributes: {a: knid, b: parent.knid, c: memory.kind}}") == [
+    assert complaints("{attributes: {a: knid, b: parent.knid, c: memory.kind, d: parent.}}") == [
         'resources[0].dra.attributes.a: backend chip has no attribute "knid" (did you mean kind?)',
         'resources[0].dra.attributes.b: backend chip has no attribute "knid" (did you mean kind?)',
         'resources[0].dra.attributes.c: backend chip has no attribute "memory.kind" (known attributes: kind, '
         "memory, parent, sysattr.*)",
+        'resources[0].dra.attributes.d: backend chip has no attribute "parent." (did you mean parent?)',
     ]
 
 

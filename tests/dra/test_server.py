@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 from devhost_testing.api import dra_v1_pb2_grpc, registration_pb2_grpc
 from devhost_testing.dra.kubelet import HEALTH, claims_stub, health_stub
+from scraped_series import value
 
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.errors import EnvironmentFailure
@@ -51,15 +52,17 @@ def at(place: Path, tag: str = "") -> DraOptions:
     return DraOptions(place / "registry", place / "plugins", "node-1", tag=tag)
 
 
-def made(place: Path, **more: Callable[[], None]) -> DraServer:
-    return DraServer(Claims(), OneDevice(), DRIVER, at(place), Metrics(), **more)
+def made(
+    place: Path, claims: Claims | None = None, metrics: Metrics | None = None, **more: Callable[[], None]
+) -> DraServer:
+    return DraServer(claims or Claims(), OneDevice(), DRIVER, at(place), metrics or Metrics(), **more)
 
 
 @asynccontextmanager
 async def served(
-    place: Path, **more: Callable[[], None]
+    place: Path, claims: Claims | None = None, metrics: Metrics | None = None, **more: Callable[[], None]
 ) -> AsyncIterator[tuple[DraServer, grpc.aio.Channel, grpc.aio.Channel]]:
-    server = made(place, **more)
+    server = made(place, claims, metrics, **more)
     await server.start()
     options = [("grpc.default_authority", "localhost")]
     service = f"unix:{at(place).service_socket(DRIVER)}"
@@ -155,6 +158,22 @@ async def test_each_claim_has_its_own_answer_and_a_hostile_uid_an_error(place: P
         "u-2": "it is held",
         "../u-3": "the claim's uid is not that of an object",
     }
+
+
+async def test_each_claim_of_a_call_that_a_bug_ends_counts_as_failed(place: Path) -> None:
+    class Buggy(Claims):
+        async def prepare(self, claims: Sequence[ClaimHolder]) -> Mapping[str, Sequence[ClaimedDevice] | str]:
+            raise RuntimeError("a bug")
+
+    metrics = Metrics()
+    metrics.begin("driver", DRIVER)
+    async with served(place, Buggy(), metrics) as (_, channel, _):
+        asked = [dra_v1_pb2.Claim(uid="u-1"), dra_v1_pb2.Claim(uid="u-2")]
+        answer = await dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
+            dra_v1_pb2.NodePrepareResourcesRequest(claims=asked)
+        )
+    assert {one.error for one in answer.claims.values()} == {"devhost failed; its log has the reason"}
+    assert value(metrics, "devhost_dra_prepares_total", driver=DRIVER, result="failed") == 2
 
 
 @pytest.mark.conformance(113)

@@ -284,6 +284,16 @@ async def test_a_damaged_source_refuses_nothing_and_is_logged_once(rig, kubelet,
         assert len(lines) == 2
 
 
+async def test_a_checkpoint_that_stays_damaged_is_not_logged_as_known_again(rig, sticks, caplog):
+    rig.write(LINE)
+    (rig.kubelet_dir / "kubelet_internal_checkpoint").write_text("{")
+    caplog.set_level("INFO", "devhost")
+    async with sticks.running() as host:
+        await host.given.read()
+        assert caplog.messages.count("what containers were given is not known") == 1
+        assert "it is known again" not in caplog.messages
+
+
 async def test_a_record_that_cannot_be_written_costs_no_service_and_is_a_problem(rig, kubelet, sticks):
     state = sticks.options["state_dir"]
     state.write_text("a file")

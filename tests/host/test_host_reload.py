@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -18,12 +18,13 @@ from scraped_series import value
 from devhost.backend import AllocationError
 from devhost.backend.files import fingerprint
 from devhost.backend.model import unhealthy
+from devhost.config.last_good import LastGood
 from devhost.config.loader import load
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
-from devhost.host.reload import follower
-from devhost.host.timing import ConfigTiming
+from devhost.host.reload import Configuration, Reloader, follower
+from devhost.host.timing import NODE, ConfigTiming
 from devhost.planning.settings import LABEL_DIRECTORY, ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 
@@ -47,6 +48,42 @@ def test_a_part_follows_only_what_differs_for_it_and_everything_on_request() -> 
     assert told == [(LABEL_DIRECTORY, True)]
     part(None, before)
     assert told[1:] == [(LABEL_DIRECTORY, False)]
+
+
+async def test_a_part_that_failed_to_follow_an_edit_follows_it_again(tmp_path):
+    told, plans = [], []
+
+    def fail_once(*new):
+        told.append(new)
+        if len(told) == 1:
+            raise RuntimeError("a bug")
+
+    file = tmp_path / "devhost.yaml"
+    file.write_text("version: 1\nresources: []\n")
+    reloader = Reloader(
+        Configuration(file, load(file)),
+        partial(load, file),
+        lambda settings: asyncio.sleep(0),
+        [follower(lambda now, _: (now.write_labels,), fail_once)],
+        lambda: plans.append(1),
+        last_good=LastGood(file, None),
+        backends=None,
+        tasks=None,
+        monitors=None,
+        publish=lambda: None,
+        metrics=Metrics(),
+        changed=lambda: None,
+        reloading=nullcontext,
+        timing=NODE,
+    )
+    file.write_text("version: 1\nlabels: {write: true}\nresources: []\n")
+    with pytest.raises(RuntimeError):
+        await reloader.read()
+    for _ in range(2):
+        await reloader.read()
+        assert told == [(True,), (True,)]
+        assert plans == [1]
+    reloader.close()
 
 
 async def test_an_added_resource_appears_and_the_others_keep_their_streams(rig, kubelet):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -481,6 +481,42 @@ def test_a_release_has_the_chart_and_its_version_from_the_object_that_it_names(
     release = {"kind": "HelmRelease", "metadata": {"name": "gpus"}, "spec": reference}
     for text in (listed(chart, release), listed(release, chart)):
         assert "deviceListStrategy: [envvar, device-specs]" in run(NVIDIA, text).stdout  # as before 25.10
+
+
+@pytest.mark.parametrize("where", [{}, {"namespace": "b"}])
+def test_a_release_has_the_chart_from_the_object_in_its_namespace_unless_it_names_another(
+    where: Mapping[str, str],
+) -> None:
+    charts = [
+        {
+            "kind": "OCIRepository",
+            "metadata": {"name": "nv", "namespace": space},
+            "spec": {"url": f"oci://x/{url}"},
+        }
+        for space, url in (("a", "podinfo"), ("b", "gpu-operator"))
+    ]
+    spec = {"chartRef": {"kind": "OCIRepository", "name": "nv", **where}, "values": {"operator": {}}}
+    metadata = {"name": "gpus", "namespace": "a" if where else "b"}
+    release = {"kind": "HelmRelease", "metadata": metadata, "spec": spec}
+    assert "kind: [gpu, mig]" in run(NVIDIA, listed(*charts, release)).stdout
+
+
+def test_a_variable_is_from_the_config_map_in_the_namespace_of_its_pod() -> None:
+    maps = [
+        {
+            "kind": "ConfigMap",
+            "metadata": {"name": "env", "namespace": space},
+            "data": {"MIG_STRATEGY": value},
+        }
+        for space, value in (("a", "mixed"), ("b", "none"))
+    ]
+    container = {"image": "nvcr.io/nvidia/k8s-device-plugin", "envFrom": [{"configMapRef": {"name": "env"}}]}
+    spec = {"template": {"spec": {"containers": [container]}}}
+    plugin = {"kind": "DaemonSet", "metadata": {"name": "nvidia", "namespace": "b"}, "spec": spec}
+    assert "mig-{profile}" not in run(NVIDIA, listed(*maps, plugin)).stdout
+    done = run(NVIDIA, listed(maps[0], plugin)).stdout
+    assert "mig-{profile}" not in done
+    assert "the value is in the ConfigMap env: add that to the input" in said(done)
 
 
 def lines(objects: Sequence[object]) -> int:

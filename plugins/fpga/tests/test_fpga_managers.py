@@ -12,7 +12,7 @@ import pytest
 from devhost_fpga.managers import Managers
 from devhost_fpga.model import FpgaSysfs, Interface
 from devhost_testing.fixtures import BackendFixture, by_id, request
-from fpga_backend import Faults
+from fpga_backend import Faults, reading
 from fpga_kernel import KernelTree
 
 from devhost.backend import AllocationError
@@ -55,6 +55,20 @@ def test_a_region_without_any_device_node_is_listed_and_withheld(
         tree.remove(f"/sys/devices/platform/fpga-region/{name}")
     device = by_id(looking(tree))[REGION]
     assert "no device node" in device.withheld and device.health.healthy
+
+
+def test_a_region_whose_node_goes_during_a_scan_stays_a_device_and_is_unhealthy(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    tree = fpga_kernel.zynq(tmp_path)
+
+    class Programmed(FpgaSysfs):
+        def text(self, path: str) -> str:
+            if path.endswith("fpga0/name"):
+                tree.remove("/sys/devices/platform/fpga-region/43c00000.filter")
+            return super().text(path)
+
+    assert not by_id(looking(tree, kind=reading(Programmed)))[REGION].health.healthy
 
 
 def test_an_overlay_that_is_applied_later_makes_a_region_usable(

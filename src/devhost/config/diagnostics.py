@@ -65,7 +65,7 @@ def suggest(word: str, known: Iterable[str], what: str) -> str:
     names = sorted(known)
     if not names:
         return f"there are no {what} to choose from"
-    alike = [name for name in names if not word.startswith(f"{name}.")]  # "a.b" does not mean "a"
+    alike = [name for name in names if not word[:-1].startswith(f"{name}.")]  # "a.b" does not mean "a"
     meant = _misspelt(word[:_SHOWN], alike) or _paraphrased(word[:_SHOWN], known)
     if meant:
         return f"{MEANT} {' or '.join(meant)}?"

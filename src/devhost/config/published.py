@@ -86,7 +86,7 @@ def _check(
             where.report(entry.value, message, suggest(one.source, numbers, "numbers"))
         elif not _is_source(one.source, backend):
             names, _, attribute = one.source.partition(".")
-            wrong = attribute if _names_device(names, backend) else one.source
+            wrong = attribute if attribute and _names_device(names, backend) else one.source
             message = f"backend {backend.name} has no attribute {shown(wrong)}"
             where.report(entry.value, message, suggest(wrong, backend.attributes, "attributes"))
 

@@ -71,6 +71,7 @@ _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 """Uids become parts of file names, so nothing else is let in."""
 
 _FAILED = "devhost failed; its log has the reason"
+_NO_UID = "the claim's uid is not that of an object"
 
 
 class Registration:
@@ -241,8 +242,9 @@ class DraServer:
         """The result for each requested uid and no other; a kubelet refuses any other answer."""
         claims = {claim.uid: ClaimHolder(claim.namespace, claim.name, claim.uid) for claim in asked}
         valid = [claim for uid, claim in claims.items() if _UID.fullmatch(uid)]
-        found: Mapping[str, Sequence[ClaimedDevice] | str] = {}
+        results: dict[str, Sequence[ClaimedDevice] | str] = dict.fromkeys(claims, _NO_UID)
         if valid:
+            found: Mapping[str, Sequence[ClaimedDevice] | str] = {}
             seconds, total = _METRICS[call]
             with self._measured(call, seconds):
                 try:
@@ -251,14 +253,12 @@ class DraServer:
                     raise
                 except Exception:
                     log.exception("claims failed", claims=", ".join(map(str, valid)))
-            for result in found.values():  # of a claim that is released, the empty text
+            for claim in valid:
+                result = results[claim.uid] = found.get(claim.uid, _FAILED)
+                # that of a claim that is released is the empty text
                 outcome = ClaimCall.FAILED if isinstance(result, str) and result else ClaimCall.DONE
                 self._metrics.add(total, self._driver, outcome)
-        known = {claim.uid for claim in valid}
-        return {
-            uid: found.get(uid, _FAILED) if uid in known else "the claim's uid is not that of an object"
-            for uid in claims
-        }
+        return results
 
     @contextmanager
     def _measured(self, call: Call, metric: str) -> Iterator[None]:

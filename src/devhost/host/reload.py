@@ -211,6 +211,8 @@ class Reloader:
         self._load = load
         self._prepare = prepare
         self._followers = followers
+        self._followed: InForce | None = (configuration.settings, configuration.catalog)
+        """What every part follows; ``None`` if one of them has failed to."""
         self._replan = replan
         self._last_good = last_good
         self._backends = backends
@@ -313,15 +315,16 @@ class Reloader:
         from devhost.config.difference import difference  # 0.2 MB, which no start needs
 
         change = difference(configuration.settings, loaded.settings)
-        if change or requested or configuration.last_reload.complaints:
+        if change or requested or configuration.last_reload.complaints or self._followed is None:
             await self._prepare(loaded.settings)
-            before = configuration.settings, configuration.catalog
             configuration.adopt(loaded)
             self._count(success=True)
             log.info("configuration loaded", generation=configuration.generation, change=str(change))
             self._publish()
+            before, self._followed = self._followed, None
             for follow in self._followers:
                 follow(None if requested else before, (loaded.settings, loaded.catalog))
+            self._followed = loaded.settings, loaded.catalog
             self._replan()
         elif configuration.sha256 != loaded.digest:
             configuration.sha256 = loaded.digest  # only comments are different

@@ -254,8 +254,9 @@ class GivenKeeper:
         now = checkpoint.signature(self._checkpoint)
         if now == self._seen:
             return None
+        answers = checkpoint.read(self._checkpoint)
         self._seen = now
-        return checkpoint.read(self._checkpoint)
+        return answers
 
     async def _write(self) -> None:
         if self.file is None:

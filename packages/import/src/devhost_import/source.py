@@ -116,6 +116,10 @@ class Value:
         return _plain((self.at("spec") or self).without(*OF_PODS, *_BOOKKEEPING).node)
 
     @property
+    def namespace(self) -> str:  # of the object that it is in
+        return text_at(self.source.documents[self.root][0], "metadata", "namespace")
+
+    @property
     def is_mapping(self) -> bool:
         return isinstance(self.node, Fields)
 
@@ -227,10 +231,6 @@ class Object(Value):
     def __str__(self) -> str:
         return self.holder or f"{self.kind} {self.name}".strip() or "a document without kind"
 
-    @property
-    def namespace(self) -> str:
-        return text_at(self.node, "metadata", "namespace")
-
 
 class Source:
     """An input for the importer ``peer``: its objects, what of them was read, diagnostics and remarks.
@@ -241,7 +241,7 @@ class Source:
         self.pods: dict[str, None] = {}
         self.read: set[tuple[int, str]] = set()  # documents, and paths in them, that were read as a whole
         self._notes: list[str] = []
-        self._documents: list[tuple[Node, KeyPath, str, Collection[str]]] = []
+        self.documents: list[tuple[Node, KeyPath, str, Collection[str]]] = []
         if len(data) > MAX_BYTES:
             hint = "name the plugin's objects in the command, or use --from-cluster"
             self.diagnostics.fail(WHOLE_FILE, f"it is larger than {MAX_BYTES >> 20} MiB", hint)
@@ -252,9 +252,9 @@ class Source:
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = _sound(parse_all, rest, self.diagnostics)
         flat = [one for node in documents for one in self._flat(node, KeyPath(self.diagnostics), holder)]
-        self.named: dict[tuple[str, str], list[Object]] = {}  # by kind, without its group, and name
+        self._named: dict[tuple[str, str], list[Object]] = {}  # by kind, without its group, and name
         for one in flat:
-            self.named.setdefault((one.kind.partition(".")[0], one.name), []).append(one)
+            self._named.setdefault((one.kind.partition(".")[0], one.name), []).append(one)
         objects = [each for one in flat for each in _unwrapped(one)]
         mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
         message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
@@ -279,8 +279,12 @@ class Source:
 
     def document(self, node: Node, place: KeyPath, name: str = "", skip: Collection[str] = ()) -> Value:
         """A further document; ``name`` is that of an object, of which no importer need read ``skip``."""
-        self._documents.append((node, place, name, skip))
-        return Value(self, len(self._documents) - 1, node, place)
+        self.documents.append((node, place, name, skip))
+        return Value(self, len(self.documents) - 1, node, place)
+
+    def named(self, kind: str, name: str, namespace: str) -> list[Object]:  # there, as far as that is known
+        found = self._named.get((kind, name), []) if kind else []
+        return [one for one in found if not (namespace and one.namespace) or one.namespace == namespace]
 
     def is_read(self, value: Value) -> bool:
         return (value.root, value.place.path) in self.read
@@ -356,7 +360,7 @@ class Source:
     def remarks(self) -> list[str]:
         """All remarks for the head of the result, with one on each key that no importer has read."""
         objects, keys, found = list[str](), list[str](), [*self._notes]
-        for root, (node, place, name, skip) in enumerate(self._documents):
+        for root, (node, place, name, skip) in enumerate(self.documents):
             paths, is_read = self._unread(root, node, place, skip)
             if name and not is_read:
                 objects.append(name)
@@ -446,8 +450,7 @@ def some(names: Sequence[str], most: int = 8) -> str:
 def node_at(node: Node, *path: str) -> Node | None:
     found: Node | None = node
     for key in path:
-        entry = _entries(found).get(key)
-        found = entry.value if entry else None
+        found = entry.value if (entry := _entries(found).get(key)) else None
     return found
 
 
@@ -550,17 +553,14 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
     for name, value in given:
         found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
     root = source.document(found.node, found.place, str(one)).root
-    kind, name = (text_at(part.node, "chartRef", key) for key in ("kind", "name"))
-    places = [*(each.at("spec") for each in source.named.get((kind, name), ()) if kind), part]
-
-    def first(paths: Sequence[str]) -> str:
-        found = (text_at(at.node, *path.split(".")) for at in places for path in paths)
-        return next(filter(None, found), "").rpartition("/")[2]
-
+    kind, name, space = (text_at(part.node, "chartRef", key) for key in ("kind", "name", "namespace"))
+    places = [*(each.at("spec") for each in source.named(kind, name, space or one.namespace)), part]
+    both = ([text_at(at.node, *path.split(".")) for at in places for path in of] for of in (_CHART, _VERSION))
+    chart, version = (next(filter(None, one), "").rpartition("/")[2] for one in both)
     remark = f"{one}: only its values are converted{', not ' * bool(left)}{', '.join(left)}."
     why = (problem, f"{command} | devhost import {source.peer} -") if problem else None
     made = Object(source, root, found.node, found.place, name=one.name, holder=str(one), problem=why)
-    return replace(made, chart=first(_CHART), version=first(_VERSION), remarks=(remark,))
+    return replace(made, chart=chart, version=version, remarks=(remark,))
 
 
 def _typed(node: Node) -> Node:

@@ -289,7 +289,7 @@ def _data(origin: Value, variable: str) -> Value:
     """The entries of the ConfigMap from which a variable is; a remark if the input does not have them."""
     for key, kind in _ORIGINS.items():
         if name := text_at(origin.node, key, "name"):
-            if kind == "ConfigMap" and (found := origin.source.named.get((kind, name))):
+            if kind == "ConfigMap" and (found := origin.source.named(kind, name, origin.namespace)):
                 return found[0].at("data")
             origin.source.note(f"{variable}: the value is in the {kind} {name}: {_GIVE[kind]}.")
     return origin.at("data")  # of no ConfigMap

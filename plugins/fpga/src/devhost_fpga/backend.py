@@ -171,8 +171,11 @@ class Fpga(Backend):
         return [before[unit.device.id] if before.get(unit.device.id) == unit else unit for unit in units]
 
     def _is_there(self, unit: Unit) -> bool:
-        """Whether it did not go during the scan: what was read half-way would give it another id."""
-        return all(map(self._sysfs.exists, unit.nodes))
+        """Whether it did not go during the scan: what was read half-way would give it another id.
+
+        The nodes of a region of the kernel's own classes, which has no ``hardware``, go as it is programmed.
+        """
+        return not unit.hardware or all(map(self._sysfs.exists, unit.nodes))
 
     def _with_node_health(self, unit: Unit) -> Unit:
         """The unit, unhealthy if a container cannot get its nodes."""
