@@ -318,6 +318,18 @@ async def test_a_record_that_cannot_be_written_costs_no_service_and_is_a_problem
         await rig.until(lambda: unrecorded(host) == [])
 
 
+async def test_what_ended_since_a_restart_leaves_the_record_with_the_kubelets_checkpoint(
+    rig, kubelet, sticks
+):
+    await given_and_stopped(rig, kubelet, sticks)
+    (record,) = sticks.options["state_dir"].glob("given-*.json")
+    async with sticks.running() as host:
+        await held(rig, host, A)
+        assert A in record.read_text()
+        kubelet.release("one")
+        await rig.until(lambda: A not in record.read_text())
+
+
 async def test_the_record_is_private_and_readable_by_people(rig, kubelet, sticks):
     await given_and_stopped(rig, kubelet, sticks)
     (record,) = sticks.options["state_dir"].glob("given-*.json")
