@@ -1,4 +1,4 @@
-"""What a run of pytest has done so far, for whoever goes on after QEMU has crashed."""
+"""Which tests of a run have ended, and how, for the run that goes on after QEMU has crashed."""
 
 from __future__ import annotations
 
