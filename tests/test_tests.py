@@ -52,6 +52,11 @@ def test_what_is_still_allowed_exists(allowed: dict[str, int]) -> None:
     assert [path for path in allowed if not (ROOT / path).exists()] == []
 
 
+def test_no_test_forks_its_own_process() -> None:
+    """The child runs gRPC's handlers, and 1 of 100 aborts before it becomes the program; vfork runs none."""
+    assert _excess(_forked, {}) == {}
+
+
 def test_every_test_asserts_something() -> None:
     asserting = _asserting()
     silent = [
@@ -109,6 +114,18 @@ def _patched(tree: ast.Module) -> Iterator[str]:
                     yield f"{node.lineno} {_dotted(target)}"
             case ast.Call(func=ast.Attribute(value=ast.Name(id="mock"), attr="patch")):
                 yield f"{node.lineno} mock.patch"
+
+
+def _forked(tree: ast.Module) -> Iterator[str]:
+    """What makes a child process by ``fork``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.keyword(arg="preexec_fn"):
+                yield f"{node.value.lineno} {node.arg}"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="os" | "pty"), attr="fork" | "forkpty")):
+                yield f"{node.lineno} {ast.unparse(node)}"
+            case ast.Import(names=[ast.alias(name="multiprocessing")]):
+                yield f"{node.lineno} {ast.unparse(node)}"
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

@@ -79,6 +79,16 @@ resources:
 TRIES = 5
 """Recordings of a machine on which something happens all the time; one is enough of a quiet one."""
 
+HEEDING = """
+import signal
+
+for number in (signal.SIGTERM, signal.SIGHUP):  # nohup ignores some, and children inherit that
+    signal.signal(number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from devhost.cli import main
+main()
+"""
+
 HANGING = """
 import time
 from pathlib import Path
@@ -282,22 +292,16 @@ def test_a_signal_leaves_nothing_behind(
         "version: 1\nbackendPaths: [backends]\nresources: [{name: example.com/slow, backend: slow}]\n"
     )
     before = sorted([*os.listdir(tmp_path), "begun"])
-    command = [sys.executable, "-m", "devhost", "record", end, "--config", config, "--root", root]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=_heed) as running:
+    command = [sys.executable, "-c", HEEDING, "record", end, "--config", config, "--root", root]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         deadline = time.monotonic() + 120
-        while not begun.exists() and time.monotonic() < deadline:
+        while not begun.exists() and running.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         running.send_signal(number)
         _, said = running.communicate(timeout=240)
     assert running.returncode == 128 + number
     assert "Traceback" not in said
     assert sorted(set(os.listdir(tmp_path)) | {"begun"}) == before
-
-
-def _heed() -> None:
-    """Restores signal handlers that a parent of the tests may have changed (a background job, nohup)."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def test_a_wrong_configuration_makes_no_tree(root: Path, config: Path, end: Path) -> None:

@@ -1,4 +1,4 @@
-"""``devhost run`` whose log has no reader, that gets stray signals, or that cannot start a thread."""
+"""``devhost run`` whose log has no reader, or that gets stray signals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,15 +20,13 @@ TOY = "example.com/toy"
 
 
 @contextmanager
-def running(
-    toys: Any, kubelet: KubeletSimulator, stderr: int, *, before: Callable[[], None] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
+def running(toys: Any, kubelet: KubeletSimulator, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
     (toys.root / "dev").mkdir(exist_ok=True)
     (toys.root / "dev/null").touch()
     command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
     command += ["--kubelet-dir", str(kubelet.directory), "--log-level", "debug"]
     environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
-    process = subprocess.Popen(command, stdout=stderr, stderr=stderr, env=environment, preexec_fn=before)
+    process = subprocess.Popen(command, stdout=stderr, stderr=stderr, env=environment)
     try:
         yield process
     finally:
