@@ -85,9 +85,9 @@ def test_usb_ids_are_kept_even_if_yaml_reads_them_as_numbers() -> None:
     assert "two equal USB devices" in run(text, *DOMAIN).stdout
 
 
-def test_usb_ids_that_the_plugin_reads_as_decimal_numbers_are_named_with_their_device() -> None:
+def test_usb_ids_that_the_plugin_reads_as_other_numbers_are_named_with_their_device() -> None:
     device = '{name: u, groups: [{usb: [{vendor: "1a86", product: 7523}, {vendor: 1a86, product: 2303}]}]}'
-    remark = "devices[0]: USB ids 7523, 2303: write them in quotes."
+    remark = "devices[0]: USB ids 7523, 2303: write them in quotes: plain ones are decimal (0… octal) for the"
     assert remark in said(run(f"devices: [{device}]", *DOMAIN).stdout)
     assert "in quotes" not in run(device, *DOMAIN).stdout  # a flag: there the plugin reads the digits
     quoted = device.replace("7523", "'7523'").replace("2303", "'2303'")

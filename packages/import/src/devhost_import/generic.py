@@ -31,7 +31,7 @@ _NOTES = {  # on top-level keys, and flags
 }
 _PATH = r"(?s)(?!.*/\.\.(/|$))/[^\\{]*"
 _ABSOLUTE = ("an absolute path without .., backslash and brace", "write ? for a brace")
-_DECIMAL = "write them in quotes. Without, the plugin reads decimal numbers, devhost hexadecimal ones."
+_PLAIN = "write them in quotes: plain ones are decimal (0… octal) for the plugin, hexadecimal for devhost."
 _DEVICE = re.compile("--?device(=|$)")
 _Found = tuple[list[Value], str]  # the devices, and the domain if the input contains it
 
@@ -261,7 +261,7 @@ def _devices(values: Sequence[Value], domain: str) -> list[_Device]:
         plain = [one.text for one in ids if isinstance(one, Scalar) and one.kind != "str"]
         numbers = [text for text in plain if text[1:2] not in "xX"]  # not 0x…, and no single digit
         if numbers and value.place.path.startswith("device"):  # in the plugin's file, not in a flag
-            value.source.note(f"{value.place.path}: USB ids {some(numbers)}: {_DECIMAL}")
+            value.source.note(f"{value.place.path}: USB ids {some(numbers)}: {_PLAIN}")
         full = f"{domain}/{device.name}"
         if problem := naming.problem(full) or ("occurs twice" if device.name in found else ""):
             value.at("name").refuse(f"{shown(full)} {problem}")

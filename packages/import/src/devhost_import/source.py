@@ -252,9 +252,9 @@ class Source:
         rest = b"{}" if holder and rest.strip() in (b"", b"null") else _tabless(rest)
         documents = _sound(parse_all, rest, self.diagnostics)
         flat = [one for node in documents for one in self._flat(node, KeyPath(self.diagnostics), holder)]
-        self._named: dict[tuple[str, str], list[Object]] = {}  # by kind, without its group, and name
+        self._named: dict[tuple[str, str], list[Object]] = {}  # by kind, as in Object, and name
         for one in flat:
-            self._named.setdefault((one.kind.partition(".")[0], one.name), []).append(one)
+            self._named.setdefault((one.kind, one.name), []).append(one)
         objects = [each for one in flat for each in _unwrapped(one)]
         mark = next((node.mark for node in documents if isinstance(node, Fields)), WHOLE_FILE)
         message = "it is empty" if mark == WHOLE_FILE else "the list has no objects"
@@ -313,13 +313,11 @@ class Source:
         first = self.objects[ranks.index(min(ranks))]  # of a plugin, else with values, else any with a kind
         if first.problem and not first.chart:
             first.fail(*first.problem)
-        kind = f"a {shown(first.kind)} contains no configuration"
-        what = kind if first.kind else "it is not a Kubernetes object"
-        if first.holder:
-            what = f"{first} has no values of a chart of this plugin"
+        what = first.kind and f"a {shown(first.kind)} contains no configuration"
+        what = what or (first.holder and f"{first} has no values of a chart of this plugin")
         if (reader := _IMPORTERS.get(first.kind, self.peer)) != self.peer:
             hint = f"`devhost import {reader}` reads it"
-        first.at("kind").fail(what, hint)
+        first.at("kind").fail(what or "it is not a Kubernetes object", hint)
 
     def one_of(self, found: Sequence[V], program: str = "", made: Sequence[object] = ()) -> V | None:
         """The only configuration of a plugin, if any; those that set, or ``made``, the same count once."""
@@ -554,6 +552,7 @@ def _values(one: Object, spec: Value, part: Value) -> Object:
         found = found.put(re.split(r"(?<!\\)\.", name), _typed(value)) if value else found
     root = source.document(found.node, found.place, str(one)).root
     kind, name, space = (text_at(part.node, "chartRef", key) for key in ("kind", "name", "namespace"))
+    kind = "HelmChart.source.toolkit.fluxcd.io" if kind == "HelmChart" else kind  # not the one of k3s
     places = [*(each.at("spec") for each in source.named(kind, name, space or one.namespace)), part]
     both = ([text_at(at.node, *path.split(".")) for at in places for path in of] for of in (_CHART, _VERSION))
     chart, version = (next(filter(None, one), "").rpartition("/")[2] for one in both)
