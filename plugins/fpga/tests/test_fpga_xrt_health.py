@@ -280,6 +280,29 @@ def test_another_card_in_the_same_slot_does_not_inherit_its_identity(tmp_path: P
     assert not {"serial", "shell", "xilinxName"} & unit.device.attributes.keys()
 
 
+def test_a_card_whose_render_node_goes_during_a_scan_stays_as_it_was_and_is_unhealthy(
+    tmp_path: Path, looking: BackendFixture
+) -> None:
+    gone = list[Path]()
+
+    class Vanishing(FpgaSysfs):
+        def names(self, path: str) -> list[str]:
+            found = super().names(path)
+            for one in gone:
+                if path == f"{USER}/drm":
+                    shutil.rmtree(one, ignore_errors=True)
+            return found
+
+    tree = fpga_xrt.alveo_u250(tmp_path)
+    backend = looking(tree, kind=reading(Vanishing))
+    before = by_id(backend)["0000:3b:00.1"]
+    gone.append(tmp_path / f"{USER.lstrip('/')}/drm")
+    during = by_id(backend)["0000:3b:00.1"]
+    assert before.health.healthy and not during.health.healthy
+    assert during.attributes == before.attributes
+    assert by_id(backend)["0000:3b:00.1"].health.reason == "xocl created no render node for it"
+
+
 def test_a_card_that_vanishes_during_a_scan_does_no_harm(tmp_path: Path, looking: BackendFixture) -> None:
     class Vanishing(FpgaSysfs):
         def names(self, path: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cached_property
@@ -91,7 +91,7 @@ class Fpga(Backend):
                 failures[name] = one_line(error)
                 units = self._last_units(name, failures[name])
             taken.update(_hardware(units))
-            found[name] = {unit.device.id: unit for unit in units if self._is_there(unit)}
+            found[name] = {unit.device.id: unit for unit in self._settled(units)}
             names.update(found[name])
         if errors and len(errors) == len(found):
             raise errors[0]
@@ -170,12 +170,20 @@ class Fpga(Backend):
         units = [self._with_uses(self._with_node_health(unit)) for unit in found]
         return [before[unit.device.id] if before.get(unit.device.id) == unit else unit for unit in units]
 
-    def _is_there(self, unit: Unit) -> bool:
-        """Whether it did not go during the scan: what was read half-way would give it another id.
+    def _settled(self, units: Iterable[Unit]) -> Iterator[Unit]:
+        """The units without those that went during the scan: what was read half-way would give them other ids.
 
-        The nodes of a region of the kernel's own classes, which has no ``hardware``, go as it is programmed.
+        If only its nodes went, as in a reset, a unit stays as it was last seen, and is unhealthy. The nodes of
+        a region of the kernel's own classes, which has no ``hardware``, go as it is programmed.
         """
-        return not unit.hardware or all(map(self._sysfs.exists, unit.nodes))
+        before, exists = self._all_units(), self._sysfs.exists
+        for unit in units:
+            if all(map(exists, unit.nodes)):
+                yield unit
+            elif not unit.hardware:
+                yield self._with_node_health(unit)
+            elif (last := before.get(unit.device.id)) and any(map(exists, unit.hardware)):
+                yield self._with_node_health(last)
 
     def _with_node_health(self, unit: Unit) -> Unit:
         """The unit, unhealthy if a container cannot get its nodes."""

@@ -106,8 +106,8 @@ class Xrt:
         return replace(now, serial=serial, was_asked=was_asked)
 
     def _card(self, user: XrtFunction, manager: XrtFunction | None, identity: Identity) -> Unit:
-        condition, withheld = self._condition(user, manager)
-        render = xrt_cards.render(self._sysfs, user.path)
+        render = xrt_cards.render(self._sysfs, user.path)  # once: it may go meanwhile
+        condition, withheld = self._condition(user, manager, render)
         nodes = (render, *xrt_cards.queues(self._sysfs, user.path)) if render else ()
         node = xrt_cards.manager(self._sysfs, manager.path) if manager else ""
         management = (node,) if node else ()
@@ -132,7 +132,9 @@ class Xrt:
             lacks_driver=not user.pci.driver,
         )
 
-    def _condition(self, user: XrtFunction, manager: XrtFunction | None) -> tuple[Condition, str | None]:
+    def _condition(
+        self, user: XrtFunction, manager: XrtFunction | None, render: str
+    ) -> tuple[Condition, str | None]:
         driver = user.pci.driver
         if not driver:
             return Condition(unhealthy("no driver is bound to its user function (run modprobe xocl)")), None
@@ -142,7 +144,7 @@ class Xrt:
         if driver != pci_ids.USER_DRIVER and not self._sysfs.exists(f"{user.path}/{pci_ids.USER_FILE}"):
             reason = f"its user function is bound to {driver} instead of xocl"
             return Condition(unhealthy(reason)), f"{reason}: XRT cannot use it"
-        condition = xrt_health.user(self._sysfs, user.path)
+        condition = xrt_health.user(self._sysfs, user.path, render)
         if condition.health.healthy and manager and manager.pci.driver == pci_ids.MANAGEMENT_DRIVER:
             seen = xrt_health.management(self._sysfs, manager.path)
             condition = replace(seen, watched=condition.watched + seen.watched)

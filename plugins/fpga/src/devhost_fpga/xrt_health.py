@@ -30,8 +30,8 @@ class Condition:
     watched: tuple[str, ...] = ()
 
 
-def user(sysfs: Sysfs, path: str) -> Condition:
-    """The condition of a user function of xocl."""
+def user(sysfs: Sysfs, path: str, render: str) -> Condition:
+    """The condition of a user function of xocl with this render node; empty if it has none."""
     watched = (f"{path}/dev_offline", f"{path}/ready")
     if sysfs.is_dead(path):
         return Condition(unhealthy(model.LOST))
@@ -52,7 +52,7 @@ def user(sysfs: Sysfs, path: str) -> Condition:
             ),
             watched=watched,
         )
-    if not xrt_cards.render(sysfs, path):
+    if not render:
         return Condition(unhealthy("xocl created no render node for it"), is_passing=True, watched=watched)
     return Condition(HEALTHY, watched=watched)
 
