@@ -384,6 +384,63 @@ def test_an_instance_of_others_in_the_place_is_neither_used_nor_destroyed(node: 
     assert node.instances() == [(0, 4)]
 
 
+def test_what_others_create_in_the_place_of_a_creation_that_was_refused_is_theirs(node: Node) -> None:
+    fault = node.machine.nvml.fault("nvmlDeviceCreateGpuInstanceWithPlacement", error=23)
+    with pytest.raises(AllocationError, match="not enough of the GPU is free"):
+        node.prepare("3g.40gb", 0)
+    theirs = node.machine.nvml.partition(node.machine.uuids[A], "3g.40gb", 0)  # before the next scan
+    node.machine.nvml.fix(fault)
+    node.settle()
+    assert node.instances() == [(0, 4)]
+    assert node.desk.look()[theirs].withheld is None
+
+
+def test_nothing_is_recorded_of_a_creation_that_does_not_begin(node: Node) -> None:
+    device = node.device("1g.10gb", 0)
+    node.held = {f"device:gpu/{device.id}"}
+    node.desk.nvidia.client.close()
+    with pytest.raises(AllocationError, match="NVML is released"):
+        node.desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
+    assert node.recorded() == []
+
+
+@pytest.mark.parametrize("call", ["nvmlInit_v2", "nvmlDeviceGetGpuInstances"])
+def test_what_others_put_in_the_place_of_an_instance_is_theirs_although_completing_it_failed(
+    node: Node, call: str
+) -> None:
+    node.prepare("1g.10gb", 0)
+    node.crash()
+    held, node.held = node.held, None  # as long as this is unknown, nothing is forgotten
+    node.machine.nvml.made.unlink()
+    node.start()
+    device = node.device("1g.10gb", 0)
+    theirs = node.machine.nvml.partition(node.machine.uuids[A], "1g.10gb", 0, gi=9)
+    node.held = held
+    fault = node.machine.nvml.fault(call, crash="before")
+    with pytest.raises(AllocationError):
+        node.desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
+    node.machine.nvml.fix(fault)
+    node.held = set()
+    node.settle()
+    assert node.instances() == [(0, 1)]
+    assert node.desk.look()[theirs].withheld is None
+
+
+def test_an_instance_that_is_gone_is_created_again_for_a_claim(node: Node) -> None:
+    node.prepare("1g.10gb", 0)
+    node.crash()
+    held, node.held = node.held, None
+    node.machine.nvml.made.unlink()
+    node.start()
+    device = node.device("1g.10gb", 0)
+    node.held = held
+    node.desk.backend.allocate(AllocateRequest((device,), NO_OPTIONS))
+    assert node.instances() == [(0, 1)]
+    node.held = set()
+    node.settle()
+    assert node.instances() == []
+
+
 def test_an_instance_that_others_destroyed_is_forgotten(node: Node) -> None:
     node.prepare("1g.10gb", 0)
     node.machine.nvml.made.unlink()

@@ -32,7 +32,7 @@ from devhost_gpu.discovery import NVIDIA
 from devhost_gpu.environment import Timings
 from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.client import NvmlClient
-from devhost_gpu.nvml.process import ErrorReply
+from devhost_gpu.nvml.process import ErrorReply, NotAsked
 from devhost_gpu.nvml.reports import GpuInstance, Made, Placement, Profile
 from devhost_gpu.vendor import Card
 
@@ -433,6 +433,7 @@ class Partitions:
         except AllocationError:
             raise
         except BackendError as error:
+            self._changed()  # what is there now is decided before others create something
             raise AllocationError(f"{place.device}: {error.message}") from None
         finally:
             self._changing.release()
@@ -452,20 +453,23 @@ class Partitions:
         for other in listed.foreign if listed else ():
             if other.overlaps(place):
                 raise BackendError(_taken(other))
-        known = self._own.get(place)
-        self._keep({**self._own, place: _Own(self._clock())})
+        before, known = self._own, self._own.get(place)
+        uuid = known.uuid if known else ""
+        self._keep({**before, place: _Own(self._clock(), uuid=uuid)})
         try:
             made = self._client.create(
-                address,
-                place.at,
-                until - self._clock(),
-                resume=known is not None,
-                uuid=known.uuid if known else "",
+                address, place.at, until - self._clock(), resume=known is not None, uuid=uuid
             )
-        except ErrorReply as error:
-            if error.code == reports.OCCUPIED:
-                self._keep({one: own for one, own in self._own.items() if one != place})
+        except NotAsked:
+            self._keep(before)
             raise
+        except ErrorReply as error:
+            if error.code != reports.UNMADE:
+                raise
+            self._keep({one: own for one, own in before.items() if one != place})
+            if not uuid:
+                raise
+            return self._create(place, address, until)  # the one that was there is gone
         self._own = {**self._own, place: _Own(self._clock(), made, made.uuid)}
         self._lost -= {place}
         try:

@@ -23,7 +23,7 @@ from devhost_gpu.environment import DEFAULT, Timings
 
 from . import reports
 from .library import find_library, missing_reason
-from .process import ErrorReply, Message, NvmlProcess, Reply, Unanswered, program
+from .process import ErrorReply, Message, NotAsked, NvmlProcess, Reply, Unanswered, program
 
 
 def binding() -> str:
@@ -49,6 +49,8 @@ def library_identity(path: str) -> tuple[int, int, int] | None:
 
 LIBRARY_NOT_FOUND = 12
 """``NVML_ERROR_LIBRARY_NOT_FOUND``."""
+
+_UNUSABLE = "NVML cannot be used now"
 
 MOST_STRAYS = 4
 """The number of processes that cannot be killed, because the kernel holds them, at which no other is
@@ -223,10 +225,11 @@ class NvmlClient:
             placement: where, and of which profile.
             patience: seconds that it may take. It is undecided afterwards whether the instance exists.
             resume: whether to complete an instance that is there, which is an error otherwise.
-            uuid: that of the MIG device in it, if it is known; another instance is not completed.
+            uuid: that of the MIG device in it, if it is known; another one is neither completed nor created.
 
         Raises:
-            BackendError: the reason, in one line.
+            BackendError: the reason, in one line; an ``ErrorReply`` with ``reports.UNMADE`` if nothing that
+                is there was created by devhost, ``NotAsked`` if NVML was not asked.
         """
         wanted = {**asdict(placement), "resume": resume, "uuid": uuid}
         return reports.Made(**self._change("create", address, wanted, patience))
@@ -249,13 +252,16 @@ class NvmlClient:
         So it delays no check of health, and what hangs is killed.
         """
         try:
-            answer = (self._run_alone(do, address, patience, arguments) or {}).get(address, {})
+            found = self._run_alone(do, address, patience, arguments)
+            if found is None:
+                raise NotAsked(self._problem or _UNUSABLE)
+            answer = found.get(address, {})
         except Unanswered:
             raise BackendError(f"NVML did not answer within {patience:.0f} s") from None
         if self._is_closed:  # the backend's next object may have read the record, and finds out what was done
             raise BackendError("NVML is released")
         if not answer:
-            raise BackendError(self._problem or "NVML cannot be used now")
+            raise BackendError(self._problem or _UNUSABLE)
         if error := answer.get("error"):
             raise ErrorReply(int(error["code"]), str(error["text"]), prefix="")
         return dict(answer)
@@ -269,7 +275,7 @@ class NvmlClient:
         """
         with self._lock:
             if arguments is not None and (self._is_closed or self._is_released):
-                raise BackendError("NVML is released")  # the driver may be about to be unloaded
+                raise NotAsked("NVML is released")  # the driver may be about to be unloaded
             command, before = self._command(), self._alone.get(address)
             if command is None or (before is not None and not before.is_gone):
                 return None

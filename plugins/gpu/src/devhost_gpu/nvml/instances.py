@@ -21,8 +21,8 @@ NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, IN_USE, NO_ROOM = 3, 4, 6, 19, 23
 """``NVML_ERROR_NOT_SUPPORTED``, ``…_NO_PERMISSION``, ``…_NOT_FOUND``, ``…_IN_USE``,
 ``…_INSUFFICIENT_RESOURCES``."""
 
-OCCUPIED = -3
-"""Not an error of NVML: where an instance is to be created, there is one."""
+UNMADE = -3
+"""Not an error of NVML: nothing was created, and what is at the placement was created by others."""
 
 INVALID_ARGUMENT = 2
 """``NVML_ERROR_INVALID_ARGUMENT``: there is no further profile."""
@@ -59,20 +59,23 @@ def create(nvml: Any, gpu: Any, wanted: dict[str, Any]) -> dict[str, Any]:
     """Creates a GPU instance at a placement, and one compute instance that fills it.
 
     An instance that is there already at exactly this placement is an error, unless ``resume`` is set: then
-    what is missing is added.
+    what is missing is added. With ``uuid``, none is created.
     """
-    name = f"a GPU instance {_named(wanted)}"
+    name, is_new = f"a GPU instance {_named(wanted)}", not wanted.get("resume")
     try:
         instance = _at(nvml, gpu, wanted)
-        if instance is not None and not (wanted.get("resume") and _is_wanted(nvml, gpu, instance, wanted)):
-            raise RefusedError(f"cannot create {name}: there is one already", OCCUPIED)
+        if instance is not None and (is_new or not _is_wanted(nvml, gpu, instance, wanted)):
+            raise RefusedError(f"cannot create {name}: there is one already", UNMADE)
         if instance is None:
+            is_new = True
+            if wanted.get("uuid"):
+                raise RefusedError(f"cannot complete {name}: it is gone", UNMADE)
             place = nvml.c_nvmlGpuInstancePlacement_t(wanted["start"], wanted["size"])
             instance = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(
                 gpu, wanted["profile"], ctypes.byref(place)
             )
     except nvml.NVMLError as error:
-        raise _refused(f"cannot create {name}", error) from error
+        raise _refused(f"cannot create {name}", error, UNMADE if is_new else 0) from error
     try:
         computes = _computes(nvml, instance)
         if not computes:
@@ -244,5 +247,5 @@ def _named(wanted: dict[str, Any]) -> str:
     return f"{wanted.get('name') or wanted['profile']} at memory slice {wanted['start']}"
 
 
-def _refused(what: str, error: Any) -> RefusedError:
-    return RefusedError(f"{what}: {REASONS.get(error.value) or f'NVML: {error}'}", error.value)
+def _refused(what: str, error: Any, code: int = 0) -> RefusedError:
+    return RefusedError(f"{what}: {REASONS.get(error.value) or f'NVML: {error}'}", code or error.value)

@@ -36,6 +36,10 @@ Message = Mapping[str, Any]
 """One line of the program."""
 
 
+class NotAsked(BackendError):
+    """The program that uses NVML did not get the request."""
+
+
 class Unanswered(BackendError):
     """There is no answer yet."""
 

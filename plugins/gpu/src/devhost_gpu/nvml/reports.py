@@ -12,8 +12,8 @@ from devhost.backend.frozen import frozen
 LOST, RESET_REQUIRED = 15, 16
 """``NVML_ERROR_GPU_IS_LOST`` and ``NVML_ERROR_RESET_REQUIRED``."""
 
-OCCUPIED = -3
-"""Not an error of NVML: :mod:`.instances` reports it where another instance is already."""
+UNMADE = -3
+"""Not an error of NVML: :mod:`.instances` reports it if it created nothing, such as where another one is."""
 
 DRAINED = -2
 """Not an error of NVML: :mod:`.child` reports it for a GPU that no process may open."""
