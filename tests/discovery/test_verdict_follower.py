@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +17,7 @@ from fake_clock import FakeClock
 
 from devhost.backend import Attribute, Backend, Device, Edits
 from devhost.discovery.health import ALL
+from devhost.discovery.maintenance.files import VerdictDirectory
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.maintenance.judge import OLD, Flaw
 from devhost.discovery.runner import BackendRunner
@@ -133,6 +137,40 @@ async def test_a_device_is_named_by_any_of_its_names(machine: Machine, name: str
     assert await machine.look() == {"cards/d0": FAN}
     assert [one.devices for one in machine.follower.applied()] == [(("cards", "d0"),)]
     assert machine.follower.flaws == []
+
+
+async def test_the_directory_is_never_looked_for_in_the_event_loop(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, until: Any
+) -> None:
+    machine.put()
+    looked: set[int] = set()
+
+    def noted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def look(path: Any, *args: Any, **options: Any) -> Any:
+            if str(machine.directory) in str(path):
+                looked.add(threading.get_ident())
+            return call(path, *args, **options)
+
+        return look
+
+    for name in ("stat", "lstat", "listdir", "open"):
+        monkeypatch.setattr(os, name, noted(getattr(os, name)))
+    machine.follower = machine.made(LOOP_CLOCK)
+    async with following(machine):
+        await until(lambda: machine.plans)
+    assert looked and threading.main_thread().ident not in looked
+
+
+async def test_a_directory_that_does_not_answer_from_the_start_is_a_problem(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os.path, "lexists", refuse)
+    monkeypatch.setattr(VerdictDirectory, "read", refuse)
+    assert await machine.look() == {}
+    assert [one.file for one in machine.follower.flaws] == [str(machine.directory)]
 
 
 async def test_without_a_directory_nothing_happens(machine: Machine) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,39 @@ def test_a_second_change_within_one_clock_tick_is_noticed(directory: Path) -> No
     socket.unlink()
     kubelet.look()
     assert [bool(servers) for servers in seen] == [True, False]
+
+
+async def test_a_directory_that_hangs_does_not_stop_the_event_loop(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, hang: threading.Event
+) -> None:
+    loop, reached = asyncio.get_running_loop(), asyncio.Event()
+    looked: set[int] = set()
+
+    def hanging(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(path: Path | str, *args: Any, **options: Any) -> Any:
+            if directory in (Path(path), *Path(path).parents):
+                looked.add(threading.get_ident())
+                if threading.get_ident() != threading.main_thread().ident:
+                    loop.call_soon_threadsafe(reached.set)
+                    hang.wait(60)
+            return call(path, *args, **options)
+
+        return wait
+
+    seen = asyncio.Event()
+    kubelet = KubeletSocket(directory, poll=0.01)
+    kubelet.subscribe(seen.set)
+    for name in ("stat", "listdir"):
+        monkeypatch.setattr(os, name, hanging(getattr(os, name)))
+    task = asyncio.create_task(kubelet.run())
+    async with asyncio.timeout(60):
+        await reached.wait()
+        assert not seen.is_set()
+        hang.set()
+        await seen.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert threading.main_thread().ident not in looked
 
 
 def test_a_read_only_directory_is_reported_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,12 +18,20 @@ import pytest
 
 from devhost.runtime import watch
 from devhost.runtime.watch import DirectoryWatch
+from devhost.runtime.worker import FileWorker
 
 NEVER = 3600.0
 """Seconds between polls where a test must see that inotify alone is enough."""
 
 OFTEN = 0.01
 """The same where a test is about polling."""
+
+
+class Inline(FileWorker):
+    """Makes calls at once, in the event loop: virtual time does not wait for a thread."""
+
+    async def file(self, what: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
 
 
 class Wakes:
@@ -49,13 +58,15 @@ class Wakes:
 
 @asynccontextmanager
 async def watching(*paths: Path, poll: float = NEVER) -> AsyncIterator[Wakes]:
-    wakes = Wakes(DirectoryWatch(lambda: list(paths), poll))
+    worker = FileWorker("watch", "")
+    wakes = Wakes(DirectoryWatch(lambda: list(paths), poll, worker))
     try:
         await wakes.after(lambda: None)  # the first comes at once: the state before any change
         yield wakes
     finally:
         wakes.task.cancel()
         await asyncio.gather(wakes.task, return_exceptions=True)
+        worker.close()
 
 
 async def keeps_waking(wakes: Wakes, directory: Path) -> None:
@@ -182,7 +193,7 @@ async def test_a_watch_reports_that_inotify_is_exhausted_and_that_it_works_again
 
     reasons: list[str] = []
     monkeypatch.setattr(asyncinotify, "Inotify", refuse)
-    wakes = Wakes(DirectoryWatch(lambda: [tmp_path], OFTEN, reasons.append))
+    wakes = Wakes(DirectoryWatch(lambda: [tmp_path], OFTEN, Inline("watch", ""), reasons.append))
     try:
         async with asyncio.timeout(60):
             while not reasons:
@@ -196,6 +207,32 @@ async def test_a_watch_reports_that_inotify_is_exhausted_and_that_it_works_again
     first, last = reasons
     assert "fs.inotify.max_user_instances" in first
     assert last == ""
+
+
+async def test_a_directory_that_hangs_as_it_is_watched_stops_nothing_else_and_is_watched_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: threading.Event
+) -> None:
+    add, hung = asyncinotify.Inotify.add_watch, threading.Event()
+
+    def add_watch(self: asyncinotify.Inotify, path: Path, mask: asyncinotify.Mask) -> asyncinotify.Watch:
+        if not hung.is_set():
+            hung.set()
+            hang.wait(60)
+        return add(self, path, mask)
+
+    monkeypatch.setattr(asyncinotify.Inotify, "add_watch", add_watch)
+    worker = FileWorker("watch", "", 0.05)
+    wakes = Wakes(DirectoryWatch(lambda: [tmp_path], OFTEN, worker))
+    try:
+        await wakes.after(lambda: None)
+        assert hung.is_set() and not hang.is_set()
+        await keeps_waking(wakes, tmp_path)
+        hang.set()
+        await keeps_waking(wakes, tmp_path)
+    finally:
+        wakes.task.cancel()
+        await asyncio.gather(wakes.task, return_exceptions=True)
+        worker.close()
 
 
 async def test_a_directory_without_changes_wakes_at_intervals(tmp_path: Path) -> None:
@@ -220,7 +257,7 @@ def test_watches_that_began_at_different_times_wake_at_the_same_moments(
 
         async def follow(path: Path, after: float) -> None:
             await asyncio.sleep(after)
-            async for _ in DirectoryWatch(lambda: [path], 5.0).changes():
+            async for _ in DirectoryWatch(lambda: [path], 5.0, Inline("watch", "")).changes():
                 moments[loop.time()] += 1
 
         paths = [tmp_path, tmp_path, tmp_path / "missing"]

@@ -136,7 +136,7 @@ class ConfigWatch:
         self._failures = FailureLog(
             log, "edits of the configuration are not seen", "edits of the configuration are seen", file=path
         )
-        self._watch = DirectoryWatch(self._directories, timing.poll, partial(self._blind, "inotify"), worker)
+        self._watch = DirectoryWatch(self._directories, timing.poll, worker, partial(self._blind, "inotify"))
         self._reconciler = Reconciler(self._check, clock=clock)
 
     async def run(self) -> None:

@@ -12,10 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from devhost.backend.errors import EnvironmentFailure
 from devhost.runtime.log import get
+from devhost.runtime.reconciler import FailureLog
 from devhost.runtime.sockets import refuses
 from devhost.runtime.watch import DirectoryWatch
+from devhost.runtime.worker import FileWorker
 
 from .api import KUBELET_SOCKET
 from .server import SOCKET_PREFIX, server_stem
@@ -37,6 +41,15 @@ REMOVED = "the kubelet's directory was removed, and this container still has the
 
 Identity = tuple[int, int, int]
 """Device, inode and time of change of a ``kubelet.sock``."""
+
+
+class _Seen(NamedTuple):
+    """What the kubelet's directory had at one look; ``absence`` is why it has no socket of the kubelet's."""
+
+    identity: Identity | None
+    directory: Identity | None
+    servers: Mapping[str, frozenset[str]]
+    absence: str
 
 
 def identity(path: Path) -> Identity | None:
@@ -70,7 +83,8 @@ class KubeletSocket:
         """Names of the sockets in the directory that belong to a devhost, by resource (``server_stem``)."""
         self.left_behind: set[str] = set()
         """Resources (``server_stem``) whose socket a killed devhost left behind."""
-        self._seen: tuple[Identity | None, Identity | None, Mapping[str, frozenset[str]]] | None = None
+        self._seen: _Seen | None = None
+        self._worker = FileWorker("kubelet directory", "")
         self._subscribers: set[Callable[[], None]] = set()
 
     def usable(self) -> tuple[bool, str]:
@@ -83,27 +97,31 @@ class KubeletSocket:
         return lambda: self._subscribers.discard(changed)
 
     def look(self) -> None:
-        """Reads the directory, and calls the subscribers if it has changed."""
-        self.identity = self._identify(self.path)
-        # always: two changes within one clock tick have the same time of change
-        self.servers = self._list()
-        seen = (self.identity, self._identify(self.directory), self.servers)
+        """Reads the directory, and calls the subscribers if it has changed. May block."""
+        self._follow(self._read())
+
+    def _read(self) -> _Seen:
+        found = self._identify(self.path)
+        absence = _absence(self.directory) if found is None else ""
+        # always listed: two changes within one clock tick have the same time of change
+        return _Seen(found, self._identify(self.directory), self._list(), absence)
+
+    def _follow(self, seen: _Seen) -> None:
         if seen == self._seen:
             return
         before, self._seen = self._seen, seen
-        self._report(before[0] if before else None)
+        self.identity, self.servers = seen.identity, seen.servers
+        self._report(before.identity if before else None, seen.absence)
         for subscriber in tuple(self._subscribers):
             subscriber()
 
-    def _report(self, before: Identity | None) -> None:
+    def _report(self, before: Identity | None, absence: str) -> None:
         """Logs once that the kubelet appeared, and once that it disappeared."""
-        known = self.failure
+        known, self.failure = self.failure, absence
         if self.identity is None:
-            self.failure = _absence(self.directory)
             if self.failure != known:
                 log.warning("no kubelet", dir=str(self.directory), reason=self.failure)
         else:
-            self.failure = ""
             # the kubelet also sets its mode: a new time of change alone is no new socket
             if known or before is None or self.identity[:2] != before[:2]:
                 log.info("kubelet socket found", path=str(self.path))
@@ -123,10 +141,25 @@ class KubeletSocket:
 
     async def run(self, blind: Callable[[str], None] = lambda reason: None) -> None:
         """Watches until cancelled, also an absent directory. For ``blind`` see :class:`.DirectoryWatch`."""
-        # no Reconciler: the watch waits, polls and retries, and a look at the directory cannot fail
-        watch = DirectoryWatch(lambda: [self.directory, *_nearest(self.directory)], self._poll, blind)
-        async for _ in watch.changes():
-            self.look()
+        # no Reconciler: the watch waits, polls and retries
+        paths = lambda: [self.directory, *_nearest(self.directory)]  # noqa: E731 - called on the thread
+        failures = FailureLog(
+            log,
+            "the kubelet's directory cannot be read",
+            "the kubelet's directory can be read again",
+            dir=self.directory,
+        )
+        try:
+            async for _ in DirectoryWatch(paths, self._poll, self._worker, blind).changes():
+                try:
+                    seen = await self._worker.file(f"read {self.directory}", self._read)
+                except EnvironmentFailure as error:
+                    failures.failed(str(error))  # what was seen last stays
+                    continue
+                failures.succeeded()
+                self._follow(seen)
+        finally:
+            self._worker.close()
 
     def remove_stale_sockets(self) -> None:
         """Removes sockets that an earlier devhost left behind, except those on which a process listens."""

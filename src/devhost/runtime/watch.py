@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from devhost.backend.backoff import Backoff
@@ -35,6 +36,9 @@ _CHANGES = (
     | asyncinotify.Mask.MOVE_SELF
 )
 
+_Watched = dict[Path, tuple[asyncinotify.Watch, tuple[int, int]]]
+"""The watch of each path, and what was there: device and inode."""
+
 
 class DirectoryWatch:
     """Wakes its reader when anything in some directories changes, and at regular intervals.
@@ -42,17 +46,17 @@ class DirectoryWatch:
     inotify is only an optimization: if a directory does not exist yet, or the inotify limit is exhausted
     (``fs.inotify.max_user_instances`` is 128 by default), it polls. inotify is retried with back-off.
     ``paths`` returns the directories to watch; it is called again after each change, so they may move.
-    ``poll`` is the seconds between two wakes without a change. ``blind`` is called with the reason when
-    inotify stops working, and with an empty one when it works again. With ``worker`` it looks at the paths on
-    a thread, because they may be on a file system that hangs. What reads the files reports that.
+    ``poll`` is the seconds between two wakes without a change. ``worker`` looks at the paths and watches them
+    on its thread, because they may be on a file system that hangs. What reads the files reports that.
+    ``blind`` is called with the reason when inotify stops working, and with an empty one when it works again.
     """
 
     def __init__(
         self,
         paths: Callable[[], list[Path]],
         poll: float,
+        worker: FileWorker,
         blind: Callable[[str], None] = lambda reason: None,
-        worker: FileWorker | None = None,
     ) -> None:
         self._paths = paths
         self._worker = worker
@@ -62,7 +66,7 @@ class DirectoryWatch:
         self._retry_at = 0.0
         self._backoff = Backoff(poll, RETRY * poll)
         self._inotify: asyncinotify.Inotify | None = None
-        self._watched: dict[Path, tuple[asyncinotify.Watch, tuple[int, int]]] = {}
+        self._watched: _Watched = {}
         self._blind = Incident()
 
     async def changes(self) -> AsyncIterator[None]:
@@ -76,7 +80,7 @@ class DirectoryWatch:
             if self._inotify is not None:
                 self._inotify.close()
                 self._inotify = None
-                self._watched.clear()
+                self._watched = {}
 
     async def _next(self) -> None:
         # all watches of a process wake at the same moments, so that an idle one wakes less often
@@ -93,9 +97,6 @@ class DirectoryWatch:
         except TimeoutError:
             return
 
-    def _look(self) -> dict[Path, tuple[int, int]]:
-        return {path: (stat.st_dev, stat.st_ino) for path in self._paths() if (stat := _stat(path))}
-
     async def _arm(self) -> None:
         """Watches the directories that exist now, also again if one was replaced (same path, new inode)."""
         if self._reason and time.monotonic() < self._retry_at:
@@ -103,24 +104,36 @@ class DirectoryWatch:
         try:
             if self._inotify is None:
                 self._inotify = asyncinotify.Inotify(sync_timeout=0)
-            wanted = await self._worker.file("look", self._look) if self._worker else self._look()
-            # A new directory may have the inode of the old one, but the kernel has removed the watch then.
-            alive = self._inotify.watches
-            for path, (watch, identity) in list(self._watched.items()):
-                if wanted.get(path) != identity or watch not in alive:
-                    del self._watched[path]
-                    self._drop(watch)
-            for path, identity in wanted.items():
-                if path not in self._watched:
-                    self._watched[path] = (self._inotify.add_watch(path, _CHANGES), identity)
+            error = await self._worker.file("watch", self._follow, self._inotify, self._watched)
         except EnvironmentFailure:
+            self._inotify, self._watched = None, {}  # the call may still use these, if it ever goes on
             return
-        except OSError as error:
-            self._retry_at = time.monotonic() + self._backoff.delay()
-            self._polls(explained(error))
-        else:
+        except OSError as caught:
+            error = caught
+        if error is None:
             self._backoff.reset()
             self._polls("")
+        else:
+            self._retry_at = time.monotonic() + self._backoff.delay()
+            self._polls(explained(error))
+
+    def _follow(self, inotify: asyncinotify.Inotify, watched: _Watched) -> OSError | None:
+        """Watches what exists now, and returns an error of inotify. May block."""
+        wanted = {path: (stat.st_dev, stat.st_ino) for path in self._paths() if (stat := _stat(path))}
+        # A new directory may have the inode of the old one, but the kernel has removed the watch then.
+        alive = inotify.watches
+        for path, (watch, identity) in list(watched.items()):
+            if wanted.get(path) != identity or watch not in alive:
+                del watched[path]
+                with suppress(OSError, KeyError, ValueError):  # the kernel has removed it with the directory
+                    inotify.rm_watch(watch)
+        try:
+            for path, identity in wanted.items():
+                if path not in watched:
+                    watched[path] = (inotify.add_watch(path, _CHANGES), identity)
+        except OSError as error:
+            return error
+        return None
 
     def _polls(self, reason: str) -> None:
         """Logs and reports that inotify does not work, or that it works again."""
@@ -131,13 +144,6 @@ class DirectoryWatch:
         if reason != self._reason:
             self._reason = reason
             self._report_blind(reason)
-
-    def _drop(self, watch: asyncinotify.Watch) -> None:
-        try:
-            if self._inotify is not None:
-                self._inotify.rm_watch(watch)
-        except (OSError, KeyError, ValueError):
-            return  # the kernel has removed it already, with the directory
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from devhost.backend.errors import EnvironmentFailure
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.watch import DirectoryWatch
+from devhost.runtime.worker import FileWorker
 
 if TYPE_CHECKING:
     from .files import Verdict
@@ -54,13 +56,14 @@ class VerdictFollower:
         self._wall = wall
         self.judge: Judge | None = None
         """There is one as soon as there is a directory."""
+        self._worker = FileWorker("verdicts", "")
         self._passes = Reconciler(self.look, gap=GAP, clock=clock)
 
     async def run(self, blind: Callable[[str], None] = lambda reason: None) -> None:
         """Reads the directory after each change; for ``blind`` see :class:`.DirectoryWatch`."""
         if self.directory is None:
             return
-        watch = DirectoryWatch(self._watched, self._timing.verdicts, blind)
+        watch = DirectoryWatch(self._watched, self._timing.verdicts, self._worker, blind)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._passes.run())
             async for _ in watch.changes():
@@ -68,12 +71,12 @@ class VerdictFollower:
 
     async def look(self) -> float | None:
         """Reads the directory; seconds until something changes without a change of a file."""
-        if self.directory is None or (self.judge is None and not self._is_there()):
+        if self.directory is None or (self.judge is None and not await self._is_there(self.directory)):
             return None
         if self.judge is None:
             from .judge import Judge  # only on nodes with verdicts
 
-            self.judge = Judge(self.directory, self._root, self._scanners, self._wall)
+            self.judge = Judge(self.directory, self._root, self._scanners, self._worker, self._wall)
         began = self._clock.time()
         others, flawed, again = await self.judge.read(began)
         if others:
@@ -103,12 +106,14 @@ class VerdictFollower:
 
     def close(self) -> None:
         """Lets the thread end."""
-        if self.judge:
-            self.judge.close()
+        self._worker.close()
 
-    def _is_there(self) -> bool:
-        """Whether there is anything, not only a directory: what else it is, is a problem."""
-        return self.directory is not None and os.path.lexists(self.directory)
+    async def _is_there(self, directory: Path) -> bool:
+        """Whether there is anything, not only a directory: what else it is, or does not answer, is a problem."""
+        try:
+            return await self._worker.file(f"find {directory}", os.path.lexists, directory)
+        except EnvironmentFailure:
+            return True
 
     def _watched(self) -> list[Path]:
         """The directory; until it exists, the one in which it appears."""

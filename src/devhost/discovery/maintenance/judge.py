@@ -58,7 +58,12 @@ class Judge:
     """
 
     def __init__(
-        self, directory: Path, root: Path, scanners: Mapping[str, Scanner], wall: Callable[[], float]
+        self,
+        directory: Path,
+        root: Path,
+        scanners: Mapping[str, Scanner],
+        worker: FileWorker,
+        wall: Callable[[], float],
     ) -> None:
         self.flaws: Sequence[Flaw] = ()
         """What has no effect."""
@@ -73,7 +78,7 @@ class Judge:
         """Why the directory cannot be read; what it had stays in force."""
         self._basis: object = None
         self._devices: Mapping[str, tuple[Mapping[str, Device], HealthTracker]] = {}
-        self._worker = FileWorker("verdicts", "")
+        self._worker = worker
 
     async def read(self, now: float) -> tuple[bool, bool, float | None]:
         """Reads the directory, at this time in monotonic seconds.
@@ -125,10 +130,6 @@ class Judge:
         """The cordons that are so old that they may have been forgotten."""
         now = self._wall()
         return (one for one in self.in_force if one.kind is VerdictKind.CORDON and one.since < now - OLD)
-
-    def close(self) -> None:
-        """Lets the thread end."""
-        self._worker.close()
 
     def _report(self, flaws: Sequence[Flaw]) -> None:
         """Logs what has no effect now and did before, or the reverse."""
