@@ -14,9 +14,10 @@ import pytest
 from devhost_testing.dra.api_objects import SLICES
 from publisher_scene import DRIVER, RESOURCE, Node, offered, offers
 
-from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.dra.aliases import Aliased
 from devhost.dra.slices import Offered
+from devhost.planning.settings import Effect
 
 
 @pytest.fixture
@@ -302,6 +303,37 @@ async def test_counters_that_must_be_in_the_slice_of_their_devices_are_not_used(
     node.server.version = "v1.36.0"
     await node.passes(80)
     assert ids(node) == ["d000", "d001", "d002"] and node.publisher.status.dropped == ()
+
+
+@pytest.mark.conformance(121)
+async def test_taints_that_the_api_server_does_not_take_are_not_used(node: Node) -> None:
+    """Kubernetes 1.34 knows no taint without effect, and takes four of a device."""
+    node.server.refuse_taint_effects()
+    effects = dict.fromkeys(Cause, Effect.NO_SCHEDULE)
+    effects |= {Cause.CORDONED: Effect.NONE, Cause.XID: Effect.NO_EXECUTE}
+    health = {
+        "d000": unhealthy("cordoned", Cause.CORDONED),
+        "d001": unhealthy("everything", *Cause),
+        "d002": HEALTHY,
+    }
+    await node.publishes([Offered(Device(name), one, effects=effects) for name, one in health.items()])
+
+    def taints() -> list[int]:
+        (one,) = node.slices()
+        return [len(device.get("taints", ())) for device in one["spec"]["devices"]]
+
+    assert taints() == [0, 4, 0] and node.publisher.status.dropped == ("taints.effect",)
+    (one,) = node.slices()
+    kept = {taint["key"]: taint["effect"] for taint in one["spec"]["devices"][1]["taints"]}
+    assert kept[f"{DRIVER}/xid"] == "NoExecute" and f"{DRIVER}/cordoned" not in kept
+    assert node.publisher.status.left_out == ()
+    node.server.version = "v1.34.9"
+    await node.passes(80)
+    assert taints() == [0, 4, 0] and not any(one.method == "PUT" for one in node.server.requests)
+    node.server.refuse_taint_effects(refuse=False)
+    node.server.version = "v1.36.0"
+    await node.passes(80)
+    assert taints() == [1, len(Cause), 0] and node.publisher.status.dropped == ()
 
 
 async def test_counters_are_sent_again_only_when_the_api_server_supports_them(node: Node) -> None:

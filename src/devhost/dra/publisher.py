@@ -28,9 +28,10 @@ from urllib.parse import quote
 from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError
 from devhost.backend.frozen import frozen
-from devhost.backend.model import HEALTHY, Device, unhealthy
+from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.planning.claims import Key
 from devhost.planning.dra_timing import NODE, DraTiming
+from devhost.planning.settings import Effect
 from devhost.planning.sides import Sides
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
@@ -44,6 +45,7 @@ from .record import SliceRecord
 from .slices import (
     LISTS,
     REFUSED,
+    TAINT_EFFECTS,
     Accepted,
     DesiredSlice,
     LeftOut,
@@ -90,6 +92,7 @@ Kubernetes 1.34 with the gate wants it in the slice of these devices, and refuse
 
 FALLBACKS = {
     "taints": "unhealthy devices are not published",
+    TAINT_EFFECTS: "taints without effect, and more than four of a device, are not published",
     "allowMultipleAllocations": "devices with replicas are not published",
     "capacity": "devices with replicas are not published",
     "requestPolicy": "devices with replicas are not published",
@@ -98,7 +101,9 @@ FALLBACKS = {
 }
 """What happens without a field."""
 
-_REJECTED = re.compile(r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\]|\.(consumesCounters))?")
+_REJECTED = re.compile(
+    r"spec\.devices\[(\d+)\](?:\.attributes\[([^\]\s]+)\]|\.(consumesCounters)|\.(taints)\b)?"
+)
 OUTDATED = (400, 410)
 """Answers to a version that is no longer good for a watch: a new list has another one."""
 
@@ -314,11 +319,12 @@ class Publisher:
     async def _dropped_now(self) -> set[str]:
         """The fields that the API server drops from devices that have all of them."""
         missing = await self._dropped_from([Offered(Device("question"), unhealthy("question"), 2)])
-        same = frozenset({"device:question"})
+        same, effects = frozenset({"device:question"}), dict.fromkeys(Cause, Effect.NONE)
         listed = Aliased((("question", ("a", "b")),))
         refused = {
             COUNTERS: [Offered(Device(name, claims=same), HEALTHY, counters=True) for name in ("a", "b")],
             LISTS: [Offered(Device("question"), HEALTHY, aliased=listed)],
+            TAINT_EFFECTS: [Offered(Device("question"), unhealthy("question", *Cause), effects=effects)],
         }
         for name in [name for name in refused if name in self._dropped]:
             try:
@@ -788,12 +794,12 @@ class Publisher:
         """Leaves out what the API server refused; false if it does not name it."""
         offers = {offer.device.id: offer for offer in state.offers or ()}
         new = False
-        for number, attribute, counters in dict.fromkeys(_REJECTED.findall(error.text)):
+        for number, attribute, counters, taints in dict.fromkeys(_REJECTED.findall(error.text)):
             if int(number) >= len(wanted.ids):
                 continue
             identity = wanted.ids[int(number)]
             listed = LISTS in wanted.devices[int(number)]["attributes"].get(attribute, ())
-            if dropped := LISTS if listed else COUNTERS if counters else "":
+            if dropped := LISTS if listed else COUNTERS if counters else TAINT_EFFECTS if taints else "":
                 self._drop(dropped)
                 return True
             if (identity, attribute) in state.rejected:

@@ -29,7 +29,7 @@ from devhost.planning.naming import (
 )
 from devhost.planning.quantities import quantity
 from devhost.planning.settings import OF_ANY, Effect, Version
-from devhost.planning.taints import is_tainted, taint_value, taints_of
+from devhost.planning.taints import is_tainted, taint_value, taints_before, taints_of
 
 from .aliases import NOTHING, Aliased
 
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 SLOTS = "slots"
 """The capacity of a shared device, of which a claim uses one or more."""
+
+TAINT_EFFECTS = "taints.effect"
+"""The field whose refusal means that the API server takes only :func:`.taints_before`."""
 
 LISTS = "strings"
 """The field of an attribute that is a list. An API server that drops it refuses the attribute."""
@@ -171,6 +174,7 @@ class _Terms:
     """Everything but the device that its description depends on."""
 
     taints: bool
+    all_effects: bool
     sharing: bool
     capacity: bool
     accepted: Accepted
@@ -247,6 +251,7 @@ class Pool:
 
         A new device gets the first free place, in the order of ``offers``. ``dropped`` are fields that the
         API server is known to ignore. Without ``taints``, unhealthy devices are left out; without
+        ``taints.effect``, they have only the taints of :func:`.taints_before`; without
         ``allowMultipleAllocations``, those with several replicas; without ``sharedCounters``, those that an
         earlier one excludes; without ``strings``, lists. ``rejected`` is what the API server refused: the id
         of a device, and the key of one of its attributes in the slice. ``""`` and the key of its capacity
@@ -340,7 +345,8 @@ class Pool:
         """The devices in the terms of JSON, by id; those that are unchanged are kept."""
         sharing = not any(name.startswith(_SHARING) for name in dropped)
         accepted = Accepted(lists=LISTS not in dropped)
-        usual = _Terms("taints" not in dropped, sharing, "capacity" not in dropped, accepted)
+        all_effects = TAINT_EFFECTS not in dropped
+        usual = _Terms("taints" not in dropped, all_effects, sharing, "capacity" not in dropped, accepted)
         refused: dict[str, set[str]] = {}
         for identity, attribute in rejected:
             refused.setdefault(identity, set()).add(attribute)
@@ -385,7 +391,8 @@ class Pool:
                 attributes.leave(key, f"the device has {way}, and each claim would use all of it")
         if capacity:
             body["capacity"] = capacity
-        if terms.taints and (taints := taints_of(self.driver, offer.health, offer.effects)):
+        taints = taints_of(self.driver, offer.health, offer.effects) if terms.taints else {}
+        if taints := taints if terms.all_effects else taints_before(taints):
             value = taint_value(offer.health.reason)
             body["taints"] = [
                 {"key": key, "value": value, "effect": effect.value} for key, effect in taints.items()

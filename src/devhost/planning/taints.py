@@ -31,6 +31,16 @@ def is_tainted(health: Health, effects: Mapping[Cause, Effect]) -> bool:
     return any(effect is not Effect.NONE for effect in taints_of("", health, effects).values())
 
 
+MOST_BEFORE = 4
+"""Taints that a device may have before Kubernetes 1.35, where the effect ``None`` does not exist either."""
+
+
+def taints_before(taints: Mapping[str, Effect]) -> dict[str, Effect]:
+    """The most severe of these taints, as far as Kubernetes 1.34 takes them."""
+    effective = [(key, effect) for key, effect in taints.items() if effect is not Effect.NONE]
+    return dict(sorted(effective, key=lambda one: one[1] is not Effect.NO_EXECUTE)[:MOST_BEFORE])
+
+
 def taint_value(reason: str | None) -> str:
     """The words of a reason as the value of a taint.
 

@@ -116,7 +116,7 @@ class Objects:
     def __init__(self) -> None:
         self.version = 100
         self.dropped: frozenset[str] = frozenset()
-        self.counters_apart = True
+        self.counters_apart = self.all_taints = True
         self.refused: dict[str, int] = {}
         """Attributes of devices that are refused, each with how many devices an answer names at most."""
         self.listeners: list[Callable[[], object]] = []
@@ -336,6 +336,8 @@ class Objects:
         problems = list(_slice_problems(value["spec"]))
         if not self.counters_apart:
             problems += _counter_problems(value["spec"])
+        if not self.all_taints:
+            problems += _taint_problems(value["spec"])
         if problems:
             name = value["metadata"]["name"]
             message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {", ".join(problems)}'
@@ -471,6 +473,18 @@ def _counter_problems(spec: Object) -> Iterator[str]:
                     f'"{one["counterSet"]}": must reference a counterSet defined in the ResourceSlice '
                     "sharedCounters"
                 )
+
+
+def _taint_problems(spec: Object) -> Iterator[str]:
+    """Taints that Kubernetes 1.34 does not take."""
+    for index, device in enumerate(spec.get("devices") or ()):
+        taints, where = device.get("taints", ()), f"spec.devices[{index}].taints"
+        if len(taints) > 4:
+            yield f"{where}: Too many: {len(taints)}: must have at most 4 items"
+        for number, one in enumerate(taints):
+            if one["effect"] not in ("NoExecute", "NoSchedule"):
+                supported = 'supported values: "NoExecute", "NoSchedule"'
+                yield f'{where}[{number}].effect: Unsupported value: "{one["effect"]}": {supported}'
 
 
 def _slice_problems(spec: Object) -> Iterator[str]:

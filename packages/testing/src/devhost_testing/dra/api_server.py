@@ -232,6 +232,10 @@ class ApiServer:
         """Refuses devices that consume counters of another slice, as Kubernetes 1.34 with the gate."""
         self.objects.counters_apart = not refuse
 
+    def refuse_taint_effects(self, *, refuse: bool = True) -> None:
+        """Refuses taints without effect, and more than four of a device, as Kubernetes 1.34 with the gate."""
+        self.objects.all_taints = not refuse
+
     def forget_history(self) -> None:
         """Answers 410 to open lists and watches, and to watches from an older version."""
         self.objects.forget()
