@@ -73,7 +73,7 @@ def test_an_invalid_name_is_refused(make: Callable[..., str], wrong: object) -> 
         ("fuse", "has no kind"),
         ("own: 1", "is malformed"),
         ("iommu:\u0661", "is malformed"),
-        (7, "a claim is int, not a string"),
+        (7, "claim 7 is int, not a string"),
         (f"node:/dev/{'a' * 4200}", "has 4210 characters, more than 4200"),
     ],
 )

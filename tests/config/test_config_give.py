@@ -86,7 +86,11 @@ def test_an_entry_without_give_gives_nothing() -> None:
             "env.A",
             "there is no attribute 'pciBus' to put here (did you mean pciBusID?)",
         ),
-        ("{env: {'A{sysattr.*}': x}}", "", "there is no attribute 'sysattr.*' to put here"),
+        (
+            "{env: {A: '{sysattr.*}'}}",
+            "env.A",
+            "there is no attribute 'sysattr.*' to put here (write one name, with something in place of *)",
+        ),
         ("{env: {A: '{RESOURCE}'}}", "env.A", "there is no attribute 'RESOURCE' to put here"),
         ("{annotations: {a: '{b}'}}", "annotations.a", "there is no attribute 'b' to put here"),
         ("{cdiDevices: ['a.b/c={d}']}", "cdiDevices[0]", "there is no attribute 'd' to put here"),
@@ -139,6 +143,9 @@ def test_an_entry_without_give_gives_nothing() -> None:
         ),
         ("{annotations: {-a/b: x}}", "annotations", "'-a/b' is not the name of an annotation"),
         ("{cdiDevices: [net]}", "cdiDevices[0]", "'net' is not the name of a CDI device"),
+        ("{cdiDevices: ['a.b/c=x(1)']}", "cdiDevices[0]", "'a.b/c=x(1)' is not the name of a CDI device"),
+        ("{cdiDevices: ['a.b/{id}=-{id}']}", "cdiDevices[0]", "'a.b/{id}=-{id}' is not the name of a CDI"),
+        ("{env: {'A{index}': a, A10: b}}", "env.A10", "A{index} becomes A10, too (rename one)"),
         ('{env: {A: "\\e[1m"}}', "env.A", "must not have a character that does not print"),
         (
             "{env: {A: {value: x, when: part}}}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,6 +146,12 @@ async def test_a_probe_with_an_invalid_result_is_a_failure(source: Any, answer: 
         BackendError, match=r"^probe\(\) of backend card did not return a mapping of ids to Health"
     ):
         await broken.call("probe", None, broken.probe, [])
+
+
+async def test_a_list_that_never_ends_is_a_failure(source: Any) -> None:
+    endless = source(discover=lambda self: itertools.repeat(Device("d0")))
+    with pytest.raises(BackendError, match=r"discover\(\) of backend card listed more than 100000 devices"):
+        await endless.call("discover", None, endless.discover, [])
 
 
 async def test_a_failed_start_is_retried_with_the_next_scan(source: Any) -> None:

@@ -116,6 +116,15 @@ def test_an_invalid_device_is_refused_with_the_reason(device: Any, reason: str) 
     assert "\n" not in flaw_of(device, DECLARED)
 
 
+def test_what_is_no_device_is_refused_with_the_reason() -> None:
+    good, refused = valid_devices([None, "d0", Device("d1")], DECLARED, {})
+    assert list(good) == ["d1"]
+    assert [one.reason for one in refused] == [
+        "the backend returned NoneType, not Device",
+        "the backend returned str, not Device",
+    ]
+
+
 def test_a_device_that_is_unusable_for_the_same_as_before_stays_the_same_object() -> None:
     """Everything later compares by identity."""
     first, _ = valid_devices([Device("d", unusable_for={"rdma": "no node"})], DECLARED, {})

@@ -11,7 +11,8 @@ from devhost.backend import MissingDriver
 from devhost.backend.model import AttributeValue, Device, unhealthy
 from devhost.backend.where import Block, Flag, Range, Term, Text, may_hold
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
-from devhost.host.shown.entries import UNKNOWN, EntryOutcomes, near_misses, nearest, wanted
+from devhost.discovery.validation import RefusedDevice
+from devhost.host.shown.entries import UNKNOWN, EntryOutcomes, EntryState, near_misses, nearest, wanted
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings, Share
 
@@ -157,6 +158,20 @@ def listed(devices: list[Device], root: Path = Path("/")) -> BackendNow:
     """A backend that has listed its devices."""
     return BackendNow(
         BackendCondition(BackendState.OK), True, {device.id: device for device in devices}, root
+    )
+
+
+def test_an_entry_without_devices_names_what_its_backend_reports_incorrectly() -> None:
+    settings = Settings((ResourceSettings(0, "a/0", "toy", optional=True),))
+    refused = tuple(RefusedDevice(name, "attribute 'a' is int, declared as str") for name in ("d0", "d1"))
+    condition = BackendCondition(BackendState.OK, refused=refused)
+    plan = make_plan({"toy": []}, settings)
+    backends = {"toy": BackendNow(condition, True, {}, Path("/"))}
+    (outcome,) = EntryOutcomes(settings, plan, backends).all()
+    assert outcome.state is EntryState.NONE
+    assert outcome.reason == (
+        "0 devices; the backend reports its devices incorrectly: "
+        "d0: attribute 'a' is int, declared as str; 1 more device"
     )
 
 

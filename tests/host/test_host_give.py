@@ -197,6 +197,12 @@ async def test_a_path_on_a_file_system_that_hangs_concerns_only_the_entry_that_g
             "a.b/c=y= in give.cdiDevices is not the name of a CDI device",
         ),
         ("{cdiDevices: ['a.b/c={slot}']}", "", "it has no slot, which a.b/c={slot} in give.cdiDevices needs"),
+        (
+            "{cdiDevices: ['a.b/c={slot}']}",
+            'y"z',
+            'a.b/c=y"z in give.cdiDevices is not the name of a CDI device',
+        ),
+        ("{env: {'A{slot}': x, A9: y}}", "9", "two variables have the name A9 (rename A9)"),
     ],
 )
 async def test_devices_whose_facts_make_no_path_or_name_are_unhealthy_until_they_do(
@@ -287,17 +293,24 @@ async def test_another_thing_at_the_path_of_a_device_refuses_the_pod(
         assert "are both to be /dev/card0 in the container" in await refusal(node, 2)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "name"),
-    [("CARD{index}", "CARD0", "CARD0"), ("{RESOURCE}", "EXAMPLE_COM_CARD", "EXAMPLE_COM_CARD")],
-)
-async def test_two_variables_with_one_name_refuse_the_pod(
-    node: Node, one: str, other: str, name: str
+async def test_devices_are_unhealthy_if_two_variables_have_one_name(node: Node) -> None:
+    configure(node, card("{env: {'{RESOURCE}': '{id}', EXAMPLE_COM_CARD: x}}"))
+    async with node.served():
+        await node.until(lambda: len(node.kubelet.devices(CARD)) == 2)
+        assert not node.kubelet.healthy(CARD)
+        (device, _) = status(node.host)["resources"][0]["devices"]
+        assert device["reason"] == "two variables have the name EXAMPLE_COM_CARD (rename EXAMPLE_COM_CARD)"
+
+
+async def test_two_variables_with_one_name_refuse_the_pod_if_only_its_number_makes_them_one(
+    node: Node,
 ) -> None:
-    configure(node, card(f"{{env: {{'{one}': '{{id}}', {other}: x}}}}"))
+    (node.root / "dev" / "card0").rename(node.root / "dev" / "card-")
+    configure(node, card("{env: {'CARD{index}': '{id}', 'CARD{serial}': x}}"))
     async with node.served():
         await node.offers({CARD: 2})
-        assert f"two variables have the name {name} (rename " in await refusal(node)
+        await node.container({CARD: 1})
+        assert "two variables have the name CARD1 (rename CARD{serial})" in await refusal(node, 2)
 
 
 async def test_more_nodes_than_a_container_may_have_refuse_the_pod(node: Node) -> None:

@@ -13,6 +13,7 @@ from cdi_scene import TOY_LINE
 from devhost_testing.kubelet import UnexpectedAdmissionError
 from devhost_testing.kubelet.faults import Point, fail
 from scraped_series import value
+from status_values import status
 
 from devhost.backend import ContainerRequest, Device, DeviceNode, Edits, hookimpl
 
@@ -141,6 +142,24 @@ async def test_an_error_of_the_hook_refuses_the_pod_with_its_text(rig, kubelet, 
         with pytest.raises(UnexpectedAdmissionError, match="burn-in failed: 3 errors"):
             await kubelet.admit("one", "main", TOY, 1)
         await rig.until(lambda: hooks.released == [["d0"]])  # what the hook has begun is undone
+
+
+async def test_the_status_counts_calls_of_hooks_and_their_failures(rig, kubelet, hooks):
+    """A hook that refuses every pod is not shown as one that is never called."""
+
+    def counts(host):
+        (shown,) = status(host)["observers"]
+        return shown["calls"], shown["failures"]
+
+    hooks.refusal = "burn-in failed"
+    hooks.go.set()
+    rig.write(LINE)
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        assert counts(host) == (0, 0)
+        with pytest.raises(UnexpectedAdmissionError):
+            await kubelet.admit("one", "main", TOY, 1)
+        await rig.until(lambda: counts(host) == (2, 1))  # the second is the hook after the release
 
 
 @pytest.mark.parametrize(

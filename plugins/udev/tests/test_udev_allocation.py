@@ -133,6 +133,17 @@ def test_two_nodes_at_one_path_in_the_container_make_the_device_unhealthy(machin
     assert device.health.reason == reason
 
 
+def test_a_device_of_which_two_variables_have_one_name_is_unhealthy(machine: Any) -> None:
+    machine.usb_serial("ttyUSB0", "1", "B")
+    machine.usb_serial("ttyUSB1", "2", "C")
+    env = {"A_{serial}": "{devNode}", "A_B": "x"}
+    backend = machine.backend(Group("g", members=(Member("/dev/ttyUSB*"),), env=env))
+    one, other = groups(backend)
+    assert one.health.reason == "two variables have the name A_B (rename A_B)"
+    assert other.health.healthy
+    assert backend.allocate(request(backend, [other])).env == {"A_C": "/dev/ttyUSB1", "A_B": "x"}
+
+
 def test_a_group_that_has_gone_never_gives_its_first_node_alone(machine: Any) -> None:
     tty = machine.usb_serial("ttyUSB0", "1", "A10B")
     backend = machine.backend(Group("g", members=(Member("/dev/ttyUSB*"),)))
@@ -158,9 +169,12 @@ def test_a_group_that_has_gone_never_gives_its_first_node_alone(machine: Any) ->
         ),
         ('members: [{path: /dev/x}], env: {"A{nix}": x}', "there is no attribute 'nix' to put here"),
         ('members: [{path: /dev/x}], env: {A: "{devnode}"}', "(did you mean devNode?)"),
+        ('members: [{path: /dev/x}], env: {"A{index}": a, A0: b}', "A{index} becomes A0, too (rename one)"),
+        ("members: [{path: /dev/x}], id: alternative", "id: there is no attribute 'alternative' to put here"),
+        ("members: [{path: /dev/x}], id: devLinks", "id: devLinks is a list, and an id is one value"),
     ],
 )
-def test_a_placeholder_that_does_not_exist_is_refused_at_its_place(
+def test_a_mistake_in_a_group_is_refused_at_its_place(
     tmp_path: Path, group: str, complaint: str
 ) -> None:
     file = tmp_path / "devhost.yaml"
@@ -317,3 +331,29 @@ async def test_index_and_owner_are_the_same_by_cdi(machine: Any, tmp_path: Path)
                 for variable in edits["env"]
             ]
     assert {"MODEM0=S1", "MODEM1=S2", "USB_RESOURCE_E_X_MODEM=1:2,1:3"} <= set(env)
+
+
+@pytest.mark.parametrize(
+    ("where", "complaint"),
+    [
+        ("{group: modm}", '.where.group: "modm" is nothing that backends.udev defines (did you mean modem?)'),
+        ("{group: [modem, x]}", '.where.group: "x" is nothing that backends.udev defines (known values: modem)'),
+        ("[{subsystem: tty}, {group: 'y*'}]", '.where[1].group: "y*" is nothing that backends.udev defines'),
+    ],
+)
+def test_an_entry_for_a_group_that_is_not_defined_is_refused(
+    tmp_path: Path, where: str, complaint: str
+) -> None:
+    """With `optional: true` nothing else would show the mistake."""
+    file = tmp_path / "devhost.yaml"
+    groups = "backends: {udev: {groups: [{name: modem, members: [{path: /dev/x}]}]}}\n"
+    entry = "resources: [{name: example.com/x, backend: udev, where: %s, optional: true}]\n"
+    file.write_text("version: 1\n" + groups + entry % where)
+    done = CliRunner().invoke(check, [str(file)])
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert f"resources[0]{complaint}" in line
+    file.write_text("version: 1\n" + groups + entry % "{group: 'm*', not: {group: other}}")
+    assert CliRunner().invoke(check, [str(file)]).exit_code == 0
+    file.write_text("version: 1\n" + entry % "{group: modem}")
+    assert "(define it there)" in CliRunner().invoke(check, [str(file)]).stderr

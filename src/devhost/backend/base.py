@@ -345,7 +345,8 @@ class Backend:
     ``provisions: bool`` is whether such options need ``provision``; by default they do if the backend has it.
     A property ``counted: Mapping[str, AttributeValue]`` has attributes of devices that exist only once a
     claim has them (``Device.divided``): an entry that may select them needs ``dra.counters``. Empty if there
-    are none.
+    are none. A property ``words: Mapping[str, Collection[str]]`` has all values of attributes whose values
+    are defined in the options: a condition in ``where`` that none of them meets is an error.
     """
 
     ResourceOptions: ClassVar[type] = NoOptions

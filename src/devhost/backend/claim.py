@@ -155,7 +155,7 @@ def flaw(text: object, kinds: Collection[str] = ()) -> str:
         kinds: the kinds that the backend declares.
     """
     if not isinstance(text, str):
-        return f"a claim is {type(text).__name__}, not a string"
+        return f"claim {text!r:.40} is {type(text).__name__}, not a string"
     if len(text) > MAX_CLAIM:
         return f"claim {text[:40]!r}… has {len(text)} characters, more than {MAX_CLAIM}"
     kind, colon, name = text.partition(":")

@@ -142,9 +142,9 @@ def _check_variables(
     """
     known = {templates.INDEX, COUNT, ID, *(f"{CONSUMED}{name}" for name in names)}
     used = set()
+    templates.check_variables(limit.env, "env")
     for name, value in limit.env.items():
         key = f"env.{name}"
-        templates.check_variable(name, key)
         used.update(templates.fields(value))
         for text in (name, value):
             if unknown := [one for one in templates.fields(text) if one not in known]:

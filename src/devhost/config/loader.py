@@ -29,6 +29,7 @@ from .resources import (
     read_resources,
     refuse_set_variables,
     refuse_uncounted,
+    refuse_undefined,
 )
 
 DEFAULT = Path("/etc/devhost/devhost.yaml")
@@ -210,6 +211,7 @@ def loads(
         if name not in options and name not in given and backend is not None:
             options[name] = _default_options(entry, backend)
     refuse_set_variables(entries, options, catalog)
+    refuse_undefined(entries, options)
     refuse_uncounted(entries, options)
     if diagnostics.found:
         raise diagnostics.error()

@@ -380,6 +380,20 @@ def refuse_set_variables(entries: Sequence[Placed], options: Mapping[str, Any], 
                     place.report(entry, message, "remove one of the two")
 
 
+def refuse_undefined(entries: Sequence[Placed], options: Mapping[str, Any]) -> None:
+    """Complains about conditions on an attribute that no value meets which the backend's options define."""
+    for entry in entries:
+        name, blocks, where = entry.settings.backend, entry.settings.where, entry.place.key("where")
+        known = getattr(options.get(name), "words", {})
+        for n, term in ((n, term) for n, block in enumerate(blocks) for term in block.terms):
+            words = known.get(term.attribute) if isinstance(known, Mapping) else None
+            for one in () if words is None else term.patterns:
+                if not any(map(one.matches, words)):
+                    place = (where.item(n) if blocks[1:] else where).key(term.attribute)
+                    hint = suggest(str(one), words, "values") if words else "define it there"
+                    place.report(entry, f"{shown(str(one))} is nothing that backends.{name} defines", hint)
+
+
 def refuse_uncounted(entries: Sequence[Placed], options: Mapping[str, Any]) -> None:
     """Complains about entries that may select devices which only ``dra.counters`` can offer."""
     for mark, place, settings in entries:

@@ -141,6 +141,13 @@ class Observer:
             self.settled.clear()
         self._news.set()
 
+    def count(self, failure: ObserverFailure | None) -> None:
+        """Counts a call of a hook, with how it failed, if it did."""
+        now = self.condition
+        self.condition = replace(now, calls=now.calls + 1, failures=now.failures + (failure is not None))
+        if failure is not None:
+            self._metrics.add("observer_failures_total", self.plugin.name, failure)
+
     async def run(self) -> None:
         """Delivers news; never returns by itself."""
         while True:
@@ -184,7 +191,6 @@ class Observer:
             return None
 
         hook = batch.kind.hook
-        self.condition = replace(self.condition, calls=self.condition.calls + 1)
         try:
             error = await self._worker.call(self._timing.observer, call)
         except NotCalled as refused:
@@ -199,6 +205,7 @@ class Observer:
                 self._failed(ObserverFailure.ERROR, hook, type(error).__name__, f"{hook}: {one_line(error)}")
 
     def _succeeded(self) -> None:
+        self.count(None)
         self._failed_in_a_row = 0
         if self.condition.state is ObserverState.OK:
             return
@@ -211,9 +218,8 @@ class Observer:
         log.info("observer is back", observer=self.plugin.name, dropped=self.condition.dropped)
 
     def _failed(self, failure: ObserverFailure, hook: str, sort: str, reason: str) -> None:
-        self.condition = replace(self.condition, failures=self.condition.failures + 1)
+        self.count(failure)
         self._failed_in_a_row += 1
-        self._metrics.add("observer_failures_total", self.plugin.name, failure)
         if (hook, sort) not in self._logged:
             self._logged.add((hook, sort))
             log.warning("observer failed", observer=self.plugin.name, reason=reason)
@@ -283,6 +289,11 @@ class Observers:
         """Puts news into the queue of each of them."""
         for observer in self._running.values():
             observer.publish(batch)
+
+    def count(self, plugin: str, failure: ObserverFailure | None) -> None:
+        """Counts a call of a hook before or after a container, which never pauses the observer."""
+        if (observer := self._running.get(plugin)) is not None:
+            observer.count(failure)
 
     def follow(self, catalog: Catalog, present: Callable[[], Iterable[Batch]]) -> None:
         """Starts and stops observers so that those of the catalog run.

@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -59,6 +60,9 @@ RELEASE_DEADLINE = 20.0
 
 WATCH_DEADLINE = 60.0
 """Seconds that one ``run_blocking`` call of ``watch()`` may take."""
+
+MAX_DEVICES = 100_000
+"""Devices that a backend may list: a generator that never ends must not use up the node's memory."""
 
 MAX_NODES = 1024
 """Device nodes one container may get; each becomes a cgroup rule the runtime must load."""
@@ -260,7 +264,9 @@ class BackendRunner:
             self._made = self.kind(self.options, self.context)
         for event in events:
             self.backend.notice(event)
-        found = list(self.backend.discover())
+        found = list(islice(self.backend.discover(), MAX_DEVICES + 1))
+        if len(found) > MAX_DEVICES:
+            raise BackendError(f"discover() of backend {self.name} listed more than {MAX_DEVICES} devices")
         self.missing_drivers = self._missing_drivers()
         self._before = None
         return found

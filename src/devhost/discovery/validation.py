@@ -54,7 +54,7 @@ def valid_devices(
     refused: list[RefusedDevice] = []
     for device in returned:
         before = known.get(device.id) if isinstance(device, Device) and type(device.id) is str else None
-        flaw = "" if before is device else flaw_of(device, declared, kinds)
+        flaw = "" if before is not None and before is device else flaw_of(device, declared, kinds)
         if flaw or not isinstance(device, Device):
             refused.append(RefusedDevice(name_of(device), flaw))
         elif device.id in good:

@@ -529,7 +529,7 @@ class Host:
             record = self._record.file
             handover = Handover(
                 self.tasks,
-                self.metrics,
+                self.observers.count,
                 lambda: self.scanners,
                 self.allocations.held,
                 self.replan,

@@ -356,7 +356,7 @@ class ResourceSettings:
             return HEALTHY
         from .give.edits import refusal  # most nodes have no entry with give
 
-        reason = refusal(self.give, device)
+        reason = refusal(self.give, device, self.named(device.attributes) or self.name)
         return unhealthy(reason) if reason else HEALTHY
 
 

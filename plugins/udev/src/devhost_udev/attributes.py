@@ -82,6 +82,9 @@ SYSATTR_FAMILY = "sysattr."
 OF_GROUPS = ("group", "alternative", "members")
 """Attributes that only groups have; their other attributes are those of their first node."""
 
+OF_NODES = {name: one for name, one in ATTRIBUTES.items() if name not in OF_GROUPS}
+"""Attributes that single nodes have."""
+
 EVERYTHING = "*"
 """In ``context.wanted``: all attributes, which ``devhost discover`` and ``explain`` request."""
 

@@ -18,10 +18,10 @@ from devhost.backend import (
     templates,
     unhealthy,
 )
-from devhost.backend.errors import printable
+from devhost.backend.errors import AllocationError, printable
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
-from devhost.backend.where import show
+from devhost.backend.where import show, shortened
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device
 from .attributes import NUMBER
@@ -63,7 +63,7 @@ class Naming:
         if group.id not in first:
             return replace(self, withheld=f"its first node has no {group.id}, which is the group's id")
         value = show(first[group.id])
-        common = f"the {group.id} {value}: set id to an attribute that differs"
+        common = f"the {group.id} {shortened(value)}: set id to an attribute that differs"
         return Naming(fit(joined(group.name, value)), former=(self.id, *self.former), common=common)
 
 
@@ -332,7 +332,7 @@ class Groups:
             attributes["numaNode"] = numa[0]
         inherited = {name: first[name] for name in first.keys() - attributes.keys() - _NO_ATTRIBUTES}
         known = {node: own | attributes for node, own in known.items()}
-        flaws = list(_flaws(row.parts, layout.mounts, first | attributes, known))
+        flaws = list(_flaws(group, row.parts, layout.mounts, first | attributes, known))
         problems = [one.target.problem for one in row.parts if one.target.problem and not one.optional]
         problems = list(dict.fromkeys([*unclaimable, *problems, *flaws, *layout.lacking]))
         device = Device(
@@ -360,12 +360,19 @@ def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
 
 
 def _flaws(
+    group: Group,
     parts: Sequence[Contribution],
     mounts: Iterable[tuple[GroupMount, str]],
     first: Attributes,
     known: Mapping[str, Attributes],
 ) -> Iterator[str]:
-    """What a device lacks besides paths: a node on the same hardware, or an attribute that a path needs."""
+    """Why a device cannot be allocated, besides paths: no node on the same hardware, no attribute that a
+    path needs, or two variables with one name.
+    """
+    try:
+        templates.variables(group.env, first, 0)
+    except AllocationError as error:
+        yield error.message
     places: dict[str, str] = {}
     for part in parts:
         wanted, target = _container_path(part), part.target

@@ -14,7 +14,7 @@ from devhost.backend import Conditions, OptionError, option, templates
 from devhost.backend.frozen import frozen
 from devhost.backend.where import Where
 
-from .attributes import ATTRIBUTES, NUMBER, OF_GROUPS
+from .attributes import ATTRIBUTES, LINKS, NUMBER, OF_GROUPS, OF_NODES
 
 _GLOB = re.compile(r"[*?\[]")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -103,7 +103,7 @@ class Member:
             if any(name in block.attributes() for block in self.where):
                 message = f"a member is a single node, which has no {name}"
                 raise OptionError(message, key="where", hint="remove it")
-        templates.check(self.at, "at", ATTRIBUTES, _IN_NODE)
+        templates.check(self.at, "at", OF_NODES, _IN_NODE)
         if self.path:
             templates.check_path(self.path, "path", host=True)
         _check_container_path(self.container_path)
@@ -196,7 +196,10 @@ class Group:
 
     def __post_init__(self) -> None:
         if self.id:
-            templates.check(f"{{{self.id}}}", "id", ATTRIBUTES, ())
+            templates.check(f"{{{self.id}}}", "id", OF_NODES, ())
+            if self.id == LINKS:
+                hint = "name another attribute"
+                raise OptionError(f"{LINKS} is a list, and an id is one value", key="id", hint=hint)
         if not _GROUP_NAME.fullmatch(self.name):
             raise OptionError(
                 f"{self.name!r} is not a valid name of a group",
@@ -210,8 +213,8 @@ class Group:
                 f"the container already has {path} from another member",
                 key=f"members[{number}].containerPath",
             )
+        templates.check_variables(self.env, "env")
         for name, value in self.env.items():
-            templates.check_variable(name, f"env.{name}")
             templates.check(name, f"env.{name}", ATTRIBUTES, _IN_CONTAINER | templates.RESOURCE)
             templates.check(value, f"env.{name}", ATTRIBUTES, _IN_CONTAINER)
 
@@ -248,6 +251,11 @@ class UdevOptions:
         "place instead.",
         example=("A10B",),
     )
+
+    @property
+    def words(self) -> dict[str, list[str]]:
+        """The names of groups, which no other device has."""
+        return {"group": [group.name for group in self.groups]}
 
     @property
     def variables(self) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ A path that a value leads elsewhere is :func:`unfit`.
 
 from __future__ import annotations
 
-from .checks import check, check_path, check_variable
+from .checks import check, check_path, check_variables
 from .texts import (
     INDEX,
     RESOURCE,
@@ -30,7 +30,7 @@ __all__ = [
     "attributes",
     "check",
     "check_path",
-    "check_variable",
+    "check_variables",
     "fields",
     "fill",
     "joined",

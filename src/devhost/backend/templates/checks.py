@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from devhost.backend.base import Attribute, OptionError, declared
 
-from .texts import fields
+from .texts import INDEX, fields
 
 _VARIABLE = re.compile(r"([A-Za-z_]|\{[^{}]*\})([A-Za-z0-9_]|\{[^{}]*\})*")
 
@@ -20,21 +20,26 @@ def check(text: str, key: str, declarations: Mapping[str, Attribute], others: Co
     """
     for field in fields(text):
         if field not in others and ("*" in field or declared(declarations, field) is None):
-            named = {name: one for name, one in declarations.items() if not name.endswith("*")}
+            named = {name: one for name, one in declarations.items() if name == field or "*" not in name}
             known = {**dict.fromkeys(others), **named}
             message = f"there is no attribute {field!r} to put here"
             raise OptionError(message, key=key, word=field, known=known)
 
 
-def check_variable(name: str, key: str) -> None:
-    """Refuses what cannot be the name of a variable.
+def check_variables(names: Collection[str], key: str) -> None:
+    """Refuses what cannot be the names of variables, and two that are one in a container.
 
     Raises:
-        OptionError: with ``key``.
+        OptionError: with the name below ``key``, that of the option.
     """
-    if not _VARIABLE.fullmatch(name):
-        hint = "use letters, digits and _, with no digit first"
-        raise OptionError(f"{name!r} is not a variable's name", key=key, hint=hint)
+    for name in names:
+        if not _VARIABLE.fullmatch(name):
+            hint = "use letters, digits and _, with no digit first"
+            raise OptionError(f"{name!r} is not a variable's name", key=f"{key}.{name}", hint=hint)
+        numbered = re.escape(name).replace(rf"\{{{INDEX}\}}", "(0|[1-9][0-9]*)")
+        for other in names:
+            if other != name and re.fullmatch(numbered, other):
+                raise OptionError(f"{name} becomes {other}, too", key=f"{key}.{other}", hint="rename one")
 
 
 def check_path(path: str, key: str, *, host: bool) -> None:

@@ -30,9 +30,9 @@ def fields(text: str) -> list[str]:
     return _FIELD.findall(text)
 
 
-def as_glob(text: str) -> str:
-    """``text`` with ``*`` for each placeholder."""
-    return _FIELD.sub("*", text)
+def as_glob(text: str, each: str = "*") -> str:
+    """``text`` with ``each`` for each placeholder."""
+    return _FIELD.sub(each, text)
 
 
 def attributes(text: str, others: Collection[str] = ()) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from devhost.backend.base import ContainerRequest
@@ -13,7 +13,7 @@ from devhost.discovery.runner import check_edits
 from devhost.discovery.timing import DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.worker import WorkerThread
-from devhost.telemetry.metrics import Metrics, ObserverFailure
+from devhost.telemetry.metrics import ObserverFailure
 
 log = get(__name__)
 
@@ -22,10 +22,13 @@ MAX_TEXT = 1 << 16
 
 
 class HookCalls:
-    """The plugins with hooks for devices of named backends."""
+    """The plugins with hooks for devices of named backends.
 
-    def __init__(self, metrics: Metrics, timing: DiscoveryTiming) -> None:
-        self._metrics = metrics
+    ``count`` is told of each call: the name of the plugin, and how the call failed.
+    """
+
+    def __init__(self, count: Callable[[str, ObserverFailure | None], None], timing: DiscoveryTiming) -> None:
+        self._count = count
         self._timing = timing
         self._plugins: Sequence[InstalledObserver] = ()
         self._workers: dict[str, WorkerThread] = {}
@@ -61,10 +64,12 @@ class HookCalls:
             worker = self._workers[plugin.name] = WorkerThread(f"before-{plugin.name}")
 
         try:
-            return await worker.call(self._timing.handover_before, _added, plugin, request)
+            added = await worker.call(self._timing.handover_before, _added, plugin, request)
         except BackendError as error:
             reason = self._failed(plugin, BEFORE_CONTAINER, error)
             raise AllocationError(f"{request.resource}: {reason}") from None
+        self._count(plugin.name, None)
+        return added
 
     def has_after(self, backend: str) -> bool:
         """Whether a plugin has a hook for released devices of a backend."""
@@ -78,6 +83,7 @@ class HookCalls:
                 await worker.call(self._timing.handover_after, _called, plugin, AFTER_RELEASE, **arguments)
             except BackendError as error:
                 return self._failed(plugin, AFTER_RELEASE, error)
+            self._count(plugin.name, None)
         return ""
 
     def _with(self, backend: str, hook: str) -> list[InstalledObserver]:
@@ -86,7 +92,7 @@ class HookCalls:
     def _failed(self, plugin: InstalledObserver, hook: str, error: BackendError) -> str:
         """Counts a failed call; returns the reason."""
         kind = ObserverFailure.TIMEOUT if isinstance(error, BackendTimeout) else ObserverFailure.ERROR
-        self._metrics.add("observer_failures_total", plugin.name, kind)
+        self._count(plugin.name, kind)
         return f"{hook} of {plugin.name}: {error.message}"
 
 

@@ -26,7 +26,7 @@ from devhost.planning.claims import Held, Key
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.worker import WorkerThread
-from devhost.telemetry.metrics import Metrics
+from devhost.telemetry.metrics import ObserverFailure
 
 from .calls import HookCalls
 from .record import Given, HandedOver, HandoverRecord
@@ -55,15 +55,15 @@ class _Due:
 class Handover:
     """The hooks of all plugins for the devices of some backends.
 
-    ``scanners`` are the backends that run, by name; ``held`` is what containers and claims hold, or are about
-    to get. ``replan`` shows the health of the devices. ``file`` is the record; ``None`` for none. ``alone``
-    waits until no other devhost serves the same devices.
+    ``count`` is that of :class:`HookCalls`. ``scanners`` are the backends that run, by name; ``held`` is what
+    containers and claims hold, or are about to get. ``replan`` shows the health of the devices. ``file`` is
+    the record; ``None`` for none. ``alone`` waits until no other devhost serves the same devices.
     """
 
     def __init__(
         self,
         tasks: Tasks,
-        metrics: Metrics,
+        count: Callable[[str, ObserverFailure | None], None],
         scanners: Callable[[], Mapping[str, Scanner]],
         held: Callable[[], Sequence[Held]],
         replan: Callable[[], None],
@@ -72,7 +72,7 @@ class Handover:
         timing: DiscoveryTiming = NODE,
     ) -> None:
         self._tasks = tasks
-        self._hooks = HookCalls(metrics, timing)
+        self._hooks = HookCalls(count, timing)
         self._record = HandoverRecord(file)
         self._scanners = scanners
         self._held = held

@@ -166,6 +166,9 @@ class EntryOutcomes:
             return EntryState.MOVING, _refused([one for one in refused if one.passes], self._settings)
         if refused:
             return EntryState.NONE, _refused(refused, self._settings)
+        if (wrong := backend.condition.refused) and not backend.devices:
+            more = "; ".join((f"{wrong[0].device}: {wrong[0].reason}", *_rest(len(wrong) - 1, "more device")))
+            return EntryState.NONE, Reason(f"the backend reports its devices incorrectly: {more}")
         state = EntryState.ABSENT if entry.may_be_empty else EntryState.NONE
         return state, Reason(self._nearest(entry, backend.devices))
 

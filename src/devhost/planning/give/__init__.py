@@ -23,8 +23,15 @@ COUNT: Final = "count"
 PLACEHOLDERS: Final = frozenset({templates.INDEX, COUNT, ID})
 """The placeholders besides attributes."""
 
-CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^/=\s]+")
-"""A qualified device name of the CDI specification."""
+CDI_NAME = re.compile(
+    r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+    r"=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"
+)
+"""A qualified device name, as container runtimes read it.
+
+Source: cncf-tags/container-device-interface, pkg/parser/parser.go,
+27b6bc1c45a42003ae44da95b940b5d47932595f.
+"""
 
 _ANNOTATION = re.compile(rf"((?=[^/]{{1,253}}/){SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 _GLOB = re.compile(r"[*?\[]")
@@ -115,14 +122,13 @@ class Give:
     def __post_init__(self) -> None:
         freeze(self, ("env", "annotations"))
         self._check_sizes()
-        for name in self.env:
-            templates.check_variable(name, f"env.{name}")
+        templates.check_variables(self.env, "env")
         for name in self.annotations:
             if not _ANNOTATION.fullmatch(name):
                 message = f"{name!r} is not the name of an annotation"
                 raise OptionError(message, key="annotations", hint="for example example.com/cards")
         for n, name in enumerate(self.cdi_devices):
-            if not CDI_NAME.fullmatch(name):
+            if not CDI_NAME.fullmatch(templates.as_glob(name, "a")):
                 message = f"{name!r} is not the name of a CDI device"
                 raise OptionError(message, key=f"cdiDevices[{n}]", hint="for example vendor.com/net=all")
         places: set[str] = set()
@@ -175,9 +181,10 @@ class Give:
 
     @property
     def depends_on_device(self) -> bool:
-        """Whether a device may report something of which no path or name can be made."""
-        paths = (one.container_path for _, one in self._things() if not one.optional)
-        return any("{" in text for text in (*paths, *self.cdi_devices))
+        """Whether a device may report something of which no path or name can be made, or two equal names."""
+        paths = [one.container_path for _, one in self._things() if not one.optional]
+        names = [name.replace(f"{{{templates.INDEX}}}", "") for name in self.env] if len(self.env) > 1 else ()
+        return any("{" in text for text in (*paths, *self.cdi_devices, *names))
 
     @property
     def depends_on_count(self) -> bool:

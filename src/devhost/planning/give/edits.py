@@ -38,16 +38,12 @@ def completed(
     return Edits.merge([edits, more])
 
 
-def refusal(give: Give, device: Device) -> str:
-    """Why no container can get a device: what it reports makes no path or name; empty if one can."""
-    values = {**device.attributes, ID: device.id, COUNT: 1}
+def refusal(give: Give, device: Device, resource: str) -> str:
+    """Why no container can get a device of a resource, by what it reports; empty if one can."""
     try:
-        list(_places(give.nodes, values, 0))
-        list(_places(give.mounts, values, 0))
-        for name in give.cdi_devices:
-            _cdi_name(name, values, 0)
+        given(give, [device], resource, 0)
     except AllocationError as error:
-        return error.message.removeprefix(f"{device.id}: ")
+        return error.message.removeprefix(f"{device.id}: ").removeprefix(f"{resource}: ")
     return ""
 
 
