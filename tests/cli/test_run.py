@@ -303,7 +303,10 @@ async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path,
         ):
             with running(toys, kubelet.directory, "--listen", address, *arguments) as process:
                 await until_served(kubelet)
-                assert await asyncio.to_thread(used) == wanted
+                async with asyncio.timeout(60):  # a scrape does not wait for long, and has the answer later
+                    while len(found := await asyncio.to_thread(used)) < len(wanted):
+                        await asyncio.sleep(0.05)
+                assert found == wanted
                 process.terminate()
                 await ended(process)
             await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
