@@ -57,6 +57,16 @@ def test_no_test_forks_its_own_process() -> None:
     assert _excess(_forked, {}) == {}
 
 
+def test_what_a_test_waits_for_has_a_minute() -> None:
+    """On a busy machine everything may take long, and only what hangs may fail."""
+    assert _excess(_impatient, {}) == {}
+
+
+def test_no_test_expects_an_equal_number_of_descriptors() -> None:
+    """gRPC closes those of earlier tests at any time: ``open_descriptors`` has what to compare instead."""
+    assert _excess(_counted, {}) == {}
+
+
 def test_every_test_asserts_something() -> None:
     asserting = _asserting()
     silent = [
@@ -125,6 +135,50 @@ def _forked(tree: ast.Module) -> Iterator[str]:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="os" | "pty"), attr="fork" | "forkpty")):
                 yield f"{node.lineno} {ast.unparse(node)}"
             case ast.Import(names=[ast.alias(name="multiprocessing")]):
+                yield f"{node.lineno} {ast.unparse(node)}"
+
+
+MINUTE = 60
+"""Seconds."""
+
+
+def _impatient(tree: ast.Module) -> Iterator[str]:
+    """Waits of more than a second and less than a minute, except within ``pytest.raises``.
+
+    Shorter ones are to end without what is waited for.
+    """
+    expected = {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.With) and "raises" in ast.unparse(block.items[0].context_expr)
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        seconds: list[ast.expr] = []
+        match node:
+            case ast.Assign(targets=[ast.Name(id="DEADLINE" | "PATIENCE" | "PATIENT" | "WAIT")]):
+                seconds = [node.value]
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio"), attr="timeout")):
+                seconds = node.args
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio"), attr="wait_for")):
+                seconds = [*node.args[1:], *(one.value for one in node.keywords)]
+            case ast.Call(func=ast.Attribute(attr="communicate" | "get" | "join" | "run" | "wait")):
+                seconds = [one.value for one in node.keywords if one.arg == "timeout"]
+                seconds += node.args if node.func.attr in ("join", "wait") else []
+            case ast.Call(func=ast.Attribute(attr="until" | "wait_for")):
+                seconds = [*node.args[1:], *(one.value for one in node.keywords)]
+        for one in seconds:
+            match one:
+                case ast.Constant(value=int() | float() as number) if 1 < number < MINUTE:
+                    if node not in expected and not isinstance(number, bool):
+                        yield f"{node.lineno} {ast.unparse(node)}"
+
+
+def _counted(tree: ast.Module) -> Iterator[str]:
+    """Comparisons of the descriptors of this process by ``==``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(ops=[ast.Eq()]) if "'/proc/self/fd'" in ast.unparse(node):
                 yield f"{node.lineno} {ast.unparse(node)}"
 
 

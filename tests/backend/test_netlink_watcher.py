@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from typing import Any
 
 import pytest
+from descriptors import open_descriptors
 
 from devhost.backend import Event
 from devhost.backend.netlink import GENERIC, ROUTE, Groups, NetlinkWatcher
@@ -251,8 +252,8 @@ async def test_an_event_from_elsewhere_joins_the_batch(kernel: Kernel) -> None:
 
 
 async def test_nothing_stays_open_after_the_end(kernel: Kernel) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     async with listening(kernel, Words()):
-        assert len(os.listdir("/proc/self/fd")) > len(before)
+        assert open_descriptors() - before
     kernel.close()
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert open_descriptors() <= before

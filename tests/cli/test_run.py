@@ -45,6 +45,12 @@ async def ended(process) -> int:
     return await asyncio.to_thread(process.wait, 120)
 
 
+async def logged(process, wanted: str) -> None:
+    """Waits for a line with these words after those that were read before."""
+    while wanted not in await asyncio.to_thread(process.stderr.readline):
+        assert process.poll() is None
+
+
 async def until_served(kubelet, count=2):
     await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/toy") == count)
 
@@ -78,11 +84,11 @@ async def test_after_a_kill_the_next_start_removes_the_stale_socket_and_serves(t
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_the_older_instance_registers_again_when_the_newer_one_ends(toys, tmp_path, number):
     async with KubeletSimulator(tmp_path / "kubelet", "1.36") as kubelet:
-        with running(toys, kubelet.directory):
+        with running(toys, kubelet.directory) as older:
             await until_served(kubelet)
             with running(toys, kubelet.directory) as newer:
                 await kubelet.wait_for(lambda: len(kubelet.endpoints("example.com/toy")) == 2)
-                await asyncio.sleep(3)  # the older one has seen the newer one's socket by then
+                await logged(older, "another devhost registered it after this one")
                 before = kubelet.events.position
                 newer.send_signal(number)
                 await ended(newer)
@@ -159,21 +165,17 @@ async def test_a_drop_in_writable_by_others_is_refused_at_a_reload_until_its_mod
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=240)
         return done.stdout
 
-    async def until(process, wanted: str) -> None:
-        while wanted not in await asyncio.to_thread(process.stderr.readline):
-            assert process.poll() is None
-
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
         with running(toys, kubelet.directory) as process:
             await until_served(kubelet)
             drop_in.chmod(0o664)
             process.send_signal(signal.SIGHUP)
-            await until(process, fix)
+            await logged(process, fix)
             assert fix in await problems()
             assert kubelet.allocatable()["example.com/toy"] == 2, "what is served goes on"
             drop_in.chmod(0o644)
             process.send_signal(signal.SIGHUP)
-            await until(process, "configuration loaded")
+            await logged(process, "configuration loaded")
             assert fix not in await problems()
 
 
@@ -303,7 +305,10 @@ async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path,
         ):
             with running(toys, kubelet.directory, "--listen", address, *arguments) as process:
                 await until_served(kubelet)
-                assert await asyncio.to_thread(used) == wanted
+                async with asyncio.timeout(60):  # a scrape does not wait for long, and has the answer later
+                    while len(found := await asyncio.to_thread(used)) < len(wanted):
+                        await asyncio.sleep(0.05)
+                assert found == wanted
                 process.terminate()
                 await ended(process)
             await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)

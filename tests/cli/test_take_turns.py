@@ -44,7 +44,7 @@ class Instance:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
-        except urllib.error.URLError as refused:
+        except OSError as refused:  # of the connection, which may also end before its answer
             return 0, str(refused)
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:

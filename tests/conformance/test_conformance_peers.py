@@ -177,7 +177,7 @@ async def test_a_thousand_connections_use_descriptors_for_sixteen_and_do_not_aff
 
 @pytest.mark.parametrize("data", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a preface", "no call"])
 async def test_silent_connections_are_closed_except_the_kubelets(rig, kubelet, dial, data):
-    rig.hurry(handshake=0.5, idle=0.5)
+    rig.hurry(handshake=2.0, idle=2.0)
     rig.write(TOY_LINE)
     async with rig.running() as host:
         await served(kubelet, toy=2)

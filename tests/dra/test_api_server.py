@@ -23,7 +23,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[KubeApi]:
-    client = KubeApi(Access(lambda _: Credentials(server.url, None)), timeout=20.0)
+    client = KubeApi(Access(lambda _: Credentials(server.url, None)), timeout=60.0)
     yield client
     client.close()
 

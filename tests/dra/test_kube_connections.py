@@ -46,7 +46,7 @@ def files(tmp_path: Path) -> AccessFiles:
 
 
 def client(server: ApiServer, **options: Any) -> KubeApi:
-    return KubeApi(Access(lambda _: Credentials(server.url, None)), **{"timeout": 20.0, **options})
+    return KubeApi(Access(lambda _: Credentials(server.url, None)), **{"timeout": 60.0, **options})
 
 
 def sockets(port: int) -> Iterator[socket.socket]:
@@ -117,7 +117,7 @@ async def test_the_kernel_looks_for_dead_connections(server: ApiServer) -> None:
 
 async def test_a_replaced_authority_is_trusted(secure: ApiServer, files: AccessFiles) -> None:
     files.write(secure.url)
-    api = KubeApi(from_files(files.file, {}), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}), timeout=60.0)
     await api.get(NODE)
     await secure.restart(certificate("rotated"))
     with pytest.raises(Unreachable, match="its certificate is not accepted") as caught:
@@ -134,7 +134,7 @@ async def test_a_replaced_client_certificate_is_shown(secure: ApiServer, files: 
     await secure.restart(certificate(clients="authority.pem"))
     files.certify(TLS / "server.pem", TLS / "server.key")
     files.write(secure.url)
-    api = KubeApi(from_files(files.file, {}), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}), timeout=60.0)
     await api.get(NODE)
     await secure.restart(certificate(clients="rotated.pem"))
     with pytest.raises(Unreachable):  # the alert may come after the connection is closed
@@ -150,7 +150,7 @@ async def test_a_certificate_is_replaced_before_it_is_refused(secure: ApiServer,
     await secure.restart(certificate(clients="authority.pem"))
     files.certify(TLS / "server.pem", TLS / "server.key")
     files.write(secure.url)
-    api = KubeApi(from_files(files.file, {}, clock=lambda: now), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}, clock=lambda: now), timeout=60.0)
     await api.get(NODE)
     connections = secure.connections
     files.trust(TLS / "authority.pem")  # written again, with the same content
@@ -171,7 +171,7 @@ async def test_an_unusable_file_keeps_the_last_credentials_and_is_named_once_the
     files.write(secure.url)
     secure.require_token("old")
     now = 0.0
-    api = KubeApi(from_files(files.file, {}, clock=lambda: now), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}, clock=lambda: now), timeout=60.0)
     await api.get(NODE)
     files.authority.write_text("half a certi")
     now = 60.0
@@ -188,7 +188,7 @@ async def test_an_unusable_file_keeps_the_last_credentials_and_is_named_once_the
 
 
 async def test_a_missing_kubeconfig_is_read_once_it_appears(secure: ApiServer, files: AccessFiles) -> None:
-    api = KubeApi(from_files(files.file, {}), timeout=20.0)
+    api = KubeApi(from_files(files.file, {}), timeout=60.0)
     with pytest.raises(Unreachable) as caught:
         await api.get(NODE)
     assert str(caught.value) == (
@@ -204,7 +204,7 @@ async def test_a_new_address_in_the_kubeconfig_is_used(server: ApiServer, files:
     async with ApiServer() as former:
         former.node("n1")
         files.write(former.url)
-        api = KubeApi(from_files(files.file, {}), timeout=20.0)
+        api = KubeApi(from_files(files.file, {}), timeout=60.0)
         await api.get(NODE)
         files.write(server.url)
     await api.get(NODE)

@@ -157,7 +157,9 @@ class Keeper(Cards):
     def provision(self):
         if (held := self.context.held()) is None:
             raise NotYet("it is unknown what is held")
-        (Path(self.context.root) / "held.json").write_text(json.dumps(sorted(held)))
+        file = Path(self.context.root) / "held.json"
+        file.with_suffix(".new").write_text(json.dumps(sorted(held)))
+        file.with_suffix(".new").replace(file)
 """
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
+from addresses import free_address
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.runtime.http import (
@@ -283,7 +284,8 @@ async def test_a_route_that_raises_is_500_and_logged(caplog: pytest.LogCaptureFi
 
 async def test_stop_ends_open_connections_and_frees_the_port() -> None:
     serving = HttpServer({})
-    address = await serving.start(Listen("127.0.0.1", 0))
+    host, _, port = free_address().rpartition(":")
+    address = await serving.start(Listen(host, int(port)))
     reader, writer = await asyncio.open_connection(address.host, address.port)
     async with asyncio.timeout(60):
         writer.write(b"GET /")

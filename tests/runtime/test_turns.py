@@ -77,7 +77,7 @@ async def test_a_rehearsal_that_fails_unexpectedly_is_a_reason_and_not_the_end(
     assert acting.take()
     turns = Turns(tmp_path, "node", Waiting(), nothing, rehearse)
     coming = asyncio.create_task(turns.come())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while turns.reason == "looking for devices":
             await asyncio.sleep(0.01)
     assert turns.reason == "the look at the devices failed, see the log"

@@ -44,7 +44,7 @@ def _document() -> Json:
     return {**document, **{name: [] for name in lists}}
 
 
-SHORT = replace(LIMITS, head_deadline=0.5, body_deadline=0.5, stream_deadline=0.5)
+SHORT = replace(LIMITS, body_deadline=2.0, stream_deadline=2.0)
 
 
 class Scene:

@@ -392,7 +392,8 @@ async def test_a_card_that_no_specification_names_has_a_clear_reason(
 async def test_a_failure_of_nvidia_ctk_is_the_reason_of_the_card(
     place: Place, what: dict[str, object], words: str
 ) -> None:
-    place.specified = place.begun(nvidia_ctk=0.5)
+    if "hangs" in what:
+        place.specified = place.begun(nvidia_ctk=0.5)
     place.install(**what)
     async with place.watched():
         await place.until(lambda: words in place.look()[B][1])

@@ -40,7 +40,7 @@ def serving(socket: Path, answer: bytes) -> Iterator[None]:
         try:
             yield
         finally:
-            server.stop(None).wait(10)
+            server.stop(None).wait(60)
 
 
 @pytest.fixture

@@ -175,14 +175,14 @@ def test_partitions_are_proven_to_come_from_as_few_gpus_as_possible(
 
 
 @pytest.fixture
-def desk(nvidia: NvidiaMachine) -> Iterator[NvidiaDesk]:
-    """Four GPUs, of which one is split and two are joined."""
+def desk(nvidia: NvidiaMachine, request: pytest.FixtureRequest) -> Iterator[NvidiaDesk]:
+    """Four GPUs, of which one is split and two are joined; its parameter are durations."""
     first, second, _, split = (nvidia.gpu(address) for address in DGX[:4])
     nvidia.nvml.link(first, second, 4)
     nvidia.nvml.link(second, split, 2)
     for number in (7, 8):
         nvidia.mig(DGX[3], number, 0)
-    made = NvidiaDesk(nvidia, answer=0.5)
+    made = NvidiaDesk(nvidia, **getattr(request, "param", {}))
     yield made
     made.close()
 
@@ -199,6 +199,7 @@ def test_nvlinks_are_those_of_the_driver_and_none_joins_mig_instances(
     assert desk.backend.links(one, other) == desk.backend.links(one, second) == 0
 
 
+@pytest.mark.parametrize("desk", [{"answer": 0.5}], ids=["impatient"], indirect=True)
 def test_links_that_cannot_be_read_are_not_taken_for_none(desk: NvidiaDesk, nvidia: NvidiaMachine) -> None:
     """The core asks again after an error, and keeps an answer for as long as the GPUs are the same."""
     found = desk.look()

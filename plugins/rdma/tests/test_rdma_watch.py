@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from descriptors import open_descriptors
 from devhost_rdma.netlink import LINK, PORT, Links, RdmaCore
 from devhost_rdma.watch import PortWatch, Times
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
@@ -409,11 +410,11 @@ async def test_a_failed_reading_is_logged_once_and_retried(
 
 
 async def test_nothing_stays_open_after_the_end(kernel: Kernel) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     async with watching(kernel):
-        assert len(os.listdir("/proc/self/fd")) > len(before)
+        assert open_descriptors() - before
     kernel.close()
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert open_descriptors() <= before
 
 
 # --- a real kernel, in separate network namespaces

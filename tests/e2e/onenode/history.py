@@ -14,7 +14,7 @@ from .settings import NODE
 
 NODES = "/api/v1/nodes"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-PATIENCE = 3
+OPEN = 3
 """Seconds for which the API server keeps one request of changes open."""
 
 
@@ -104,7 +104,7 @@ class History:
 
     def _follow(self, path: str, version: int) -> int:
         """Takes the changes after a version; returns the newest one."""
-        query = f"?watch=1&resourceVersion={version}&timeoutSeconds={PATIENCE}"
+        query = f"?watch=1&resourceVersion={version}&timeoutSeconds={OPEN}"
         for line in self._api.call("GET", path + query).splitlines():
             event = json.loads(line)
             if event["type"] == "ERROR":

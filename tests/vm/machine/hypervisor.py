@@ -43,7 +43,7 @@ class Hypervisor:
     def version(self) -> str:
         """What QEMU says of itself: ``10.0.2 (Debian …)``."""
         said = subprocess.run(
-            [*self.command, "--version"], capture_output=True, text=True, timeout=30, check=True
+            [*self.command, "--version"], capture_output=True, text=True, timeout=60, check=True
         )
         return said.stdout.splitlines()[0].removeprefix("QEMU emulator version ")
 

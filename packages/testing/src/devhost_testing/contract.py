@@ -544,5 +544,5 @@ async def _start_and_stop(backend: Backend) -> None:
     for ended in done:
         ended.result()
     task.cancel()
-    _, left = await asyncio.wait([task], timeout=10.0)
+    _, left = await asyncio.wait([task], timeout=60.0)
     assert not left, "watch() does not end when it is cancelled"

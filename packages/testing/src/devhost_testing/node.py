@@ -46,9 +46,6 @@ from .kubelet import KubeletSimulator, Profile
 PATIENCE = 60.0
 """Seconds to wait for something that should happen at once: a busy machine must not cause a failure."""
 
-LEAVING = 30.0
-"""Seconds that devhost has to stop."""
-
 
 class Node:
     """A machine with devhost and a kubelet, which runs while the node is entered.
@@ -146,7 +143,7 @@ class Node:
         finally:
             self._host = None
             host.stop()
-            await asyncio.wait_for(running, LEAVING)
+            await asyncio.wait_for(running, PATIENCE)
         if self.kubelet.running:  # a restart must not find what was true before
             await self.kubelet.wait_for(self.kubelet.settled, PATIENCE)
 
