@@ -330,6 +330,23 @@ async def test_a_shared_device_is_prepared_as_often_as_it_is_shared(scenes: Any)
     assert await scene.devices(refs[2])
 
 
+@pytest.mark.parametrize("slots", ["1500m", "2"])
+async def test_slots_are_rounded_up(scenes: Any, slots: str) -> None:
+    scene = await scenes(replicas=3)
+    used = {f"{DRIVER}/slots": slots}
+    (one,) = await scene.devices(scene.claim(1, result("gpu", "a", shareID="s", consumedCapacity=used)))
+    assert one.slots == 2
+
+
+@pytest.mark.parametrize("slots", ["99999999999999999999", "100u", "two", None])
+async def test_a_number_of_slots_that_cannot_be_read_is_refused(scenes: Any, slots: Any) -> None:
+    """The device might not have so many."""
+    scene = await scenes(replicas=3)
+    used = {f"{DRIVER}/slots": slots}
+    ref = scene.claim(1, result("gpu", "a", shareID="s", consumedCapacity=used))
+    assert await scene.error(ref) == f"{slots} is no quantity of slots that devhost knows"
+
+
 @pytest.mark.conformance(85)
 async def test_two_shares_of_one_device_in_one_claim_are_two_devices_with_their_names(scenes: Any) -> None:
     scene = await scenes(replicas=2)
