@@ -111,6 +111,14 @@ async def test_a_prepared_claim_is_answered_while_the_api_server_refuses(scene: 
     assert await scene.devices(ref) == first
 
 
+@pytest.mark.parametrize("body", [{}, {"metadata": {"uid": uid(1)}, "status": []}])
+async def test_a_prepared_claim_is_answered_while_something_else_answers(scene: Scene, body: Any) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    before = await scene.devices(ref)
+    scene.api.claims["team", ref.name] = body
+    assert await scene.devices(ref) == before
+
+
 async def test_a_claim_that_was_allocated_again_gets_its_new_devices(scene: Scene) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
     (device,) = await scene.devices(scene.claim(1, result("gpu", "b")))

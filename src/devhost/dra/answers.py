@@ -45,7 +45,7 @@ _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_E
 
 
 class ApiFailure(DevhostError):
-    """A request to the API server has failed."""
+    """A request to the API server has failed, or nothing is known from its answer."""
 
 
 class ApiError(ApiFailure):
@@ -150,7 +150,7 @@ def connection_failure(error: BaseException | None) -> tuple[str, str]:
     return "", ""
 
 
-class Malformed(DevhostError):
+class Malformed(ApiFailure):
     """The API server sent a value that Kubernetes would not send."""
 
 

@@ -258,7 +258,7 @@ class Preparer:
         """The object of a claim, which has devices of this driver.
 
         Raises ``ClaimError`` if it differs from what the kubelet names, or is not allocated, and
-        ``ApiFailure`` if the API server does not answer, or refuses to show it.
+        ``ApiFailure`` if the API server does not answer, refuses to show it, or sends something else.
         """
         found = await self._get(ref)
         if found is None:
