@@ -308,10 +308,14 @@ async def test_the_refusal_of_a_backend_is_the_error_of_the_claim(scene: Scene) 
 
 
 @pytest.mark.conformance(82)
-async def test_a_held_device_is_refused_with_its_holder(scene: Scene) -> None:
+async def test_a_held_device_is_refused_with_its_holder(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
     scene.ledger.tokens.add("b")
     assert "ResourceClaim team/claim-1" in await scene.error(scene.claim(2, result("gpu", "a")))
+    (line,) = (one for one in caplog.records if one.message == "a claim cannot be prepared")
+    assert getattr(line, "fields", {})["holder"] == "ResourceClaim team/claim-1"
     assert "a pod holds it" in await scene.error(scene.claim(3, result("gpu", "b")))
     assert scene.left == [f"devhost-dra_{uid(1)}.json"]
 
