@@ -356,7 +356,9 @@ async def test_a_claim_that_cannot_be_read_keeps_its_device(node: DraNode) -> No
         await node.node.offers({RESOURCE: 1})
         path = f"{claims_of('default')}/late"
         node.server.answer_at(path, b"{}")
-        await node.node.until(lambda: "metadata.uid of a ResourceClaim is missing" in json.dumps(node.report()))
+        await node.node.until(
+            lambda: "metadata.uid of a ResourceClaim is missing" in json.dumps(node.report())
+        )
         await node.settled()
         assert node.node.kubelet.healthy(RESOURCE) == {"c1"}
         node.server.answer_at(path, None)
