@@ -165,8 +165,14 @@ def _attribute(value: Object) -> Iterator[str]:
             yield "more than 64 bits"
         elif isinstance(one, str) and len(one.encode()) > 64:
             yield "more than 64 bytes"
-        elif isinstance(one, str) and kind == "version" and not VERSION.match(one):
+        elif isinstance(one, str) and kind == "version" and not _is_version(one):
             yield f"version {one!r}"
+
+
+def _is_version(text: str) -> bool:
+    """The API server takes any number in a version; selectors of claims fail if one has more than 64 bits."""
+    numbers = re.split(r"[.-]", text.partition("+")[0])
+    return bool(VERSION.match(text)) and all(int(one) < 2**64 for one in numbers if one.isdecimal())
 
 
 def _capacity(value: Object, shared: bool) -> Iterator[str]:

@@ -106,6 +106,7 @@ def test_values_are_converted_as_other_drivers_publish_them() -> None:
         None,
         "6.19.14",
     ]
+    assert (version("1.18446744073709551616"), version("٣.1")) == (None, None)
     assert (first(("a", "b")), first(())) == ("a", None)
     assert (positive(0), positive(7)) == (False, True)
     assert (titled("ada-lovelace"), joined("Instinct (MI210) X")) == ("Ada Lovelace", "Instinct_MI210_X")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import NoOptions, OptionError, option
-from devhost.dra.answers import ClaimError, Malformed, OpaqueConfig, read_claim, whole
+from devhost.dra.answers import ClaimError, Malformed, OpaqueConfig, read_claim
 from devhost.dra.claim_options import options_for
 from devhost.planning.settings import DraTerms, ResourceSettings, Share
 
@@ -37,23 +37,6 @@ def given_options(
 ) -> Any:
     entry = replace(entry, dra=DraTerms(claim_options=allowed))
     return options_for(request, opaque(*found), options, backend, entry, RESOURCE)
-
-
-@pytest.mark.parametrize(
-    ("amount", "number"),
-    [
-        ("0", 0),
-        ("12", 12),
-        ("1k", 1000),
-        ("2Ki", 2048),
-        ("3E", 3 * 10**18),
-        ("2500m", 2),
-        ("1e3", 1000),
-        ("", 0),
-    ],
-)
-def test_a_quantity_is_a_whole_number(amount: str, number: int) -> None:
-    assert whole(amount) == number
 
 
 def error(*found: Any, **more: Any) -> str:
@@ -93,6 +76,13 @@ def test_only_true_is_admin_access_and_only_pods_are_users():
 def test_a_claim_without_allocation_is_not_allocated():
     assert not read_claim({"metadata": {"uid": "u-1"}}, DRIVER).allocated
     assert not read_claim({"metadata": {"uid": "u-1"}, "status": {"allocation": None}}, DRIVER).allocated
+
+
+@pytest.mark.parametrize("body", [{}, {"metadata": {}}, {"kind": "Status", "status": "Failure"}])
+def test_what_has_no_uid_is_no_claim(body):
+    """It would be taken for another claim of the same name, and the claim for one that is gone."""
+    with pytest.raises(Malformed, match=r"metadata\.uid of the ResourceClaim is missing"):
+        read_claim(body, DRIVER)
 
 
 promise = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -173,6 +163,13 @@ def test_a_claim_overrides_its_class_in_any_order_and_the_rest_stays():
 def test_a_configuration_is_for_the_requests_that_it_names(requests, request_, concerned):
     found = given_options(config({"depth": 4}, "FromClass", *requests), request=request_)
     assert found == CardOptions(depth=4 if concerned else 0)
+
+
+@pytest.mark.parametrize("requests", ["gpu", {}, True])
+def test_a_configuration_for_what_is_no_list_of_requests_is_refused(requests):
+    """It would be for all of them."""
+    with pytest.raises(Malformed, match=r"config\[0\]\.requests of the ResourceClaim is not a list"):
+        given_options({**config({"depth": 4}), "requests": requests})
 
 
 @pytest.mark.parametrize(

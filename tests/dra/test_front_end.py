@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -313,6 +314,55 @@ async def test_a_resource_moves_to_the_device_plugin_device_by_device(node: DraN
         for claim in (late, used):
             node.delete_claim(claim.name)
             await node.unprepare(claim)
+        await node.node.offers({RESOURCE: 2})
+
+
+NO_NODE = {
+    b"{}": "metadata.uid of the Node node-1 is missing",
+    b'{"metadata": {"uid": "u"}, "status": {"allocatable": {"example.com/card": "two"}}}': (
+        "status.allocatable.example.com/card of the Node node-1 is no quantity"
+    ),
+}
+
+
+@pytest.mark.conformance(111)
+@pytest.mark.parametrize("body", NO_NODE)
+async def test_a_node_that_cannot_be_read_keeps_devices_with_the_plugin(node: DraNode, body: bytes) -> None:
+    """Read as one that offers nothing, it would let the devices be on both sides."""
+    node.configure(CARD)
+    async with node.node.served():
+        await node.node.offers({RESOURCE: 2})
+        node.kubelet_reports(example_com__card=2)
+        node.server.answer_at(f"/api/v1/nodes/{NODE}", body)
+        node.configure(CLAIMED)
+        await node.node.reload()
+        await node.node.until(lambda: NO_NODE[body] in json.dumps(node.report()))
+        await node.settled()
+        assert node.published() == {}
+        node.server.answer_at(f"/api/v1/nodes/{NODE}", None)
+        node.kubelet_reports(example_com__card=0)
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+
+
+@pytest.mark.conformance(111)
+async def test_a_claim_that_cannot_be_read_keeps_its_device(node: DraNode) -> None:
+    """Read as another claim of this name, it would let its device be on both sides."""
+    node.configure(CLAIMED)
+    async with node.node.served():
+        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        claim = node.allocate("late", node.name_of("c0"))
+        node.configure(CARD)
+        await node.node.reload()
+        await node.node.offers({RESOURCE: 1})
+        path = f"{claims_of('default')}/late"
+        node.server.answer_at(path, b"{}")
+        await node.node.until(
+            lambda: "metadata.uid of a ResourceClaim is missing" in json.dumps(node.report())
+        )
+        await node.settled()
+        assert node.node.kubelet.healthy(RESOURCE) == {"c1"}
+        node.server.answer_at(path, None)
+        node.delete_claim(claim.name)
         await node.node.offers({RESOURCE: 2})
 
 

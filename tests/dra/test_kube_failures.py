@@ -15,6 +15,7 @@ from devhost_testing.dra.api_objects import NODES, SLICES
 
 from devhost.dra.credentials import Access, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Unreachable
+from devhost.dra.mover import node_of
 
 TLS = Path(__file__).parent / "tls"
 NODE = f"{NODES}/n1"
@@ -282,6 +283,15 @@ async def test_what_is_no_list_is_not_taken_for_an_empty_one(
     with pytest.raises(Malformed) as caught:
         await anext(connect(server).list(NODES))
     assert FLAWED[page] in caught.value.message
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"metadata": null}', b'{"kind": "Status", "status": "Success"}'])
+async def test_what_is_no_node_is_not_taken_for_one_that_offers_nothing(
+    server: ApiServer, body: bytes, connect: Connect
+) -> None:
+    server.answer_next(http(body))
+    with pytest.raises(Malformed, match=r"metadata\.uid of the Node n1 is missing"):
+        await node_of(connect(server), "n1")
 
 
 async def test_a_list_of_null_is_empty(server: ApiServer, connect: Connect) -> None:

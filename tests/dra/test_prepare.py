@@ -125,6 +125,14 @@ async def test_a_prepared_claim_is_answered_while_the_api_server_refuses(scene: 
     assert await scene.devices(ref) == first
 
 
+@pytest.mark.parametrize("body", [{}, {"metadata": {"uid": uid(1)}, "status": []}])
+async def test_a_prepared_claim_is_answered_while_something_else_answers(scene: Scene, body: Any) -> None:
+    ref = scene.claim(1, result("gpu", "a"))
+    before = await scene.devices(ref)
+    scene.api.claims["team", ref.name] = body
+    assert await scene.devices(ref) == before
+
+
 async def test_a_claim_that_was_allocated_again_gets_its_new_devices(scene: Scene) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
     (device,) = await scene.devices(scene.claim(1, result("gpu", "b")))
@@ -314,10 +322,14 @@ async def test_the_refusal_of_a_backend_is_the_error_of_the_claim(scene: Scene) 
 
 
 @pytest.mark.conformance(82)
-async def test_a_held_device_is_refused_with_its_holder(scene: Scene) -> None:
+async def test_a_held_device_is_refused_with_its_holder(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
     scene.ledger.tokens.add("b")
     assert "ResourceClaim team/claim-1" in await scene.error(scene.claim(2, result("gpu", "a")))
+    (line,) = (one for one in caplog.records if one.message == "a claim cannot be prepared")
+    assert getattr(line, "fields", {})["holder"] == "ResourceClaim team/claim-1"
     assert "a pod holds it" in await scene.error(scene.claim(3, result("gpu", "b")))
     assert scene.left == [f"devhost-dra_{uid(1)}.json"]
 
@@ -342,6 +354,23 @@ async def test_a_shared_device_is_prepared_as_often_as_it_is_shared(scenes: Any)
     assert "is held" in await scene.error(refs[2])
     await scene.unprepare(refs[0])
     assert await scene.devices(refs[2])
+
+
+@pytest.mark.parametrize("slots", ["1500m", "2"])
+async def test_slots_are_rounded_up(scenes: Any, slots: str) -> None:
+    scene = await scenes(replicas=3)
+    used = {f"{DRIVER}/slots": slots}
+    (one,) = await scene.devices(scene.claim(1, result("gpu", "a", shareID="s", consumedCapacity=used)))
+    assert one.slots == 2
+
+
+@pytest.mark.parametrize("slots", ["99999999999999999999", "100u", "two", None])
+async def test_a_number_of_slots_that_cannot_be_read_is_refused(scenes: Any, slots: Any) -> None:
+    """The device might not have so many."""
+    scene = await scenes(replicas=3)
+    used = {f"{DRIVER}/slots": slots}
+    ref = scene.claim(1, result("gpu", "a", shareID="s", consumedCapacity=used))
+    assert await scene.error(ref) == f"{slots} is no quantity of slots that devhost knows"
 
 
 @pytest.mark.conformance(85)

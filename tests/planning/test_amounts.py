@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from devhost.backend import Consumed, Device
 from devhost.planning.amounts import ENV, Amount, CapacityUse, Limit, flaw, most_claims, shortage, written
-from devhost.planning.quantities import GREATEST, thousandths
+from devhost.planning.quantities import GREATEST, thousandths, whole
 
 GIB = 2**30
 MEMORY = Amount("memory", GIB, 256 * 2**20, usual=4 * GIB, attribute="memory", unit=2**20)
@@ -27,7 +27,15 @@ def test_a_quantity_is_read_in_thousandths(text: str, number: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "Gi", "1.5Gi", "-1", "1e", "1e-3", "1e999", "1 Gi", "1gi", "٣"])
 def test_other_notations_are_no_quantity(text: str) -> None:
-    assert thousandths(text) is None
+    assert thousandths(text) is None and whole(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("12", 12), ("2Ki", 2048), ("3E", 3 * 10**18), ("2500m", 3), ("1e3", 1000)],
+)
+def test_a_quantity_of_whole_things_is_rounded_up(text: str, number: int) -> None:
+    assert whole(text) == number
 
 
 @pytest.mark.parametrize("text", ["10G", "80Gi", "1k", "1Ki", "1500M", "0"])

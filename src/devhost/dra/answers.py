@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from devhost.backend.errors import DevhostError
 from devhost.backend.frozen import frozen
-from devhost.planning.quantities import thousandths
+from devhost.planning.quantities import whole
 from devhost.runtime.reconciler import Retry
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_E
 
 
 class ApiFailure(DevhostError):
-    """A request to the API server has failed."""
+    """A request to the API server has failed, or nothing is known from its answer."""
 
 
 class ApiError(ApiFailure):
@@ -150,7 +150,7 @@ def connection_failure(error: BaseException | None) -> tuple[str, str]:
     return "", ""
 
 
-class Malformed(DevhostError):
+class Malformed(ApiFailure):
     """The API server sent a value that Kubernetes would not send."""
 
 
@@ -187,6 +187,12 @@ class Json:
             raise there._flaw("is not a whole number")
         return there._of(int, 0, "a whole number")
 
+    def quantity(self, key: str) -> int:
+        """The quantity below a key, in whole numbers; one that cannot be read is no 0."""
+        if (amount := whole(self.text(key))) is None:
+            raise self.at(key)._flaw("is no quantity that devhost knows")
+        return amount
+
     def required(self, key: str) -> str:
         """The text below a key, which must not be empty."""
         if not (text := self.text(key)):
@@ -208,11 +214,6 @@ def shortened(text: str) -> str:
     """A text on one line, of at most 500 characters."""
     line = " ".join(text.split())
     return line if len(line) <= 500 else f"{line[:499]}…"
-
-
-def whole(amount: str) -> int:
-    """A quantity of the API server that is counted in whole numbers, rounded down; 0 if it is none."""
-    return (thousandths(amount) or 0) // 1000
 
 
 class ClaimError(DevhostError):
@@ -294,7 +295,7 @@ def read_claim(body: object, driver: str) -> ClaimObject:
     Raises ``Malformed`` if it is not a ResourceClaim of ``resource.k8s.io/v1``.
     """
     claim = Json(body, "the ResourceClaim")
-    uid = claim.at("metadata").text("uid")
+    uid = claim.at("metadata").required("uid")
     allocation = claim.at("status").at("allocation")
     if allocation.value is None:
         return ClaimObject(uid)
@@ -330,10 +331,9 @@ def _result(found: Json) -> Result:
 
 
 def _config(found: Json) -> OpaqueConfig:
-    requests = found.at("requests").value
     return OpaqueConfig(
         found.path.removeprefix("status.allocation.devices."),
         found.text("source") == "FromClass",
-        tuple(map(str, requests)) if isinstance(requests, list) else (),
+        tuple(str(one.value) for one in found.items("requests")),
         found.at("opaque").at("parameters").value,
     )

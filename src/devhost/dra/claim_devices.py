@@ -17,11 +17,11 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import NOTHING, AttributeValue, ClaimHolder, Device, sound_reason
 from devhost.planning.amounts import NO_LIMIT, NONE, CapacityUse, Limit, flaw
 from devhost.planning.claims import Key
-from devhost.planning.quantities import thousandths
+from devhost.planning.quantities import whole
 from devhost.planning.settings import Effect, uses_of
 from devhost.planning.taints import taints_of
 
-from .answers import ClaimError, ClaimObject, Result, whole
+from .answers import ClaimError, ClaimObject, Result
 from .claim_options import options_for
 from .inventory import DraDevice, DraInventory
 from .slices import SLOTS
@@ -132,7 +132,7 @@ def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
         admin=result.admin,
         replicas=found.replicas,
         exclusive=found.entry.exclusive,
-        slots=_slots(result),
+        slots=_consumed(result, SLOTS, 1),
         members=tuple(member.id for member in found.members),
         parts=() if result.admin else _parts(result, found),
     )
@@ -157,24 +157,25 @@ def _parts(result: Result, found: DraDevice) -> tuple[CapacityUse, ...]:
         return ()
     if reason := flaw(amounts, found.device.attributes):
         raise ClaimError(f"device {result.pool}/{result.device} is not available: {reason}")
-    consumed = {name.rpartition("/")[2]: text for name, text in result.consumed.items()}
     parts = []
     for one in amounts:
         size = one.size(found.device.attributes)
         assert size is not None  # that would be a flaw
-        amount = thousandths(consumed[one.name]) if one.name in consumed else size * 1000
-        if amount is None:
-            raise ClaimError(f"{consumed[one.name]} is no quantity of {one.name} that devhost knows")
-        parts.append(CapacityUse(one.name, max(1, -(-amount // 1000)), size))
+        parts.append(CapacityUse(one.name, _consumed(result, one.name, size), size))
     return tuple(parts)
 
 
-def _slots(result: Result) -> int:
-    """How many slots of a shared device it uses."""
-    for name, amount in result.consumed.items():
-        if name.rpartition("/")[2] == SLOTS:
-            return max(1, whole(amount))
-    return 1
+def _consumed(result: Result, name: str, otherwise: int) -> int:
+    """What it uses of a capacity, at least 1; ``otherwise`` if the result has no amount of it.
+
+    Raises ``ClaimError`` if the amount cannot be read: the device might not have so much.
+    """
+    for key, text in result.consumed.items():
+        if key.rpartition("/")[2] == name:
+            if (amount := whole(text)) is None:
+                raise ClaimError(f"{text} is no quantity of {name} that devhost knows")
+            return max(1, amount)
+    return otherwise
 
 
 def _check_health(result: Result, one: Chosen, driver: str) -> None:

@@ -18,7 +18,7 @@ from devhost.planning.sides import Listed, Sides
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 
-from .answers import API, Json, whole
+from .answers import API, Json
 from .kube import ApiError, KubeApi
 
 log = get(__name__)
@@ -146,7 +146,7 @@ class Mover:
                     raise
                 del self._blocking[known]
                 continue
-            same = Json(claim, "a ResourceClaim").at("metadata").text("uid") == known.uid
+            same = Json(claim, "a ResourceClaim").at("metadata").required("uid") == known.uid
             self._blocking[known] = keys & self._devices(claim) if same else frozenset()
             if not self._blocking[known]:
                 del self._blocking[known]
@@ -157,7 +157,7 @@ class Mover:
 
 
 def _holder(metadata: Json) -> ClaimHolder:
-    return ClaimHolder(metadata.required("namespace"), metadata.required("name"), metadata.text("uid"))
+    return ClaimHolder(metadata.required("namespace"), metadata.required("name"), metadata.required("uid"))
 
 
 def _path(claim: ClaimHolder) -> str:
@@ -165,19 +165,24 @@ def _path(claim: ClaimHolder) -> str:
 
 
 async def node_of(api: KubeApi, name: str) -> Json:
-    """The Node of this name. Raises ``Retry`` if there is none, and the errors of :mod:`.kube`."""
+    """The Node of this name, which has a uid.
+
+    Raises ``Retry`` if there is none, ``Malformed`` for anything else, and the errors of :mod:`.kube`.
+    """
     try:
-        return Json(await api.get(f"/api/v1/nodes/{name}"), f"the Node {name}")
+        node = Json(await api.get(f"/api/v1/nodes/{name}"), f"the Node {name}")
     except ApiError as error:
         if error.absent:
             raise Retry(f"there is no Node {name}; check --node-name") from None
         raise
+    node.at("metadata").required("uid")  # what is no Node would offer nothing
+    return node
 
 
 def _allocatable(node: Json) -> dict[str, int]:
     """What a Node offers of each resource that is counted in whole numbers."""
-    amounts = node.at("status").at("allocatable").mapping().items()
-    return {name: whole(str(amount)) for name, amount in amounts if "/" in name}
+    amounts = node.at("status").at("allocatable")
+    return {name: amounts.quantity(name) for name in amounts.mapping() if "/" in name}
 
 
 def _results(claim: Mapping[str, Any], driver: str) -> Collection[tuple[str, str]]:

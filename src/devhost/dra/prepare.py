@@ -22,13 +22,14 @@ from urllib.parse import quote
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid, nodes_of
 from devhost.allocation.cdi.claim_metadata import place_of
 from devhost.allocation.cdi.metadata_content import contents
-from devhost.allocation.claims import ClaimAllocations, ClaimedDevice
+from devhost.allocation.claims import ClaimAllocations, ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Node, owned
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder, Device
+from devhost.planning.claims import holder_field
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, together
 from devhost.runtime.text import few
@@ -258,7 +259,7 @@ class Preparer:
         """The object of a claim, which has devices of this driver.
 
         Raises ``ClaimError`` if it differs from what the kubelet names, or is not allocated, and
-        ``ApiFailure`` if the API server does not answer, or refuses to show it.
+        ``ApiFailure`` if the API server does not answer, refuses to show it, or sends something else.
         """
         found = await self._get(ref)
         if found is None:
@@ -404,6 +405,7 @@ class Preparer:
 
     async def _prepare(self, ref: ClaimHolder) -> Sequence[ClaimedDevice] | str:
         seen: list[ClaimObject] = []
+        holder: Mapping[str, str] = {}
         try:
             async with asyncio.timeout(self._deadline):
                 record = await self._prepared(ref, seen)
@@ -411,6 +413,7 @@ class Preparer:
             reason = f"{ref} could not be prepared within {self._deadline:g} s"
         except DevhostError as error:
             reason = str(error)
+            holder = holder_field(error.held_by) if isinstance(error, DeviceHeld) else {}
         except Exception:
             log.exception("preparing a claim failed", claim=str(ref), uid=ref.uid)
             return _FAILED
@@ -421,7 +424,7 @@ class Preparer:
             return record.devices
         if seen:
             self.refusals.add(FailedClaim(ref, seen[0].results, reason))
-        log.warning("a claim cannot be prepared", claim=str(ref), uid=ref.uid, reason=reason)
+        log.warning("a claim cannot be prepared", claim=str(ref), uid=ref.uid, reason=reason, **holder)
         return reason
 
     async def _prepared(self, ref: ClaimHolder, seen: list[ClaimObject]) -> ClaimRecord:

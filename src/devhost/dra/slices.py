@@ -69,13 +69,14 @@ OWN = ("resource", "backend", "id", "pcieSwitch")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 _MAX_IDENTIFIER = 32
-_NUMBER = r"(?:0|[1-9][0-9]*)"
+_NUMBER = r"(?:0|[1-9][0-9]{0,18})"
+"""One that has more digits may not fit into 64 bits: schedulers fail on such a version in every selector."""
 _WORD = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _SEMVER = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-{_WORD}(?:\.{_WORD})*)?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
 """Semantic Versioning 2.0.0, section 2, 9 and 10."""
-_NUMBERS = re.compile(r"([0-9]{1,20})\.([0-9]{1,20})\.([0-9]{1,20})(?:\.[0-9]+)*")
+_NUMBERS = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})\.([0-9]{1,19})(?:\.[0-9]+)*")
 """A version that is none of these if it has leading zeros, or more than three numbers."""
 _END = "-00000000-0000"
 _ROOM = MAX_SUBDOMAIN - len(_END)

@@ -16,7 +16,8 @@ from devhost.backend.model import AttributeValue
 from .intel_gpus import family, model
 from .settings import Alias, Profile, Version
 
-_PARTS = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+)(?:\.\d+)*)?")
+_PARTS = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,19}))?(?:\.([0-9]{1,19})(?:\.[0-9]+)*)?")
+"""Numbers that fit into 64 bits, as schedulers need."""
 
 
 @frozen

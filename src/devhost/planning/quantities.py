@@ -31,6 +31,12 @@ def thousandths(text: str) -> int | None:
     return digits if suffix == "m" else digits * 10**exponent * factor(suffix) * 1000
 
 
+def whole(text: str) -> int | None:
+    """A quantity of something that is counted in whole numbers, rounded up; ``None`` as above."""
+    found = thousandths(text)
+    return None if found is None else -(-found // 1000)
+
+
 def quantity(number: int, unit: str = "") -> str:
     """A number of units as the API server writes it in its answers: ``1k`` for 1000, ``1Gi`` for 1024 Mi."""
     units, base = _units(unit)

@@ -98,6 +98,7 @@ class ApiServer:
         self._token: str | None = None
         self._failures: list[_Failure] = []
         self._raw: list[bytes] = []
+        self._bodies: dict[str, bytes] = {}
         self._refusals: list[tuple[int, bytes]] = []
         self._hang_ups = 0
         self._lost = 0
@@ -199,6 +200,12 @@ class ApiServer:
     def answer_next(self, raw: bytes) -> None:
         """Answers the next request with these bytes, and closes the connection."""
         self._raw.append(raw)
+
+    def answer_at(self, path: str, body: bytes | None) -> None:
+        """Answers requests for this path with 200 and a body, as a broken proxy; ``None`` ends that."""
+        self._bodies.pop(path, None)
+        if body is not None:
+            self._bodies[path] = body
 
     def answer_write(self, status: int, body: bytes) -> None:
         """Answers the next create, update or patch with an error that has this body."""
@@ -346,6 +353,8 @@ class ApiServer:
         if self._refusals and request.method in ("POST", "PUT", "PATCH"):
             status, refusal = self._refusals.pop(0)
             return status, headers, refusal
+        if request.path in self._bodies:
+            return 200, headers, self._bodies[request.path]
         if self._absent and request.path.startswith(self._absent):
             return 404, {"Content-Type": "text/plain"}, b"404 page not found\n"
         try:
