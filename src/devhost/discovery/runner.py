@@ -141,11 +141,6 @@ class Abilities:
         return cls(**{one.name: overrides(kind, one.name) for one in fields(cls)})
 
 
-def provisions(kind: type[Backend], options: object) -> bool:
-    """Whether backends of a class configure hardware with these options."""
-    return overrides(kind, "provision") and bool(getattr(options, "provisions", True))
-
-
 class BackendRunner:
     """One running backend. What calls it or looks at the host may block: run it through :meth:`call`.
 
@@ -198,11 +193,6 @@ class BackendRunner:
         if self._made is None:
             raise BackendError(f"backend {self.name} has not started")
         return self._made
-
-    @property
-    def provisions(self) -> bool:
-        """Whether the backend configures hardware, with the options that it has."""
-        return provisions(self.kind, self.options)
 
     @property
     def started(self) -> bool:
