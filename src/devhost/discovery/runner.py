@@ -284,10 +284,6 @@ class BackendRunner:
             )
         return dict(found)
 
-    def prepares(self, options: object = None) -> bool:
-        """Whether devices are prepared for each container start, with these ``ResourceOptions``."""
-        return self.abilities.prepare and bool(getattr(options, "prepares", True))
-
     def prepare(self, request: AllocateRequest, former: Sequence[object] = ()) -> None:
         """Prepares devices for a container start; see :func:`own_request` for ``former``."""
         backend = self.serving
