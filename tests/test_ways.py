@@ -23,7 +23,7 @@ ENTERED = {
     "From a uevent to a list": 30,
     "Allocate": 14,
     "From a claim to its container": 20,
-    "From an edit of the YAML to the services": 41,
+    "From an edit of the YAML to the services": 40,
 }
 """The most modules that real work may enter on a way, without those of the public API."""
 
