@@ -590,11 +590,6 @@ class Allocations:
             self.due_changed()
         return found
 
-    @property
-    def holds_any(self) -> bool:
-        """Whether a container has something of any resource."""
-        return bool(self._in_use)
-
     def in_use(self) -> Iterator[ResourceAllocations]:
         """The resources of which a container has something, by name."""
         return (found for _, found in sorted(self._in_use.items()))
