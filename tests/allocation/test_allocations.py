@@ -17,7 +17,7 @@ from devhost.backend.where import Block, Term, Text, Where
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, units
 from devhost.planning.planner import plan_devices
-from devhost.planning.settings import Of, ResourceSettings, Settings, Share
+from devhost.planning.settings import Of, ResourceSettings, Serve, Settings, Share
 from devhost.planning.tokens import device_of, represents_all, token, unit_of
 
 APART = NODE.release_gap
@@ -311,6 +311,19 @@ def test_a_resource_that_shares_is_known_to_share_also_when_it_has_left_the_conf
     rig.hear(old="a")
     assert offered(rig.plan(entry(0, NEW, exclusive=False)), NEW) == ["a"]
     assert offered(rig.plan(entry(0, NEW)), NEW) == []
+
+
+def test_what_containers_hold_is_shared_or_not_as_its_entry_is_now() -> None:
+    rig = Rig()
+    rig.plug("a")
+    rig.plan(entry(0, OLD))
+    rig.hear(old="a")
+    for exclusive in (True, False, True):
+        rig.plan(entry(0, OLD, exclusive=exclusive))
+        assert [one.exclusive for one in rig.ledger.held()] == [exclusive]
+        key, card = ("card", "a"), rig.found["card"]["a"]
+        refused = rig.ledger.through_tokens.objection(key, card, NEW, False, Serve.PLUGIN)
+        assert (refused is not None) is exclusive
 
 
 def test_while_a_resource_waits_for_a_release_the_kubelet_is_asked_sooner() -> None:

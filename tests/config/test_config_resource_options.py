@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -17,7 +18,7 @@ from devhost.config.language import Resource
 from devhost.config.reader import keys
 from devhost.config.schema import schema
 from devhost.discovery.catalog import ENTRY_KEYS, Catalog, Installed, flaws
-from devhost.planning.settings import Settings
+from devhost.planning.settings import ResourceSettings, Settings
 
 
 @dataclass(frozen=True)
@@ -357,3 +358,21 @@ def test_the_schema_takes_the_keys_of_the_backend_named_and_no_others(
     found = schema(CATALOG)
     Draft202012Validator.check_schema(found)
     assert Draft202012Validator(found).is_valid(document) is right
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "prepare", "acts"),
+    [
+        (None, False, True, True),
+        (RegionUse(), False, True, True),
+        (SimpleNamespace(prepares=False), False, True, False),
+        (SimpleNamespace(prepares=False), True, True, True),
+        (RegionUse(), False, False, False),
+        (RegionUse(), True, False, True),
+    ],
+)
+def test_starts_are_announced_to_check_them_and_to_backends_whose_options_do_not_disable_it(
+    options: object, check: bool, prepare: bool, acts: bool
+) -> None:
+    entry = ResourceSettings(0, "a.b/c", "region", options=options, check_starts=check)
+    assert entry.acts_before_start(prepare=prepare) is acts

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,8 @@ import pytest
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, trusted
 from devhost.discovery import catalog
 from devhost.discovery.entry_points import Distribution, EntryPoint
+from devhost.planning.give import Give, GiveMount
+from devhost.planning.settings import ResourceSettings, Settings, Share
 
 GOOD = """
 from devhost.backend import Attribute, Backend, Edits, hookimpl
@@ -539,3 +542,45 @@ def test_a_missing_backend_may_be_in_a_refused_plugin(tmp_path: Path) -> None:
         == f"perhaps it is in {tmp_path / 'nowhere'}, which was refused: the directory does not exist"
     )
     assert load([tmp_path]).suspect() == ""
+
+
+class Plain(Backend):
+    name = "plain"
+
+    def discover(self) -> list[Device]:
+        return []
+
+    def allocate(self, request: AllocateRequest) -> Edits:
+        return Edits()
+
+
+class PlainAgain(Plain):
+    """An edited drop-in: another class of the same name."""
+
+
+def needed(
+    entry: ResourceSettings, options: object = None, kind: type[Backend] = Plain
+) -> dict[str, catalog.Needed]:
+    found = catalog.Catalog({"plain": catalog.Installed(kind, "file.py", "", ())})
+    return dict(found.needed(Settings((entry,), {"plain": options})))
+
+
+ENTRY = ResourceSettings(0, "example.com/x", "plain")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        needed(ENTRY, options="other"),
+        needed(ENTRY, kind=PlainAgain),
+        needed(replace(ENTRY, name="example.com/{model}")),
+        needed(replace(ENTRY, options="other")),
+        needed(replace(ENTRY, give=Give(mounts=(GiveMount("/srv"),)))),
+    ],
+)
+def test_an_edit_concerns_a_backend_if_it_runs_otherwise_or_looks_for_something_else(other: object) -> None:
+    assert other != needed(ENTRY)
+
+
+def test_an_edit_of_how_devices_are_shared_concerns_no_backend() -> None:
+    assert needed(replace(ENTRY, share=Share(4), index=1, optional=True)) == needed(ENTRY)

@@ -7,16 +7,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from devhost.backend import AllocateRequest, Backend, Device, Edits, Event
 from devhost.backend.errors import BackendTimeout
-from devhost.discovery.catalog import Catalog
+from devhost.discovery.catalog import Needed
 from devhost.discovery.manager import BackendManager
-from devhost.planning.settings import Settings
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics
 
@@ -57,17 +55,7 @@ class Machine:
         )
 
     def follow(self, options: object, *names: str) -> None:
-        settings = SimpleNamespace(
-            not_installed=dict,
-            skipped=(),
-            backends=dict.fromkeys(names, options),
-            backend_names=lambda: names,
-            wanted=lambda name: frozenset(),
-            resource_options=lambda name: (),
-            given=lambda name: frozenset(),
-        )
-        catalog = SimpleNamespace(get=lambda name: self.kind)
-        self.manager.follow(cast("Settings", settings), cast("Catalog", catalog))
+        self.manager.follow(dict.fromkeys(names, Needed(self.kind, options)))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

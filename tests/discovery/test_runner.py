@@ -8,7 +8,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -243,7 +242,7 @@ async def test_optional_methods_are_called_if_they_are_defined(source: Any) -> N
     plain = source()
     plain.discover([Event("tty")])
     assert (await plain.call("probe", None, plain.probe, [Device("d0")]), plain.watch()) == ({}, None)
-    assert (plain.abilities.probe, plain.prepares()) == (False, False)
+    assert (plain.abilities.probe, plain.abilities.prepare) == (False, False)
     await plain.call("serve", 60.0, plain.prepare, AllocateRequest(DEVICES))
 
     rich = source(
@@ -256,7 +255,7 @@ async def test_optional_methods_are_called_if_they_are_defined(source: Any) -> N
     await rich.call("serve", 60.0, rich.prepare, AllocateRequest(DEVICES))
     assert heard == [Event("tty"), Event("usb"), [Device("d0")]]
     assert rich.abilities.probe
-    assert rich.prepares()
+    assert rich.abilities.prepare
     assert await rich.call("probe", None, rich.probe, [Device("d0")]) == {"d0": unhealthy("down")}
     assert [event async for event in rich.watch()] == [Event("netlink")]
 
@@ -319,15 +318,6 @@ def test_a_backend_without_options_for_resources_gets_none() -> None:
 def test_a_backend_without_its_options_is_not_called() -> None:
     with pytest.raises(BackendError, match="was not given its options"):
         own_request(Taking(None, CONTEXT), AllocateRequest(DEVICES, NewUse()), (None,))
-
-
-@pytest.mark.parametrize(("options", "wanted"), [(None, True), (Use(), True)])
-async def test_container_starts_are_announced_unless_the_options_disable_it(
-    source: Any, options: object, wanted: bool
-) -> None:
-    made = source(prepare=lambda self, request: None)
-    assert made.prepares(options) is wanted
-    assert made.prepares(SimpleNamespace(prepares=False)) is False
 
 
 async def test_a_backend_is_closed_after_its_last_scan(

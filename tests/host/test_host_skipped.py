@@ -25,13 +25,18 @@ async def test_installed_backends_are_served_and_others_are_named(rig, kubelet, 
         assert caplog.text.count("backend is not installed") == 1
 
 
-async def test_an_edit_adds_and_removes_skipped_entries(rig, kubelet):
+async def test_an_edit_adds_and_removes_skipped_entries(rig, kubelet, caplog):
+    caplog.set_level("INFO", logger="devhost")
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         assert not_installed(host) == {}
         rig.write(f"name: {TOY}, backend: toy", GPU)
         await rig.until(lambda: not_installed(host))
+        assert caplog.text.count("backend is not installed") == 1
+        rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 2}}", GPU)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
+        assert caplog.text.count("backend is not installed") == 1, "the edit did not concern it"
         rig.write(f"name: {TOY}, backend: toy")
         await rig.until(lambda: not not_installed(host))
-        assert kubelet.allocatable() == {TOY: 2}
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})

@@ -590,11 +590,6 @@ class Allocations:
             self.due_changed()
         return found
 
-    @property
-    def holds_any(self) -> bool:
-        """Whether a container has something of any resource."""
-        return bool(self._in_use)
-
     def in_use(self) -> Iterator[ResourceAllocations]:
         """The resources of which a container has something, by name."""
         return (found for _, found in sorted(self._in_use.items()))
@@ -700,9 +695,15 @@ class Allocations:
 
         The driver of the settings is one without this call.
         """
-        if self._drivers.own(driver):
-            self._held = self._by_tokens = self._by_drivers = None
+        if self._own(driver):
             self._changed()
+
+    def _own(self, driver: str) -> bool:
+        """True if its devices counted as held until now."""
+        counted = self._drivers.own(driver)
+        if counted:
+            self._held = self._by_drivers = None
+        return counted
 
     def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
         """Which containers use a claim, by the newest list; ``None`` if it does not have the claim."""
@@ -856,9 +857,8 @@ class Allocations:
         if settings is not self._settings:
             self._settings = settings
             self._in_units.clear()
-            self._held = self._by_tokens = self._by_drivers = None
-            for driver in (settings.dra_driver, *settings.drivers):
-                self._drivers.own(driver)
+            for driver in filter(None, (settings.dra_driver, *settings.drivers)):
+                self._own(driver)
             for allocations in self._resources.values():
                 self._configure(allocations)
         with self._deferred():
@@ -986,7 +986,10 @@ class Allocations:
     def _configure(self, allocations: ResourceAllocations) -> None:
         """Takes the settings of a resource; one that has left the configuration keeps the last settings."""
         if entries := self.entries(allocations.resource):
-            allocations.exclusive = any(entry.exclusive for entry in entries)
+            exclusive = any(entry.exclusive for entry in entries)
+            if exclusive is not allocations.exclusive:
+                allocations.exclusive = exclusive
+                self._held = self._by_tokens = None
 
     def _is_relevant(self, resource: str, tokens: Iterable[str]) -> bool:
         """Whether a resource is in the configuration, or has devices that backends found."""

@@ -194,7 +194,7 @@ class Allocator:
     @property
     def prepares(self) -> bool:
         """Whether PreStartContainer has anything to do."""
-        return self._backend.prepares or self._entry.check_starts
+        return self._entry.acts_before_start(prepare=self._backend.runner.abilities.prepare)
 
     def follow(self, scanner: Scanner, entry: ResourceSettings, devices: int = 0) -> None:
         """Uses these from now on; containers keep the terms of their devices.

@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, EnvironmentFailure
 from devhost.backend.files import holds, make_directory
 from devhost.backend.frozen import frozen
@@ -195,14 +194,12 @@ class DeviceInfoFiles:
         *,
         kind: type[DeviceInfoDirectory] = DeviceInfoDirectory,
         deadline: float = FILE_DEADLINE,
-        backoff: Backoff | None = None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self._allocations = allocations
         self._files = OwnedFiles(kind, directory, "device-info", HINT, tag, deadline)
         self._loop = Reconciler(
             self.remove_stale,
-            backoff=backoff,
             failures=FailureLog(
                 log, "cannot remove a device-info file", "device-info files can be removed again"
             ),

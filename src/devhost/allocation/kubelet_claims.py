@@ -25,7 +25,7 @@ from typing import Any
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.files import read_regular
-from devhost.runtime.worker import FILE_DEADLINE, FileWorker
+from devhost.runtime.worker import FileWorker
 
 NAME = "dra_manager_state"
 
@@ -36,13 +36,12 @@ MAX_BYTES = 16 << 20
 class KubeletClaims:
     """Reads the record, on a thread.
 
-    ``plugins`` is the directory in which the kubelet calls drivers. Reading may take ``deadline`` seconds:
-    the directory may be on a file system that hangs.
+    ``plugins`` is the directory in which the kubelet calls drivers. It may be on a file system that hangs.
     """
 
-    def __init__(self, plugins: Path, deadline: float = FILE_DEADLINE) -> None:
+    def __init__(self, plugins: Path) -> None:
         self._places = [directory / NAME for directory in (plugins.parent, plugins)]
-        self._worker = FileWorker("kubelet's claims", "the kubelet's directory must be readable", deadline)
+        self._worker = FileWorker("kubelet's claims", "the kubelet's directory must be readable")
 
     async def uids(self) -> frozenset[str]:
         """The claims in the record; none if it cannot be used."""

@@ -65,7 +65,7 @@ class OtherDrivers:
 
     def own(self, driver: str) -> bool:
         """Counts a driver as devhost's own from now on; true if its devices counted as held until now."""
-        if not driver or driver in self._own:
+        if driver in self._own:
             return False
         self._own.add(driver)
         counted = self._followed.pop(driver, None) is not None

@@ -17,7 +17,7 @@ from devhost.discovery.scanner import Scanner
 from devhost.planning.amounts import NO_LIMIT, Limit
 from devhost.planning.give import NO_GIVE, Give
 from devhost.planning.naming import variable
-from devhost.planning.settings import ResourceSettings
+from devhost.planning.settings import ResourceSettings, prepares
 
 from .device_info import Document, flaw
 from .given import may_be_node
@@ -114,10 +114,6 @@ class ResourceBackend:
     def runner(self) -> BackendRunner:
         return self.scanner.runner
 
-    @property
-    def prepares(self) -> bool:
-        return self.runner.prepares(self.terms.options)
-
     def follow(self, scanner: Scanner, entry: ResourceSettings, devices: int = 0) -> None:
         """Uses these from now on; containers keep the terms on which they got their devices.
 
@@ -135,7 +131,7 @@ class ResourceBackend:
 
     async def prepare(self, deadline: float, devices: Sequence[Device], terms: Terms) -> None:
         """Calls ``prepare`` of a backend that has it and wants it, for at most ``deadline`` seconds."""
-        if self.runner.prepares(terms.options):
+        if self.runner.abilities.prepare and prepares(terms.options):
             request = AllocateRequest(tuple(devices), terms.options, self.resource)
             former = (self.terms.options, self._before)
             await self.call(deadline, self.runner.prepare, request, former)

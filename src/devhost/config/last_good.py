@@ -23,7 +23,7 @@ from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.worker import FileWorker
 
 log = get(__name__)
@@ -103,7 +103,7 @@ class LastGood:
     ``None`` for no copy.
     """
 
-    def __init__(self, config: Path, directory: Path | None, clock: Clock = LOOP_CLOCK) -> None:
+    def __init__(self, config: Path, directory: Path | None) -> None:
         self._config = os.path.abspath(config)  # noqa: PTH100 - a ConfigMap's links lead elsewhere each time
         # a path that names an open file changes each time: `--config <(generate)`
         passing = self._config.startswith(("/dev/", "/proc/"))
@@ -114,7 +114,6 @@ class LastGood:
         self.since = 0.0
         self._wanted: Accepted | None = None
         self._old = False
-        self._clock = clock
         self._failures = FailureLog(
             log, "the configuration is not copied", "the configuration is copied again", file=self._config
         )
@@ -143,7 +142,7 @@ class LastGood:
                 changed()
             return AGAIN
 
-        await Reconciler(write, first=AGAIN, clock=self._clock).run()
+        await Reconciler(write, first=AGAIN).run()
 
     def close(self) -> None:
         self._worker.close()

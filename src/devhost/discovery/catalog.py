@@ -37,7 +37,7 @@ from devhost.backend.errors import printable
 from devhost.backend.frozen import frozen
 from devhost.backend.observe import ObserverHooks
 from devhost.missing import missing_package
-from devhost.planning.settings import ResourceSettings
+from devhost.planning.settings import ResourceSettings, Settings
 
 from .entry_points import EntryPoint, entry_points
 from .unread import unread
@@ -125,6 +125,23 @@ class Refusal:
 
 
 @frozen
+class Needed:
+    """A backend that has to run, and what the configuration wants of it.
+
+    ``options`` is the value of its ``Options``, ``provisions`` whether it configures hardware with them.
+    ``wanted`` is every attribute name that its entries use, ``entries`` are their ``ResourceOptions``, and
+    ``given`` the host paths that their ``give`` names.
+    """
+
+    backend: type[Backend]
+    options: object = None
+    provisions: bool = False
+    wanted: frozenset[str] = frozenset()
+    entries: tuple[object, ...] = ()
+    given: frozenset[str] = frozenset()
+
+
+@frozen
 class Catalog:
     """The backends of this installation by name, its observers, and everything that was refused."""
 
@@ -136,6 +153,27 @@ class Catalog:
         """The backend class called ``name``, if it is installed and valid."""
         found = self.installed.get(name)
         return found.backend if found else None
+
+    def needed(self, settings: Settings) -> Mapping[str, Needed]:
+        """The backends that resources name, and those with options that configure hardware.
+
+        Virtual functions may be for other software on the node, and devhost removes those that it created
+        even after the last resource was removed. So a backend runs as soon as it has options that need
+        ``provision``.
+        """
+        named = settings.backend_names()
+        found = {}
+        for name in dict.fromkeys((*named, *settings.backends)):
+            backend, options = self.get(name), settings.backends.get(name)
+            if backend is None:
+                continue  # config.load refuses a file that needs a missing backend
+            provisions = overrides(backend, "provision") and bool(getattr(options, "provisions", True))
+            if name in named or provisions:
+                entries = settings.resource_options(name)
+                found[name] = Needed(
+                    backend, options, provisions, settings.wanted(name), entries, settings.given(name)
+                )
+        return found
 
     def to_install(self, name: str) -> str:
         """How to install a backend of this project; empty if it is installed, refused, or unknown."""

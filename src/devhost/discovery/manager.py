@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from devhost.backend import Event
 from devhost.backend.errors import EnvironmentFailure, UsageError
-from devhost.planning.settings import Settings
+from devhost.planning.settings import Skipped
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.worker import FileWorker
 from devhost.telemetry.metrics import Metrics
 
-from .catalog import Catalog
+from .catalog import Needed
 from .provisioning import Provisioning, ProvisioningState
 from .releases import LONGEST, Releases
-from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims, provisions
+from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
 from .scanner import BackendState, Scanner
 from .timing import NODE, DiscoveryTiming
 
@@ -62,30 +62,27 @@ class BackendManager:
         self._release_ends = Reconciler(self._end_releases, first=timing.releases)
         self._unchecked = FailureLog(log, "releases cannot be checked", "releases can be checked again")
 
-    def follow(self, settings: Settings, catalog: Catalog) -> None:
-        """Starts and stops backends so that those run that the settings need."""
-        needed = _needed(settings, catalog)
-        for name, hint in settings.not_installed().items():
-            names = ", ".join(entry.name for entry in settings.skipped if entry.backend == name)
+    def follow(self, needed: Mapping[str, Needed], skipped: Sequence[Skipped] = ()) -> None:
+        """Starts and stops backends so that those run that are needed; ``skipped`` entries have none."""
+        for name, hint in {entry.backend: entry.hint for entry in skipped}.items():
+            names = ", ".join(entry.name for entry in skipped if entry.backend == name)
             log.info("backend is not installed", backend=name, entries=names, reason=hint)
         for name in [name for name in self.scanners if name not in needed]:
             self._stop(name)
             self._tasks.cancel(f"provision {name}")
-        for name in needed:
-            backend, options = catalog.get(name), settings.backends.get(name)
-            wanted, entries = settings.wanted(name), settings.resource_options(name)
-            given = settings.given(name)
+        for name, one in needed.items():
             running = self.scanners.get(name)
-            if backend is None:
-                continue  # config.load refuses a file that needs a missing backend
-            if running and running.runner.kind is backend and running.runner.options == options:
+            if running and running.runner.kind is one.backend and running.runner.options == one.options:
                 context = running.runner.context
-                if (context.wanted, context.entries, running.paths.given) != (wanted, entries, given):
-                    context.wanted, context.entries, running.paths.given = wanted, entries, given
+                wants = one.wanted, one.entries, one.given
+                if (context.wanted, context.entries, running.paths.given) != wants:
+                    context.wanted, context.entries, running.paths.given = wants
                     running.request_scan()
                 continue
             before = running.runner if running else None
-            runner = BackendRunner(backend, options, self._root, wanted, self._held, entries, before)
+            runner = BackendRunner(
+                one.backend, one.options, self._root, one.wanted, self._held, one.entries, before
+            )
             scanner = Scanner(
                 runner,
                 self._metrics,
@@ -94,7 +91,7 @@ class BackendManager:
                 self._timing,
                 scanned=partial(self._scanned, name),
             )
-            scanner.paths.given = given
+            scanner.paths.given = one.given
             if running:
                 self._stop(name)
             self._metrics.begin("backend", name)
@@ -110,7 +107,7 @@ class BackendManager:
                 self._tasks.spawn(f"probe {name}", scanner.probing.run)
             if runner.link_cache:
                 self._tasks.spawn(f"links {name}", runner.link_cache.run)
-            if runner.provisions or name in self.provisioning:
+            if one.provisions or name in self.provisioning:
                 self._provision(name, scanner)
         self._release_ends.wake(self._timing.releases)
 
@@ -238,15 +235,3 @@ class BackendManager:
             self._tasks.cancel(f"{work} {name}")
         scanner.runner.close()
         self._metrics.end("backend", name)
-
-
-def _needed(settings: Settings, catalog: Catalog) -> tuple[str, ...]:
-    """The backends that resources name, and those with options that configure hardware.
-
-    Virtual functions may be for other software on the node, and devhost removes those that it created even
-    after the last resource was removed. So a backend runs as soon as it has options that need ``provision``.
-    """
-    named = settings.backend_names()
-    others = ((name, options) for name, options in settings.backends.items() if name not in named)
-    kinds = ((name, catalog.get(name), options) for name, options in others)
-    return (*named, *(name for name, kind, options in kinds if kind and provisions(kind, options)))

@@ -20,7 +20,7 @@ from devhost.backend.errors import BackendError, BackendTimeout, NotYet
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler, Retry
+from devhost.runtime.reconciler import Reconciler, Retry
 from devhost.runtime.worker import WorkerThread
 
 from .scanner import Scanner
@@ -65,7 +65,6 @@ class Provisioning:
         scanner: Scanner,
         changed: Callable[[str], None],
         timing: DiscoveryTiming = NODE,
-        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.name = scanner.runner.name
         self.condition = ProvisioningCondition(
@@ -77,9 +76,7 @@ class Provisioning:
         self._worker = WorkerThread(f"{self.name}-provision", f"backend {self.name}", "when provisioning")
         self._has_complained = False
         self._failure = Incident()
-        self._calls = Reconciler(
-            self._pass, backoff=Backoff(0.5, 30.0), pacer=Pacer(), settle=AFTER_EVENT, clock=clock
-        )
+        self._calls = Reconciler(self._pass, backoff=Backoff(0.5, 30.0), pacer=Pacer(), settle=AFTER_EVENT)
 
     @property
     def hung(self) -> bool:

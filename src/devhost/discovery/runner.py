@@ -145,11 +145,6 @@ class Abilities:
         return cls(**{one.name: overrides(kind, one.name) for one in fields(cls)})
 
 
-def provisions(kind: type[Backend], options: object) -> bool:
-    """Whether backends of a class configure hardware with these options."""
-    return overrides(kind, "provision") and bool(getattr(options, "provisions", True))
-
-
 class BackendRunner:
     """One running backend. What calls it or looks at the host may block: run it through :meth:`call`.
 
@@ -202,11 +197,6 @@ class BackendRunner:
         if self._made is None:
             raise BackendError(f"backend {self.name} has not started")
         return self._made
-
-    @property
-    def provisions(self) -> bool:
-        """Whether the backend configures hardware, with the options that it has."""
-        return provisions(self.kind, self.options)
 
     @property
     def started(self) -> bool:
@@ -299,10 +289,6 @@ class BackendRunner:
                 f"labels() of backend {self.name} returned {type(found).__name__}, not a mapping"
             )
         return dict(found)
-
-    def prepares(self, options: object = None) -> bool:
-        """Whether devices are prepared for each container start, with these ``ResourceOptions``."""
-        return self.abilities.prepare and bool(getattr(options, "prepares", True))
 
     def prepare(self, request: AllocateRequest, former: Sequence[object] = ()) -> None:
         """Prepares devices for a container start; see :func:`own_request` for ``former``."""

@@ -24,7 +24,7 @@ from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
-from devhost.discovery.catalog import Catalog
+from devhost.discovery.catalog import Catalog, Needed
 from devhost.discovery.maintenance.follower import DIRECTORY as VERDICTS
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
@@ -40,7 +40,7 @@ from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.self_check import SelfCheck
 from devhost.kubelet.server import SOCKET_PREFIX
 from devhost.planning.plan import Plan
-from devhost.planning.settings import DraOptions, Inject, Settings
+from devhost.planning.settings import DraOptions, Inject, Settings, Skipped
 from devhost.runtime.log import get
 from devhost.runtime.sockets import live
 from devhost.runtime.tasks import Tasks
@@ -280,7 +280,7 @@ class Host:
                 follower(lambda now, _: (now.device_info_directory,), self.device_info.move),
                 follower(lambda now, _: (now.label_directory, now.write_labels), self.node_labels.follow),
                 follower(lambda _, catalog: (_plugins(catalog),), lambda _: self._follow_plugins()),
-                lambda _, now: self.backends.follow(*now),  # it compares what each backend has
+                follower(_backends, self.backends.follow),
             ),
             self.replan,
             last_good=self.last_good,
@@ -314,7 +314,7 @@ class Host:
                 self.reloader.watch()
                 self.observers.follow(self.configuration.catalog, self._everything)
                 self.reloader.report_start()
-                self.backends.follow(self.configuration.settings, self.configuration.catalog)
+                self.backends.follow(*_backends(self.configuration.settings, self.configuration.catalog))
                 self.tasks.spawn("releases", self.backends.watch_releases)
                 self.tasks.spawn("pod resources", self.pod_resources.run)
                 self.tasks.spawn("rivals", self.rivals.run)
@@ -627,6 +627,11 @@ def _with_cdi(settings: Settings) -> Settings:
     """What the specifications of CDI depend on."""
     entries = tuple(entry for entry in settings.resources if entry.inject is Inject.CDI)
     return Settings(entries, cdi_directory=settings.cdi_directory)
+
+
+def _backends(settings: Settings, catalog: Catalog) -> tuple[Mapping[str, Needed], tuple[Skipped, ...]]:
+    """What backends depend on, and the entries without one."""
+    return catalog.needed(settings), settings.skipped
 
 
 def _plugins(catalog: Catalog) -> tuple[object, ...]:

@@ -27,7 +27,7 @@ from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.plan import Plan
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import Metrics
 
 from .timing import NODE, Timing
@@ -158,8 +158,6 @@ class NodeLabels:
         metrics: Metrics | None = None,
         *,
         timing: Timing = NODE,
-        backoff: Backoff | None = None,
-        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.files: dict[str, LabelFile] = {}
         """By backend; only of those with labels, and while files are wanted."""
@@ -171,7 +169,6 @@ class NodeLabels:
         self._files = OwnedFiles(FeatureDirectory, directory, "labels", HINT, tag)
         self._place = self._files.of(directory)
         self._write = write
-        self._clock = clock
         self._timing = timing
         self._resync_at = 0.0
         self._written: dict[str, _Basis] = {}
@@ -181,9 +178,8 @@ class NodeLabels:
         )
         self._loop = Reconciler(
             self.refresh,
-            backoff=backoff or Backoff(2.0, 60.0),
+            backoff=Backoff(2.0, 60.0),
             settle=timing.labels_settle,
-            clock=clock,
         )
 
     def follow(self, directory: Path, write: bool) -> None:
@@ -212,7 +208,7 @@ class NodeLabels:
 
         Raises ``Retry`` if a file could not be written or removed, which has been logged.
         """
-        if (now := self._clock.time()) >= self._resync_at:
+        if (now := LOOP_CLOCK.time()) >= self._resync_at:
             self._resync_at = now + self._timing.labels_resync
             self._written.clear()
         named = {

@@ -151,7 +151,7 @@ class ResourceService:
             return True
         same_backend = self.entry.backend == planned.entry.backend
         same_inject = self.entry.inject is planned.entry.inject
-        prepares = scanner.runner.prepares(planned.entry.options) or planned.entry.check_starts
+        prepares = planned.entry.acts_before_start(prepare=scanner.runner.abilities.prepare)
         return same_backend and same_inject and self.allocator.prepares == prepares
 
     def update(

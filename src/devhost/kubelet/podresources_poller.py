@@ -129,7 +129,6 @@ class PodResourcesPoller:
         allocations: Allocations,
         changed: Callable[[], None],
         *,
-        schedule: PollSchedule | None = None,
         timing: KubeletTiming = NODE,
     ) -> None:
         self.source = source
@@ -139,7 +138,7 @@ class PodResourcesPoller:
         self._allocations = allocations
         self._subscribers: list[Callable[[], None]] = []
         self._changed = changed
-        self._schedule = schedule or PollSchedule(timing=timing)
+        self._schedule = PollSchedule(timing=timing)
         self._timing = timing
         self._failures = 0
         self._silence = Incident()

@@ -97,11 +97,10 @@ def make_plan(
     settings: Settings,
     held: Sequence[Held] = (),
     list_limit: int = LIST_LIMIT,
-    sides: Sides | None = None,
 ) -> Plan:
     """Makes a plan from nothing; see :meth:`Planner.make`."""
     every = {name: {device.id: device for device in devices} for name, devices in found.items()}
-    return Planner(list_limit).make(every, settings, held, sides)
+    return Planner(list_limit).make(every, settings, held)
 
 
 class Planner:

@@ -60,6 +60,11 @@ def uses_of(options: object, permissions: str) -> frozenset[str]:
     return uses or frozenset(("permissions",) if permissions else ())
 
 
+def prepares(options: object) -> bool:
+    """Whether a backend that can prepare devices does so before a container starts, with these options."""
+    return bool(getattr(options, "prepares", True))
+
+
 class Prefer(StrEnum):
     """Which of the free devices GetPreferredAllocation prefers."""
 
@@ -295,6 +300,10 @@ class ResourceSettings:
     def uses(self) -> frozenset[str]:
         """What a container gets besides the device itself, in the terms of the backend."""
         return uses_of(self.options, self.permissions)
+
+    def acts_before_start(self, *, prepare: bool) -> bool:
+        """Whether PreStartContainer has anything to do; ``prepare`` is whether the backend has that one."""
+        return self.check_starts or (prepare and prepares(self.options))
 
     def wanted(self) -> frozenset[str]:
         """Every attribute name that this entry uses."""

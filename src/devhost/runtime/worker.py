@@ -266,15 +266,15 @@ class _Runner:
         worker.start(worker.name, worker._run, self)
 
 
-async def in_pieces(items: Sequence[T], work: Callable[[Sequence[T]], object], size: int = PIECE) -> None:
+async def in_pieces(items: Sequence[T], work: Callable[[Sequence[T]], object]) -> None:
     """Calls ``work`` with slices of the items; other work gets its turn between two of them."""
-    if len(items) <= size:  # nothing is copied
+    if len(items) <= PIECE:  # nothing is copied
         work(items)
         return
-    for start in range(0, len(items), size):
+    for start in range(0, len(items), PIECE):
         if start:
             await asyncio.sleep(0)
-        work(items[start : start + size])
+        work(items[start : start + PIECE])
 
 
 SILENCE = 4.0

@@ -103,12 +103,12 @@ async def fetch(path: Path, *, deadline: float = DEADLINE, largest: int = MAX_DO
     return _answer(await _asked(path, "GET", "/status", deadline, largest), path)
 
 
-async def probe(path: Path, name: str, *, deadline: float = DEADLINE) -> str:
+async def probe(path: Path, name: str) -> str:
     """The answer ``ok`` of ``/healthz`` or ``/readyz``.
 
     Raises the same as :func:`fetch`, and ``DevhostError`` if the host answers that it is not.
     """
-    return (await _asked(path, "GET", f"/{name}", deadline, _REFUSAL)).decode(errors="replace")
+    return (await _asked(path, "GET", f"/{name}", DEADLINE, _REFUSAL)).decode(errors="replace")
 
 
 async def request(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from devhost.allocation.owned_files import OwnedDirectory, owner
-from devhost.runtime.worker import FILE_DEADLINE, FileWorker
+from devhost.runtime.worker import FileWorker
 
 CONTAINER_DIRECTORY = "/var/run/kubernetes.io/dra-device-attributes"
 """Where containers find the files (``ContainerDir`` in ``api/metadata/types.go`` of the same module)."""
@@ -69,14 +69,14 @@ class MetadataFiles:
     """The metadata files of all claims of this node, by request.
 
     ``plugins`` has a directory for each driver, with the same path on the host. For ``tag`` see
-    :func:`devhost.allocation.owned_files.owner`. One operation may take ``deadline`` seconds. Methods that
-    work on files raise ``EnvironmentFailure`` if permission is denied, or the directory is full or hangs.
+    :func:`devhost.allocation.owned_files.owner`. Methods that work on files raise ``EnvironmentFailure`` if
+    permission is denied, or the directory is full or hangs.
     """
 
-    def __init__(self, plugins: Path, tag: str = "", deadline: float = FILE_DEADLINE) -> None:
+    def __init__(self, plugins: Path, tag: str = "") -> None:
         self._plugins = plugins
         self._tag = tag
-        self._worker = FileWorker("dra-metadata", HINT, deadline)
+        self._worker = FileWorker("dra-metadata", HINT)
         self._directories: dict[Path, MetadataDirectory] = {}
         self._known: dict[tuple[str, str], Mapping[str, bytes]] = {}
         """By driver and uid."""

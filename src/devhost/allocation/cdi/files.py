@@ -15,7 +15,6 @@ from typing import ParamSpec, TypeVar
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
-from devhost.backend.backoff import Backoff
 from devhost.backend.model import Device
 from devhost.planning.settings import Inject, Settings
 from devhost.runtime.log import get
@@ -220,7 +219,6 @@ class CdiGarbageCollector:
         devices: Callable[[], Iterable[Device]] = tuple,
         root: Path = Path("/"),
         *,
-        backoff: Backoff | None = None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self._files = files
@@ -232,7 +230,6 @@ class CdiGarbageCollector:
         """Whether a specification remains that no service writes: a device node of it may change."""
         self._loop = Reconciler(
             self.collect,
-            backoff=backoff,
             failures=FailureLog(
                 log, "stale CDI specifications may be left", "stale CDI specifications can be removed again"
             ),

@@ -24,7 +24,6 @@ from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import Granted, ResourceBackend, Terms
 from devhost.allocation.timing import NODE
 from devhost.backend import NoOptions
-from devhost.backend.backoff import Backoff
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, Edits, Health, Holder, unhealthy
@@ -33,7 +32,7 @@ from devhost.planning.claims import Key
 from devhost.planning.plan import Offer
 from devhost.planning.tokens import ALL, unit_of
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 
 from . import spec
 from .files import SpecFiles
@@ -105,10 +104,7 @@ class CdiInjection:
         settled: Callable[[], None],
         *,
         deadline: float = NODE.render,
-        check: float = CHECK,
         most_sets: int = MAX_SETS,
-        backoff: Backoff | None = None,
-        clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.kind = spec.kind(backend.resource, files.owner)
         self.ready = asyncio.Event()
@@ -119,7 +115,6 @@ class CdiInjection:
         self._files = files
         self._settled = settled
         self._deadline = deadline
-        self._check = check
         self._most_sets = most_sets
         self._wanted: Mapping[str, Device] = {}
         self._unhealthy: Collection[str] = ()
@@ -157,11 +152,10 @@ class CdiInjection:
             level="error",
             resource=self._resource,
         )
-        self._clock = clock
         self._stopping = False
         files.served.add(files.path(backend.resource))
         self._rendering: asyncio.Timeout | None = None
-        self._loop = Reconciler(self._pass, backoff=backoff, clock=clock)
+        self._loop = Reconciler(self._pass)
 
     def want(self, offers: Sequence[Offer], verdict: Callable[[Device], Health]) -> None:
         """Takes the devices that the resource has now; :meth:`run` does the rest.
@@ -222,7 +216,7 @@ class CdiInjection:
 
     async def _pass(self) -> float:
         if self._stopping:
-            return self._check
+            return CHECK
         with suppress(EnvironmentFailure):  # writing reports it
             await self._look()
         with suppress(TimeoutError):
@@ -241,7 +235,7 @@ class CdiInjection:
             self._settled()
         if self._failures or self.failure:
             raise Retry  # both have been logged
-        return self._check
+        return CHECK
 
     def stop(self) -> None:
         """Ends :meth:`run`, also while a backend hangs; the file stays."""
@@ -453,7 +447,7 @@ class CdiInjection:
     def _was_tried(self, device: Device) -> bool:
         """Whether a device that is not to be listed failed recently: its backend may hang again."""
         last, at = self._tried.get(device.id, (None, 0.0))
-        return last is device and device.id not in self._wanted and self._clock.time() - at < self._check
+        return last is device and device.id not in self._wanted and LOOP_CLOCK.time() - at < CHECK
 
     def _kept(self) -> dict[str, Terms]:
         """The terms with which containers got devices, by their ids; where several did, the last one's."""
@@ -531,7 +525,7 @@ class CdiInjection:
             if self._failures.get(name) != reason:
                 log.warning("no CDI specification", resource=self._resource, device=name, reason=reason)
             self._failures[name] = reason
-        self._tried[name] = device, self._clock.time()
+        self._tried[name] = device, LOOP_CLOCK.time()
         known = self._units.get(name)
         needed = held or name not in self._wanted
         if needed and known is not None and _is_certain(known, (device,), claimed):

@@ -105,7 +105,7 @@ def prefer(
     return Choice((*must, *tokens), exact, scores)
 
 
-def unproven(policy: Prefer, topology: Topology, links: Links, limit: int = LIMIT) -> int:
+def unproven(policy: Prefer, topology: Topology, links: Links) -> int:
     """The lowest number of tokens of which links keep the choice from being proven best; 0 if there is none.
 
     All tokens are taken for free; the arguments are as for :func:`prefer`.
@@ -115,7 +115,7 @@ def unproven(policy: Prefer, topology: Topology, links: Links, limit: int = LIMI
     free = [candidate.total for candidate in topology.candidates]
     availability = Availability(topology, free, [0] * len(free))
     sizes = range(1, sum(free))
-    return next((n for n in sizes if not is_exact(availability, n, SCALES[policy], links, limit)), 0)
+    return next((n for n in sizes if not is_exact(availability, n, SCALES[policy], links, LIMIT)), 0)
 
 
 def _fast(policy: Prefer, availability: Availability, need: int, outside: Outside) -> list[int]:
