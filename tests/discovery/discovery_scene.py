@@ -14,7 +14,7 @@ from devhost.backend.model import Device, Health
 from devhost.discovery.runner import Abilities, BackendRunner, ServiceContext
 from devhost.discovery.scanner import BackendState, Scanner
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
-from devhost.runtime.worker import SILENCE
+from devhost.runtime.worker import MAX_ABANDONED, SILENCE
 from devhost.telemetry.metrics import Metrics
 
 LIMIT = 10_000
@@ -90,6 +90,8 @@ class FakeSource:
 
     async def look(self, paths: Iterable[str], found: dict[str, bool]) -> None:
         self.path_times.append(now())
+        if len(self.hanging()) >= MAX_ABANDONED:
+            raise BackendTimeout("earlier calls still hang")
         for path in paths:
             if path in self.stuck:
                 self.hung.append(path)

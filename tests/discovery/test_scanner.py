@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -320,6 +320,31 @@ def test_paths_that_answer_are_looked_at_while_many_others_hang(virtual: Any) ->
             scene.source.stuck = set()
             await asyncio.sleep(NODE.resync + 1)
             assert not scene.discovery.health.absent
+
+    virtual(main())
+
+
+@pytest.mark.parametrize("first", [0, MAX_ABANDONED - 1])
+def test_of_a_path_at_which_no_look_was_possible_what_was_known_stays(virtual: Any, first: int) -> None:
+    async def main() -> None:
+        scene = Scene(probes=False)
+        later, stuck = {"/mnt/lib", "/opt/lib"}, {f"/net/{number}" for number in range(first)}
+        scene.source.stuck, scene.source.missing = stuck, {"/usr/gone"}
+        scene.discovery.paths.given = frozenset({"/dev/ctl", "/usr/gone", "/usr/lib", *later, *stuck})
+        absent = {**dict.fromkeys(stuck, True), "/usr/gone": False}
+        async with scene.running():
+            await asyncio.sleep(MAX_ABANDONED * (SILENCE + 1))
+            assert scene.discovery.health.absent == absent
+            scene.source.stuck = stuck | later
+            seen = list[Mapping[str, bool]]()
+            for _ in range(int(2 * NODE.resync)):
+                await asyncio.sleep(1)
+                seen.append(scene.discovery.health.absent)
+            assert seen[-1]["/mnt/lib"]
+            assert all({name: one[name] for name in one if name not in later} == absent for one in seen)
+            scene.source.stuck = set()
+            await asyncio.sleep(NODE.resync + 1)
+            assert scene.discovery.health.absent == {"/usr/gone": False}
 
     virtual(main())
 

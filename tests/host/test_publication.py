@@ -83,6 +83,23 @@ async def test_who_looks_sees_what_has_changed_so_far_and_it_is_not_shown_again(
     assert shown.steps == [(0, 1), (1, 2)]
 
 
+async def test_who_looks_gets_what_is_shown_then_without_another_look() -> None:
+    shown, looks = Shown(), list[Memory]()
+    collect = shown.collect
+
+    def counted(memory: Memory) -> Now:
+        looks.append(memory)
+        return collect(memory)
+
+    shown.publication = Publication(counted, shown.show)
+    await turns()
+    assert shown.publication.now().plans == 0
+    before = len(looks)
+    shown.change()
+    assert shown.publication.now() is shown.publication.shown
+    assert len(looks) == before + 1
+
+
 async def test_what_is_shown_may_change_something_which_is_shown_next() -> None:
     shown = Shown()
 

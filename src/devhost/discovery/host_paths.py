@@ -46,8 +46,8 @@ class HostPaths:
         """The host paths that ``give`` of the entries names."""
         self.tried: bool = predecessor.tried if predecessor else False
         """Whether there is an answer, or a path that has not answered in time."""
-        self._answered: frozenset[str] = frozenset()
-        """The paths that have answered the last look."""
+        self._found: Mapping[str, bool] = {}
+        """Whether paths exist, of those that have answered the last look at them."""
         self._pauses = Backoff(timing.missing_resync, timing.resync)
         self._looks = Reconciler(self._look, pacer=Pacer(budget=timing.scan_budget), clock=clock)
 
@@ -86,14 +86,16 @@ class HostPaths:
                 return  # what was known stays
             except BackendTimeout:
                 hanging.update([path for path in rest if path not in found][:1])
-                self._note(wanted, found)
-        self._note(wanted, found)
+                self._note(wanted, found, hanging)
+        self._note(wanted, found, hanging)
 
     def _next(self, wanted: Sequence[str], found: Collection[str], hanging: Collection[str]) -> list[str]:
         """The paths to look at, those last that may be on the same file system as one that hangs."""
         rest = [path for path in wanted if path not in found and path not in hanging]
-        if len(hanging) >= MOST_HANGING:
-            return [path for path in rest if path in self._answered]
+        if len(hanging) > MOST_HANGING:
+            return []  # no thread is left
+        if len(hanging) == MOST_HANGING:
+            return [path for path in rest if path in self._found]
         return sorted(
             rest, key=lambda path: max((len(commonpath((path, one))) for one in hanging), default=0)
         )
@@ -101,13 +103,14 @@ class HostPaths:
     def _wanted(self) -> list[str]:
         return sorted(self.given.union(*self._health.missing_paths.values()))
 
-    def _note(self, wanted: Sequence[str], found: Mapping[str, bool]) -> None:
+    def _note(self, wanted: Sequence[str], looked: Mapping[str, bool], hanging: Collection[str]) -> None:
         """Notes what was found; a wanted path of which nothing is known has not answered."""
-        health, found = self._health, dict(found)  # a look that hung may go on
+        known = {path: self._found[path] for path in wanted if path in self._found and path not in hanging}
+        health, found = self._health, known | dict(looked)  # a look that hung may go on
         absent = {path: False for path in self.given.intersection(wanted) if not found.get(path, True)}
         absent |= {path: True for path in wanted if path not in found}
-        self._answered = frozenset(found)
-        self._runner.existence.silent = frozenset(wanted) - self._answered
+        self._found = found
+        self._runner.existence.silent = frozenset(wanted) - found.keys()
         changed = absent != health.absent
         if changed:
             self._pauses.reset()

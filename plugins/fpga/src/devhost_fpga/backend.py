@@ -171,10 +171,10 @@ class Fpga(Backend):
         return [before[unit.device.id] if before.get(unit.device.id) == unit else unit for unit in units]
 
     def _settled(self, units: Iterable[Unit]) -> Iterator[Unit]:
-        """The units without those that went during the scan: what was read half-way would give them other ids.
+        """The units without those that went during the scan, which would have another id, read half-way.
 
-        If only its nodes went, as in a reset, a unit stays as it was last seen, and is unhealthy. The nodes of
-        a region of the kernel's own classes, which has no ``hardware``, go as it is programmed.
+        If only its nodes went, as in a reset, a unit stays as it was last seen, and is unhealthy. The nodes
+        of a region of the kernel's own classes, which has no ``hardware``, go as it is programmed.
         """
         before, exists = self._all_units(), self._sysfs.exists
         for unit in units:

@@ -109,7 +109,7 @@ class VerdictFollower:
         self._worker.close()
 
     async def _is_there(self, directory: Path) -> bool:
-        """Whether there is anything, not only a directory: what else it is, or does not answer, is a problem."""
+        """Whether there is anything: what is no directory, or does not answer, is a problem."""
         try:
             return await self._worker.file(f"find {directory}", os.path.lexists, directory)
         except EnvironmentFailure:

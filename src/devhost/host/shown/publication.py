@@ -71,8 +71,10 @@ class Publication:
 
     def now(self) -> Now:
         """What is true now, once everything that has changed is shown."""
+        if self._due is None:
+            return self._collect(self.shown.memory)
         self.show()
-        return self._collect(self.shown.memory)
+        return self.shown
 
     def first_observer(self) -> None:
         """Counts what is held as shown: observers alone get that, and there were none."""
