@@ -162,6 +162,8 @@ def _impatient(tree: ast.Module) -> Iterator[str]:
                 seconds = node.args
             case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio"), attr="wait_for")):
                 seconds = [*node.args[1:], *(one.value for one in node.keywords)]
+            case ast.Call(func=ast.Attribute(attr="to_thread"), args=[ast.Attribute(attr="wait"), *rest]):
+                seconds = rest
             case ast.Call(func=ast.Attribute(attr="communicate" | "get" | "join" | "run" | "wait")):
                 seconds = [one.value for one in node.keywords if one.arg == "timeout"]
                 seconds += node.args if node.func.attr in ("join", "wait") else []

@@ -18,6 +18,7 @@ from typing import Any, Self
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
 from prometheus_client.parser import text_string_to_metric_families
+from replacing import replace
 
 PATIENCE = 240.0
 RESOURCE = "example.com/toy"
@@ -35,7 +36,7 @@ class Toy(Backend):
 
     name = "toy"
     attributes = {"model": Attribute(str, "model", "x100")}
-    discover_deadline = 1.0
+    discover_deadline = 3.0
 
     def discover(self):
         mood = self.context.root / "mood"
@@ -129,21 +130,19 @@ class ReadingNode:
 
     def plug(self, *toys: str) -> None:
         """Makes exactly these devices exist; :meth:`look` makes devhost notice."""
-        (self.root / "toys").write_text("\n".join(toys))
+        replace(self.root / "toys", "\n".join(toys))
 
     def mood(self, mood: str) -> None:
         """Makes the backend ``well``, ``fail`` or ``hang``, or its program ``killed``."""
-        (self.root / "mood").write_text(mood)
+        replace(self.root / "mood", mood)
 
     def look(self) -> None:
         self._process.send_signal(signal.SIGHUP)
 
     def configure(self, *entries: str) -> None:
         """Makes the file hold these resources, as one step, as an editor or a ConfigMap does."""
-        new = self.config.with_suffix(".new")
         lines = "".join(f"  - {entry}\n" for entry in entries)
-        new.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n{lines}")
-        new.replace(self.config)
+        replace(self.config, f"version: 1\nbackendPaths: [backends]\nresources:\n{lines}")
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -175,7 +174,8 @@ class ReadingNode:
 
     def log(self, **fields: object) -> list[dict[str, Any]]:
         """The lines of the log that have these fields."""
-        lines = [json.loads(line) for line in self._log.read_text().splitlines()]
+        whole = self._log.read_bytes().rpartition(b"\n")[0].decode()  # devhost may be writing the next line
+        lines = [json.loads(line) for line in whole.splitlines()]
         return [line for line in lines if fields.items() <= line.items()]
 
     def series(self, name: str, **labels: str) -> list[Mapping[str, str]]:

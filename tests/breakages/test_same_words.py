@@ -303,7 +303,7 @@ async def test_a_kubelet_that_is_killed(node: ReadingNode, crash: bool) -> None:
     ("mood", "words"),
     [
         ("fail", "the firmware does not answer"),
-        ("hang", "backend toy did not answer within 1 s"),
+        ("hang", "backend toy did not answer within 3 s"),
         ("killed", "died with <Signals.SIGKILL: 9>"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from program import devhost
+from replacing import replace
 
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
@@ -56,12 +57,12 @@ class Toys:
 
     def plug(self, *toys: str) -> None:
         """Sets the list of existing toys, each as ``id=model``; the model ``of-one`` is a part of ``one``."""
-        (self.root / "toys").write_text("\n".join(toys))
+        replace(self.root / "toys", "\n".join(toys))
 
     def write(self, *resources: str) -> None:
         """Writes the configuration with these resources, each in YAML's flow style."""
         lines = "".join(f"  - {{{resource}}}\n" for resource in resources)
-        self.config.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n{lines}")
+        replace(self.config, f"version: 1\nbackendPaths: [backends]\nresources:\n{lines}")
 
     def devhost(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command with this configuration and this tree, and waits for its end."""

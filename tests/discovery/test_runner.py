@@ -340,7 +340,7 @@ async def test_a_backend_is_closed_after_its_last_scan(
     one.close()
     task.cancel()
     look.set()
-    assert await asyncio.to_thread(closed.wait, 30)
+    assert await asyncio.to_thread(closed.wait, 60)
 
 
 async def test_closing_a_backend_ends_the_thread_of_its_event_source(source: Any, until: Any) -> None:

@@ -182,6 +182,7 @@ async def test_nothing_is_rendered_without_watchers(scene: Scene) -> None:
     assert scene.asked == before
 
 
+@pytest.mark.parametrize("scene", [Limits(stream_deadline=300.0)], indirect=True)
 async def test_a_slow_reader_gets_the_newest_state(scene: Scene) -> None:
     scene.document["refusals"] *= 200
     async with scene.slow() as slow, scene.watching() as quick:

@@ -7,6 +7,7 @@ This uses the kernel's interface (``Documentation/admin-guide/blockdev/zram.rst`
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -24,6 +25,9 @@ LOCK = Path("/run/devhost-zram")
 
 RETRY = 0.1
 """Seconds between two checks whether the other user is done."""
+
+LOOKED_AT = 10.0
+"""Seconds for which others may have a new device open: udevd reads its content."""
 
 
 def why_not() -> str:
@@ -105,4 +109,14 @@ class Zram:
 
 
 def _remove(number: int) -> None:
-    (CONTROL / "hot_remove").write_text(str(number))
+    """Removes a device; raises ``OSError`` if it cannot, also if a program has it open for long."""
+    deadline = time.monotonic() + LOOKED_AT
+    while True:
+        try:
+            (CONTROL / "hot_remove").write_text(str(number))
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY)
+        else:
+            return
