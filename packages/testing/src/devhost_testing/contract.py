@@ -59,8 +59,8 @@ PROBES = 3
 """How often one that probes does, at least: a probe may be expensive."""
 
 SWITCH = 0.0002
-"""Seconds until another of these threads runs, which Python makes five milliseconds: one that only computes would have
-that long for each file that another reads."""
+"""Seconds until another of these threads runs, which Python makes five milliseconds: one that only computes
+would have that long for each file that another reads."""
 
 
 class BackendContract:
