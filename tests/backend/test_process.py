@@ -84,6 +84,36 @@ def test_arguments_reach_the_program_and_packages_are_optional(tmp_path: Path) -
     assert run(python(file), deadline=PATIENT).output == b"[] 0 True\n"
 
 
+def test_compiled_code_of_a_program_is_kept_and_used(
+    program: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    command = program("print(__name__, __file__)")
+    expected = f"__main__ {tmp_path}/program.py\n".encode()
+    assert run(command, deadline=PATIENT).output == expected
+    (compiled,) = tmp_path.glob("__pycache__/program.*.pyc")
+    made = compiled.stat().st_ino
+    assert run(command, deadline=PATIENT).output == expected
+    assert compiled.stat().st_ino == made
+    (tmp_path / "program.py").write_text("print('edited')")
+    assert run(command, deadline=PATIENT).output == b"edited\n"
+
+
+@pytest.mark.parametrize("level", ["0", "2"])
+def test_programs_use_the_code_that_the_image_has_compiled(level: str, tmp_path: Path) -> None:
+    """With ``PYTHONOPTIMIZE``, also where an isolated program ignores the environment."""
+    file = tmp_path / "program.py"
+    file.write_text("import sys; print(sys.flags.optimize, sys.flags.isolated)")
+    code = (
+        "import sys; from devhost.backend.process import python, run; "
+        "print([run(python(sys.argv[1], packages=one), deadline=60).output for one in (False, True)])"
+    )
+    environment = os.environ | {"PYTHONOPTIMIZE": level}
+    found = subprocess.run(
+        [sys.executable, "-c", code, file], env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == f"[b'{level} 1\\n', b'{level} 0\\n']\n"
+
+
 def test_an_inherited_descriptor_keeps_its_number(
     tmp_path: Path, program: Callable[[str], list[str]]
 ) -> None:

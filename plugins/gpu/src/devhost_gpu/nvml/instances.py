@@ -9,10 +9,11 @@ module ``pynvml`` and the handle of a GPU.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in child.py
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
 MOST_PROFILES = 64
 """The profile numbers to try, and the most instances of one profile; nvml.h has 18 and seven."""
