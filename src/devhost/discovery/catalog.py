@@ -4,6 +4,8 @@ Plugins are found in two ways and treated alike: packages with an entry point in
 ``.py`` files (drop-ins) in the directories of ``backendPaths``. Importing a plugin runs third-party code, so
 an exception of a plugin only makes it a :class:`Refusal`. A drop-in that users other than root and this
 process's user can change is not imported at all (:mod:`devhost.backend.trusted`).
+
+Which of the backends have to run, and with what, is :meth:`Catalog.needed`.
 """
 
 from __future__ import annotations

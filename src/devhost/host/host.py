@@ -324,7 +324,7 @@ class Host:
                 await asyncio.gather(
                     self.backends.answered(self._timing.first_plan),
                     self.pod_resources.first_answer(self._timing.first_plan),
-                    self.reloader.keep(self._accepted),  # the copy exists before anything is offered
+                    self.last_good.keep(self._accepted),  # the copy exists before anything is offered
                     self.dra.read_claims(self.configuration.settings),
                     self.given.read(),
                     self.verdicts.look(),

@@ -14,7 +14,7 @@ from typing import TypeVarTuple
 from devhost.backend.errors import BackendTimeout, ConfigError, EnvironmentFailure
 from devhost.backend.files import Fingerprint, fingerprint
 from devhost.backend.frozen import frozen
-from devhost.config.last_good import Accepted, LastGood
+from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.manager import BackendManager
@@ -280,10 +280,6 @@ class Reloader:
             with self._reloading() if edited else nullcontext():
                 await self._follow_file(edited, requested)
 
-    async def keep(self, accepted: Accepted | None) -> None:
-        """Keeps a copy of an accepted configuration, before devices are offered by it."""
-        await self._last_good.keep(accepted)
-
     def close(self) -> None:
         """Lets the reading threads end."""
         self._worker.close()
@@ -310,7 +306,7 @@ class Reloader:
                 reason = f"reading it, or the import of a drop-in of backendPaths, does not finish: {error}"
                 self._rejected((f"{configuration.file}: {reason}",))
             return
-        await self.keep(loaded.accepted)
+        await self._last_good.keep(loaded.accepted)  # before devices are offered by it
         configuration.read_from = loaded.seen
         from devhost.config.difference import difference  # 0.2 MB, which no start needs
 
