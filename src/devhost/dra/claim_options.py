@@ -121,7 +121,7 @@ def _changed(
 
 
 def _named(options: object, entry: ResourceSettings, resource: str, place: KeyPath) -> object:
-    """The options for the entry's name; those that it, or the entry's way of sharing, rules out are reported."""
+    """The options for the entry's name; what that name, or its way of sharing, rules out is reported."""
 
     def check() -> Any:
         found = options
