@@ -673,8 +673,8 @@ def _as_mapping(node: Node, cls: type) -> str:
 
 
 def _takes(node: Node, wanted: Any) -> bool:
-    """Whether a value would be right there."""
-    return read(node, wanted, KeyPath(Diagnostics(""))) is not WRONG
+    """Whether a value is known to be right there."""
+    return wanted != Raw and read(node, wanted, KeyPath(Diagnostics(""))) is not WRONG
 
 
 def read_dataclass(node: Node, cls: type, place: KeyPath) -> Any:
