@@ -165,7 +165,13 @@ def test_another_driver_name_is_refused_with_the_rule(complaints: Complain, driv
     ("dra", "said"),
     [
         ("{}", "2:6: dra: the key driver is required (for example driver: devhost.example.com)"),
-        ("", "2:5: dra: must be a mapping, not an empty value (write {} for an empty mapping)"),
+        ("", "2:5: dra: must be a mapping, not an empty value (write {driver: devhost.example.com})"),
+        ("a.b", '2:6: dra: must be a mapping, not the text "a.b" (write {driver: a.b})'),
+        (
+            "on",
+            "2:6: dra: must be a mapping, not on, which YAML reads as true or false "
+            "(write {driver: devhost.example.com})",
+        ),
         ("{driver: 4}", '2:15: dra.driver: must be text, not the number 4 (put it in quotes: "4")'),
         (
             "{driver: a.b, drivers: {gpu: c.d}}",
@@ -198,6 +204,19 @@ def test_a_faulty_dra_of_the_file_is_refused_once(complaints: Complain, dra: str
             '4:39: resources[0].serve: must be one of plugin, dra, not the text "dar" (did you mean dra?)',
         ),
         ("sreve: dra", '4:32: resources[0]: unknown key "sreve" (did you mean serve?)'),
+        (
+            "dra: {metadata: true}",
+            '4:38: resources[0].dra: unknown key "metadata" (it belongs to dra at the top level of the file)',
+        ),
+        (
+            "dra: {claimOptions: mode}",
+            '4:52: resources[0].dra.claimOptions: must be a list, not the text "mode" '
+            "(put it in brackets: [mode])",
+        ),
+        (
+            "dra: {claimOptions: off}",  # [off] would be wrong as well
+            "4:52: resources[0].dra.claimOptions: must be a list, not off, which YAML reads as true or false",
+        ),
         (
             "dra: {extendName: true}",
             '4:38: resources[0].dra: unknown key "extendName" (did you mean extendedName?)',

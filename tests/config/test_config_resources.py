@@ -367,7 +367,8 @@ def test_one_wrong_key_does_not_hide_the_others(complaints: Complain) -> None:
 
 def test_an_entry_that_is_no_mapping_is_refused(complaints: Complain) -> None:
     (found,) = complaints("version: 1\nresources: [tty]")
-    assert str(found) == 'f.yaml:2:13: resources[0]: must be a mapping, not the text "tty"'
+    hint = "write {name: example.com/serial, backend: udev}"
+    assert str(found) == f'f.yaml:2:13: resources[0]: must be a mapping, not the text "tty" ({hint})'
 
 
 @pytest.mark.parametrize(

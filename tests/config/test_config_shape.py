@@ -93,7 +93,8 @@ def test_nested_options_become_their_dataclasses(read: Read) -> None:
         ("verbose: 1", "must be true or false, not the number 1"),
         ("verbose: ", "not an empty value (give it a value or remove the key)"),
         ("groups: {}", "must be a list, not an empty mapping"),
-        ("groups: x", "(put it in brackets: [x])"),
+        ("groups: [{paths: /x}]", "(put it in brackets: [/x])"),
+        ("groups: x", 'must be a list, not the text "x"'),
         ("groups: ", "(write [] for an empty list)"),
         ("groups: [3]", "backends.card.groups[0]: must be a mapping, not the number 3"),
         (

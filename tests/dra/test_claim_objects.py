@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -263,6 +263,34 @@ def test_a_backend_that_refuses_a_value_is_quoted_at_its_key():
 def test_a_backend_that_fails_is_named():
     text = error(config({"size": -1}), options=Strict(), backend=StrictCards)
     assert "the resource options of backend cards failed: RuntimeError" in text
+
+
+@dataclass(frozen=True)
+class Named:
+    size: int = option(1, "how much")
+    resource: str = field(default="", init=False)
+
+    def named(self, resource: str) -> Named:
+        if self.size > 8:
+            raise OptionError(f"is too much for {resource}", key="size")
+        made = replace(self)
+        object.__setattr__(made, "resource", resource)
+        return made
+
+
+class NamedCards(Cards):
+    ResourceOptions = Named
+
+
+@pytest.mark.parametrize("options", [{}, {"size": 4}])
+def test_options_that_a_claim_changes_keep_the_name_of_their_entry(options):
+    found = given_options(config(options), options=Named().named(RESOURCE), backend=NamedCards)
+    assert found == Named(options.get("size", 1)).named(RESOURCE)
+
+
+def test_options_that_the_name_of_their_entry_rules_out_are_refused():
+    text = error(config({"size": 9}), options=Named().named(RESOURCE), backend=NamedCards)
+    assert text == f"config: is too much for {RESOURCE}"
 
 
 def test_options_that_rule_out_sharing_are_refused_for_a_shared_resource():

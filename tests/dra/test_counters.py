@@ -145,6 +145,14 @@ def test_a_backend_can_state_what_parts_take_of_a_device() -> None:
     assert len(taken[VF1]) == 1
 
 
+def test_a_device_that_takes_more_than_there_is_is_left_out_with_the_reason() -> None:
+    """No scheduler would ever give it."""
+    whole = Device(PF, claims=WHOLE, counters={"memory-slices": 8})
+    found, _, left_out = published([whole, part(VF0, consumes={"memory-slices": 9}), part(VF1)])
+    assert found.keys() == {PF, VF1}
+    assert left_out == [LeftOut(VF0, "", "it takes 9 of memory-slices, and its whole has 8")]
+
+
 def test_a_device_takes_nothing_stated_of_what_it_is_no_part_of() -> None:
     whole = Device(PF, claims=WHOLE, counters={"memory-slices": 8})
     below = Device("queue", part_of=frozenset({f"pci:{VF0}"}), consumes={"memory-slices": 4})

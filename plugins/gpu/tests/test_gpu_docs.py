@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,20 +12,36 @@ import gpu_others
 import pytest
 import yaml
 from devhost_gpu.attributes import KINDS
+from devhost_gpu.backend import Gpu
 from devhost_gpu.discovery import VENDORS
+from devhost_gpu.options import GpuResourceOptions
 from devhost_testing.fixtures import BackendFixture
 from gpu_tree import GpuTree
 
 from devhost.config import load
 from devhost.discovery import catalog
+from devhost.dra.answers import read_claim
+from devhost.dra.claim_options import options_for
 from devhost.planning.planner import make_plan
-from devhost.planning.settings import Settings
+from devhost.planning.settings import DraTerms, ResourceSettings, Settings
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/backends/gpu.md").read_text()
+DRA = ROOT / "docs/dra.md"
 EXAMPLE = ROOT / "config/examples/gpu.yaml"
 OVERLAYS = [ROOT / f"deploy/kustomize/overlays/{name}/devhost.yaml" for name in ("gpu", "full")]
 PROFILES = [ROOT / f"deploy/helm/devhost/profiles/{name}.yaml" for name in ("gpu", "full")]
+
+
+def test_the_claim_in_the_docs_sets_an_option_of_gpus() -> None:
+    (text,) = re.findall(r"(?ms)claim-options.yaml -->\n```yaml fragment\n(.*?)^```$", DRA.read_text())
+    devices = yaml.safe_load(text)["spec"]["devices"]
+    (config,) = ({**one, "source": "FromClaim"} for one in devices["config"])
+    allocated = {"metadata": {"uid": "u"}, "status": {"allocation": {"devices": {"config": [config]}}}}
+    claim = read_claim(allocated, config["opaque"]["driver"])
+    entry = ResourceSettings(0, "nvidia.com/gpu", "gpu", dra=DraTerms(claim_options=("timeSlice",)))
+    found = options_for("gpu", claim.config, GpuResourceOptions(), Gpu, entry, entry.name)
+    assert found == GpuResourceOptions(time_slice="short").named(entry.name)
 
 
 @pytest.mark.parametrize("word", [*VENDORS, *KINDS])

@@ -376,7 +376,8 @@ class Backend:
         ``where`` cannot select such a device. Empty by default.
     ``def named(self, resource: str) -> ResourceOptions``
         The value for an entry with this name (a template if it has braces), for options that depend on the
-        name. Called once, when the file is read. May raise :class:`OptionError`.
+        name. Called when the file is read, and when a claim or its class sets options. May raise
+        :class:`OptionError`.
     """
 
     takes_shares: ClassVar[bool] = False

@@ -206,6 +206,11 @@ class Taints:
 class ResourceDra:
     """How a resource looks in Dynamic Resource Allocation; without effect with `serve: plugin`."""
 
+    former_keys: ClassVar = dict.fromkeys(
+        ("metadata", "status"), "it belongs to dra at the top level of the file"
+    )
+    """Keys of the top level's `dra`, which people write in an entry."""
+
     driver: DriverName = option(
         None,
         "Name of the DRA driver that publishes the devices; by default `dra.driver` of the file.",

@@ -575,15 +575,16 @@ def _read_quantity(node: Node, place: KeyPath) -> Any:
 def _read_list(node: Node, origin: Any, args: tuple[Any, ...], place: KeyPath) -> Any:
     if origin is tuple and args[-1:] != (...,):
         raise TypeError("only tuple[T, ...] can be read, not a tuple of fixed length")
+    inner = args[0] if args else str
     if not isinstance(node, Items):
-        single = isinstance(node, Scalar) and node.kind != "null"
-        hint = f"put it in brackets: [{shown(node.text)[1:-1]}]" if single else ""  # type: ignore[union-attr]
+        hint = ""
         if isinstance(node, Scalar) and node.kind == "null":
             hint = "write [] for an empty list"
+        elif isinstance(node, Scalar) and _takes(node, inner):
+            hint = f"put it in brackets: [{shown(node.text)[1:-1]}]"
         if isinstance(node, Fields) and node.entries:
             hint = 'begin each member with "- "'
         return refuse(node, list, place, hint)
-    inner = args[0] if args else str
     values = [read(item, inner, place.item(n)) for n, item in enumerate(node.items)]
     return WRONG if WRONG in values else LISTS[origin](values)
 
@@ -633,7 +634,7 @@ def read_fields(node: Node, cls: type, place: KeyPath) -> dict[str, Any]:
     Every key that is unknown, missing or wrong has been complained about.
     """
     if not isinstance(node, Fields):
-        refuse(node, dict, place, _empty_mapping(node) or _with_key(node, cls))
+        refuse(node, dict, place, _as_mapping(node, cls))
         return {}
     known = keys(cls)
     values: dict[str, Any] = {}
@@ -654,16 +655,26 @@ def read_fields(node: Node, cls: type, place: KeyPath) -> dict[str, Any]:
     return values
 
 
-def _with_key(node: Node, cls: type) -> str:
-    """How to write a value as a mapping: with the one key that it needs, or the first if that takes it."""
+def _as_mapping(node: Node, cls: type) -> str:
+    """How to write a value as a mapping: with the one key that it needs, or the first, if that takes it."""
     known = keys(cls)
-    needed = [key for key, (field, _) in known.items() if required(field)] or [*known][:1]
-    if len(needed) != 1 or not isinstance(node, Scalar) or node.kind == "null":
-        return ""
-    trial = Diagnostics("")
-    if not required(known[needed[0]][0]) and read(node, known[needed[0]][1], KeyPath(trial)) is WRONG:
-        return ""
-    return f"write {{{needed[0]}: {shown(node.text)[1:-1]}}}"
+    needed = {key: field.metadata.get("example") for key, (field, _) in known.items() if required(field)}
+    key, *others = needed or [*known][:1]
+    if isinstance(node, Scalar) and node.kind != "null" and not others and _takes(node, known[key][1]):
+        return f"write {{{key}: {shown(node.text)[1:-1]}}}"
+    hint = _empty_mapping(node)
+    if not needed or isinstance(node, Items):
+        return hint
+    return (
+        ""
+        if None in needed.values()
+        else f"write {{{', '.join(f'{key}: {one}' for key, one in needed.items())}}}"
+    )
+
+
+def _takes(node: Node, wanted: Any) -> bool:
+    """Whether a value is known to be right there."""
+    return wanted != Raw and read(node, wanted, KeyPath(Diagnostics(""))) is not WRONG
 
 
 def read_dataclass(node: Node, cls: type, place: KeyPath) -> Any:

@@ -66,7 +66,7 @@ def options_for(
                 place = KeyPath(diagnostics, f"{one.path}.opaque.parameters")
                 options = _overridden(one.parameters, options, backend, allowed, resource, place)
         if not diagnostics.found and options != before:
-            _check(options, entry, resource, KeyPath(diagnostics, "config"))
+            options = _named(options, entry, resource, KeyPath(diagnostics, "config"))
     if diagnostics.found:
         raise ClaimError(_text(diagnostics))
     return options
@@ -120,18 +120,19 @@ def _changed(
     return agreed(lambda: replace(options, **values), given, "the backend", place)
 
 
-def _check(options: object, entry: ResourceSettings, resource: str, place: KeyPath) -> None:
-    """Reports options that the entry's way of sharing rules out, or that the resource's name does."""
+def _named(options: object, entry: ResourceSettings, resource: str, place: KeyPath) -> object:
+    """The options for the entry's name; what that name, or its way of sharing, rules out is reported."""
 
     def check() -> Any:
+        found = options
         if named := getattr(options, "named", None):
-            agreed(lambda: named(resource), Fields(_NOWHERE), "the backend", place)
+            found = agreed(lambda: named(entry.name), Fields(_NOWHERE), "the backend", place)
         alone = getattr(options, "why_alone", None)
         if alone and (entry.share.divides or not entry.exclusive):
             place.report(Fields(_NOWHERE), f"{resource} is shared: {one_line(str(alone), 300)}")
-        return None
+        return found
 
-    guarded(check, Fields(_NOWHERE), f"the resource options of {resource}", place)
+    return guarded(check, Fields(_NOWHERE), f"the resource options of {resource}", place)
 
 
 def node_of(value: Any, place: KeyPath, depth: int = 0) -> Node:

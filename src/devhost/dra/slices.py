@@ -307,6 +307,12 @@ class Pool:
         self.counter_sets = sets
         for some in sets:
             for identity, taken in some.taken.items():
+                beyond = next((name for name, amount in taken.items() if amount > some.most[name]), "")
+                if beyond:
+                    del bodies[identity]
+                    reason = f"it takes {taken[beyond]} of {beyond}, and its whole has {some.most[beyond]}"
+                    left_out.append(LeftOut(identity, "", reason))
+                    continue
                 consumes = [{"counterSet": some.name, "counters": _counters(taken)}]
                 body = {**bodies[identity], "consumesCounters": consumes}
                 before = self._slots.get(identity)
