@@ -17,7 +17,6 @@ from fake_clock import FakeClock
 
 from devhost.backend import Attribute, Backend, Device, Edits
 from devhost.discovery.health import ALL
-from devhost.discovery.maintenance.files import VerdictDirectory
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.maintenance.judge import OLD, Flaw
 from devhost.discovery.runner import BackendRunner
@@ -161,14 +160,15 @@ async def test_the_directory_is_never_looked_for_in_the_event_loop(
     assert looked and threading.main_thread().ident not in looked
 
 
-async def test_a_directory_that_does_not_answer_from_the_start_is_a_problem(
+async def test_what_does_not_answer_when_it_is_looked_for_is_read_and_is_a_problem(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+    def refuse(path: Path) -> bool:
+        raise OSError(errno.EIO, "Input/output error", str(path))
 
+    machine.directory.parent.mkdir()
+    machine.directory.write_text("no directory")
     monkeypatch.setattr(os.path, "lexists", refuse)
-    monkeypatch.setattr(VerdictDirectory, "read", refuse)
     assert await machine.look() == {}
     assert [one.file for one in machine.follower.flaws] == [str(machine.directory)]
 

@@ -484,16 +484,16 @@ def test_a_release_has_the_chart_and_its_version_from_the_object_that_it_names(
 
 
 def test_a_release_never_has_the_chart_of_a_helm_chart_of_k3s_with_the_same_name() -> None:
-    metadata = {"name": "nv", "namespace": "a"}
+    metadata = {"name": "gpu-operator", "namespace": "a"}
     kind = {"kind": "HelmChart", "metadata": metadata}
     k3s = {**kind, "apiVersion": "helm.cattle.io/v1", "spec": {"chart": "podinfo", "version": "v1.0.0"}}
     spec = {"chart": "gpu-operator", "version": "v25.3.0"}
     flux = {**kind, "apiVersion": "source.toolkit.fluxcd.io/v1", "spec": spec}
-    reference = {"chartRef": {"kind": "HelmChart", "name": "nv"}, "values": {"operator": {}}}
+    reference = {"chartRef": {"kind": "HelmChart", "name": "gpu-operator"}, "values": {"operator": {}}}
     release = {"kind": "HelmRelease", "metadata": metadata, "spec": reference}
     for text in (listed(k3s, flux, release), listed(flux, k3s, release)):
         assert "deviceListStrategy: [envvar, device-specs]" in run(NVIDIA, text).stdout
-    assert "deviceListStrategy" in run(NVIDIA, listed(k3s, release)).stdout  # by its values
+    assert "deviceListStrategy" in run(NVIDIA, listed(k3s, release)).stdout  # by the name of its chart
 
 
 @pytest.mark.parametrize("where", [{}, {"namespace": "b"}])
