@@ -175,10 +175,15 @@ def pytest_configure(config: pytest.Config) -> None:
         import hypothesis
     except ImportError:  # the guest of the virtual machine has none, and no test that needs it
         return
-    # before the modules make settings of their own; a busy machine is no failure, so no deadline
-    register = hypothesis.settings.register_profile
-    register("quick", max_examples=EXAMPLES, derandomize=True, deadline=None)
-    register("all", max_examples=EXAMPLES_ALL, deadline=None)
+    # before the modules make settings of their own; a busy machine is no failure, and each run tries the same
+    for name, examples in (("quick", EXAMPLES), ("all", EXAMPLES_ALL)):
+        hypothesis.settings.register_profile(
+            name,
+            max_examples=examples,
+            derandomize=True,
+            deadline=None,
+            suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        )
     hypothesis.settings.load_profile("quick" if quick(config) else "all")
 
 

@@ -23,7 +23,8 @@ FORMS = {
     "a limit": r"  [a-z.]+/\S+: 1",
     "its container": r"gets in its container:",
     "an edit": r"  (device|mount|env|annotation|cdi) +\S.*",
-    "no news": r"Hot-plug not shown: \S.*",
+    "no news": r"Hot-plug not shown: \S.*|\w+ was plugged and unplugged, but .*",
+    "late news": r"\w+ (un)?plugged: the kubelet received no new list",
     "news": r"\w+ (un)?plugged: the kubelet received the new list after [\d.]+ ms",
 }
 NEEDED = {"what is shown", "headers", "a resource", "a pod", "a limit", "its container", "an edit"}

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -14,6 +14,9 @@ from typing import Any
 import devhost
 
 PACKAGE = str(Path(devhost.__file__).parent)
+
+CALLBACK = (asyncio.events.__file__, "_run")
+"""The file and the name of the function in which the event loop calls what is due."""
 
 
 class Work:
@@ -25,9 +28,17 @@ class Work:
         """Those of them in the thread of the event loop."""
         self._loop = threading.get_ident()
         self._own: dict[CodeType, bool] = {}
+        self._longest = self._begin = 0
+
+    @property
+    def longest(self) -> int:
+        """The most lines that the event loop executed in one go: for one callback, or one step of a task."""
+        return max(self._longest, self.of_loop - self._begin)
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
+        code, caller = frame.f_code, frame.f_back
+        if caller is not None and (caller.f_code.co_filename, caller.f_code.co_name) == CALLBACK:
+            self._longest, self._begin = self.longest, self.of_loop
         own = self._own.get(code)
         if own is None:
             file = code.co_filename
@@ -70,24 +81,13 @@ async def quiet(work: Work) -> None:
 
 
 async def counted(request: Callable[[], Awaitable[object]]) -> tuple[int, int]:
-    """The lines that a request takes, and the most lines between two turns of the loop."""
-    work, turns = Work(), [0]
-
-    async def tick() -> None:
-        while True:
-            before = work.of_loop
-            await asyncio.sleep(0.005)  # not 0, which would keep a core busy; it adds 40 thousand lines at most
-            turns.append(work.of_loop - before)
-
+    """The lines that a request takes, and the most of them in one go."""
+    work = Work()
     with work.counted():
-        ticking = asyncio.create_task(tick())
         await asyncio.sleep(0)
         await request()
         await quiet(work)  # what follows an answer is part of it
-        ticking.cancel()
-        with suppress(asyncio.CancelledError):
-            await ticking
-    return work.lines, max(turns)
+    return work.lines, work.longest
 
 
 async def rested() -> None:

@@ -77,8 +77,10 @@ class Stage:
         self.tree.device(f"{place}/{name}/tty/{name}", "tty", name, f"188:{number}")
 
     def configure(self, text: str) -> None:
-        """Writes the configuration, like an editor."""
-        self.config.write_text(text, encoding="utf-8")
+        """Replaces the configuration in one step, like an editor."""
+        new = self.config.with_suffix(".new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(self.config)
 
     def start_kubelet(self) -> None:
         """Starts a simulated kubelet, which answers when this returns."""

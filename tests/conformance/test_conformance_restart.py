@@ -176,12 +176,16 @@ async def test_two_quick_kubelet_restarts_end_with_one_registration(rig, kubelet
     async with rig.running() as host:
         await served(kubelet, toy=2, other=1)
         await kubelet.restart()
+        await kubelet.stop(crash=True)  # the one between may have had time for a registration, or not
         before = kubelet.events.position
-        await kubelet.restart(crash=True)
+        await kubelet.start()
         await kubelet.wait_for(lambda: registered(kubelet, TOY, before), WAIT)
         await served(kubelet, toy=2, other=1)
         await quiet(host)
-    assert len(registered(kubelet, TOY, before)) == len(registered(kubelet, OTHER, before)) == 1
+        for resource in (TOY, OTHER):
+            assert len(kubelet.endpoints(resource)) == 1
+            # a call that was on its way to the kubelet before may reach this one as well
+            assert 1 <= len(registered(kubelet, resource, before)) <= 2
 
 
 @pytest.mark.conformance(37, 38)
@@ -271,7 +275,7 @@ async def test_a_rolling_update_ends_with_everything_allocatable_and_the_new_soc
             new_socket = new.services[TOY].registration.server.path
             assert new_socket != old_socket
             await kubelet.wait_for(lambda: len(kubelet.endpoints(TOY)) == 2, WAIT)
-            await kubelet.wait_for(lambda: len(kubelet.events.of(ev.ListReceived, TOY)) == 2, WAIT)
+            await kubelet.wait_for(lambda: len(kubelet.events.of(ev.ListReceived, TOY)) >= 2, WAIT)
             kubelet.events.listen(lambda event: kubelet.running and seen.append(kubelet.allocatable()[TOY]))
             before = kubelet.events.position
             old.stop()

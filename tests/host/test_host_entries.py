@@ -121,7 +121,7 @@ async def test_a_new_reason_is_logged_when_another_device_is_nearest(rig, kubele
         await rig.until(lambda: wrong(host))
         rig.scripts["toy"].devices = [Device("d0", {"model": "x100", "index": 1})]
         host.scanners["toy"].request_scan()
-        await rig.until(lambda: len(records.of("entry has no devices")) == 2)
+        await rig.until(lambda: len(records.of("entry has no devices")) >= 2)
         logged = [fields["reason"] for _, fields in records.of("entry has no devices")]
         assert logged == [
             "0 devices; the backend sees no devices",

@@ -137,7 +137,7 @@ async def test_an_observer_added_by_a_reload_gets_the_present_state_and_a_remove
         await rig.until(lambda: new.of(ConfigurationRead))
         old = len(recorder.news)
         rig.change("toy", [])
-        await rig.until(lambda: len(new.of(Left)) == 2)
+        await rig.until(lambda: len(new.of(Left)) >= 2)
     assert len(recorder.news) == old
     assert sorted(new.about_devices()[:2]) == [("Appeared", "d0"), ("Appeared", "d1")]
     assert new.about_devices()[2:3] == [("Held", recorder.of(Held)[0].device.id)]
@@ -146,12 +146,12 @@ async def test_an_observer_added_by_a_reload_gets_the_present_state_and_a_remove
 async def test_configurations_and_the_devices_they_add_and_remove_are_events(rig, kubelet, recorder):
     rig.write(LINE)
     async with rig.running():
-        await rig.until(lambda: len(recorder.of(Appeared)) == 2)
+        await rig.until(lambda: len(recorder.of(Appeared)) >= 2)
         rig.config.write_text("version: 1\nresources: 7\n")
         await rig.until(lambda: recorder.of(ConfigurationRead))
         rig.write("name: example.com/other, backend: other")
-        await rig.until(lambda: len(recorder.of(Appeared)) == 3)
-        await rig.until(lambda: len(recorder.of(Left)) == 2)
+        await rig.until(lambda: len(recorder.of(Appeared)) >= 3)
+        await rig.until(lambda: len(recorder.of(Left)) >= 2)
     refused, taken = recorder.of(ConfigurationRead)
     assert "resources" in refused.complaints[0]
     assert (taken.complaints, taken.generation, taken.file) == ((), 2, str(rig.config))
@@ -170,7 +170,7 @@ async def test_a_backend_failure_and_its_end_are_one_event_each(rig, kubelet, re
         host.scanners["toy"].request_scan()
         await rig.until(lambda: recorder.of(BackendChanged))
         rig.scripts["toy"].on_discover = lambda: None
-        await rig.until(lambda: len(recorder.of(BackendChanged)) == 2)
+        await rig.until(lambda: len(recorder.of(BackendChanged)) >= 2)
     degraded, back = recorder.of(BackendChanged)
     assert (degraded.backend, degraded.degraded, back.degraded, back.reason) == ("toy", True, False, None)
     assert "the driver is busy" in degraded.reason

@@ -133,7 +133,7 @@ async def test_a_hung_allocate_blocks_every_other_admission(kubelet, plugin):
     await kubelet.wait_for(lambda: kubelet.events.of(events.AllocateSent))
     behind = asyncio.create_task(kubelet.admit("two", "main", RESOURCE, 1))
     plugin.push(*plugin.devices)
-    await kubelet.wait_for(lambda: len(kubelet.events.of(events.ListReceived)) == 2)
+    await kubelet.wait_for(lambda: len(kubelet.events.of(events.ListReceived)) >= 2)
     assert [event.pod for event in kubelet.events.of(events.AllocateSent)] == ["one"]
     stuck.cancel()
     assert (await behind).pod == "two"

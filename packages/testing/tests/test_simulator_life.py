@@ -229,7 +229,7 @@ async def test_nothing_is_left_after_a_stop(plugin_dir, tiny, profile):
         await kubelet.wait_for(lambda: kubelet.events.of(events.AllocateSent))
         kubelet.faults.inject(Point.REGISTER, hang)
         hung = asyncio.create_task(plugins[2].register())
-        await kubelet.wait_for(lambda: len(kubelet.events.of(events.RegisterReceived)) == 4)
+        await kubelet.wait_for(lambda: len(kubelet.events.of(events.RegisterReceived)) >= 4)
         await kubelet.stop()
         await asyncio.gather(stuck, hung, return_exceptions=True)
         for plugin in plugins:

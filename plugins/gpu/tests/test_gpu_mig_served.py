@@ -25,7 +25,8 @@ class MigNode(DraNode):
     """A node whose GPU is divided on demand."""
 
     def __init__(self, place: Path, machine: NvidiaMachine) -> None:
-        super().__init__(place, QUICK, gpu_with(Environment(Timings(check=0.1, first_delay=0.1, kept=0.0))))
+        timings = Timings(check=0.1, first_delay=0.1, kept=0.0, first_answer=60.0, instances=30.0)
+        super().__init__(place, QUICK, gpu_with(Environment(timings)))
         self.machine = machine
         self.configure("dynamic")
 

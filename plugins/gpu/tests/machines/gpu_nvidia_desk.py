@@ -48,7 +48,8 @@ class NvidiaDesk:
     ) -> None:
         self.machine = machine
         self.clock = Clock()
-        timings = Timings(**({"first_answer": PATIENCE, "answer": PATIENCE} | seconds))
+        patient = {"first_answer": PATIENCE, "answer": PATIENCE, "instances": PATIENCE}
+        timings = Timings(**(patient | seconds))
         kind = gpu_with(replace(environment, timings=timings, clock=self.clock))
         self._looking = BackendFixture[Gpu](kind)
         self.backend = self._looking(machine.root, options, held=held)

@@ -24,8 +24,8 @@ from devhost_testing.kubelet.events import Event, ListReceived
 from devhost_testing.kubelet.render import response_lines
 from devhost_testing.zram import Busy, Zram, why_not
 
-REGISTER_WITHIN = 5.0
-"""Seconds the demo waits for every resource to be registered."""
+REGISTER_WITHIN = 20.0
+"""Seconds the demo waits for every resource to be registered, also on a busy machine."""
 
 QUIET = 0.25
 """Seconds before each hot-plug, so that the effects of the previous one are over."""
