@@ -74,6 +74,25 @@ async def test_the_watchdog_ends_with_its_block_and_with_its_loop():
     assert "watchdog" not in threads()
 
 
+def test_a_loop_that_closes_before_its_answer_is_not_stalled():
+    asked, left = threading.Event(), list[int]()
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_soon_threadsafe(self, callback, *args, context=None):
+            asked.set()
+            return super().call_soon_threadsafe(callback, *args, context=context)
+
+    async def forgets() -> None:
+        Watchdog(stall=30.0, tick=0.05, leave=left.append).__enter__()
+
+    loop = Loop()
+    loop.run_until_complete(forgets())
+    assert asked.wait(60)
+    loop.close()
+    block_until(lambda: "watchdog" not in threads())
+    assert left == []
+
+
 async def test_a_stalled_process_ends_even_if_its_stacks_cannot_be_logged():
     over = threading.Event()
 

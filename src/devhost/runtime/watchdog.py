@@ -84,14 +84,14 @@ class Watchdog:
         answered = threading.Event()
         answered.set()
         missed = 0
-        while not self._over.wait(self._tick):
+        while not self._over.wait(self._tick) and not loop.is_closed():
             if answered.is_set():
                 missed = 0
                 answered.clear()
                 try:
                     loop.call_soon_threadsafe(answered.set)
                 except RuntimeError:
-                    return  # the loop is closed, there is nothing to watch
+                    return  # it was closed meanwhile, there is nothing to watch
                 continue
             missed += 1
             if missed >= self._patience:
