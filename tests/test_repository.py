@@ -407,18 +407,28 @@ def test_the_daemonset_takes_no_more_than_it_needs() -> None:
     assert grace > 4
 
 
+@pytest.mark.parametrize(
+    ("memory", "expected"), [("{tmp}", "{tmp}"), ("{tmp}/missing", "/tmp"), ("/proc", "/tmp")]
+)
 def test_temporary_files_of_tests_have_short_paths_and_old_ones_are_removed(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: str,
+    expected: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert request.config.option.basetemp is not None
     conftest = request.config.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
     assert conftest is not None
-    old, recent = (Path(tempfile.mkdtemp(prefix="dh-", dir="/tmp")) for _ in range(2))
+    monkeypatch.setattr(conftest, "MEMORY", memory.format(tmp=tmp_path))
+    monkeypatch.setattr(conftest, "MEMORY_LEAST", 1)
+    directory = Path(expected.format(tmp=tmp_path))
+    old, recent = (Path(tempfile.mkdtemp(prefix="dh-", dir=directory)) for _ in range(2))
     os.utime(old, (0, 0))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # as $TMPDIR, or the login in its name, makes it
     place = conftest.short_place()
     try:
-        assert (place.parent, len(place.name)) == (Path("/tmp"), len("dh-12345678"))
+        assert (place.parent, len(place.name)) == (directory, len("dh-12345678"))
         assert (old.exists(), recent.exists()) == (False, True)
     finally:
         place.rmdir()

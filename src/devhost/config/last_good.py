@@ -106,7 +106,7 @@ class LastGood:
     def __init__(self, config: Path, directory: Path | None, clock: Clock = LOOP_CLOCK) -> None:
         self._config = os.path.abspath(config)  # noqa: PTH100 - a ConfigMap's links lead elsewhere each time
         # a path that names an open file changes each time: `--config <(generate)`
-        passing = self._config.startswith(("/dev/", "/proc/"))
+        passing = self._config.startswith(("/dev/fd/", "/dev/stdin", "/proc/"))
         name = hashlib.sha256(os.fsencode(self._config)).hexdigest()[:12]
         self.file = None if directory is None or passing else directory.absolute() / f"config-{name}.yaml"
         self.outdated = ""
