@@ -94,7 +94,8 @@ def test_a_copy_that_another_user_can_change_is_not_used(tmp_path, mode):
 
 def test_what_comes_from_an_open_file_or_a_pipe_has_no_copy(tmp_path, monkeypatch):
     """``--config <(generate)`` has the path ``/dev/fd/63`` whatever is generated."""
-    assert LastGood(Path("/dev/fd/63"), tmp_path).file is None
+    assert LastGood(Path("/dev/fd/63"), tmp_path).file is LastGood(Path("/dev/stdin"), tmp_path).file is None
+    assert LastGood(Path("/dev/shm/devhost.yaml"), tmp_path).file is not None
     assert LastGood(Path("/proc/self/fd/0"), tmp_path).read() is None
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
