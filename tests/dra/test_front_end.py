@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -659,6 +659,34 @@ async def test_nothing_is_published_while_another_driver_has_the_socket(node: Dr
             await node.settled()
             assert node.server.writes == []
             assert not node.node.host.ready()[0]
+
+
+@pytest.mark.parametrize("has", ["socket", "slice"])
+@pytest.mark.parametrize("then", ["another driver", "no driver"])
+async def test_a_driver_of_another_program_is_no_problem_once_the_file_does_not_name_it(
+    node: DraNode, has: str, then: str
+) -> None:
+    """Its name was a mistake: devhost has published nothing as this driver."""
+    node.configure(CLAIMED)
+    if has == "slice":
+        pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": []}
+        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+        node.server.put(SLICES, {**kind, "metadata": {"name": "another"}, "spec": spec})
+    with Rival(node.options.service_socket(DRIVER)) if has == "socket" else nullcontext():
+        async with node.node.served():
+            await node.node.until(lambda: "another pro" in str(status(node.node.host)["problems"]))
+            if then == "another driver":
+                node.node.configure(f"dra: {{driver: other.example.com}}\nresources: [{CLAIMED}]")
+            else:
+                node.node.configure(f"resources: [{CARD}]")
+            await node.node.reload()
+            if then == "another driver":
+                await node.node.until(lambda: node.drivers().get("other.example.com") == {"c0", "c1"})
+                await node.register("other.example.com")
+            else:
+                await node.node.offers({RESOURCE: 2})
+            await node.node.until(lambda: status(node.node.host)["problems"] == [])
 
 
 async def test_what_the_other_driver_did_is_known_when_it_has_ended(node: DraNode) -> None:

@@ -172,6 +172,8 @@ class DraFrontEnd:
         metrics.begin("driver", driver)
         self._server = self._new_server()
         self._serving = False
+        self._served = alone is not None
+        """Whether this process, or the one before it, may have served the driver."""
         self._reading = asyncio.Lock()
         """Held while the files of another process are read."""
         self._taken = asyncio.Event()
@@ -262,10 +264,16 @@ class DraFrontEnd:
 
     @property
     def idle(self) -> bool:
-        """Whether the driver has no slice, and no claim is prepared."""
+        """Whether the driver has no slice, and no claim is prepared.
+
+        While another program has the sockets or the slices, it has none, unless they are recorded.
+        """
+        if self._sides.record(self.driver) or self.claims.has(self.driver):
+            return False
+        if self.publisher.only_foreign or (self.failure and not self._served):
+            return True
         status = self.publisher.status
-        published = self._sides.record(self.driver) or status.slices or status.synced_at is None
-        return not (published or status.error or self.claims.has(self.driver))
+        return not (status.slices or status.synced_at is None or status.error)
 
     def forget(self) -> None:
         """The driver has ended."""
@@ -424,6 +432,7 @@ class DraFrontEnd:
                 self._server = self._new_server()
                 raise Retry(str(error)) from error
         self.failure = ""
+        self._served = True
         self._lost.clear()
         self._taken.set()
         self._changed()

@@ -225,6 +225,8 @@ class Publisher:
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.status = PublisherStatus()
+        self.only_foreign = False
+        """Whether all slices of this driver and node are those of another program, as far as is known."""
         self._api = api
         self._driver = driver
         self._node = node
@@ -539,6 +541,7 @@ class Publisher:
         self._take_wanted(self._wanted)
         await self._attempt(self._read_unknown(), failures)
         foreign = [name for name in self._stored if not may_be_ours(name, self._driver, self._node)]
+        self.only_foreign = bool(foreign) and len(foreign) == len(self._stored)
         if foreign:
             failures.append(
                 f"another program publishes devices as {self._driver} on this node, in the ResourceSlice "

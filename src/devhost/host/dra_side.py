@@ -200,10 +200,11 @@ class DraSide:
         """What is wrong: each subject with the reason."""
         for failure in self._failures.values():
             yield "dra", failure
-        for front_end in self.front_ends.values():
+        for driver, front_end in self.front_ends.items():
             from devhost.dra.report import faults
 
-            yield from faults(front_end)
+            if driver in self._needed or not front_end.idle:
+                yield from faults(front_end)
 
     def unhealthy(self) -> Iterator[tuple[str, str, Reason]]:
         """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
