@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionError
@@ -208,6 +209,27 @@ async def test_a_node_that_a_backend_gave_without_a_claim_stays_in_use_over_a_re
         await rig.until(lambda: [one["device"] for one in status(host)["refusals"]] == ["o0"])
         await kubelet.wait_for(lambda: healthy(kubelet) == {"p0"})
         assert not kubelet.healthy(OTHER)
+
+
+@pytest.mark.parametrize("of", ["model", "all"])
+async def test_what_a_token_no_longer_means_goes_to_no_other_pod_after_a_restart(rig, kubelet, sticks, of):
+    """The token of a unit, or of all devices, names no device: what it was given is in the record."""
+    line = f"{LINE}, share: {{of: {of}}}"
+    rig.write(line)
+    async with sticks.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TTY: 1})
+        assert len((await kubelet.admit("one", "main", TTY, 1)).response.devices) == 2
+        await rig.until(lambda: any(one.holder for one in host.allocations.held()))
+        await recorded(rig, sticks)
+    rig.scripts["toy"].devices[0] = replace(rig.scripts["toy"].devices[0], attributes={"model": "x200"})
+    rig.write(f"{line}, where: {{model: x100}}", f"name: {OTHER}, backend: toy")
+    async with sticks.running() as host:
+        await rig.until(
+            lambda: [one["device"] for one in status(host)["refusals"] if one["kind"] == "held"] == [A]
+        )
+        assert OTHER not in kubelet.capacity()
+        kubelet.release("one")
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(OTHER) == 1)
 
 
 async def test_a_number_that_changed_is_a_problem_and_what_has_the_old_one_is_withheld(rig, kubelet, sticks):

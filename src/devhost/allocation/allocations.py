@@ -875,22 +875,24 @@ class Allocations:
         found = self._found if found is None else found
         for allocations in self.in_use():
             for token in allocations.unresolved():
-                if not allocations.devices_of(token):
-                    absent = self._absent(allocations.resource, token, allocations.leases.holder(token))
-                    allocations.infer((token,), absent)
+                given = self._given_by(allocations.resource, token, allocations.leases.holder(token))
+                if allocations.devices_of(token):  # as the token is read now, which may leave out some
+                    present = {key: found.get(key[0], {}).get(key[1]) for key in given}
+                    given = {key: device for key, device in present.items() if device is not None}
+                allocations.infer((token,), given)
         held = self.held()
         changed = self.devices.settle(self.given.compare(held, found), self.given.fixed(held))
         if changed:
             self._held = None
         return changed
 
-    def _absent(self, resource: str, token: str, holder: Holder | None) -> Mapping[Key, Device]:
-        """What a container was given by a token of which no backend has the device."""
+    def _given_by(self, resource: str, token: str, holder: Holder | None) -> Mapping[Key, Device]:
+        """The devices for which a container was given nodes by a token, with these nodes."""
         entries = (entry for entry in self.entries(resource) if not entry.share.attribute)
         backends = {entry.backend for entry in entries if entry.name == resource}
         certain = len(backends) == 1 and not represents_all(token) and len(token) < MAX_DEVICE_ID
         key = (backends.pop(), unit_of(token)) if certain else None
-        return self.given.absent((resource, token), holder, key)
+        return self.given.devices((resource, token), holder, key)
 
     def learn(self, plan: Plan) -> bool:
         """Takes from a plan the devices of tokens for all devices; true if it has to be made again."""

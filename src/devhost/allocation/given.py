@@ -217,7 +217,7 @@ class Given:
             gift = self.tokens[token] = some[-1]
         return gift
 
-    def absent(self, token: Token, holder: Holder | None, key: Key | None) -> Mapping[Key, Device]:
+    def devices(self, token: Token, holder: Holder | None, key: Key | None) -> Mapping[Key, Device]:
         """The devices for which a container was given nodes, with these nodes as their only claims.
 
         ``key`` is the device of a node that has none; ``None`` if that is not known.
