@@ -76,7 +76,7 @@ async def counted(request: Callable[[], Awaitable[object]]) -> tuple[int, int]:
     async def tick() -> None:
         while True:
             before = work.of_loop
-            await asyncio.sleep(0.005)  # not 0, which would keep a core busy; it adds 40 thousand lines at most
+            await asyncio.sleep(0.005)  # not 0, which would keep a core busy; it adds 40,000 lines
             turns.append(work.of_loop - before)
 
     with work.counted():
