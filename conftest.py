@@ -81,7 +81,7 @@ WAITING = (
     "tests/dra/test_dra_bounds.py",
     "tests/host/test_host_bounds.py",
 )
-"""Single tests here wait for half a minute. Each worker has some in its first half, or one ends a run alone."""
+"""Single tests here wait for half a minute. Each worker does some early, or one of them ends a run alone."""
 
 SEEDS = 2
 """So many values of a parameter that is a random seed are for ``make test``; all others are slow."""

@@ -38,6 +38,7 @@ WIDEST = 20
 TOP_LEVEL = {
     "": "__version__ is for everybody",
     "__main__": "it is the program itself",
+    "compiled": "a program, run by Python itself",
     "missing": "any package may be the one that cannot be imported",
     "testing": "the former name of another package",
 }

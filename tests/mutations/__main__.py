@@ -65,8 +65,9 @@ class Copy:
         )
 
     def pytest(self, *arguments: str, limit: float) -> subprocess.CompletedProcess[str]:
-        """Runs tests of the copy."""
-        return self.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, limit=limit)
+        """Runs tests of the copy, whose files nobody reads although most of them fail."""
+        options = ("-q", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=none")
+        return self.run("-m", "pytest", *options, *arguments, limit=limit)
 
     def plant(self, fault: Fault) -> None:
         """Puts a fault into the copy, in a new file: others have links to the old one."""

@@ -51,7 +51,7 @@ _POLL = 0.05
 
 _CHUNK = 64 * 1024
 
-_COMPILED = Path(__file__).with_name("compiled.py")
+_COMPILED = Path(__file__).parents[1] / "compiled.py"
 
 Kill = Callable[["subprocess.Popen[bytes]"], None]
 """Kills a process; :func:`kill_group` unless a test wants one that survives."""
