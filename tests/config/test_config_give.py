@@ -87,9 +87,9 @@ def test_an_entry_without_give_gives_nothing() -> None:
             "there is no attribute 'pciBus' to put here (did you mean pciBusID?)",
         ),
         (
-            "{env: {A: '{sysattr.*}'}}",
+            "{env: {A: '{sysattr.x*}'}}",
             "env.A",
-            "there is no attribute 'sysattr.*' to put here (write one name, with something in place of *)",
+            "there is no attribute 'sysattr.x*' to put here (write one name, with something in place of *)",
         ),
         ("{env: {A: '{RESOURCE}'}}", "env.A", "there is no attribute 'RESOURCE' to put here"),
         ("{annotations: {a: '{b}'}}", "annotations.a", "there is no attribute 'b' to put here"),

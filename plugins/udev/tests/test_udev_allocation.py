@@ -131,6 +131,12 @@ def test_two_nodes_at_one_path_in_the_container_make_the_device_unhealthy(machin
     (device,) = groups(machine.backend(Group("g", members=members)))
     reason = "/dev/control0 and /dev/control1 would both be /dev/control in the container"
     assert device.health.reason == reason
+    members = (
+        Member("/dev/control0", container_path="/dev//{subsystem}"),
+        Member("/dev/control1", container_path="/dev/{subsystem}"),
+    )
+    (device,) = groups(machine.backend(Group("g", members=members)))
+    assert device.health.reason == "/dev/control0 and /dev/control1 would both be /dev/accel in the container"
 
 
 def test_a_device_of_which_two_variables_have_one_name_is_unhealthy(machine: Any) -> None:
@@ -171,12 +177,14 @@ def test_a_group_that_has_gone_never_gives_its_first_node_alone(machine: Any) ->
         ('members: [{path: /dev/x}], env: {A: "{devnode}"}', "(did you mean devNode?)"),
         ('members: [{path: /dev/x}], env: {"A{index}": a, A0: b}', "A{index} becomes A0, too (rename one)"),
         ("members: [{path: /dev/x}], id: alternative", "id: there is no attribute 'alternative' to put here"),
+        (
+            "members: [{path: /dev/x}, {path: /dev/y, containerPath: /dev//x}]",
+            "members[1].containerPath: the container already has /dev/x from another member",
+        ),
         ("members: [{path: /dev/x}], id: devLinks", "id: devLinks is a list, and an id is one value"),
     ],
 )
-def test_a_mistake_in_a_group_is_refused_at_its_place(
-    tmp_path: Path, group: str, complaint: str
-) -> None:
+def test_a_mistake_in_a_group_is_refused_at_its_place(tmp_path: Path, group: str, complaint: str) -> None:
     file = tmp_path / "devhost.yaml"
     file.write_text(
         f"version: 1\nbackends:\n  udev:\n    groups:\n    - {{name: g, {group}}}\nresources: []\n"
@@ -337,7 +345,10 @@ async def test_index_and_owner_are_the_same_by_cdi(machine: Any, tmp_path: Path)
     ("where", "complaint"),
     [
         ("{group: modm}", '.where.group: "modm" is nothing that backends.udev defines (did you mean modem?)'),
-        ("{group: [modem, x]}", '.where.group: "x" is nothing that backends.udev defines (known values: modem)'),
+        (
+            "{group: [modem, x]}",
+            '.where.group: "x" is nothing that backends.udev defines (known values: modem)',
+        ),
         ("[{subsystem: tty}, {group: 'y*'}]", '.where[1].group: "y*" is nothing that backends.udev defines'),
     ],
 )

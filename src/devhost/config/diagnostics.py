@@ -65,7 +65,8 @@ def suggest(word: str, known: Iterable[str], what: str) -> str:
     names = sorted(known)
     if not names:
         return f"there are no {what} to choose from"
-    if word in names and word.endswith("*"):
+    families = tuple(name[:-1] for name in names if name.endswith("*"))
+    if word.endswith("*") and word.startswith(families):
         return "write one name, with something in place of *"
     alike = [name for name in names if not word[:-1].startswith(f"{name}.")]  # "a.b" does not mean "a"
     meant = _misspelt(word[:_SHOWN], alike) or _paraphrased(word[:_SHOWN], known)

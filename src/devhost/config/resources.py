@@ -386,8 +386,10 @@ def refuse_undefined(entries: Sequence[Placed], options: Mapping[str, Any]) -> N
         name, blocks, where = entry.settings.backend, entry.settings.where, entry.place.key("where")
         known = getattr(options.get(name), "words", {})
         for n, term in ((n, term) for n, block in enumerate(blocks) for term in block.terms):
-            words = known.get(term.attribute) if isinstance(known, Mapping) else None
-            for one in () if words is None else term.patterns:
+            if not isinstance(known, Mapping) or term.attribute not in known:
+                continue
+            words = known[term.attribute]
+            for one in term.patterns:
                 if not any(map(one.matches, words)):
                     place = (where.item(n) if blocks[1:] else where).key(term.attribute)
                     hint = suggest(str(one), words, "values") if words else "define it there"

@@ -21,7 +21,7 @@ from devhost.backend import (
 from devhost.backend.errors import AllocationError, printable
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
-from devhost.backend.where import show, shortened
+from devhost.backend.where import shortened, show
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device
 from .attributes import NUMBER
@@ -389,8 +389,9 @@ def _flaws(
             path = _within(templates.fill(wanted, known.get(node, {}), 0), target.path) + below
             if node.isprintable() and (unfit := templates.unfit(wanted, known.get(node, {}), path)):
                 yield f"{node} would be at {printable(path)} in the container, {unfit}"
-            if places.setdefault(path, node) != node:
-                yield f"{places[path]} and {node} would both be {path} in the container"
+            place = templates.place(path)
+            if places.setdefault(place, node) != node:
+                yield f"{places[place]} and {node} would both be {printable(place)} in the container"
     for mount, source in mounts:
         wanted = mount.container_path
         if mount.optional:

@@ -235,9 +235,9 @@ class Group:
                 continue
             path = member.container_path or member.path
             path += member.path.rpartition("/")[2] if path.endswith("/") else ""
-            if path in seen:
-                yield number, path
-            seen.add(path)
+            if (place := templates.place(path)) in seen:
+                yield number, place
+            seen.add(place)
 
 
 @frozen

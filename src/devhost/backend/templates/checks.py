@@ -20,7 +20,7 @@ def check(text: str, key: str, declarations: Mapping[str, Attribute], others: Co
     """
     for field in fields(text):
         if field not in others and ("*" in field or declared(declarations, field) is None):
-            named = {name: one for name, one in declarations.items() if name == field or "*" not in name}
+            named = {name: one for name, one in declarations.items() if "*" in field or "*" not in name}
             known = {**dict.fromkeys(others), **named}
             message = f"there is no attribute {field!r} to put here"
             raise OptionError(message, key=key, word=field, known=known)

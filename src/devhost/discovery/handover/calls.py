@@ -24,7 +24,7 @@ MAX_TEXT = 1 << 16
 class HookCalls:
     """The plugins with hooks for devices of named backends.
 
-    ``count`` is told of each call: the name of the plugin, and how the call failed.
+    ``count`` receives each call: the name of the plugin, and how the call failed, if it did.
     """
 
     def __init__(self, count: Callable[[str, ObserverFailure | None], None], timing: DiscoveryTiming) -> None:
