@@ -204,7 +204,6 @@ UNUSABLE: list[tuple[Any, str]] = [
             (Edits(env={"A": "x\udc80"}), "'x\\udc80'"),
             (Edits(annotations={"a": "\x9b1m"}), "'\\x9b1m'"),
             (Edits(annotations={"a\t": "x"}), "'a\\t'"),
-            (Edits(cdi_devices=("a/b=c\x1b",)), "'a/b=c\\x1b'"),
         )
     ),
     (
@@ -213,6 +212,7 @@ UNUSABLE: list[tuple[Any, str]] = [
     ),
     (Edits(mounts=(Mount("/lib", "/.."),)), "'/..' for a path in the container, which goes up with .."),
     (Edits(cdi_devices=("gpu0",)), "'gpu0' for a CDI name; it reads vendor/class=device"),
+    (Edits(cdi_devices=("a/b=c\x1b",)), "'a/b=c\\x1b' for a CDI name; it reads vendor/class=device"),
     (Edits(nodes=(A,) * (MAX_NODES + 1)), f"{MAX_NODES + 1} device nodes, more than {MAX_NODES}"),
     (Edits(nodes="/dev/a"), "nodes that are not a tuple of DeviceNode"),  # type: ignore[arg-type]
     (Edits(nodes=("/dev/a",)), "nodes that are not a tuple of DeviceNode"),  # type: ignore[arg-type]

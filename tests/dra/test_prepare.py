@@ -248,12 +248,12 @@ async def test_the_names_of_other_specifications_are_passed_on_and_kept(scenes: 
 async def test_cdi_names_that_several_devices_have_together_replace_their_own(scenes: Any) -> None:
     class Paired(Cards):
         def allocate(self, request: Any) -> Edits:
-            names = "+".join(device.id for device in request.devices)
+            names = "_".join(device.id for device in request.devices)
             return Edits(cdi_devices=(f"example.com/pair={names}",))
 
     scene = await scenes(Paired)
     first, second = await scene.devices(scene.claim(1, result("gpu", "a"), result("gpu", "b")))
-    assert first.cdi_ids[1:] == ("example.com/pair=a+b",) and second.cdi_ids[1:] == ()
+    assert first.cdi_ids[1:] == ("example.com/pair=a_b",) and second.cdi_ids[1:] == ()
 
 
 @pytest.mark.conformance(80)

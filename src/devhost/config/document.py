@@ -161,22 +161,19 @@ def parse(
     data: bytes,
     diagnostics: Diagnostics,
     *,
+    if_empty: str = "it needs at least version: 1 and resources: []",
     parser: Parser = PARSER,
 ) -> Node:
     """The one document in ``data``. What is merely wrong is noted in ``diagnostics``.
 
-    ``parser`` is a loader class of PyYAML. Raises ``ConfigError`` if it is not YAML, or not YAML that may be
-    trusted to fit in memory.
+    ``if_empty`` is the hint for a file without anything in it, ``parser`` a loader class of PyYAML. Raises
+    ``ConfigError`` if it is not YAML, or not YAML that may be trusted to fit in memory.
     """
-    if_empty = "it needs at least version: 1 and resources: []"
     return _parsed(data, diagnostics, if_empty, lambda builder: builder.document(), parser)
 
 
 def parse_all(data: bytes, diagnostics: Diagnostics, *, if_empty: str) -> list[Node]:
-    """Every document in ``data``, of which there is at least one, as :func:`parse` reads one.
-
-    ``if_empty`` is the hint for a file without anything in it.
-    """
+    """Every document in ``data``, of which there is at least one, as :func:`parse` reads one."""
     return _parsed(data, diagnostics, if_empty, lambda builder: builder.documents())
 
 

@@ -28,7 +28,7 @@ from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.frozen import frozen
-from devhost.backend.model import ClaimHolder, Device
+from devhost.backend.model import AnyHolder, ClaimHolder, Device
 from devhost.planning.claims import holder_field
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, together
@@ -405,7 +405,7 @@ class Preparer:
 
     async def _prepare(self, ref: ClaimHolder) -> Sequence[ClaimedDevice] | str:
         seen: list[ClaimObject] = []
-        holder: Mapping[str, str] = {}
+        held_by: Sequence[AnyHolder] = ()
         try:
             async with asyncio.timeout(self._deadline):
                 record = await self._prepared(ref, seen)
@@ -413,7 +413,7 @@ class Preparer:
             reason = f"{ref} could not be prepared within {self._deadline:g} s"
         except DevhostError as error:
             reason = str(error)
-            holder = holder_field(error.held_by) if isinstance(error, DeviceHeld) else {}
+            held_by = error.held_by if isinstance(error, DeviceHeld) else ()
         except Exception:
             log.exception("preparing a claim failed", claim=str(ref), uid=ref.uid)
             return _FAILED
@@ -424,7 +424,13 @@ class Preparer:
             return record.devices
         if seen:
             self.refusals.add(FailedClaim(ref, seen[0].results, reason))
-        log.warning("a claim cannot be prepared", claim=str(ref), uid=ref.uid, reason=reason, **holder)
+        log.warning(
+            "a claim cannot be prepared",
+            claim=str(ref),
+            uid=ref.uid,
+            reason=reason,
+            **holder_field(held_by),
+        )
         return reason
 
     async def _prepared(self, ref: ClaimHolder, seen: list[ClaimObject]) -> ClaimRecord:
