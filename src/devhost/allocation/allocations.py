@@ -216,6 +216,8 @@ class ResourceAllocations:
         self.serve = serve
         self.exclusive = True
         """Whether the resource shares its devices with no other; true if that is not known."""
+        self.backend = ""
+        """The backend whose device a token names; empty if several may, or a token names more."""
         self.revision = 0
         """Grows with each change of what is held."""
         self.terms: dict[str, Any] = {}
@@ -875,8 +877,9 @@ class Allocations:
         found = self._found if found is None else found
         for allocations in self.in_use():
             for token in allocations.unresolved():
-                given = self._given_by(allocations.resource, token, allocations.leases.holder(token))
-                if allocations.devices_of(token):  # as the token is read now, which may leave out some
+                known = allocations.devices_of(token)
+                given = self._given_by(allocations, token, known)
+                if known:  # as the token is read now, which may leave out some
                     present = {key: found.get(key[0], {}).get(key[1]) for key in given}
                     given = {key: device for key, device in present.items() if device is not None}
                 allocations.infer((token,), given)
@@ -886,13 +889,14 @@ class Allocations:
             self._held = None
         return changed
 
-    def _given_by(self, resource: str, token: str, holder: Holder | None) -> Mapping[Key, Device]:
-        """The devices for which a container was given nodes by a token, with these nodes."""
-        entries = (entry for entry in self.entries(resource) if not entry.share.attribute)
-        backends = {entry.backend for entry in entries if entry.name == resource}
-        certain = len(backends) == 1 and not represents_all(token) and len(token) < MAX_DEVICE_ID
-        key = (backends.pop(), unit_of(token)) if certain else None
-        return self.given.devices((resource, token), holder, key)
+    def _given_by(
+        self, allocations: ResourceAllocations, token: str, known: Collection[Key]
+    ) -> Mapping[Key, Device]:
+        """The devices for which a container was given nodes by a token, but not those that are known."""
+        certain = allocations.backend and not represents_all(token) and len(token) < MAX_DEVICE_ID
+        key = (allocations.backend, unit_of(token)) if certain else None
+        holder = allocations.leases.holder(token)
+        return self.given.devices((allocations.resource, token), holder, key, known)
 
     def learn(self, plan: Plan) -> bool:
         """Takes from a plan the devices of tokens for all devices; true if it has to be made again."""
@@ -986,8 +990,11 @@ class Allocations:
         return ResourceAllocations(driver, self, Serve.DRA)
 
     def _configure(self, allocations: ResourceAllocations) -> None:
-        """Takes the settings of a resource; one that has left the configuration keeps the last settings."""
-        if entries := self.entries(allocations.resource):
+        """Takes the settings of a resource; one that has left the configuration is as exclusive as before."""
+        entries, name = self.entries(allocations.resource), allocations.resource
+        backends = {entry.backend for entry in entries if entry.name == name and not entry.share.attribute}
+        allocations.backend = backends.pop() if len(backends) == 1 else ""
+        if entries:
             exclusive = any(entry.exclusive for entry in entries)
             if exclusive is not allocations.exclusive:
                 allocations.exclusive = exclusive

@@ -217,15 +217,19 @@ class Given:
             gift = self.tokens[token] = some[-1]
         return gift
 
-    def devices(self, token: Token, holder: Holder | None, key: Key | None) -> Mapping[Key, Device]:
+    def devices(
+        self, token: Token, holder: Holder | None, key: Key | None, known: Collection[Key]
+    ) -> Mapping[Key, Device]:
         """The devices for which a container was given nodes, with these nodes as their only claims.
 
-        ``key`` is the device of a node that has none; ``None`` if that is not known.
+        ``key`` is the device of a node that has none; ``None`` if that is not known. Those that are ``known``
+        are left out.
         """
         claims: dict[Key, set[str]] = {}
         gift = self.of_token(token, holder)
         for node in gift.nodes if gift else ():
-            if owner := node.key or key:
+            owner = node.key or key
+            if owner and owner not in known:
                 claims.setdefault(owner, set()).add(_NODE + node.path)
         return {owner: Device(owner[1], claims=frozenset(some)) for owner, some in claims.items()}
 
