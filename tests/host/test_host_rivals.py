@@ -6,6 +6,7 @@ import asyncio
 import copy
 import logging
 import os
+import socket
 from contextlib import asynccontextmanager
 
 import grpc
@@ -16,6 +17,7 @@ from status_values import status
 
 from devhost.host.host import Host
 from devhost.host.shown.problems import problems
+from devhost.kubelet.server import socket_name
 
 TOY, OTHER = "example.com/toy", "example.com/other"
 TOY_LINE, OTHER_LINE = f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other"
@@ -242,6 +244,20 @@ async def test_the_older_of_two_devhosts_reports_the_conflict_and_each_serves_it
             assert shown(first)["state"] == "registered"
     logged = [one for one in caplog.records if one.getMessage() == "resource taken over by another plugin"]
     assert [one.fields["reason"] for one in logged] == [reason]
+
+
+async def test_another_devhost_has_not_ended_while_it_starts(rig, kubelet):
+    """It creates its socket, and listens on it a moment later; only the first shows in the directory."""
+    rig.write(TOY_LINE)
+    async with rig.running() as host:
+        await allocatable(kubelet, toy=2)
+        await rig.until(lambda: shown(host)["state"] == "registered")
+        with socket.socket(socket.AF_UNIX) as starting:
+            starting.bind(str(rig.kubelet_dir / socket_name(TOY)))
+            asyncio.get_running_loop().call_later(0.3, starting.listen)
+            await rig.until(lambda: reported(host))
+            assert "another devhost registered it after this one" in reported(host)[0]
+            assert len(registrations(kubelet)) == 1
 
 
 async def test_a_displaced_devhost_does_not_take_the_resource_back_when_its_registration_ends(rig, kubelet):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from devhost.runtime.sockets import dead, described
 
 from .kubelet_socket import KubeletSocket
 from .server import server_stem, socket_name
+
+STARTS = 2.0
+"""Seconds from the creation of a socket until its process listens on it. Until then it refuses connections,
+like one whose process has ended."""
 
 
 class Instances:
@@ -17,6 +22,8 @@ class Instances:
     def __init__(self, kubelet: KubeletSocket, resource: str) -> None:
         self.older: set[str] = set()
         self.newer: set[str] = set()
+        self.starting = False
+        """Whether there is a socket that is not sorted yet, because its process may still start."""
         self.stem = server_stem(socket_name(resource))
         self._kubelet = kubelet
         self._own = ""
@@ -39,7 +46,11 @@ class Instances:
 
     def sort(self, *, settled: bool) -> None:
         """Sorts new sockets: with ``settled`` all of them count as newer than the own socket."""
+        self.starting = False
         for name in self.others() - self.older - self.newer:
+            if self._starts(name):
+                self.starting = True
+                continue
             later = settled or self.born(name) > self.born(self._own)
             (self.newer if later else self.older).add(name)
 
@@ -50,6 +61,10 @@ class Instances:
 
     def dead(self, name: str) -> bool:
         return dead(self._kubelet.directory / name)
+
+    def _starts(self, name: str) -> bool:
+        """Whether a socket is so new that its process may not listen on it yet."""
+        return self.dead(name) and 0 <= time.time() - self.born(name)[0] / 1e9 < STARTS
 
     def born(self, name: str) -> tuple[int, str]:
         """When a socket was created; the name decides between sockets of the same clock tick."""

@@ -510,9 +510,10 @@ class Registration:
         # ask again as long as an answer may change that
         if answers.doubtful or (self._rival and not instances.newer):
             self._rivals.ask(self._timing.ask * (1 + random.random() / 2))
-        if not server.opened:
-            return served.open_by - now
-        return self._timing.poll if instances.newer else math.inf
+        wait = self._timing.poll if instances.newer else math.inf
+        if instances.starting:
+            wait = self._timing.settle
+        return wait if server.opened else min(wait, served.open_by - now)
 
     def _foreign(self, served: _Served) -> None:
         """Handles devices of another plugin, which registered before this process or after it."""

@@ -1,0 +1,54 @@
+"""Sockets of other instances for one resource: which are older, which newer, and which have ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.instances import STARTS, Instances
+from devhost.kubelet.kubelet_socket import KubeletSocket
+from devhost.kubelet.server import socket_name
+
+TOY = "example.com/toy"
+
+
+def instances(directory: Path) -> tuple[KubeletSocket, Instances]:
+    kubelet = KubeletSocket(directory)
+    kubelet.look()
+    found = Instances(kubelet, TOY)
+    found.begin(directory / socket_name(TOY))
+    return kubelet, found
+
+
+def test_an_instance_that_does_not_listen_yet_has_not_ended(tmp_path: Path) -> None:
+    kubelet, found = instances(tmp_path)
+    name = socket_name(TOY)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / name))
+        kubelet.look()
+        found.sort(settled=True)
+        assert found.starting
+        assert found.newer | found.older == set()
+        other.listen()
+        found.sort(settled=True)
+        assert not found.starting
+        assert found.newer == {name}
+        assert found.gone(frozenset(found.newer)) == set()
+    assert found.gone(frozenset(found.newer)) == {name}
+
+
+@pytest.mark.parametrize("age", [STARTS + 1, -3600.0], ids=["old", "before the clock was set back"])
+def test_an_instance_that_never_listened_has_ended(tmp_path: Path, age: float) -> None:
+    kubelet, found = instances(tmp_path)
+    name, then = socket_name(TOY), time.time() - age
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / name))
+        os.utime(tmp_path / name, (then, then))
+        kubelet.look()
+        found.sort(settled=True)
+        assert not found.starting
+        assert found.gone(frozenset(found.newer)) == {name}
