@@ -6,8 +6,9 @@ Python itself compiles the file of a program at every start.
 import sys
 from importlib.machinery import SourceFileLoader
 
-del sys.argv[0]
-__file__ = sys.argv[0]
-code = SourceFileLoader("__main__", __file__).get_code("__main__")
-assert code is not None
-exec(code)
+if __name__ == "__main__":
+    del sys.argv[0]
+    __file__ = sys.argv[0]
+    code = SourceFileLoader("__main__", __file__).get_code("__main__")
+    assert code is not None
+    exec(code)

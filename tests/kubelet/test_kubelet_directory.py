@@ -162,6 +162,37 @@ async def test_a_directory_that_hangs_does_not_stop_the_event_loop(
     assert threading.main_thread().ident not in looked
 
 
+async def test_an_earlier_look_that_ends_late_shows_no_former_kubelet(
+    directory: Path, hang: threading.Event
+) -> None:
+    loop, reached = asyncio.get_running_loop(), asyncio.Event()
+    former, present = (1, 1, 1), (2, 2, 2)
+
+    def identify(path: Path) -> tuple[int, int, int] | None:
+        if path == directory:
+            return None
+        if threading.current_thread() is threading.main_thread() or hang.is_set():
+            return present
+        loop.call_soon_threadsafe(reached.set)
+        hang.wait(60)
+        return former
+
+    kubelet = KubeletSocket(directory, poll=0.01, identify=identify)
+    looks: list[object] = []
+    kubelet.subscribe(lambda: looks.append(kubelet.identity))
+    task = asyncio.create_task(kubelet.run())
+    async with asyncio.timeout(60):
+        await reached.wait()
+        kubelet.look()
+        hang.set()
+        (directory / socket_name("example.com/toy")).touch()
+        while not kubelet.servers:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert set(looks) == {present}
+
+
 def test_a_read_only_directory_is_reported_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     if not os.statvfs("/sys").f_flag & os.ST_RDONLY:
 

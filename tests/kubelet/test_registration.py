@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from devhost_testing.kubelet import KubeletSimulator
 from fake_clock import FakeClock
 
 sys.path.append(str(Path(__file__).parent))
@@ -127,6 +128,25 @@ async def test_a_resource_of_another_plugin_is_asked_about_at_bounded_intervals(
     intervals = [after - before for before, after in pairwise(source.asked)]
     assert all(0.4 <= interval <= 0.7 for interval in intervals)
     assert len(set(intervals)) > 1, "the intervals have jitter"
+
+
+async def test_a_resource_is_registered_with_the_kubelet_that_is_there_although_the_watch_is_late(
+    tmp_path: Path,
+) -> None:
+    async with KubeletSimulator(tmp_path) as simulator:
+        kubelet = KubeletSocket(tmp_path)
+        kubelet.look()  # and nobody watches
+        rivals = Rivals(Answers(FakeClock()), tmp_path)
+        registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None)
+        tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
+        await simulator.wait_for(lambda: registration.streams == 1)
+        before = kubelet.identity
+        await simulator.restart()
+        await simulator.wait_for(lambda: registration.condition.registrations == 2)
+        assert kubelet.identity == identity(kubelet.path) != before
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 @pytest.mark.parametrize("ends", ["stopped", "cancelled"])

@@ -84,6 +84,7 @@ class KubeletSocket:
         self.left_behind: set[str] = set()
         """Resources (``server_stem``) whose socket a killed devhost left behind."""
         self._seen: _Seen | None = None
+        self._looks = 0
         self._worker = FileWorker("kubelet directory", "")
         self._subscribers: set[Callable[[], None]] = set()
 
@@ -98,7 +99,13 @@ class KubeletSocket:
 
     def look(self) -> None:
         """Reads the directory, and calls the subscribers if it has changed. May block."""
+        self._looks += 1
         self._follow(self._read())
+
+    def confirm(self) -> None:
+        """Looks if the kubelet's socket is not the one that was seen: the watch follows a moment later."""
+        if self._identify(self.path) != self.identity:
+            self.look()
 
     def _read(self) -> _Seen:
         found = self._identify(self.path)
@@ -152,7 +159,7 @@ class KubeletSocket:
         try:
             async for _ in DirectoryWatch(paths, self._poll, self._worker, blind).changes():
                 try:
-                    seen = await self._worker.file(f"read {self.directory}", self._read)
+                    seen = await self._latest()
                 except EnvironmentFailure as error:
                     failures.failed(str(error))  # what was seen last stays
                     continue
@@ -160,6 +167,14 @@ class KubeletSocket:
                 self._follow(seen)
         finally:
             self._worker.close()
+
+    async def _latest(self) -> _Seen:
+        """Reads the directory on the thread, again if a look came before the answer: that one knows more."""
+        while True:
+            before = self._looks
+            seen = await self._worker.file(f"read {self.directory}", self._read)
+            if before == self._looks:
+                return seen
 
     def remove_stale_sockets(self) -> None:
         """Removes sockets that an earlier devhost left behind, except those on which a process listens."""

@@ -179,8 +179,6 @@ class Registration:
         self._over = False
         self._rivals = rivals
         self._take_over = take_over
-        self._settling = False
-        """Whether the kubelet's socket was too young when it was last seen."""
         self._contest: _Contest | None = None
         self._served: _Served | None = None
         self._began = 0.0
@@ -258,6 +256,7 @@ class Registration:
             # after a loss, wait before the next try
             if (wait := self._until_retry()) is not None:
                 return wait
+            self._kubelet.confirm()
             identity = self._kubelet.identity
             if identity is None:  # wait for a kubelet
                 self._contest = None
@@ -316,13 +315,8 @@ class Registration:
 
     def _until_reachable(self, identity: Identity) -> float | None:
         """Seconds until the kubelet's socket is checked again; ``None`` once a process listens on it."""
-        if self._settling:
-            self._settling = False
-            self._kubelet.look()
-            return 0.0
         if 0 < (age := time.time() - identity[2] / 1e9) < self._timing.settle:
             # the kubelet may still set its mode, which looks like another socket
-            self._settling = True
             return self._timing.settle - age
         if refuses(self._kubelet.path):
             self._metrics.add("registration_failures_total", self._resource.name)
