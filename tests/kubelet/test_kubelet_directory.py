@@ -162,6 +162,44 @@ async def test_a_directory_that_hangs_does_not_stop_the_event_loop(
     assert threading.main_thread().ident not in looked
 
 
+async def test_what_was_read_before_a_look_does_not_replace_what_that_has_seen(
+    directory: Path, hang: threading.Event
+) -> None:
+    loop, reading = asyncio.get_running_loop(), asyncio.Event()
+    number = 1
+
+    def identify(path: Path) -> tuple[int, int, int]:
+        found = number
+        if threading.current_thread() is not threading.main_thread():
+            loop.call_soon_threadsafe(reading.set)
+            hang.wait(60)
+        return found, found, found
+
+    kubelet = KubeletSocket(directory, poll=0.01, identify=identify)
+    seen, newest = set(), asyncio.Event()
+
+    def changed() -> None:
+        seen.add(kubelet.identity)
+        if kubelet.identity == (3, 3, 3):
+            newest.set()
+
+    kubelet.look()
+    kubelet.subscribe(changed)
+    task = asyncio.create_task(kubelet.run())
+    async with asyncio.timeout(60):
+        await reading.wait()
+        number = 2
+        kubelet.look()
+        hang.set()
+        reading.clear()
+        await reading.wait()
+        number = 3
+        await newest.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert seen == {(2, 2, 2), (3, 3, 3)}
+
+
 def test_a_read_only_directory_is_reported_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     if not os.statvfs("/sys").f_flag & os.ST_RDONLY:
 
