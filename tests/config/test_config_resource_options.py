@@ -259,7 +259,7 @@ def test_a_class_that_fails_is_its_authors_fault_in_one_line(fault: str, text: s
     assert line.endswith("(report it to its author)")
 
 
-@pytest.mark.parametrize("member", ["variables", "words", "counted"])
+@pytest.mark.parametrize("member", ["provisions", "variables", "words", "counted"])
 def test_options_of_a_backend_that_fail_are_their_authors_fault_in_one_line(member: str) -> None:
     def fails(self: Any) -> None:
         raise RuntimeError("boom")

@@ -96,7 +96,9 @@ def read_options(node: Node, backend: type[Backend], place: KeyPath) -> Any:
             message = f"{shown(key)} is a key of an entry, not of the backend"
             place.diagnostics.add(node.entries[key].mark, place.path, message, hint)
         node = Fields(node.mark, {key: one for key, one in node.entries.items() if key not in misplaced})
-    return read_third_party(node, backend.Options, what, place)
+    options = read_third_party(node, backend.Options, what, place)
+    guarded(lambda: bool(getattr(options, "provisions", True)), node, what, place)
+    return options
 
 
 def read_resource_options(
