@@ -402,7 +402,7 @@ def _refuse_undefined(entry: Placed, options: Any, backend: type[Backend]) -> No
             if not any(map(one.matches, words)):
                 place = (where.item(n) if blocks[1:] else where).key(term.attribute)
                 hint = suggest(str(one), words, "values") if words else "define it there"
-                message = f"{shown(str(one))} is nothing that backends.{backend.name} defines"
+                message = f"backends.{backend.name} does not define {shown(str(one))}"
                 place.report(entry, message, hint)
 
 
