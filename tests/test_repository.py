@@ -408,18 +408,31 @@ def test_the_daemonset_takes_no_more_than_it_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "expected"), [("{tmp}", "{tmp}"), ("{tmp}/missing", "/tmp"), ("/proc", "/tmp")]
+    ("memory", "flags", "free", "expected"),
+    [
+        ("{tmp}", 0, 1, "{tmp}"),
+        ("{tmp}", os.ST_NODEV, 1, "/tmp"),
+        ("{tmp}", os.ST_NOEXEC, 1, "/tmp"),
+        ("{tmp}", 0, 0, "/tmp"),
+        ("{tmp}/missing", 0, 1, "/tmp"),
+    ],
 )
 def test_temporary_files_of_tests_have_short_paths_and_old_ones_are_removed(
     memory: str,
+    flags: int,
+    free: int,
     expected: str,
     request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    class System:
+        f_flag, f_bavail, f_frsize = flags, free, 1
+
     assert request.config.option.basetemp is not None
     conftest = request.config.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
     assert conftest is not None
+    monkeypatch.setattr(os, "statvfs", lambda _: System)
     monkeypatch.setattr(conftest, "MEMORY", memory.format(tmp=tmp_path))
     monkeypatch.setattr(conftest, "MEMORY_LEAST", 1)
     directory = Path(expected.format(tmp=tmp_path))

@@ -10,6 +10,7 @@ import pytest
 from work import Work
 
 from devhost.allocation.allocations import Allocations, Listing, Reservation
+from devhost.allocation.given import Node
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
@@ -115,6 +116,17 @@ def test_after_a_start_tokens_are_read_among_the_devices_of_the_resources_backen
     rig.hear(old="a b::3 unknown")
     rig.plan(entry(0, OLD))
     assert rig.held() == {("a", "card", "a"), ("b::3", "card", "b")}
+
+
+def test_after_a_start_tokens_that_a_container_got_together_mean_only_their_own_devices() -> None:
+    rig = Rig()
+    rig.plug("a", "b")
+    nodes = [Node(f"/dev/{name}", "c1:1", ("card", name)) for name in "ab"]
+    rig.ledger.given.gave(OLD, ("a", "b"), nodes)
+    rig.plan(entry(0, OLD))
+    rig.hear(old="a b")
+    rig.plan(entry(0, OLD))
+    assert rig.held() == {("a", "card", "a"), ("b", "card", "b")}
 
 
 def test_a_resource_that_is_not_configured_may_be_of_any_backend() -> None:

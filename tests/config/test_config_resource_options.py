@@ -259,6 +259,18 @@ def test_a_class_that_fails_is_its_authors_fault_in_one_line(fault: str, text: s
     assert line.endswith("(report it to its author)")
 
 
+@pytest.mark.parametrize("member", ["provisions", "variables", "words", "counted"])
+def test_options_of_a_backend_that_fail_are_their_authors_fault_in_one_line(member: str) -> None:
+    def fails(self: Any) -> None:
+        raise RuntimeError("boom")
+
+    options = dataclass(frozen=True)(type("OddOptions", (), {member: property(fails)}))
+    kind = type("OddOne", (Region,), {"name": "odd", "Options": options})
+    catalog = Catalog({"odd": Installed(kind, "tests", "1", ())})
+    (complaint,) = refused("backend: odd; give: {env: {A: b}}", catalog)
+    assert "the options of backend odd failed: RuntimeError: boom (report it to its author)" in str(complaint)
+
+
 def test_a_class_without_usable_types_is_reported_to_its_author() -> None:
     @dataclass(frozen=True)
     class Odd:

@@ -249,6 +249,7 @@ async def test_the_older_of_two_devhosts_reports_the_conflict_and_each_serves_it
 async def test_another_devhost_has_not_ended_while_it_starts(rig, kubelet):
     """It creates its socket, and listens on it a moment later; only the first shows in the directory."""
     rig.write(TOY_LINE)
+    rig.hurry(start=3600.0)
     async with rig.running() as host:
         await allocatable(kubelet, toy=2)
         await rig.until(lambda: shown(host)["state"] == "registered")

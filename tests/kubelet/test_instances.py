@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.instances import STARTS, Instances
+from devhost.kubelet.instances import Instances
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.server import socket_name
 
 TOY = "example.com/toy"
+START = 3600.0
+"""Seconds; a test takes less."""
 
 
 def instances(directory: Path) -> tuple[KubeletSocket, Instances]:
     kubelet = KubeletSocket(directory)
     kubelet.look()
-    found = Instances(kubelet, TOY)
+    found = Instances(kubelet, TOY, START)
     found.begin(directory / socket_name(TOY))
     return kubelet, found
 
@@ -41,7 +43,7 @@ def test_an_instance_that_does_not_listen_yet_has_not_ended(tmp_path: Path) -> N
     assert found.gone(frozenset(found.newer)) == {name}
 
 
-@pytest.mark.parametrize("age", [STARTS + 1, -3600.0], ids=["old", "before the clock was set back"])
+@pytest.mark.parametrize("age", [START + 1, -START], ids=["old", "before the clock was set back"])
 def test_an_instance_that_never_listened_has_ended(tmp_path: Path, age: float) -> None:
     kubelet, found = instances(tmp_path)
     name, then = socket_name(TOY), time.time() - age

@@ -344,12 +344,12 @@ async def test_index_and_owner_are_the_same_by_cdi(machine: Any, tmp_path: Path)
 @pytest.mark.parametrize(
     ("where", "complaint"),
     [
-        ("{group: modm}", '.where.group: "modm" is nothing that backends.udev defines (did you mean modem?)'),
+        ("{group: modm}", '.where.group: backends.udev does not define "modm" (did you mean modem?)'),
         (
             "{group: [modem, x]}",
-            '.where.group: "x" is nothing that backends.udev defines (known values: modem)',
+            '.where.group: backends.udev does not define "x" (known values: modem)',
         ),
-        ("[{subsystem: tty}, {group: 'y*'}]", '.where[1].group: "y*" is nothing that backends.udev defines'),
+        ("[{subsystem: tty}, {group: 'y*'}]", '.where[1].group: backends.udev does not define "y*"'),
     ],
 )
 def test_an_entry_for_a_group_that_is_not_defined_is_refused(

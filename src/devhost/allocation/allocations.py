@@ -876,13 +876,8 @@ class Allocations:
         """
         found = self._found if found is None else found
         for allocations in self.in_use():
-            for token in allocations.unresolved():
-                known = allocations.devices_of(token)
-                given = self._given_by(allocations, token, known)
-                if known:  # as the token is read now, which may leave out some
-                    present = {key: found.get(key[0], {}).get(key[1]) for key in given}
-                    given = {key: device for key, device in present.items() if device is not None}
-                allocations.infer((token,), given)
+            for tokens, devices in tuple(self._given_by(allocations, found)):
+                allocations.infer(tokens, devices)
         held = self.held()
         changed = self.devices.settle(self.given.compare(held, found), self.given.fixed(held))
         if changed:
@@ -890,13 +885,31 @@ class Allocations:
         return changed
 
     def _given_by(
-        self, allocations: ResourceAllocations, token: str, known: Collection[Key]
-    ) -> Mapping[Key, Device]:
-        """The devices for which a container was given nodes by a token, but not those that are known."""
+        self, allocations: ResourceAllocations, found: Found
+    ) -> Iterator[tuple[Sequence[str], Mapping[Key, Device]]]:
+        """What containers were given by tokens, and have by none of them as the tokens are read now."""
+        unresolved = frozenset(allocations.unresolved())
+        groups = allocations.groups() if unresolved else ()
+        known: dict[Holder | None, set[Key]] = {}
+        for group in groups:
+            known.setdefault(group.holder, set()).update(group.keys)
+        for group in groups:
+            tokens = unresolved.intersection(group.tokens)
+            for gift, same in self.given.of_tokens(allocations.resource, tokens, group.holder):
+                if gift is None:
+                    continue
+                if not group.keys:
+                    for token in same:
+                        yield (token,), gift.devices(self._meant_by(allocations, token))
+                    continue
+                missing = gift.devices().keys() - known[group.holder]
+                present = {key: found.get(key[0], {}).get(key[1]) for key in sorted(missing)}
+                yield same, {key: device for key, device in present.items() if device is not None}
+
+    def _meant_by(self, allocations: ResourceAllocations, token: str) -> Key | None:
+        """The device that a token names, whether or not there is one; ``None`` if that is not certain."""
         certain = allocations.backend and not represents_all(token) and len(token) < MAX_DEVICE_ID
-        key = (allocations.backend, unit_of(token)) if certain else None
-        holder = allocations.leases.holder(token)
-        return self.given.devices((allocations.resource, token), holder, key, known)
+        return (allocations.backend, unit_of(token)) if certain else None
 
     def learn(self, plan: Plan) -> bool:
         """Takes from a plan the devices of tokens for all devices; true if it has to be made again."""

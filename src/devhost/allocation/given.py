@@ -72,6 +72,17 @@ class Gift:
         """Whether a restart of the container gives it what its devices have then."""
         return bool(self.names)
 
+    def devices(self, key: Key | None = None) -> Mapping[Key, Device]:
+        """The devices of the nodes, with these nodes as their only claims.
+
+        ``key`` is the device of a node that has none; ``None`` if that is not known.
+        """
+        claims: dict[Key, set[str]] = {}
+        for node in self.nodes:
+            if owner := node.key or key:
+                claims.setdefault(owner, set()).add(_NODE + node.path)
+        return {owner: Device(owner[1], claims=frozenset(some)) for owner, some in claims.items()}
+
 
 class Difference(NamedTuple):
     """Why what a container was given is not what its device has now, with the containers and their tokens.
@@ -217,21 +228,15 @@ class Given:
             gift = self.tokens[token] = some[-1]
         return gift
 
-    def devices(
-        self, token: Token, holder: Holder | None, key: Key | None, known: Collection[Key]
-    ) -> Mapping[Key, Device]:
-        """The devices for which a container was given nodes, with these nodes as their only claims.
-
-        ``key`` is the device of a node that has none; ``None`` if that is not known. Those that are ``known``
-        are left out.
-        """
-        claims: dict[Key, set[str]] = {}
-        gift = self.of_token(token, holder)
-        for node in gift.nodes if gift else ():
-            owner = node.key or key
-            if owner and owner not in known:
-                claims.setdefault(owner, set()).add(_NODE + node.path)
-        return {owner: Device(owner[1], claims=frozenset(some)) for owner, some in claims.items()}
+    def of_tokens(
+        self, resource: str, tokens: Iterable[str], holder: Holder | None
+    ) -> Sequence[tuple[Gift | None, tuple[str, ...]]]:
+        """The gifts of tokens that one container holds, each with its tokens; ``None`` if it is not known."""
+        found: dict[int, tuple[Gift | None, list[str]]] = {}
+        for token in tokens:
+            gift = self.of_token((resource, token), holder)
+            found.setdefault(id(gift), (gift, []))[1].append(token)
+        return [(gift, tuple(same)) for gift, same in found.values()]
 
     def must_ask(self, held: Held, device: Device) -> bool:
         """Whether only its backend knows the nodes of a device for which a container was given some."""
@@ -336,11 +341,7 @@ class Given:
                 continue
             place = one.resource, one.holder, id(one.tokens)
             if place not in seen:
-                found: dict[int, tuple[Gift | None, list[str]]] = {}
-                for token in one.tokens:
-                    gift = self.of_token((one.resource, token), one.holder)
-                    found.setdefault(id(gift), (gift, []))[1].append(token)
-                seen[place] = [(gift, tuple(tokens)) for gift, tokens in found.values()]
+                seen[place] = self.of_tokens(one.resource, one.tokens, one.holder)
             for gift, tokens in seen[place]:
                 yield gift, one._replace(tokens=tokens)
 

@@ -27,9 +27,7 @@ from .resources import (
     named_backends,
     read_options,
     read_resources,
-    refuse_set_variables,
-    refuse_uncounted,
-    refuse_undefined,
+    refuse_by_options,
 )
 
 DEFAULT = Path("/etc/devhost/devhost.yaml")
@@ -210,9 +208,7 @@ def loads(
         backend = catalog.get(name)
         if name not in options and name not in given and backend is not None:
             options[name] = _default_options(entry, backend)
-    refuse_set_variables(entries, options, catalog)
-    refuse_undefined(entries, options)
-    refuse_uncounted(entries, options)
+        refuse_by_options(entry, options, catalog)
     if diagnostics.found:
         raise diagnostics.error()
     cdi = values.get("cdi", Cdi())

@@ -96,7 +96,9 @@ def read_options(node: Node, backend: type[Backend], place: KeyPath) -> Any:
             message = f"{shown(key)} is a key of an entry, not of the backend"
             place.diagnostics.add(node.entries[key].mark, place.path, message, hint)
         node = Fields(node.mark, {key: one for key, one in node.entries.items() if key not in misplaced})
-    return read_third_party(node, backend.Options, what, place)
+    options = read_third_party(node, backend.Options, what, place)
+    guarded(lambda: bool(getattr(options, "provisions", True)), node, what, place)
+    return options
 
 
 def read_resource_options(
@@ -360,52 +362,59 @@ def _check_give(give: Give, backend: type[Backend], options: object, node: Field
         agreed(partial(check, *one), node.entries["give"].value, backend.name, place.key("give"))
 
 
-def refuse_set_variables(entries: Sequence[Placed], options: Mapping[str, Any], catalog: Catalog) -> None:
-    """Complains about variables of ``give`` that the backend's options set for what an entry names."""
-    for entry in entries:
-        name, give, where = entry.settings.backend, entry.settings.give, entry.settings.where
-        backend = catalog.get(name)
-        if backend is None or not give.env:
+def refuse_by_options(entry: Placed, options: Mapping[str, Any], catalog: Catalog) -> None:
+    """Complains about what the options of its backend rule out in an entry. They are third-party code."""
+    name = entry.settings.backend
+    backend, what = catalog.get(name), f"the options of backend {name}"
+    if backend is None:
+        return
+    for refuse in (_refuse_set_variables, _refuse_undefined, _refuse_uncounted):
+        guarded(partial(refuse, entry, options.get(name), backend), entry, what, entry.place)
+
+
+def _refuse_set_variables(entry: Placed, options: Any, backend: type[Backend]) -> None:
+    """Complains about variables of ``give`` that the options set for what the entry names."""
+    give, where = entry.settings.give, entry.settings.where
+    if not give.env:
+        return
+    terms = [term for block in where for term in block.terms]
+    patterns = [one for term in terms if _reveals(backend, term) for one in term.patterns]
+    known = getattr(options, "variables", {})
+    for group, variables in known.items() if isinstance(known, Mapping) else ():
+        if not any(pattern.matches(group) for pattern in patterns):
             continue
-        terms = [term for block in where for term in block.terms]
-        patterns = [one for term in terms if _reveals(backend, term) for one in term.patterns]
-        known = getattr(options.get(name), "variables", {})
-        for group, variables in known.items() if isinstance(known, Mapping) else ():
-            if not any(pattern.matches(group) for pattern in patterns):
-                continue
-            for variable in give.env:
-                if any(fnmatchcase(variable, one) for one in variables):
-                    message = f"backends.{name} sets this variable for {shown(group)}"
-                    place = entry.place.key("give").key("env").key(variable)
-                    place.report(entry, message, "remove one of the two")
+        for variable in give.env:
+            if any(fnmatchcase(variable, one) for one in variables):
+                message = f"backends.{backend.name} sets this variable for {shown(group)}"
+                place = entry.place.key("give").key("env").key(variable)
+                place.report(entry, message, "remove one of the two")
 
 
-def refuse_undefined(entries: Sequence[Placed], options: Mapping[str, Any]) -> None:
-    """Complains about conditions on an attribute that no value meets which the backend's options define."""
-    for entry in entries:
-        name, blocks, where = entry.settings.backend, entry.settings.where, entry.place.key("where")
-        known = getattr(options.get(name), "words", {})
-        for n, term in ((n, term) for n, block in enumerate(blocks) for term in block.terms):
-            if not isinstance(known, Mapping) or term.attribute not in known:
-                continue
-            words = known[term.attribute]
-            for one in term.patterns:
-                if not any(map(one.matches, words)):
-                    place = (where.item(n) if blocks[1:] else where).key(term.attribute)
-                    hint = suggest(str(one), words, "values") if words else "define it there"
-                    place.report(entry, f"{shown(str(one))} is nothing that backends.{name} defines", hint)
-
-
-def refuse_uncounted(entries: Sequence[Placed], options: Mapping[str, Any]) -> None:
-    """Complains about entries that may select devices which only ``dra.counters`` can offer."""
-    for mark, place, settings in entries:
-        made = getattr(options.get(settings.backend), "counted", {})
-        if not made or not isinstance(made, Mapping) or settings.counts or not may_hold(settings.where, made):
+def _refuse_undefined(entry: Placed, options: Any, backend: type[Backend]) -> None:
+    """Complains about conditions on an attribute that no value meets which the options define."""
+    blocks, where = entry.settings.where, entry.place.key("where")
+    known = getattr(options, "words", {})
+    for n, term in ((n, term) for n, block in enumerate(blocks) for term in block.terms):
+        if not isinstance(known, Mapping) or term.attribute not in known:
             continue
-        kind = ", ".join(f"{name}: {value}" for name, value in made.items())
-        message = f"selects devices ({kind}) that backends.{settings.backend} makes for claims only"
-        hint = "add serve: dra and dra: {counters: true}, or exclude them in where"
-        place.diagnostics.add(mark, place.path, message, hint)
+        words = known[term.attribute]
+        for one in term.patterns:
+            if not any(map(one.matches, words)):
+                place = (where.item(n) if blocks[1:] else where).key(term.attribute)
+                hint = suggest(str(one), words, "values") if words else "define it there"
+                message = f"backends.{backend.name} does not define {shown(str(one))}"
+                place.report(entry, message, hint)
+
+
+def _refuse_uncounted(entry: Placed, options: Any, backend: type[Backend]) -> None:
+    """Complains about an entry that may select devices which only ``dra.counters`` can offer."""
+    made, settings = getattr(options, "counted", {}), entry.settings
+    if not made or not isinstance(made, Mapping) or settings.counts or not may_hold(settings.where, made):
+        return
+    kind = ", ".join(f"{name}: {value}" for name, value in made.items())
+    message = f"selects devices ({kind}) that backends.{backend.name} makes for claims only"
+    hint = "add serve: dra and dra: {counters: true}, or exclude them in where"
+    entry.place.report(entry, message, hint)
 
 
 def _reveals(backend: type[Backend], term: Term) -> bool:

@@ -11,21 +11,21 @@ from devhost.runtime.sockets import dead, described
 from .kubelet_socket import KubeletSocket
 from .server import server_stem, socket_name
 
-STARTS = 2.0
-"""Seconds from the creation of a socket until its process listens on it. Until then it refuses connections,
-like one whose process has ended."""
-
 
 class Instances:
-    """The sockets of other instances for one resource, sorted into older and newer than the own socket."""
+    """The sockets of other instances for one resource, sorted into older and newer than the own socket.
 
-    def __init__(self, kubelet: KubeletSocket, resource: str) -> None:
+    For ``start`` see :class:`.KubeletTiming`.
+    """
+
+    def __init__(self, kubelet: KubeletSocket, resource: str, start: float) -> None:
         self.older: set[str] = set()
         self.newer: set[str] = set()
         self.starting = False
         """Whether there is a socket that is not sorted yet, because its process may still start."""
         self.stem = server_stem(socket_name(resource))
         self._kubelet = kubelet
+        self._start = start
         self._own = ""
 
     def begin(self, own: Path) -> None:
@@ -64,7 +64,7 @@ class Instances:
 
     def _starts(self, name: str) -> bool:
         """Whether a socket is so new that its process may not listen on it yet."""
-        return self.dead(name) and 0 <= time.time() - self.born(name)[0] / 1e9 < STARTS
+        return self.dead(name) and 0 <= time.time() - self.born(name)[0] / 1e9 < self._start
 
     def born(self, name: str) -> tuple[int, str]:
         """When a socket was created; the name decides between sockets of the same clock tick."""

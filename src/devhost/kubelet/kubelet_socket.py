@@ -158,13 +158,15 @@ class KubeletSocket:
         )
         try:
             async for _ in DirectoryWatch(paths, self._poll, self._worker, blind).changes():
+                before = self._seen
                 try:
                     seen = await self._latest()
                 except EnvironmentFailure as error:
                     failures.failed(str(error))  # what was seen last stays
                     continue
                 failures.succeeded()
-                self._follow(seen)
+                if self._seen is before:  # else look() has seen what is newer
+                    self._follow(seen)
         finally:
             self._worker.close()
 

@@ -170,7 +170,7 @@ class Registration:
         self._loop = Reconciler(self._reconcile, clock=clock)
         self._backoff = timing.backoff(*timing.back_off)
         self._refused = timing.backoff(*timing.refused)
-        self._instances = Instances(kubelet, resource.name)
+        self._instances = Instances(kubelet, resource.name, timing.start)
         self._beside: frozenset[str] = frozenset()
         """Sockets of other instances that served the resource when the registration was lost."""
         self._at_once = 0

@@ -53,6 +53,11 @@ class KubeletTiming:
     race: float = 1.0
     """After a registration. A socket that is first seen within it may be older than the registered one."""
 
+    start: float = 2.0
+    """From the creation of another devhost's socket until its process listens on it.
+
+    Until then it refuses connections, like one whose process has ended."""
+
     backoff: Callable[[float, float], Backoff] = Backoff
     """Makes a back-off from a first and a longest delay."""
 

@@ -82,7 +82,8 @@ def variables(env: Mapping[str, str], values: Values, index: int) -> dict[str, s
     Raises:
         AllocationError: two of them have the same name.
     """
-    legal = {field: _NO_VARIABLE.sub("_", show(value)) for field, value in values.items()}
+    named = {field for name in env for field in fields(name) if field in values}
+    legal = {field: _NO_VARIABLE.sub("_", show(values[field])) for field in named}
     found: dict[str, str] = {}
     for name, value in env.items():
         if lacking(name + value, values):
