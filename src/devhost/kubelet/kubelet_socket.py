@@ -158,15 +158,13 @@ class KubeletSocket:
         )
         try:
             async for _ in DirectoryWatch(paths, self._poll, self._worker, blind).changes():
-                before = self._seen
                 try:
                     seen = await self._latest()
                 except EnvironmentFailure as error:
                     failures.failed(str(error))  # what was seen last stays
                     continue
                 failures.succeeded()
-                if self._seen is before:  # else look() has seen what is newer
-                    self._follow(seen)
+                self._follow(seen)
         finally:
             self._worker.close()
 
