@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def replace(file: Path, text: str) -> None:
-    """Gives a file another text in one step: nobody reads it while it is empty or half written."""
+    """Gives a file another text in one step: no reader finds it empty or half written."""
     new = file.with_name(f"{file.name}.new")
     new.write_text(text)
     new.replace(file)

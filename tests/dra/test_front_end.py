@@ -344,16 +344,22 @@ async def test_a_node_that_cannot_be_read_keeps_devices_with_the_plugin(node: Dr
         await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
 
 
+async def moving_back(node: DraNode) -> v1.Claim:
+    """A resource moves to the device plugin, but for the device of a claim, which is returned."""
+    await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+    claim = node.allocate("late", node.name_of("c0"))
+    node.configure(CARD)
+    await node.node.reload()
+    await node.node.offers({RESOURCE: 1})
+    return claim
+
+
 @pytest.mark.conformance(111)
 async def test_a_claim_that_cannot_be_read_keeps_its_device(node: DraNode) -> None:
     """Read as another claim of this name, it would let its device be on both sides."""
     node.configure(CLAIMED)
     async with node.node.served():
-        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
-        claim = node.allocate("late", node.name_of("c0"))
-        node.configure(CARD)
-        await node.node.reload()
-        await node.node.offers({RESOURCE: 1})
+        claim = await moving_back(node)
         path = f"{claims_of('default')}/late"
         node.server.answer_at(path, b"{}")
         await node.node.until(
@@ -852,11 +858,7 @@ async def test_the_kubelet_gets_the_health_of_a_device_right_after_prepare(node:
 async def test_moving_back_lists_the_claims_of_the_cluster_once(node: DraNode) -> None:
     node.configure(CLAIMED)
     async with node.node.served():
-        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
-        claim = node.allocate("late", node.name_of("c0"))
-        node.configure(CARD)
-        await node.node.reload()
-        await node.node.offers({RESOURCE: 1})
+        claim = await moving_back(node)
 
         def asked(path: str) -> int:
             return sum(one.path == path for one in node.server.requests)

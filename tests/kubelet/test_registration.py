@@ -135,7 +135,7 @@ async def test_a_resource_is_registered_with_the_kubelet_that_is_there_although_
 ) -> None:
     async with KubeletSimulator(tmp_path) as simulator:
         kubelet = KubeletSocket(tmp_path)
-        kubelet.look()  # and nobody watches
+        kubelet.look()  # and no watch follows
         rivals = Rivals(Answers(FakeClock()), tmp_path)
         registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None)
         tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]

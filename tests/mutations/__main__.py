@@ -65,7 +65,7 @@ class Copy:
         )
 
     def pytest(self, *arguments: str, limit: float) -> subprocess.CompletedProcess[str]:
-        """Runs tests of the copy, whose files nobody reads although most of them fail."""
+        """Runs tests of the copy. Their files are not kept, although most tests fail."""
         options = ("-q", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=none")
         return self.run("-m", "pytest", *options, *arguments, limit=limit)
 
