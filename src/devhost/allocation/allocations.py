@@ -28,13 +28,13 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
 from devhost.backend.claim import holder as held_by_pod
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import MAX_DEVICE_ID, AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import (
     NOTHING_BOUND,
@@ -67,7 +67,7 @@ Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
 
 
-@dataclass(slots=True)
+@mutable
 class HeldDevices:
     """The devices that containers hold, of all resources, each with every claim that it has had meanwhile.
 

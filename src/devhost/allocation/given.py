@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.backend.sysfs import natural
 from devhost.planning.claims import Held, Key, Reason
@@ -127,7 +127,7 @@ def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -
     return tuple(Node(path, number) for path, number in numbers.items())
 
 
-@dataclass(slots=True)
+@mutable
 class Given:
     """The gifts of all containers and claims, and how they differ from what is there.
 

@@ -45,10 +45,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import NamedTuple
 
+from devhost.backend.frozen import mutable
 from devhost.backend.model import Holder
 from devhost.planning.claims import Pod, pod_of
 
@@ -81,7 +82,7 @@ class Absence(NamedTuple):
     ends: bool
 
 
-@dataclass(slots=True)
+@mutable
 class Lease:
     """One token that a container holds: a state machine, whose events are the lists of kubelets.
 
@@ -146,7 +147,7 @@ class Lease:
         return last + usual
 
 
-@dataclass(slots=True)
+@mutable
 class Leases:
     """The tokens of one resource that containers hold, as far as that is known.
 

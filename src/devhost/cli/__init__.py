@@ -6,6 +6,7 @@ May import: every package.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -57,6 +58,7 @@ def _run() -> int:
     from devhost.host import startup_signals
 
     startup_signals.hold()  # before anything that takes time is imported
+    gc.disable()  # until the imports, which leave no garbage, are done
     from .memory import defer_rare_modules, import_without_libraries, use_one_heap
 
     use_one_heap()

@@ -1,14 +1,17 @@
-"""Keeps the resident memory of a long-running process small."""
+"""Keeps the resident memory of a long-running process small, and its start short."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+import re
 import sys
 import typing
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 _M_ARENA_MAX = -8
 """Parameter of ``mallopt``: the maximum number of heaps (malloc.h of glibc)."""
@@ -21,17 +24,20 @@ _RARE = (
         "ast",
         "base64",
         "calendar",
+        "datetime",
+        "h11",
         "ipaddress",
         "locale",
         "pkgutil",
         "shlex",
         "shutil",
         "tempfile",
+        "textwrap",
         "tokenize",
     ),
     "asyncio.sslproto",
 )
-"""Modules that other modules import for a few rare calls."""
+"""Modules that other modules import for a few rare calls, or that are needed only after the start, as h11."""
 
 _OWN_HASHES = ("_md5", "_sha1", "_blake2", "_sha3")
 """Python's own hashes. Some distributions omit them; hashlib then needs those of OpenSSL."""
@@ -84,6 +90,36 @@ def import_without_libraries() -> None:
     finally:
         for name in blocked:
             del sys.modules[name]
+
+
+class LatePattern:
+    """Takes the place of a compiled regular expression until it is used."""
+
+    def __init__(self, pattern: Any, flags: int = 0) -> None:
+        self._given = pattern, flags
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)  # copy and pickle ask for it before there is anything to compile
+        found = getattr(_compile(*self._given), name)
+        setattr(self, name, found)
+        return found
+
+
+_compile = re.compile
+
+
+@contextmanager
+def late_patterns() -> Iterator[None]:
+    """What is imported meanwhile compiles its regular expressions when it first uses them: that saves 10 ms.
+
+    Most of those of PyYAML are for parsers that libyaml replaces.
+    """
+    re.compile = LatePattern  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        re.compile = _compile
 
 
 class TypingExtensions(ModuleType):

@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 
 from devhost.backend import Attribute
 from devhost.backend.errors import ConfigError, Diagnostic, printable
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 
 MAX_DIAGNOSTICS = 200
 """A file with more errors than this is not read further: no user fixes more at once."""
@@ -109,7 +109,7 @@ def _fold(word: str) -> str:
     return re.sub(r"[-_]", "", word).lower()
 
 
-@dataclass(slots=True)
+@mutable
 class Diagnostics:
     """Everything found wrong in one file so far."""
 

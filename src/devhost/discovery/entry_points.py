@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from devhost.backend.frozen import frozen
@@ -60,29 +59,31 @@ def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoi
     for directory in sys.path if path is None else path:
         for information in _information(directory or "."):
             # the directory is called NAME-VERSION, both escaped: there is one hyphen, or none
-            name = re.sub(r"[-_.]+", "_", information.stem.partition("-")[0]).lower()
+            stem = os.path.splitext(information)[0]
+            name = re.sub(r"[-_.]+", "_", stem.partition("-")[0]).lower()
             if name not in seen:
                 seen.add(name)
-                found += _of(information, group)
+                found += _of(os.path.join(directory, information), group)
     return found
 
 
-def _information(directory: str) -> list[Path]:
+def _information(directory: str) -> list[str]:
     try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(tuple(_INFORMATION)))
+        return sorted(name for name in os.listdir(directory) if name.endswith(tuple(_INFORMATION)))
     except OSError:  # a zip archive, or nothing
         return []
-    return [Path(directory, name) for name in names]
 
 
-def _of(information: Path, group: str) -> list[EntryPoint]:
-    points = list(_lines(_read(information / "entry_points.txt"), group))
+def _of(information: str, group: str) -> list[EntryPoint]:
+    text = _read(information, "entry_points.txt")
+    points = list(_lines(text, group)) if group in text else []
     if not points:
         return []
-    metadata = _read(information / _INFORMATION[information.suffix])
-    header = metadata.partition("\n\n")[0]
+    named, suffix = os.path.splitext(os.path.basename(information))
+    header = _read(information, _INFORMATION[suffix])
+    header = header.partition("\n\n")[0]
     fields = {key: value.strip() for key, _, value in (line.partition(":") for line in header.splitlines())}
-    stem, _, version = information.stem.partition("-")
+    stem, _, version = named.partition("-")
     package = Distribution(fields.get("Name", stem), fields.get("Version", version))
     return [EntryPoint(name, value, package) for name, value in points]
 
@@ -97,8 +98,9 @@ def _lines(text: str, group: str) -> Iterator[tuple[str, str]]:
             yield name.strip(), value.strip()
 
 
-def _read(file: Path) -> str:
+def _read(directory: str, file: str) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        with open(os.path.join(directory, file), encoding="utf-8", errors="replace") as opened:
+            return opened.read()
     except OSError:
         return ""

@@ -12,13 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendTimeout, one_line
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.incident import Incident
 from devhost.backend.observe import News
 from devhost.runtime.log import get
@@ -80,7 +80,7 @@ class Batch:
         return self._made
 
 
-@dataclass(slots=True)
+@mutable
 class _Waiting:
     """A batch in a queue, with the number of its news that were delivered."""
 

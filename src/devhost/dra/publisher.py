@@ -21,13 +21,13 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.planning.claims import Key
 from devhost.planning.dra_timing import NODE, DraTiming
@@ -137,7 +137,7 @@ class PublisherStatus:
     error: str = ""
 
 
-@dataclass(slots=True)
+@mutable
 class _Stored:
     """A slice at the API server, whose content is known."""
 
@@ -155,7 +155,7 @@ class _Stored:
     """When devices got their taint, by name."""
 
 
-@dataclass(slots=True)
+@mutable
 class _ResourceState:
     """One resource: what it must offer, and what of that is confirmed."""
 

@@ -17,7 +17,6 @@ import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.cdi.spec import claim_kind
@@ -26,6 +25,7 @@ from devhost.allocation.kubelet_claims import KubeletClaims
 from devhost.allocation.listing import ClaimUseDevice, Listing
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.errors import DevhostError
+from devhost.backend.frozen import mutable
 from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
@@ -56,7 +56,7 @@ _Named = Mapping[str, tuple[ClaimHolder, Sequence[ClaimUseDevice]]]
 """Claims in a list by their uid, each with its devices."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Unrecorded:
     """A claim that holds devices because a list named it. ``missing_since`` is when the first list began that
     lacks it; ``None`` while lists name it."""

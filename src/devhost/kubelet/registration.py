@@ -21,7 +21,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -30,7 +30,7 @@ import grpc.aio
 
 from devhost.allocation.allocator import Allocator
 from devhost.backend.errors import DevhostError, exhausted
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
@@ -85,7 +85,7 @@ class RegistrationCondition:
     since: float = 0.0
 
 
-@dataclass(slots=True)
+@mutable
 class _Rival:
     """Another plugin that has the resource at one kubelet, and the message about it.
 
@@ -97,7 +97,7 @@ class _Rival:
     contested: bool = False
 
 
-@dataclass(slots=True)
+@mutable
 class _Contest:
     """Whether another plugin has the resource, as far as one kubelet has been asked; times are monotonic."""
 
@@ -114,7 +114,7 @@ class _Contest:
     """When to check again."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Served:
     """A registration from Register on; times are monotonic."""
 
@@ -130,7 +130,7 @@ class _Served:
     """The socket of the plugin that has taken the resource over."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Pause:
     """A back-off after a registration was lost; ends early if there is a different kubelet."""
 

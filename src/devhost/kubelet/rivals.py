@@ -25,7 +25,7 @@ from .podresources import PodResources, Unanswered
 from .server import SOCKET_PREFIX
 from .timing import NODE, KubeletTiming
 
-LULL = 0.02
+LULL = 0.002
 """Seconds from a request to the call, so that resources that start together share one."""
 
 DROPPED_AFTER = 3

@@ -22,10 +22,10 @@ an earlier run: it joins DRA when the Node agrees with the lists of this run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from devhost.backend.frozen import mutable
 from devhost.backend.model import AnyHolder
 
 from .claims import Held, Key
@@ -70,7 +70,7 @@ class _Place(NamedTuple):
     """The unit that it is a member of: slices and claims have the id of the unit."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Withdrawn:
     """A device whose slices without it are confirmed. Times are monotonic seconds."""
 

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
@@ -30,7 +30,7 @@ from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.given_record import BOOT_ID
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import ClaimHolder
 from devhost.planning.amounts import CapacityUse
 from devhost.runtime.log import get
@@ -297,7 +297,7 @@ class _Write:
             return self.finished
 
 
-@dataclass(slots=True)
+@mutable
 class _ClaimFile:
     """A file as this process wrote or read it."""
 

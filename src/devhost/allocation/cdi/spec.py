@@ -33,7 +33,7 @@ _MAX_VENDOR, _MAX_CLASS = 253, 63
 _MAX_LINKS = 40
 """Symbolic links Linux follows in one path."""
 
-_BEYOND_ASCII = re.compile("[\x7f-\uffff]")
+_BEYOND_ASCII = re.compile("[^\0-~\U00010000-\U0010ffff]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 

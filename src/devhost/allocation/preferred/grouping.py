@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from devhost.allocation.timing import NODE
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.planning.affinity.topology import Place
 from devhost.telemetry.metrics import Guess
 
@@ -69,7 +69,7 @@ Holder = Callable[[str, str], object]
 """Who holds a token of a resource; ``None`` while the kubelet has not listed it."""
 
 
-@dataclass(slots=True)
+@mutable
 class RequestGrouping:
     """Follows the requests of one kubelet.
 
