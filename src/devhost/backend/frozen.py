@@ -68,14 +68,16 @@ def _frozen(given: type[T], kw_only: bool) -> type[T]:
 def _made(given: type[T], shared: Mapping[str, Any], kw_only: bool = False) -> type[T]:
     own = {name: method for name, method in shared.items() if vars(given).get(name) is None}
     given.__doc__ = given.__doc__ or given.__name__  # the default text is long, and takes long to make
+    # Python 3.14 and later have none yet, if the module does not import annotations as texts
     texts = vars(given).get("__annotations__", {})
-    # of a text, dataclass finds out with regular expressions whether it is one of these
-    given.__annotations__ = {
-        name: text if any(word in str(text) for word in ("ClassVar", "InitVar", "KW_ONLY")) else object
-        for name, text in texts.items()
-    }
+    if texts:  # of a text, dataclass finds out with regular expressions whether it is one of these
+        given.__annotations__ = {
+            name: text if any(word in str(text) for word in ("ClassVar", "InitVar", "KW_ONLY")) else object
+            for name, text in texts.items()
+        }
     made = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(given)
-    made.__annotations__ = texts
+    if texts:
+        made.__annotations__ = texts
     for one in fields(made):  # type: ignore[arg-type]  # it is a dataclass now
         one.type = texts.get(one.name, one.type)
     compared = [one for one in fields(made) if one.compare]  # type: ignore[arg-type]  # it is a dataclass now
