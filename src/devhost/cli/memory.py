@@ -24,7 +24,6 @@ _RARE = (
         "ast",
         "base64",
         "calendar",
-        "datetime",
         "h11",
         "ipaddress",
         "locale",
