@@ -22,21 +22,21 @@ from devhost.telemetry.ending import ended, output
 COMMANDS = {
     "accept": "requests:accept",
     "check": "check",
-    "cordon": "verdicts.cordon",
+    "cordon": "verdicts.cordon:cordon",
     "diff": "diff",
     "discover": "discover",
     "dra": "dra",
     "drain": "verdicts.drain",
     "explain": "explain",
-    "plugins": "plugins",
+    "plugins": "plugins:plugins",
     "ready": "ready",
     "record": "recording.command",
     "release": "requests:release",
     "resume": "requests:resume",
     "run": "run",
-    "schema": "schema",
+    "schema": "plugins:print_schema",
     "status": "status",
-    "uncordon": "verdicts.uncordon",
+    "uncordon": "verdicts.cordon:uncordon",
 }
 """Command name → module of this package, and the name of the click command in it: ``command`` by default."""
 
