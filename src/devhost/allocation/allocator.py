@@ -23,7 +23,7 @@ from devhost.runtime.worker import in_pieces
 from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .given import owned
-from .injection import DirectInjection, Injection, Rendered
+from .injection import Injection, Rendered
 from .inventory import Entry, Given, Inventory, Member
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, ResourceBackend, Terms, each_once
@@ -184,7 +184,7 @@ class Allocator:
         self._backend = backend
         self._lasting = LastingAnswers(backend)
         self._entry = entry
-        self._injection = injection or DirectInjection()
+        self._injection = injection or Injection()
         self._device_info = device_info
         self._preferred = preferred or PreferredAllocation()
         self._holders = holders
