@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations
-from devhost.allocation.kubelet_claims import KubeletClaims
 from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
@@ -38,7 +37,7 @@ from .publisher import Publisher
 from .record import SliceRecord
 from .refresher import Refresher
 from .server import DraServer
-from .upkeep import Upkeep
+from .upkeep import KubeletClaims, Upkeep
 
 if TYPE_CHECKING:
     from .conditions.claims import ClaimStatus

@@ -34,7 +34,7 @@ from devhost.planning.dra_timing import NODE, DraTiming
 from devhost.planning.settings import Effect
 from devhost.planning.sides import Sides
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, sleep
 from devhost.telemetry.metrics import Metrics
 
 from .aliases import Aliased
@@ -535,7 +535,7 @@ class Publisher:
         """Makes the slices what they must be."""
         if not self._synced or self._wanted is None:
             return None
-        await self._sleep(self._not_before - self._clock.time())
+        await sleep(self._not_before - self._clock.time(), self._clock)
         failures: list[str] = []
         complete = self._complete
         self._take_wanted(self._wanted)
@@ -910,18 +910,8 @@ class Publisher:
         self._changed()
 
     async def _permit(self) -> None:
-        await self._sleep(self._permits.delay(self._clock.time()))
+        await sleep(self._permits.delay(self._clock.time()), self._clock)
         self._permits.take(self._clock.time())
-
-    async def _sleep(self, seconds: float) -> None:
-        if seconds <= 0:
-            return
-        over = asyncio.Event()
-        timer = self._clock.call_at(self._clock.time() + seconds, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()
 
 
 def _slice(found: Object) -> Json:

@@ -72,6 +72,17 @@ LOOP_CLOCK = LoopClock()
 """The default clock. It has no state, so one instance serves all event loops."""
 
 
+async def sleep(seconds: float, clock: Clock) -> None:
+    """Waits for so many seconds of a clock; returns at once if there are none left."""
+    if seconds > 0:
+        over = asyncio.Event()
+        timer = clock.call_at(clock.time() + seconds, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
+
+
 class Retry(DevhostError):
     """A pass failed and is run again with back-off.
 
