@@ -11,9 +11,11 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from devhost.backend.errors import DevhostError
 from devhost.backend.frozen import frozen
+from devhost.backend.model import ClaimHolder
 from devhost.planning.quantities import whole
 from devhost.runtime.reconciler import Retry
 
@@ -214,6 +216,10 @@ def shortened(text: str) -> str:
     """A text on one line, of at most 500 characters."""
     line = " ".join(text.split())
     return line if len(line) <= 500 else f"{line[:499]}…"
+
+
+def claim_path(claim: ClaimHolder) -> str:
+    return f"{API}/namespaces/{quote(claim.namespace, '')}/resourceclaims/{quote(claim.name, '')}"
 
 
 class ClaimError(DevhostError):

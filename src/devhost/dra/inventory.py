@@ -242,15 +242,12 @@ class DraInventory:
         Also a device that is not offered any longer: the claim keeps it. A unit has the members that the
         claim has.
         """
-        scanner = self._scanners.get(one.key[0])
         backend, entry = self._backends.get(one.resource), self._entries.get(one.resource)
-        if scanner is None or backend is None or entry is None:
+        devices = self._there(one.key[0], one.keys)
+        if devices is None or backend is None or entry is None:
             return None
-        devices = [device for _, name in one.keys if (device := scanner.devices.get(name)) is not None]
-        if len(devices) < len(one.keys):
-            return None
-        unit = Unit(one.key[1], tuple(devices), one.replicas, whole=bool(one.members))
-        return self._found(unit, one.resource, entry, backend, scanner)
+        unit = Unit(one.key[1], devices, one.replicas, whole=bool(one.members))
+        return self._found(unit, one.resource, entry, backend, self._scanners[one.key[0]])
 
     def keys(self, pool: str, device: str) -> frozenset[Key]:
         """The devices that have, or had, this name in this pool; none if there never was one."""
@@ -421,8 +418,7 @@ class DraInventory:
                 if scanner is None or not scanner.listed:
                     yield DeviceHealth(one.pool, one.device, None, "devhost is looking for the device")
                     continue
-                there = [device for _, name in one.keys if (device := scanner.devices.get(name)) is not None]
-                if len(there) == len(one.keys):
+                if (there := self._there(one.key[0], one.keys)) is not None:
                     yield _health(one, _own_health(there, scanner), stale=stale)
                 else:
                     absent = [name for _, name in one.keys if name not in scanner.devices]
@@ -524,11 +520,11 @@ class DraInventory:
         """
         units = self._sides.units(self._driver)
         name = self._know(resource, (key[0], units.get(key, key[1])), (key,))
-        known, scanner = self._known[name], self._scanners.get(key[0])
-        there = scanner.devices if scanner is not None else {}
-        devices = tuple(there[one] for _, one in sorted(known.keys) if one in there)
-        if name in self._devices or scanner is None or len(devices) < len(known.keys):
+        known = self._known[name]
+        devices = self._there(key[0], sorted(known.keys))
+        if name in self._devices or devices is None:
             return
+        scanner = self._scanners[key[0]]
         for entry in settings.resources:
             seen = selected(entry.where, devices[0].attributes, devices[0].inherited)
             if entry.backend == key[0] and seen is not None and entry.named(seen) == resource:
@@ -540,13 +536,19 @@ class DraInventory:
 
     def _as_found(self, one: DraDevice) -> DraDevice:
         """The same device as its backend finds it now."""
-        scanner = self._scanners.get(one.key[0])
-        there = scanner.devices if scanner is not None else {}
-        devices = [there[name] for _, name in one.keys if name in there]
-        if scanner is None or len(devices) < len(one.keys):
+        devices = self._there(one.key[0], one.keys)
+        if devices is None:
             return replace(one, health=unhealthy(GONE, Cause.MISSING))
-        unit = Unit(one.key[1], tuple(devices), one.replicas, whole=bool(one.members))
+        unit = Unit(one.key[1], devices, one.replicas, whole=bool(one.members))
+        scanner = self._scanners[one.key[0]]
         return replace(self._found(unit, one.resource, one.entry, one.backend, scanner), bound=one.bound)
+
+    def _there(self, backend: str, keys: Sequence[Key]) -> tuple[Device, ...] | None:
+        """These devices as their backend finds them now; ``None`` if it lacks one of them."""
+        scanner = self._scanners.get(backend)
+        there = scanner.devices if scanner is not None else {}
+        found = tuple(there[name] for _, name in keys if name in there)
+        return found if len(found) == len(keys) else None
 
     def _found(
         self, unit: Unit, resource: str, entry: ResourceSettings, backend: ResourceBackend, scanner: Scanner

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid, nodes_of
 from devhost.allocation.cdi.claim_metadata import place_of
@@ -34,7 +33,7 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, together
 from devhost.runtime.text import few
 
-from .answers import API, ClaimError, ClaimObject, Result, read_claim
+from .answers import ClaimError, ClaimObject, Result, claim_path, read_claim
 from .claim_devices import (
     Basis,
     Chosen,
@@ -279,10 +278,9 @@ class Preparer:
 
     async def _get(self, ref: ClaimHolder) -> ClaimObject | None:
         """The object of this name; ``None`` if there is none."""
-        path = f"{API}/namespaces/{quote(ref.namespace, '')}/resourceclaims/{quote(ref.name, '')}"
         try:
             async with self._reads.turn():
-                body = await self._read(path)
+                body = await self._read(claim_path(ref))
         except ApiError as error:
             if error.absent:
                 return None

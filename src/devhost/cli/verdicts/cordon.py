@@ -8,7 +8,6 @@ import pwd
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from devhost.discovery.maintenance import files
 from devhost.discovery.named import Match, Parts, named, whole
 from devhost.discovery.unserved import resolved
 from devhost.runtime.log import printable
+from devhost.runtime.text import utc
 
 from . import place
 
@@ -250,4 +250,4 @@ def shown(verdict: files.Verdict) -> str:
     """The text of a verdict, and how long it holds."""
     if verdict.until is None:
         return verdict.text
-    return f"{verdict.text}, until {datetime.fromtimestamp(verdict.until, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{verdict.text}, until {utc(verdict.until)}"

@@ -15,9 +15,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
-from urllib.parse import quote
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice
@@ -25,12 +23,13 @@ from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
-from devhost.dra.answers import API, Json, Result, read_claim
+from devhost.dra.answers import Json, Result, claim_path, read_claim
 from devhost.dra.inventory import DeviceHealth, DraInventory
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
 from devhost.dra.prepare import Refusals
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.text import utc
 
 log = get(__name__)
 
@@ -242,8 +241,7 @@ class ClaimStatus:
 
     async def _write(self, one: _Wanted, known: _WrittenStatus | None) -> _WrittenStatus:
         """Makes the status of a claim what it should be; gives what it has."""
-        claim = one.claim
-        path = f"{API}/namespaces/{quote(claim.namespace, '')}/resourceclaims/{quote(claim.name, '')}"
+        claim, path = one.claim, claim_path(one.claim)
         fresh = known is None or known.source is not one.source
         try:
             if known is None or fresh:
@@ -253,7 +251,7 @@ class ClaimStatus:
             since = {
                 name: known.since[name]
                 if name in known.since and known.devices[name].ready == shown.ready
-                else _iso(self._wall())
+                else utc(self._wall())
                 for name, shown in one.devices.items()
             }
             stored = await self._apply(f"{path}/status", one, since)
@@ -365,7 +363,3 @@ def _cut(message: str) -> str:
 def _concerns_one(error: ApiError | Malformed) -> bool:
     """Whether the API server may accept the status of other claims."""
     return isinstance(error, Malformed) or error.denied or error.status in (400, 409, 413, 422)
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

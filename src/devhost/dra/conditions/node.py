@@ -17,7 +17,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +35,7 @@ from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.text import utc
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.unready import WAITING, unready
 
@@ -279,7 +279,7 @@ class NodeCondition:
 
     async def _write(self, wanted: State, now: float) -> None:
         known = self._known or State()
-        at = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = utc(self._wall())
         condition = {
             "type": CONDITION,
             "status": wanted.status,
