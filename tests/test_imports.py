@@ -70,7 +70,6 @@ PURE = (
     "allocation.leases",
     "allocation.listing",
     "allocation.other_drivers",
-    "allocation.timing",
     "allocation.preferred.grouping",
     "discovery.health",
     "host.shown.recent_removals",

@@ -10,12 +10,12 @@ from work import Work
 from devhost.allocation.allocations import Allocations, Reservation
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Node as Given
-from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device
 from devhost.planning.amounts import CapacityUse
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.planning.planner import plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.timing import ALLOCATION as NODE
 
 NAME = "example.com/card"
 CARD = Device("card0", claims=frozenset({"pci:0"}))

@@ -25,9 +25,8 @@ from devhost.backend.model import Holder
 from devhost.host.host import Host
 from devhost.host.shown.gauges import scraped
 from devhost.host.shown.status import captured, holders
-from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import KubeletTiming, Timing
 from devhost.runtime.http import HttpServer, Listen, page
 from devhost.runtime.worker import PIECE
 from devhost.telemetry.document import complete, json_line

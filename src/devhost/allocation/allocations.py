@@ -50,6 +50,7 @@ from devhost.planning.claims import (
 )
 from devhost.planning.plan import Found, Plan, RefusalKind, in_units
 from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
 from devhost.runtime.reconciler import Report
 
@@ -60,7 +61,6 @@ from .listing import ClaimUse
 from .listing import Kubelet as Kubelet
 from .listing import Listing as Listing
 from .other_drivers import OtherDrivers
-from .timing import NODE, AllocationTiming
 from .unclaimed import UnclaimedNodes
 
 Released = Callable[[str, tuple[str, ...]], None]
@@ -537,7 +537,7 @@ class Allocations:
         self,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
     ) -> None:
         self.clock = clock
         self.timing = timing

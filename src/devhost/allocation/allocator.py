@@ -17,6 +17,7 @@ from devhost.discovery.runner import quoted
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
 from devhost.runtime.worker import in_pieces
 
@@ -27,7 +28,6 @@ from .injection import Injection, Rendered
 from .inventory import Entry, Given, Inventory, Member
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, ResourceBackend, Terms, each_once
-from .timing import NODE, AllocationTiming
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -176,7 +176,7 @@ class Allocator:
         device_info: DeviceInfoFiles | None = None,
         preferred: PreferredAllocation | None = None,
         holders: HolderCheck | None = None,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
         starts: StartCheck | None = None,
     ) -> None:
         self.name = backend.resource

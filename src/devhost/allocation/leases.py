@@ -51,9 +51,9 @@ from typing import NamedTuple
 
 from devhost.backend.model import Holder
 from devhost.planning.claims import Pod, pod_of
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 
 from .listing import Kubelet, Listing
-from .timing import NODE, AllocationTiming
 
 
 class LeaseState(Enum):
@@ -154,7 +154,7 @@ class Leases:
     """
 
     clock: Callable[[], float]
-    timing: AllocationTiming = NODE
+    timing: AllocationTiming = ALLOCATION
     held: dict[str, Lease] = field(init=False, default_factory=dict)
     _listed: bool = field(init=False, default=False)
     _due: tuple[object, float | None] | None = field(init=False, default=None)

@@ -13,8 +13,8 @@ from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
-from devhost.planning.dra_timing import DraTiming
 from devhost.planning.sides import Listed, Sides
+from devhost.planning.timing import DraTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 

@@ -23,12 +23,12 @@ from devhost.allocation.cdi.claim_metadata import place_of
 from devhost.allocation.cdi.metadata_content import contents
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Node, owned
-from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device
 from devhost.planning.claims import holder_field
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, together
 from devhost.runtime.text import few
@@ -184,7 +184,7 @@ class Preparer:
         claims: ClaimAllocations,
         files: ClaimFiles,
         *,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
         api_deadline: float = API_DEADLINE,
         deadline: float = DEADLINE,
         ready: Callable[[], Awaitable[None]] = _at_once,

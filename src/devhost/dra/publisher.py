@@ -30,9 +30,9 @@ from devhost.backend.errors import DevhostError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.planning.claims import Key
-from devhost.planning.dra_timing import NODE, DraTiming
 from devhost.planning.settings import Effect
 from devhost.planning.sides import Sides
+from devhost.planning.timing import DRA, DraTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, sleep
 from devhost.telemetry.metrics import Metrics
@@ -221,7 +221,7 @@ class Publisher:
         replan: Callable[[], None],
         changed: Callable[[], None],
         metrics: Metrics,
-        timing: DraTiming = NODE,
+        timing: DraTiming = DRA,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.status = PublisherStatus()

@@ -27,12 +27,12 @@ from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
 from devhost.allocation.cdi.spec import claim_kind
 from devhost.allocation.claims import ClaimAllocations
 from devhost.allocation.listing import ClaimUseDevice, Listing
-from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import read_regular
 from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import together
 from devhost.runtime.worker import FileWorker
@@ -121,7 +121,7 @@ class Upkeep:
         devices: DraInventory,
         kubelet: KubeletClaims,
         *,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
         questions: float = QUESTIONS,
     ) -> None:
         self.kept: Mapping[str, ClaimHolder] = {}

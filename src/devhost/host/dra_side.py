@@ -24,13 +24,13 @@ from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Settings
+from devhost.planning.timing import Timing
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, Shared
 
 from .service import Services
-from .timing import Timing
 
 if TYPE_CHECKING:
     from devhost.dra.credentials import Access

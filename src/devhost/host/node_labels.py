@@ -26,11 +26,10 @@ from devhost.backend.model import Device
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.plan import Plan
+from devhost.planning.timing import NODE, Timing
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import Metrics
-
-from .timing import NODE, Timing
 
 log = get(__name__)
 

@@ -32,6 +32,7 @@ from devhost.kubelet.rivals import Rivals
 from devhost.planning.claims import PodClaims, Reason
 from devhost.planning.plan import Offer, PlannedResource, Units
 from devhost.planning.settings import Inject, Of, ResourceSettings
+from devhost.planning.timing import Timing
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, device_samples
@@ -39,7 +40,6 @@ from devhost.telemetry.metrics import Metrics, device_samples
 from .shown.now import NONE, ResourceNow, why_not_listed
 from .shown.publication import Publication
 from .shown.publisher import EventPublisher
-from .timing import Timing
 
 if TYPE_CHECKING:
     from devhost.planning.sides import Listed

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from devhost.allocation.injection import Injection, Rendered
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import Granted, ResourceBackend, Terms
-from devhost.allocation.timing import NODE
 from devhost.backend import NoOptions
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
 from devhost.backend.frozen import frozen
@@ -32,6 +31,7 @@ from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Verdict
 from devhost.planning.claims import Key
 from devhost.planning.plan import Offer
+from devhost.planning.timing import ALLOCATION
 from devhost.planning.tokens import ALL, unit_of
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
@@ -104,7 +104,7 @@ class CdiInjection(Injection):
         files: SpecFiles,
         settled: Callable[[], None],
         *,
-        deadline: float = NODE.render,
+        deadline: float = ALLOCATION.render,
         most_sets: int = MAX_SETS,
     ) -> None:
         super().__init__()
