@@ -8,7 +8,7 @@ import pytest
 
 from devhost.allocation.allocations import Allocations, Reservation
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
 from devhost.backend.model import ClaimHolder, Device, Holder
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.planning.planner import plan_devices

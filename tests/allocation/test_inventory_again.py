@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.inventory import Entry, Inventory, Tally
-from devhost.allocation.listing import Listing
+from devhost.allocation.leases import Listing
 from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
 from devhost.discovery.health import Grounds, HealthTracker
 from devhost.planning.claims import Reason

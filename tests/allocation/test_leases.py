@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.allocation.leases import Leases
-from devhost.allocation.listing import Kubelet, Listing
+from devhost.allocation.leases import Kubelet, Leases, Listing
 from devhost.backend.model import Holder
 from devhost.planning.timing import ALLOCATION as NODE
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.listing import Listing
+from devhost.allocation.leases import Listing
 from devhost.allocation.resource_backend import MissingPath
 from devhost.backend import AllocateRequest, AllocationError, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.errors import BackendError

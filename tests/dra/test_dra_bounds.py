@@ -22,7 +22,7 @@ from devhost_testing.kubelet import ClaimDevice
 from dra_node import DRIVER, QUICK, Cards, DraNode
 from work import counted, grows_linearly, least, rested
 
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
 from devhost.backend import Device, DeviceNode, Edits
 from devhost.backend.model import Holder
 from devhost.dra.api import dra_v1_pb2 as v1

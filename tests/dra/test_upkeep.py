@@ -13,7 +13,7 @@ from devhost_testing.dra import DraState
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
 from devhost.backend.model import ClaimHolder, unhealthy
 from devhost.dra.kube import ApiError
 from devhost.dra.prepare import READS

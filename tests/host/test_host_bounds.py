@@ -19,7 +19,7 @@ from devhost_testing.node import Node
 from work import Work, counted, grows_linearly, least, rested
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.listing import Listing
+from devhost.allocation.leases import Listing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host

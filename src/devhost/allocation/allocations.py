@@ -55,13 +55,11 @@ from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_
 from devhost.runtime.reconciler import Report
 
 from .claims import ClaimAllocations, Claimed, DeviceHeld
-from .given import Given
-from .leases import Admissions, Leases
-from .listing import ClaimUse
-from .listing import Kubelet as Kubelet
-from .listing import Listing as Listing
+from .given import Given, UnclaimedNodes
+from .leases import Admissions, ClaimUse, Leases
+from .leases import Kubelet as Kubelet
+from .leases import Listing as Listing
 from .other_drivers import OtherDrivers
-from .unclaimed import UnclaimedNodes
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""

@@ -29,7 +29,7 @@ from devhost.planning.settings import Serve
 from devhost.runtime.reconciler import Report
 
 from .given import Given, Node
-from .listing import ClaimUse
+from .leases import ClaimUse
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 NAMED = 20

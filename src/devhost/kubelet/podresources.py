@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Kubelet, Listing
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Kubelet, Listing
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import Holder
 from devhost.backend.threads import elsewhere
