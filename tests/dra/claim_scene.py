@@ -145,6 +145,8 @@ class Ledger:
         """The ids of devices that containers hold through the device plugin."""
         self.reserving: set[str] = set()
         self.given = Given()
+        self.ledger = self
+        """It is the claims, and the allocations of all resources, too."""
 
     @contextmanager
     def reserved(
@@ -171,10 +173,10 @@ class Ledger:
 
     def give(
         self,
-        claim: ClaimHolder,
         resource: str,
         devices: Mapping[Key, Device],
         nodes: frozenset[str],
+        claim: ClaimHolder,
         *,
         running: bool = False,
     ) -> None:

@@ -17,8 +17,7 @@ from dra_node import DRIVER, DraNode
 from fake_clock import FakeClock
 from publisher_scene import CountedApi, InFlight
 
-from devhost.allocation.cdi.claim_files import ClaimRecord
-from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.model import ClaimHolder, Device
 from devhost.dra.answers import Result
 from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, MESSAGE, PATIENCE, RETRY, SETTLE, ClaimStatus

@@ -46,8 +46,8 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "UNKNOWN_CA")
 
 
-class ApiFailure(DevhostError):
-    """A request to the API server has failed, or nothing is known from its answer."""
+class ApiFailure(Retry):
+    """A request to the API server has failed, or nothing is known from its answer: worth another try."""
 
 
 class ApiError(ApiFailure):
@@ -72,7 +72,8 @@ class ApiError(ApiFailure):
         self.retry_after = retry_after
         self.no_api = status == 404 and request is not None and request.needs_api(reason, text)
         """Whether the API itself is missing, so that nothing is known of an object."""
-        super().__init__(*self._words(request or ApiRequest("GET", "an object"), source))
+        words = self._words(request or ApiRequest("GET", "an object"), source)
+        super().__init__(*words, after=min(retry_after or 0.0, LONGEST_WISH))
 
     @property
     def denied(self) -> bool:
@@ -83,10 +84,6 @@ class ApiError(ApiFailure):
     def absent(self) -> bool:
         """Whether the API server has no such object."""
         return self.status == 404 and not self.no_api
-
-    def retry(self) -> Retry:
-        """Asks for another try, not before the API server wants it."""
-        return Retry(str(self), after=min(self.retry_after or 0.0, LONGEST_WISH))
 
     def _words(self, request: ApiRequest, source: str) -> tuple[str, str]:
         text = shortened(self.text)

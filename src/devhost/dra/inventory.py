@@ -428,7 +428,7 @@ class DraInventory:
 
     def _other_nodes(self, resource: str, keys: Sequence[Key]) -> Reason | None:
         """Why what containers were given is not what these devices have now; ``None`` if it is."""
-        return next(filter(None, (self._claims.given.reason(resource, key) for key in keys)), None)
+        return next(filter(None, (self._claims.ledger.given.reason(resource, key) for key in keys)), None)
 
     def _without_devices(
         self, settings: Settings, offered: Mapping[str, PlannedResource]

@@ -83,9 +83,8 @@ class Mover:
         try:
             freed = await self._ask()
         except DevhostError as error:
-            retry = error.retry() if isinstance(error, ApiError) else Retry(str(error))
-            self._note(str(retry))
-            raise retry from None
+            self._note(str(error))
+            raise
         self._note("")
         if freed:
             self._freed()

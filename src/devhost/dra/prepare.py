@@ -18,10 +18,9 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid, nodes_of
-from devhost.allocation.cdi.claim_metadata import place_of
-from devhost.allocation.cdi.metadata_content import contents
-from devhost.allocation.claims import ClaimAllocations, ClaimedDevice, DeviceHeld
+from devhost.allocation.cdi.claim_files import ClaimFiles, is_uid, nodes_of
+from devhost.allocation.cdi.claim_metadata import contents, place_of
+from devhost.allocation.claims import ClaimAllocations, ClaimedDevice, ClaimRecord, DeviceHeld
 from devhost.allocation.given import Node, owned
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
@@ -103,21 +102,17 @@ class Refusals:
 
     def __init__(self) -> None:
         self.found: dict[str, FailedClaim] = {}
-        self._kept = False
-
-    @property
-    def kept(self) -> bool:
-        return self._kept
+        self.kept = False
 
     def keep(self, kept: bool) -> None:
         """Whether they are kept from now on."""
-        self._kept = kept
+        self.kept = kept
         if not kept:
             self.found.clear()
 
     def add(self, new: FailedClaim) -> None:
         """A claim could not be prepared; of more than :data:`MOST_REFUSALS`, the oldest is forgotten."""
-        if self._kept and self.found.get(new.claim.uid) != new:
+        if self.kept and self.found.get(new.claim.uid) != new:
             self.found.pop(new.claim.uid, None)
             self.found[new.claim.uid] = new
             if len(self.found) > MOST_REFUSALS:
@@ -352,7 +347,8 @@ class Preparer:
         taking = [(group, found) for group, found in renderings if not group.admin]
         for group, found in taking:
             if nodes := found.unclaimed:
-                self._claims.give(holder, group.resource, group.by_key, nodes, running=running)
+                give = self._claims.ledger.give
+                give(group.resource, group.by_key, nodes, holder, running=running)
         for group, _ in taking if not running else ():
             async with self._turns_of(group).turn():
                 await group.backend.prepare(self._timing.prepare, group.devices, group.terms)

@@ -304,18 +304,13 @@ class Publisher:
         if not (self._dropped and self._synced):
             self._asked_version = ""
             return None
-        try:
-            version = json.dumps(await self._api.get(VERSION), sort_keys=True)
-            now = self._clock.time()
-            if version != self._asked_version or now - self._asked_at >= ASK_AGAIN:
-                await self._permit()
-                missing = await self._dropped_now()
-                self._asked_version, self._asked_at = version, now
-                self._forget_dropped(missing)
-        except ApiError as error:
-            raise error.retry() from None
-        except DevhostError as error:
-            raise Retry(str(error)) from None
+        version = json.dumps(await self._api.get(VERSION), sort_keys=True)
+        now = self._clock.time()
+        if version != self._asked_version or now - self._asked_at >= ASK_AGAIN:
+            await self._permit()
+            missing = await self._dropped_now()
+            self._asked_version, self._asked_at = version, now
+            self._forget_dropped(missing)
         return LOOK_AT_VERSION
 
     async def _dropped_now(self) -> set[str]:
@@ -422,10 +417,9 @@ class Publisher:
                 self._since = ""
                 if not (listed or isinstance(error, Malformed)):
                     return 0.0
-            retry = error.retry() if isinstance(error, ApiError) else Retry(str(error))
-            self._unseen = str(retry)
+            self._unseen = str(error)
             self._show()
-            raise retry from None
+            raise
         return 0.0
 
     def _seen(self) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
-from devhost.allocation.cdi.metadata_content import contents
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.cdi.claim_metadata import contents
 from devhost.allocation.cdi.spec import (
     Rendered,
     Seen,
@@ -24,7 +24,7 @@ from devhost.allocation.cdi.spec import (
     recorded,
     withheld,
 )
-from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.errors import BackendError, DevhostError
 from devhost.backend.incident import Incident
 from devhost.discovery.scanner import Scanner

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
+from devhost.allocation.cdi.claim_files import ClaimFiles, is_uid
 from devhost.allocation.cdi.spec import claim_kind
-from devhost.allocation.claims import ClaimAllocations
+from devhost.allocation.claims import ClaimAllocations, ClaimRecord
 from devhost.allocation.leases import ClaimUseDevice, Listing
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import read_regular

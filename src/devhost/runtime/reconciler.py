@@ -91,8 +91,10 @@ class Retry(DevhostError):
     ``after`` seconds.
     """
 
-    def __init__(self, reason: str = "", *, wakeable: bool | None = None, after: float = 0.0) -> None:
-        super().__init__(reason)
+    def __init__(
+        self, reason: str = "", hint: str = "", *, wakeable: bool | None = None, after: float = 0.0
+    ) -> None:
+        super().__init__(reason, hint)
         self.wakeable = wakeable
         self.after = after
 

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 
-from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.allocation.given_record import BOOT_ID
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.errors import EnvironmentFailure
@@ -77,25 +77,6 @@ def device_name(uid: str, request: str, number: int) -> str:
 def set_name(uid: str, request: str, number: int) -> str:
     """The CDI name of what a backend grants for several devices of a request; ``number`` is from 1."""
     return f"{uid}-{request}-set{number if number > 1 else ''}"
-
-
-@frozen
-class ClaimRecord:
-    """A prepared claim, and its devices in the order of the claim's allocation.
-
-    ``metadata`` is where its metadata files are in containers
-    (:func:`~devhost.allocation.cdi.claim_metadata.place_of`); empty if it has none.
-    """
-
-    claim: ClaimHolder
-    driver: str
-    devices: tuple[ClaimedDevice, ...]
-    metadata: str = ""
-
-    @property
-    def requests(self) -> Mapping[str, ClaimedDevice]:
-        """The requests, without subrequests, each with its first device."""
-        return {one.base: one for one in reversed(self.devices)}
 
 
 def document(

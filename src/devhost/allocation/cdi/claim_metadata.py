@@ -4,16 +4,18 @@ There is one file for each request of a claim (KEP-5304, "DRA device metadata").
 it into containers. On the host the files are in the directory of the driver below the kubelet's ``plugins``,
 as those of drivers in Go (``kubeletplugin/metadata.go`` in ``k8s.io/dynamic-resource-allocation`` 0.37).
 
-They are written before the CDI file that mounts them, and removed after it. What they contain is made in
-:mod:`.metadata_content`.
+They are written before the CDI file that mounts them, and removed after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from devhost.allocation.claims import ClaimRecord
 from devhost.allocation.owned_files import OwnedDirectory, owner
 from devhost.runtime.worker import FileWorker
 
@@ -28,6 +30,9 @@ TEMPLATES = "resourceclaimtemplates"
 
 DIRECTORY = "dra-device-metadata"
 """The directory of the files below that of the driver."""
+
+VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
+"""Of the API, the newest first; v1alpha1 is what Kubernetes 1.36 and KubeVirt 1.9 read (``api/metadata``)."""
 
 HINT = "--plugins-dir must be a directory that devhost may write to and the container runtime reads"
 
@@ -149,3 +154,65 @@ def _read(place: MetadataDirectory, uid: str, requests: Iterable[str]) -> dict[s
 
 def _write(place: MetadataDirectory, uid: str, contents: Mapping[str, bytes]) -> bool:
     return any([place.write_file(place.name(uid, request), data) for request, data in contents.items()])
+
+
+def contents(
+    record: ClaimRecord, attributes: Sequence[Mapping[str, Any] | None], before: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """The content of the metadata file of each request of a claim.
+
+    A file is a stream of JSON objects with the same content, one for each of :data:`VERSIONS`.
+    ``attributes`` are those of each device in the terms of a ResourceSlice, ``None`` for one that is not
+    known: the content of a request with such a device stays as ``before``.
+    """
+    found: dict[str, bytes] = {}
+    for request in record.requests:
+        members = [
+            (one, has) for one, has in zip(record.devices, attributes, strict=True) if one.base == request
+        ]
+        old = before.get(request, b"")
+        if old and any(has is None for _, has in members):
+            found[request] = old
+            continue
+        described: dict[str, list[dict[str, Any]]] = {}
+        for one, has in members:
+            device: dict[str, Any] = {"driver": record.driver, "pool": one.pool, "name": one.device}
+            described.setdefault(one.request, []).append(
+                device if has is None else {**device, "attributes": has}
+            )
+        found[request] = _renewed(record, described, old)
+    return found
+
+
+def _renewed(record: ClaimRecord, requests: Mapping[str, Sequence[Any]], old: bytes) -> bytes:
+    """The new content: the old one if nothing else has changed, else of the next generation."""
+    generation = _generation(old)
+    same = _stream(record, requests, generation)
+    return same if same == old else _stream(record, requests, generation + 1)
+
+
+def _generation(content: bytes) -> int:
+    """The generation of a content; 0 if it has none."""
+    try:
+        first, _ = json.JSONDecoder().raw_decode(content.decode())
+        return int(first["metadata"]["generation"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
+
+
+def _stream(record: ClaimRecord, requests: Mapping[str, Sequence[Any]], generation: int) -> bytes:
+    claim = record.claim
+    content: dict[str, Any] = {
+        "metadata": {
+            "name": claim.name,
+            "namespace": claim.namespace,
+            "uid": claim.uid,
+            "generation": generation,
+        }
+    }
+    kind, _, name = record.metadata.partition("/")
+    if kind == TEMPLATES:
+        content["podClaimName"] = name
+    content["requests"] = [{"name": name, "devices": devices} for name, devices in requests.items()]
+    objects = ({"kind": "DeviceMetadata", "apiVersion": version, **content} for version in VERSIONS)
+    return "".join(f"{json.dumps(one)}\n" for one in objects).encode()

@@ -165,7 +165,7 @@ class ClaimStatus:
             wait = await self._follow()
         except DevhostError as error:
             self._show(str(error))
-            raise (error.retry() if isinstance(error, ApiError) else error) from None
+            raise
         self._show(next(iter(self._refused.values()), ""))
         return None if math.isinf(wait) else wait
 

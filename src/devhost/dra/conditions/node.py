@@ -30,7 +30,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
 from devhost.dra.answers import Json
 from devhost.dra.credentials import from_files
-from devhost.dra.kube import ApiError, KubeApi, Object, Unreachable
+from devhost.dra.kube import KubeApi, Object, Unreachable
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions
 from devhost.runtime.log import get, printable
@@ -241,7 +241,7 @@ class NodeCondition:
         except DevhostError as error:
             self._known = None
             self._show(str(error))
-            raise (error.retry() if isinstance(error, ApiError) else error) from None
+            raise
         self._show("")
         return wait
 
