@@ -19,8 +19,8 @@ from publisher_scene import CountedApi, InFlight
 
 from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.model import ClaimHolder, Device
-from devhost.dra.answers import Result
-from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, MESSAGE, PATIENCE, RETRY, SETTLE, ClaimStatus
+from devhost.dra.answers import MESSAGE, Result
+from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, PATIENCE, RETRY, SETTLE, ClaimStatus
 from devhost.dra.credentials import Access, Credentials
 from devhost.dra.inventory import DeviceHealth
 from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals

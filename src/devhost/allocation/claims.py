@@ -31,7 +31,9 @@ from devhost.runtime.reconciler import Report
 from .given import Given, Node
 from .leases import ClaimUse
 
-_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
+"""The uid of a claim, as API servers make them, at the beginning of a CDI name."""
+
 NAMED = 20
 """Most claims that a refusal names of those that share a device."""
 
@@ -298,7 +300,7 @@ class ClaimAllocations:
         if use is None:
             return ()
         names = [name.partition("=")[2] for one in use.devices for name in one.cdi_names]
-        uids = {found[0] for name in names if (found := _UID.match(name))}
+        uids = {found[0] for name in names if (found := UUID.match(name))}
         return use.holders if claim.uid in uids or not uids else ()
 
     def held_devices(self) -> Iterator[Key]:

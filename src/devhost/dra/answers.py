@@ -17,6 +17,7 @@ from devhost.backend.errors import DevhostError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
 from devhost.planning.quantities import whole
+from devhost.runtime.log import printable
 from devhost.runtime.reconciler import Retry
 
 T = TypeVar("T")
@@ -29,6 +30,9 @@ POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 
 LONGEST_WISH = 60.0
 """Seconds that the API server may make devhost wait (``Retry-After``); a longer wish is shortened."""
+
+MESSAGE = 1024
+"""Most bytes of the message of a condition, and of one about health; the kubelet cuts the latter there."""
 
 NEEDS = "DRA needs Kubernetes 1.34 or newer, with this API enabled"
 
@@ -207,6 +211,11 @@ class Json:
 
     def _flaw(self, flaw: str) -> Malformed:
         return Malformed(f"{self.path} of {self.what} {flaw}" if self.path else f"{self.what} {flaw}")
+
+
+def cut(message: str) -> str:
+    """A message of at most :data:`MESSAGE` bytes, without characters that do not print."""
+    return printable(message).encode()[:MESSAGE].decode(errors="ignore")
 
 
 def shortened(text: str) -> str:

@@ -138,8 +138,8 @@ class DraInventory:
         sides: Sides,
         files: ClaimFiles,
         claims: ClaimAllocations,
-        leads: Callable[[], bool] = lambda: True,
-        accepted: Callable[[str, str], Accepted] = lambda resource, device: EVERYTHING,
+        leads: Callable[[], bool],
+        accepted: Callable[[str, str], Accepted],
     ) -> None:
         self._accepted = accepted
         self._moves = Moves(time.monotonic, time.time)
@@ -159,7 +159,8 @@ class DraInventory:
         self._aliases: dict[str, Aliases] = {}
         self._backends: dict[str, ResourceBackend] = {}
         self._entries: dict[str, ResourceSettings] = {}
-        self._offers: dict[str, Offers] = {}
+        self.offers: dict[str, Offers] = {}
+        """The devices of each resource, as far as they are known."""
         self._now: dict[str, frozenset[Key]] = {}
         """The devices of each resource that the plan offers."""
         self._devices: dict[Name, DraDevice] = {}
@@ -172,16 +173,11 @@ class DraInventory:
         """Whether :attr:`offers` has every resource; a template has none without devices."""
         self._callbacks: list[Callable[[], None]] = []
 
-    @property
-    def offers(self) -> Mapping[str, Offers]:
-        """The devices of each resource, as far as they are known."""
-        return self._offers
-
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         self._plan, self._settings, self._scanners = plan, settings, scanners
         self._absent = None
         offered = {name: one for name, one in plan.resources.items() if self._is_own(one.entry)}
-        self._offers = dict(self._without_devices(settings, offered))
+        self.offers = dict(self._without_devices(settings, offered))
         self.complete = not any(
             self._is_own(entry) and naming.fields(entry.name) and not self._listed(entry.backend)
             for entry in settings.resources
@@ -205,7 +201,7 @@ class DraInventory:
         for key, resource in leaving.items():
             self._restore(key, resource, settings)
         for entry in settings.resources:
-            if self._is_own(entry) and entry.name in self._offers:
+            if self._is_own(entry) and entry.name in self.offers:
                 self._entries[entry.name] = entry
         self._now = {}
         for name, planned in offered.items():
@@ -287,7 +283,7 @@ class DraInventory:
 
     def entries(self) -> Mapping[str, ResourceSettings]:
         """The resources that have a pool, each with its entry."""
-        return {name: self._entries[name] for name in self._offers if name in self._entries}
+        return {name: self._entries[name] for name in self.offers if name in self._entries}
 
     def offered(self) -> Sequence[DraDevice]:
         """The devices that the plan offers, in a stable order."""
@@ -489,7 +485,7 @@ class DraInventory:
             offers.append(Offered(device, one.shown, replicas, names, *terms))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
-            self._offers[name] = entry.backend, offers
+            self.offers[name] = entry.backend, offers
 
     def _held_elsewhere(self, one: DraDevice) -> Reason | None:
         """Why no pod may use a device that holds nothing; ``None`` if one may."""

@@ -50,7 +50,7 @@ class Mover:
         *,
         changed: Callable[[], None],
         timing: DraTiming,
-        leads: Callable[[], bool] = lambda: True,
+        leads: Callable[[], bool],
     ) -> None:
         self.failure = ""
         """Why it is not known whether moving devices are free; empty if it is."""

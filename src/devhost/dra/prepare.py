@@ -73,7 +73,7 @@ REMEMBERED = 600.0
 MOST_REFUSALS = 1000
 """Claims that could not be prepared whose reasons are kept for their status."""
 
-_FAILED = "devhost failed; its log has the reason"
+FAILED = "devhost failed; its log has the reason"
 
 
 class Turn:
@@ -410,7 +410,7 @@ class Preparer:
             held_by = error.held_by if isinstance(error, DeviceHeld) else ()
         except Exception:
             log.exception("preparing a claim failed", claim=str(ref), uid=ref.uid)
-            return _FAILED
+            return FAILED
         else:
             self.refusals.end(ref.uid)
             if seen:  # the answer to a kubelet, which asks for one claim, is sent before
@@ -495,7 +495,7 @@ class Preparer:
                 reason = str(error)
             except Exception:
                 log.exception("releasing a claim failed", claim=str(ref), uid=ref.uid)
-                return _FAILED
+                return FAILED
         log.warning("a claim cannot be released", claim=str(ref), uid=ref.uid, reason=reason)
         return reason
 

@@ -28,11 +28,12 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, sleep
 from devhost.runtime.rpc import decoded
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
+from .answers import cut
 from .api import dra_v1_pb2 as api
 from .api import health_v1_pb2 as health_api
 from .api import registration_pb2 as registration
 from .inventory import DeviceHealth, DraInventory
-from .prepare import Preparer
+from .prepare import FAILED, Preparer
 
 log = get(__name__)
 
@@ -60,9 +61,6 @@ TIMEOUT = 30
 TOGETHER = 0.2
 """Seconds for which changes are collected into one message."""
 
-MESSAGE = 1024
-"""Most bytes of a message about health; the kubelet cuts it there."""
-
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH)
 """Served services. A kubelet uses the first one for claims that it knows, so the newest comes first."""
 
@@ -88,7 +86,6 @@ that registered last."""
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 """Uids become parts of file names, so nothing else is let in."""
 
-_FAILED = "devhost failed; its log has the reason"
 _NO_UID = "the claim's uid is not that of an object"
 
 
@@ -214,7 +211,7 @@ class HealthStreams:
                 health=health,
                 last_updated_time=now,
                 health_check_timeout_seconds=TIMEOUT,
-                message=printable(one.message).encode()[:MESSAGE].decode(errors="ignore"),
+                message=cut(one.message),
             )
             added.device.pool_name, added.device.device_name = one.pool, one.device
         return response
@@ -302,7 +299,7 @@ class DraServer:
             response = api.NodePrepareResourcesResponse()
             for uid, result in results.items():
                 if isinstance(result, str):
-                    response.claims[uid].error = printable(result) or _FAILED
+                    response.claims[uid].error = printable(result) or FAILED
                     continue
                 entry = response.claims[uid]
                 for one in result:
@@ -350,7 +347,7 @@ class DraServer:
                 except Exception:
                     log.exception("claims failed", claims=", ".join(map(str, valid)))
             for claim in valid:
-                result = results[claim.uid] = found.get(claim.uid, _FAILED)
+                result = results[claim.uid] = found.get(claim.uid, FAILED)
                 # that of a claim that is released is the empty text
                 outcome = ClaimCall.FAILED if isinstance(result, str) and result else ClaimCall.DONE
                 self._metrics.add(total, self._driver, outcome)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from typing import Any
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, is_uid
 from devhost.allocation.cdi.spec import claim_kind
-from devhost.allocation.claims import ClaimAllocations, ClaimRecord
+from devhost.allocation.claims import UUID, ClaimAllocations, ClaimRecord
 from devhost.allocation.leases import ClaimUseDevice, Listing
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import read_regular
@@ -59,8 +58,6 @@ STATE = "dra_manager_state"
 
 MAX_BYTES = 16 << 20
 """A larger file is not read. A claim takes about 1 kB, and a node has some hundred."""
-
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 
 
 _Named = Mapping[str, tuple[ClaimHolder, Sequence[ClaimUseDevice]]]
@@ -202,7 +199,7 @@ class Upkeep:
         names = device.cdi_names if device.driver == self._preparer.driver else ()
         for name in names:
             own = name.removeprefix(beginning)
-            found = _UUID.match(own)  # as API servers make them; a request may have hyphens, too
+            found = UUID.match(own)  # a request may have hyphens, too
             uid = found[0] if found is not None else own.rpartition("-")[0].rpartition("-")[0]
             if name.startswith(beginning) and is_uid(uid):
                 yield uid

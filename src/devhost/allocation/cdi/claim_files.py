@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 
 from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.allocation.given_record import BOOT_ID
-from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
+from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
@@ -231,9 +231,7 @@ class ClaimDirectory(OwnedDirectory):
     A claim has one file, and for devices of further DRA drivers one each, with the driver in its name.
     """
 
-    def __init__(self, directory: Path, tag: str = "") -> None:
-        super().__init__(directory, tag)
-        self.prefix = f"{owner(tag)}-dra_"
+    mark = "-dra_"
 
     def name(self, uid: str, driver: str = "") -> str:
         return f"{self.prefix}{uid}_{driver}.json" if driver else f"{self.prefix}{uid}.json"

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from devhost.allocation.claims import ClaimRecord
-from devhost.allocation.owned_files import OwnedDirectory, owner
-from devhost.runtime.worker import FileWorker
+from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles
 
 CONTAINER_DIRECTORY = "/var/run/kubernetes.io/dra-device-attributes"
 """Where containers find the files (``ContainerDir`` in ``api/metadata/types.go`` of the same module)."""
@@ -56,9 +55,7 @@ def is_metadata(path: str) -> bool:
 class MetadataDirectory(OwnedDirectory):
     """The files of one driver. Every method may block."""
 
-    def __init__(self, directory: Path, tag: str = "") -> None:
-        super().__init__(directory, tag)
-        self.prefix = f"{owner(tag)}-dra_"
+    mark = "-dra_"
 
     def name(self, uid: str, request: str) -> str:
         return f"{self.prefix}{uid}_{request}.json"
@@ -80,9 +77,7 @@ class MetadataFiles:
 
     def __init__(self, plugins: Path, tag: str = "") -> None:
         self._plugins = plugins
-        self._tag = tag
-        self._worker = FileWorker("dra-metadata", HINT)
-        self._directories: dict[Path, MetadataDirectory] = {}
+        self._files = OwnedFiles(MetadataDirectory, None, "dra-metadata", HINT, tag)
         self._known: dict[tuple[str, str], Mapping[str, bytes]] = {}
         """By driver and uid."""
 
@@ -97,7 +92,7 @@ class MetadataFiles:
     async def read(self, driver: str, uid: str, requests: Collection[str]) -> None:
         """Reads the files of a claim; of one that is missing, the content is what it was until now."""
         place = self._of(driver)
-        found = await self._worker.file(f"read {place.directory}", _read, place, uid, requests)
+        found = await self._files.run(f"read {place.directory}", _read, place, uid, requests)
         before = self.known(driver, uid)
         self._known[driver, uid] = {one: before[one] for one in requests if one in before} | found
 
@@ -107,25 +102,24 @@ class MetadataFiles:
             return False
         place = self._of(driver)
         what = f"write {place.directory / place.name(uid, next(iter(contents)))}"
-        changed = await self._worker.file(what, _write, place, uid, contents)
+        changed = await self._files.run(what, _write, place, uid, contents)
         self._known[driver, uid] = dict(contents)
         return changed
 
     async def remove(self, driver: str, uid: str) -> None:
         """Removes the files that a claim has of a driver, if there are any; of all drivers if it is empty."""
-        await self._worker.file(f"remove metadata below {self._plugins}", self._remove, driver, uid)
+        await self._files.run(f"remove metadata below {self._plugins}", self._remove, driver, uid)
         self._known.pop((driver, uid), None)
 
     async def remove_orphans(self, claims: Collection[str]) -> None:
         """Removes files of all other claims. A file that another process may have just written stays."""
-        await self._worker.file(f"read {self._plugins}", self._remove_orphans, claims)
+        await self._files.run(f"read {self._plugins}", self._remove_orphans, claims)
 
     def close(self) -> None:
-        self._worker.close()
+        self._files.close()
 
     def _of(self, driver: str) -> MetadataDirectory:
-        directory = self._plugins / driver / DIRECTORY
-        return self._directories.setdefault(directory, MetadataDirectory(directory, self._tag))
+        return self._files.of(self._plugins / driver / DIRECTORY)
 
     def _all(self) -> Iterator[MetadataDirectory]:
         return (self._of(found.parent.name) for found in self._plugins.glob(f"*/{DIRECTORY}"))
