@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -73,11 +73,9 @@ class HolderCheck(Protocol):
         """
 
 
-class StartCheck(Protocol):
-    """Knows what containers were given."""
-
-    async def check(self, resource: str, tokens: Sequence[str]) -> None:
-        """Refuses a container that would start without the devices for which it was given nodes."""
+StartCheck = Callable[[str, Sequence[str]], Awaitable[None]]
+"""Refuses a container, with these tokens of a resource, that would start without the devices for which it was
+given nodes."""
 
 
 class Allocated(NamedTuple):
@@ -350,7 +348,7 @@ class Allocator:
         got = list(distinct.values())
         if self._entry.check_starts and self._starts is not None:
             await self._injection.refresh()
-            await self._starts.check(self.name, tokens)
+            await self._starts(self.name, tokens)
         terms = self.inventory.allocations.terms.get(tokens[0], self._backend.terms)
         await self._backend.prepare(self._timing.prepare, each_once(got), terms)
 

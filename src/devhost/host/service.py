@@ -111,7 +111,7 @@ class ResourceService:
             parts.preferred,
             parts.pod_resources,
             parts.timing.allocation,
-            parts.given,
+            parts.given.check,
         )
         self._offers: Sequence[Offer] = ()
         self._units = Units()

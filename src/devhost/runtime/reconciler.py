@@ -161,8 +161,6 @@ class Reconciler:
         wakeable: bool = True,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        self.reason: str | None = None
-        """Why the last pass failed; ``None`` if it did not."""
         self._reconcile = reconcile
         self._backoff = backoff or Backoff(1.0, 60.0)
         self._failures = failures
@@ -206,7 +204,6 @@ class Reconciler:
 
     def succeeded(self) -> None:
         """Reports that what failed works again. A long pass may call this before it returns."""
-        self.reason = None
         self._backoff.reset()
         if self._failures:
             self._failures.succeeded()
@@ -236,7 +233,6 @@ class Reconciler:
         try:
             again = await self._reconcile()
         except DevhostError as error:
-            self.reason = error.message
             if self._failures and error.message:
                 self._failures.failed(str(error))
             if self._restarted:
