@@ -135,7 +135,7 @@ class GivenKeeper:
             self._loop.wake()
 
     async def check(self, resource: str, tokens: Sequence[str]) -> None:
-        """See :meth:`devhost.allocation.allocator.StartCheck.check`."""
+        """See :data:`devhost.allocation.allocator.StartCheck`."""
         await self.look()
         found = self._found()
         self._allocations.compare(found)
