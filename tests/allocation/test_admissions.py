@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from devhost.allocation.leases import Admissions
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend.model import Holder
+from devhost.planning.timing import AllocationTiming
 
 VM, OTHER = Holder("default", "vm", "main"), Holder("default", "other", "main")
 POD = ("default", "vm")

@@ -19,13 +19,13 @@ from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.injector import MAX_SETS, CdiInjection
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.model import HEALTHY, Holder
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, ResourceSettings
+from devhost.planning.timing import ALLOCATION as NODE
 
 APART = NODE.release_gap
 GRACE = NODE.grace

@@ -10,12 +10,12 @@ from work import Work
 from devhost.allocation.allocations import Allocations, Reservation
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Node as Given
-from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device
 from devhost.planning.amounts import CapacityUse
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.planning.planner import plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.timing import ALLOCATION as NODE
 
 NAME = "example.com/card"
 CARD = Device("card0", claims=frozenset({"pci:0"}))
@@ -293,13 +293,14 @@ def test_a_claim_holds_the_devices_of_each_driver_until_that_driver_releases_the
 def test_what_a_claim_was_given_is_that_of_the_drivers_that_still_hold_it() -> None:
     node = of_two_drivers()
     claims = node.allocations.claims
-    assert [one.path for one in claims.given.claims[ONE.uid].nodes] == ["/dev/card0", "/dev/card1"]
+    assert [one.path for one in claims.ledger.given.claims[ONE.uid].nodes] == ["/dev/card0", "/dev/card1"]
     claims.gave(ONE.uid, [Given("/dev/new", key=("toy", "card0"))], "d.e")
-    assert {one.path for one in claims.given.claims[ONE.uid].nodes} == {"/dev/card1", "/dev/new"}
+    assert {one.path for one in claims.ledger.given.claims[ONE.uid].nodes} == {"/dev/card1", "/dev/new"}
     claims.released(ONE.uid, "d.e")
-    assert [one.path for one in claims.given.claims[ONE.uid].nodes] == ["/dev/card1"]
+    assert [one.path for one in claims.ledger.given.claims[ONE.uid].nodes] == ["/dev/card1"]
     claims.released(ONE.uid, OTHER)
-    assert not claims.given.claims, "it is not compared with devices again, also while no kubelet answers"
+    why = "it is not compared with devices again, also while no kubelet answers"
+    assert not claims.ledger.given.claims, why
 
 
 def test_what_a_unit_gave_stays_when_another_driver_gives_its_part_of_the_claim() -> None:
@@ -308,7 +309,7 @@ def test_what_a_unit_gave_stays_when_another_driver_gives_its_part_of_the_claim(
     unit = replace(claimed(), key=("toy", "chip0"), members=("card0",))
     claims.prepared(ONE, [unit], "d.e")
     claims.gave(ONE.uid, [Given("/dev/card1", key=("toy", "card1"))], OTHER)
-    assert {one.path for one in claims.given.claims[ONE.uid].nodes} == {"/dev/card0", "/dev/card1"}
+    assert {one.path for one in claims.ledger.given.claims[ONE.uid].nodes} == {"/dev/card0", "/dev/card1"}
 
 
 def test_a_claim_has_no_device_of_one_driver_that_excludes_one_of_another() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from devhost.allocation.allocations import Allocations, Reservation
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
-from devhost.allocation.timing import NODE
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
 from devhost.backend.model import ClaimHolder, Device, Holder
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.planning.planner import plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.timing import ALLOCATION as NODE
 
 OURS = "devhost.example.com"
 THEIRS = "nic.example.com"

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory, Snapshot
-from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Health, Holder, unhealthy
 from devhost.kubelet.server import device_list
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
+from devhost.planning.timing import ALLOCATION as NODE
 from devhost.planning.tokens import stand_in, stood_for, token
 
 APART = NODE.release_gap

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.inventory import Entry, Inventory, Tally
-from devhost.allocation.listing import Listing
-from devhost.allocation.timing import NODE
+from devhost.allocation.leases import Listing
 from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
 from devhost.discovery.health import Grounds, HealthTracker
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, Units, units
 from devhost.planning.settings import Of
+from devhost.planning.timing import ALLOCATION as NODE
 
 promise = settings(deadline=None, derandomize=True, max_examples=200)
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.planning.claims import UNNAMED, Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
+from devhost.planning.timing import ALLOCATION as NODE
 
 APART = NODE.release_gap
 

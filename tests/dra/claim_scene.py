@@ -15,7 +15,6 @@ from devhost.allocation.cdi.claim_metadata import MetadataFiles
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Given, Node
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, ClaimHolder, Health
@@ -26,6 +25,7 @@ from devhost.dra.kube import ApiError, Unreachable
 from devhost.dra.prepare import Preparer
 from devhost.planning.claims import Key, Pod
 from devhost.planning.settings import DraTerms, ResourceSettings, Serve, Share
+from devhost.planning.timing import AllocationTiming
 from devhost.telemetry.metrics import Metrics
 
 DRIVER = "devhost.example.com"
@@ -145,6 +145,8 @@ class Ledger:
         """The ids of devices that containers hold through the device plugin."""
         self.reserving: set[str] = set()
         self.given = Given()
+        self.ledger = self
+        """It is the claims, and the allocations of all resources, too."""
 
     @contextmanager
     def reserved(
@@ -171,10 +173,10 @@ class Ledger:
 
     def give(
         self,
-        claim: ClaimHolder,
         resource: str,
         devices: Mapping[Key, Device],
         nodes: frozenset[str],
+        claim: ClaimHolder,
         *,
         running: bool = False,
     ) -> None:

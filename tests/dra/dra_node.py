@@ -19,14 +19,12 @@ from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import claims as claims_of
 from devhost_testing.node import Node
 
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import registration_pb2
-from devhost.host.timing import Timing
-from devhost.planning.dra_timing import DraTiming
 from devhost.planning.settings import DraOptions
 from devhost.planning.sides import Moving
+from devhost.planning.timing import AllocationTiming, DraTiming, Timing
 from devhost.telemetry.document import json_line
 
 DRIVER = "devhost.example.com"

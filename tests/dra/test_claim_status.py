@@ -17,11 +17,10 @@ from dra_node import DRIVER, DraNode
 from fake_clock import FakeClock
 from publisher_scene import CountedApi, InFlight
 
-from devhost.allocation.cdi.claim_files import ClaimRecord
-from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.model import ClaimHolder, Device
-from devhost.dra.answers import Result
-from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, MESSAGE, PATIENCE, RETRY, SETTLE, ClaimStatus
+from devhost.dra.answers import MESSAGE, Result
+from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, PATIENCE, RETRY, SETTLE, ClaimStatus
 from devhost.dra.credentials import Access, Credentials
 from devhost.dra.inventory import DeviceHealth
 from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals

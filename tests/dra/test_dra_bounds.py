@@ -22,15 +22,14 @@ from devhost_testing.kubelet import ClaimDevice
 from dra_node import DRIVER, QUICK, Cards, DraNode
 from work import counted, grows_linearly, least, rested
 
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
-from devhost.allocation.timing import AllocationTiming
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
 from devhost.backend import Device, DeviceNode, Edits
 from devhost.backend.model import Holder
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import health_v1_pb2
 from devhost.host.host import Host
 from devhost.host.shown.status import captured
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import AllocationTiming, KubeletTiming
 from devhost.telemetry.document import complete, json_line
 
 PER_DEVICE = 4000

@@ -15,15 +15,13 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 
 from devhost import config
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.backend.base import Hooks
 from devhost.backend.files import fingerprint
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import GROUP, Catalog, Installed, InstalledObserver
 from devhost.host.host import Host
-from devhost.host.timing import ConfigTiming, Timing
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import AllocationTiming, ConfigTiming, KubeletTiming, Timing
 
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 

@@ -19,15 +19,14 @@ from devhost_testing.node import Node
 from work import Work, counted, grows_linearly, least, rested
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.listing import Listing
+from devhost.allocation.leases import Listing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
 from devhost.host.shown.gauges import scraped
 from devhost.host.shown.status import captured, holders
-from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import KubeletTiming, Timing
 from devhost.runtime.http import HttpServer, Listen, page
 from devhost.runtime.worker import PIECE
 from devhost.telemetry.document import complete, json_line

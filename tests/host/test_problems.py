@@ -12,7 +12,7 @@ from devhost.backend import Device
 from devhost.backend.model import unhealthy
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.shown.problems import KINDS, MOST, NAMED, Problem, problems
-from devhost.host.timing import ConfigTiming
+from devhost.planning.timing import ConfigTiming
 
 TOY = "example.com/toy"
 

@@ -30,7 +30,8 @@ from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import PART, STREAMS, ListEncoder, PluginServer, device_list
-from devhost.kubelet.timing import NODE, KubeletTiming
+from devhost.planning.timing import KUBELET as NODE
+from devhost.planning.timing import KubeletTiming
 from devhost.runtime.rpc import channel
 from devhost.telemetry.metrics import Metrics
 

@@ -24,7 +24,7 @@ from devhost.kubelet.kubelet_socket import Identity, KubeletSocket, identity
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import KubeletTiming
 from devhost.telemetry.metrics import Metrics
 
 TOY = ToyResource.name

@@ -15,7 +15,7 @@ import pytest
 from devhost_import.source import UNKNOWN, Source
 from importing import converted, offered, refusal, run, said
 
-from devhost.cli.recognition import importers_of
+from devhost.cli.check import importers_of
 from devhost.discovery import catalog
 
 if not {"udev", "gpu", "sriov", "rdma"} <= catalog.load().installed.keys():

@@ -13,7 +13,7 @@ from devhost_testing.node import Node
 from gpu_nvidia import DGX, NvidiaMachine, dgx
 from gpu_setup import gpu_timed
 
-from devhost.host.timing import Timing
+from devhost.planning.timing import Timing
 
 GPU, FUSE = "nvidia.com/gpu", "example.com/fuse"
 SPLIT = {"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1c.3g.40gb": 2}

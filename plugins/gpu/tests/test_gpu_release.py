@@ -21,8 +21,7 @@ from gpu_nvidia_desk import NvidiaDesk
 from gpu_setup import gpu_with
 
 from devhost.backend.errors import BackendError, UsageError
-from devhost.discovery.timing import DiscoveryTiming
-from devhost.host.timing import NODE
+from devhost.planning.timing import NODE, DiscoveryTiming
 
 A, B = "0000:3b:00.0", "0000:86:00.0"
 GPU = "nvidia.com/gpu"

@@ -11,8 +11,7 @@ from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from status_values import status
 
-from devhost.host.timing import Timing
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import KubeletTiming, Timing
 
 from .conftest import Versioned
 

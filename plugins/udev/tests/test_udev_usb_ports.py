@@ -13,8 +13,7 @@ from devhost_udev import Udev
 from status_values import status
 
 from devhost.backend import Device
-from devhost.host.timing import Timing
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import KubeletTiming, Timing
 
 from .conftest import Machine, Versioned
 

@@ -50,18 +50,16 @@ from devhost.planning.claims import (
 )
 from devhost.planning.plan import Found, Plan, RefusalKind, in_units
 from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
 from devhost.runtime.reconciler import Report
 
 from .claims import ClaimAllocations, Claimed, DeviceHeld
-from .given import Given
-from .leases import Admissions, Leases
-from .listing import ClaimUse
-from .listing import Kubelet as Kubelet
-from .listing import Listing as Listing
+from .given import Given, UnclaimedNodes
+from .leases import Admissions, ClaimUse, Leases
+from .leases import Kubelet as Kubelet
+from .leases import Listing as Listing
 from .other_drivers import OtherDrivers
-from .timing import NODE, AllocationTiming
-from .unclaimed import UnclaimedNodes
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
@@ -537,7 +535,7 @@ class Allocations:
         self,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
     ) -> None:
         self.clock = clock
         self.timing = timing

@@ -84,7 +84,7 @@ class Answer:
     """What a backend answered: for which devices, or what of the host each of them lacks.
 
     ``left_out`` are devices that others replace, each with the reason; ``lacking`` may name them too.
-    ``unclaimed`` are the claims of nodes that the devices do not claim, see :mod:`.unclaimed`.
+    ``unclaimed`` are the claims of nodes that the devices do not claim, see :class:`.UnclaimedNodes`.
     """
 
     granted: Granted

@@ -121,17 +121,13 @@ def late_patterns() -> Iterator[None]:
         re.compile = _compile
 
 
-class TypingExtensions(ModuleType):
+class TypingExtensions(Deferred):
     """Has what ``typing`` has, and loads the real module for anything else."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)  # what import asks of every module
-        if hasattr(typing, name):
-            return getattr(typing, name)
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
+        if name.startswith("__") or not hasattr(typing, name):
+            return super().__getattr__(name)
+        return getattr(typing, name)
 
 
 def import_grpc_without_typing_extensions() -> None:

@@ -21,13 +21,13 @@ from devhost.backend.errors import BackendTimeout, one_line
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.incident import Incident
 from devhost.backend.observe import News
+from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.worker import NotCalled, WorkerThread
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 from .catalog import Catalog, InstalledObserver, Refusal
-from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -267,7 +267,7 @@ class Observers:
         tasks: Tasks,
         metrics: Metrics,
         changed: Callable[[], None],
-        timing: DiscoveryTiming = NODE,
+        timing: DiscoveryTiming = DISCOVERY,
         queue: int = LIMIT,
     ) -> None:
         self._timing = timing

@@ -29,6 +29,7 @@ from devhost.backend.model import Device, Health
 from devhost.planning.give import NO_GIVE
 from devhost.planning.plan import differences
 from devhost.planning.settings import ResourceSettings
+from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
 from devhost.telemetry.metrics import BackendFailure, Metrics
@@ -37,7 +38,6 @@ from .health import ALL, Grounds, HealthTracker, Recovery, in_resource, overrule
 from .host_paths import HostPaths
 from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
-from .timing import NODE, DiscoveryTiming
 from .validation import RefusedDevice, valid_devices
 
 log = get(__name__)
@@ -128,7 +128,7 @@ class Scanner:
         metrics: Metrics,
         found: Callable[[float | None], None],
         predecessor: Scanner | None = None,
-        timing: DiscoveryTiming = NODE,
+        timing: DiscoveryTiming = DISCOVERY,
         clock: Clock = LOOP_CLOCK,
         scanned: Callable[[], None] = lambda: None,
     ) -> None:

@@ -11,10 +11,13 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from devhost.backend.errors import DevhostError
 from devhost.backend.frozen import frozen
+from devhost.backend.model import ClaimHolder
 from devhost.planning.quantities import whole
+from devhost.runtime.log import printable
 from devhost.runtime.reconciler import Retry
 
 T = TypeVar("T")
@@ -27,6 +30,9 @@ POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 
 LONGEST_WISH = 60.0
 """Seconds that the API server may make devhost wait (``Retry-After``); a longer wish is shortened."""
+
+MESSAGE = 1024
+"""Most bytes of the message of a condition, and of one about health; the kubelet cuts the latter there."""
 
 NEEDS = "DRA needs Kubernetes 1.34 or newer, with this API enabled"
 
@@ -44,8 +50,8 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "UNKNOWN_CA")
 
 
-class ApiFailure(DevhostError):
-    """A request to the API server has failed, or nothing is known from its answer."""
+class ApiFailure(Retry):
+    """A request to the API server has failed, or nothing is known from its answer: worth another try."""
 
 
 class ApiError(ApiFailure):
@@ -70,7 +76,8 @@ class ApiError(ApiFailure):
         self.retry_after = retry_after
         self.no_api = status == 404 and request is not None and request.needs_api(reason, text)
         """Whether the API itself is missing, so that nothing is known of an object."""
-        super().__init__(*self._words(request or ApiRequest("GET", "an object"), source))
+        words = self._words(request or ApiRequest("GET", "an object"), source)
+        super().__init__(*words, after=min(retry_after or 0.0, LONGEST_WISH))
 
     @property
     def denied(self) -> bool:
@@ -81,10 +88,6 @@ class ApiError(ApiFailure):
     def absent(self) -> bool:
         """Whether the API server has no such object."""
         return self.status == 404 and not self.no_api
-
-    def retry(self) -> Retry:
-        """Asks for another try, not before the API server wants it."""
-        return Retry(str(self), after=min(self.retry_after or 0.0, LONGEST_WISH))
 
     def _words(self, request: ApiRequest, source: str) -> tuple[str, str]:
         text = shortened(self.text)
@@ -210,10 +213,19 @@ class Json:
         return Malformed(f"{self.path} of {self.what} {flaw}" if self.path else f"{self.what} {flaw}")
 
 
+def cut(message: str) -> str:
+    """A message of at most :data:`MESSAGE` bytes, without characters that do not print."""
+    return printable(message).encode()[:MESSAGE].decode(errors="ignore")
+
+
 def shortened(text: str) -> str:
     """A text on one line, of at most 500 characters."""
     line = " ".join(text.split())
     return line if len(line) <= 500 else f"{line[:499]}…"
+
+
+def claim_path(claim: ClaimHolder) -> str:
+    return f"{API}/namespaces/{quote(claim.namespace, '')}/resourceclaims/{quote(claim.name, '')}"
 
 
 class ClaimError(DevhostError):

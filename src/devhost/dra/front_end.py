@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations
-from devhost.allocation.kubelet_claims import KubeletClaims
-from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
 from devhost.discovery.scanner import Scanner
-from devhost.planning.dra_timing import NODE as DRA_NODE
-from devhost.planning.dra_timing import DraTiming
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
 from devhost.planning.sides import Listed, Sides
+from devhost.planning.timing import ALLOCATION, DRA, AllocationTiming, DraTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler, Retry, together
 from devhost.runtime.tasks import Tasks
@@ -38,7 +35,7 @@ from .publisher import Publisher
 from .record import SliceRecord
 from .refresher import Refresher
 from .server import DraServer
-from .upkeep import Upkeep
+from .upkeep import KubeletClaims, Upkeep
 
 if TYPE_CHECKING:
     from .conditions.claims import ClaimStatus
@@ -94,8 +91,8 @@ class DraFrontEnd:
         replan: Callable[[], None],
         changed: Callable[[], None],
         metrics: Metrics,
-        timing: AllocationTiming = NODE,
-        pace: DraTiming = DRA_NODE,
+        timing: AllocationTiming = ALLOCATION,
+        pace: DraTiming = DRA,
         alone: Callable[[], Awaitable[None]] | None = None,
         leads: Callable[[], bool] = lambda: True,
         elsewhere: Elsewhere = nowhere,

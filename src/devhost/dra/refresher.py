@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
-from devhost.allocation.cdi.metadata_content import contents
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.cdi.claim_metadata import contents
 from devhost.allocation.cdi.spec import (
     Rendered,
     Seen,
@@ -24,11 +24,11 @@ from devhost.allocation.cdi.spec import (
     recorded,
     withheld,
 )
-from devhost.allocation.claims import ClaimedDevice
-from devhost.allocation.timing import NODE, AllocationTiming
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.errors import BackendError, DevhostError
 from devhost.backend.incident import Incident
 from devhost.discovery.scanner import Scanner
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import Retry
 
@@ -47,7 +47,12 @@ class Refresher:
     """Renders prepared claims again when their devices, or the nodes of these, have changed."""
 
     def __init__(
-        self, preparer: Preparer, devices: DraInventory, files: ClaimFiles, *, timing: AllocationTiming = NODE
+        self,
+        preparer: Preparer,
+        devices: DraInventory,
+        files: ClaimFiles,
+        *,
+        timing: AllocationTiming = ALLOCATION,
     ) -> None:
         self._preparer = preparer
         self._devices = devices

@@ -41,6 +41,7 @@ from devhost.kubelet.self_check import SelfCheck
 from devhost.kubelet.server import SOCKET_PREFIX
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Inject, Settings, Skipped
+from devhost.planning.timing import NODE, Timing
 from devhost.runtime.log import get
 from devhost.runtime.sockets import live
 from devhost.runtime.tasks import Tasks
@@ -70,7 +71,6 @@ from .shown.orphans import report
 from .shown.publication import Publication
 from .shown.publisher import EventPublisher, tokens
 from .shown.readiness import found_by, readiness
-from .timing import NODE, Timing
 
 if TYPE_CHECKING:
     from devhost.config.rollout import Rollout

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from devhost.backend.errors import EnvironmentFailure
+from devhost.planning.timing import KUBELET
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog
 from devhost.runtime.sockets import refuses
@@ -23,7 +24,6 @@ from devhost.runtime.worker import FileWorker
 
 from .api import KUBELET_SOCKET
 from .server import SOCKET_PREFIX, server_stem
-from .timing import NODE
 
 log = get(__name__)
 
@@ -67,7 +67,7 @@ class KubeletSocket:
     def __init__(
         self,
         directory: Path,
-        poll: float = NODE.poll,
+        poll: float = KUBELET.poll,
         identify: Callable[[Path], Identity | None] = identity,
     ) -> None:
         self._identify = identify

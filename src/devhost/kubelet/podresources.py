@@ -21,14 +21,14 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Kubelet, Listing
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Kubelet, Listing
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import Holder
 from devhost.backend.threads import elsewhere
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.rpc import channel
 
 from .api import KUBELET_SOCKET, POD_RESOURCES_DIRECTORY, POD_RESOURCES_RECEIVE_LIMIT, podresources_pb2
-from .timing import NODE, KubeletTiming
 
 METHOD = "/v1.PodResourcesLister/List"
 
@@ -72,7 +72,7 @@ class PodResources:
     """
 
     def __init__(
-        self, socket: Path, clock: Callable[[], float] = time.monotonic, *, timing: KubeletTiming = NODE
+        self, socket: Path, clock: Callable[[], float] = time.monotonic, *, timing: KubeletTiming = KUBELET
     ) -> None:
         self._timing = timing
         self.socket = socket

@@ -32,6 +32,7 @@ from devhost.allocation.allocator import Allocator
 from devhost.backend.errors import DevhostError, exhausted
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.incident import Incident
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.rpc import channel
@@ -43,7 +44,6 @@ from .instances import Instances
 from .kubelet_socket import Identity, KubeletSocket
 from .rivals import Answers, Rivals
 from .server import PluginServer, register_request
-from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -155,7 +155,7 @@ class Registration:
         changed: Callable[[], None],
         *,
         take_over: bool = False,
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.condition = RegistrationCondition()

@@ -17,13 +17,13 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.rpc import channel
 from devhost.runtime.sockets import peer
 
 from .api import api_pb2 as pb
-from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -49,7 +49,7 @@ class SelfCheck:
         changed: Callable[[], None] = lambda: None,
         *,
         ask: Ask | None = None,
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.failure = ""

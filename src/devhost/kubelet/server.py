@@ -30,6 +30,7 @@ from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError
 from devhost.backend.incident import Recurring
 from devhost.backend.model import Edits
 from devhost.planning.claims import holder_field
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime import rpc
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import together
@@ -37,7 +38,6 @@ from devhost.telemetry.metrics import CallFailure, Metrics
 
 from .api import HEALTHY, UNHEALTHY, VERSION
 from .api import api_pb2 as pb
-from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -86,7 +86,7 @@ class PluginServer:
         metrics: Metrics,
         changed: Callable[[], None],
         *,
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
     ) -> None:
         self.path = directory / socket_name(resource.name)
         self.lost = False

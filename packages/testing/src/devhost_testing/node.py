@@ -36,9 +36,9 @@ from devhost.config.loader import Loaded
 from devhost.discovery import catalog
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.host.host import Host
-from devhost.host.timing import NODE, Timing
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.planning.settings import DraOptions
+from devhost.planning.timing import NODE, Timing
 from devhost.runtime.sockets import short_place
 
 from .kubelet import KubeletSimulator, Profile

@@ -26,9 +26,9 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 
-from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.allocation.given_record import BOOT_ID
-from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
+from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import ClaimHolder
@@ -77,25 +77,6 @@ def device_name(uid: str, request: str, number: int) -> str:
 def set_name(uid: str, request: str, number: int) -> str:
     """The CDI name of what a backend grants for several devices of a request; ``number`` is from 1."""
     return f"{uid}-{request}-set{number if number > 1 else ''}"
-
-
-@frozen
-class ClaimRecord:
-    """A prepared claim, and its devices in the order of the claim's allocation.
-
-    ``metadata`` is where its metadata files are in containers
-    (:func:`~devhost.allocation.cdi.claim_metadata.place_of`); empty if it has none.
-    """
-
-    claim: ClaimHolder
-    driver: str
-    devices: tuple[ClaimedDevice, ...]
-    metadata: str = ""
-
-    @property
-    def requests(self) -> Mapping[str, ClaimedDevice]:
-        """The requests, without subrequests, each with its first device."""
-        return {one.base: one for one in reversed(self.devices)}
 
 
 def document(
@@ -250,9 +231,7 @@ class ClaimDirectory(OwnedDirectory):
     A claim has one file, and for devices of further DRA drivers one each, with the driver in its name.
     """
 
-    def __init__(self, directory: Path, tag: str = "") -> None:
-        super().__init__(directory, tag)
-        self.prefix = f"{owner(tag)}-dra_"
+    mark = "-dra_"
 
     def name(self, uid: str, driver: str = "") -> str:
         return f"{self.prefix}{uid}_{driver}.json" if driver else f"{self.prefix}{uid}.json"

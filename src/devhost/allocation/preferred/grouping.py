@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from devhost.allocation.timing import NODE
 from devhost.backend.frozen import frozen, mutable
 from devhost.planning.affinity.topology import Place
+from devhost.planning.timing import ALLOCATION
 from devhost.telemetry.metrics import Guess
 
 CLEARLY = 3.0
@@ -79,7 +79,7 @@ class RequestGrouping:
 
     clock: Callable[[], float]
     guessed: Callable[[Guess, str, str], None] = lambda guess, one, other: None
-    window: float = NODE.together
+    window: float = ALLOCATION.together
     _run: list[Call] = field(init=False, default_factory=list)
     _border: int = field(init=False, default=0)
     _pending: deque[Call] = field(init=False, default_factory=lambda: deque(maxlen=PENDING))

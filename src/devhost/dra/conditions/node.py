@@ -17,7 +17,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -31,11 +30,12 @@ from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
 from devhost.dra.answers import Json
 from devhost.dra.credentials import from_files
-from devhost.dra.kube import ApiError, KubeApi, Object, Unreachable
+from devhost.dra.kube import KubeApi, Object, Unreachable
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.text import utc
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.unready import WAITING, unready
 
@@ -241,7 +241,7 @@ class NodeCondition:
         except DevhostError as error:
             self._known = None
             self._show(str(error))
-            raise (error.retry() if isinstance(error, ApiError) else error) from None
+            raise
         self._show("")
         return wait
 
@@ -279,7 +279,7 @@ class NodeCondition:
 
     async def _write(self, wanted: State, now: float) -> None:
         known = self._known or State()
-        at = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = utc(self._wall())
         condition = {
             "type": CONDITION,
             "status": wanted.status,
