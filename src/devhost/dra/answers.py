@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, TypeVar
 
-from devhost.backend.errors import DevhostError
+from devhost.backend.errors import DevhostError, excerpt
 from devhost.backend.frozen import frozen
 from devhost.planning.quantities import whole
 from devhost.runtime.reconciler import Retry
@@ -87,7 +87,7 @@ class ApiError(ApiFailure):
         return Retry(str(self), after=min(self.retry_after or 0.0, LONGEST_WISH))
 
     def _words(self, request: ApiRequest, source: str) -> tuple[str, str]:
-        text = shortened(self.text)
+        text = excerpt(self.text)
         if self.no_api:
             return f"the API server has no {request.api}", NEEDS if request.group else "check its address"
         if self.status == 401:
@@ -136,7 +136,7 @@ def connection_failure(error: BaseException | None) -> tuple[str, str]:
     """The reason and the hint for an error of a connection; no reason for any other error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = "the certificate authority in devhost's credentials must be the API server's"
-        return f"its certificate is not accepted: {shortened(error.verify_message)}", hint
+        return f"its certificate is not accepted: {excerpt(error.verify_message)}", hint
     if isinstance(error, ssl.SSLError):
         alert = str(error.reason or "")
         if any(name in alert for name in _CLIENT_CERTIFICATE):
@@ -146,7 +146,7 @@ def connection_failure(error: BaseException | None) -> tuple[str, str]:
         number = error.errno or 0
         # asyncio's own texts have Python tuples; numbers below 0 are those of the name resolver
         text = os.strerror(number) if number > 0 else error.strerror or str(error)
-        return shortened(text) or "the connection failed", "check that it runs, its address, and the network"
+        return excerpt(text) or "the connection failed", "check that it runs, its address, and the network"
     return "", ""
 
 
@@ -208,12 +208,6 @@ class Json:
 
     def _flaw(self, flaw: str) -> Malformed:
         return Malformed(f"{self.path} of {self.what} {flaw}" if self.path else f"{self.what} {flaw}")
-
-
-def shortened(text: str) -> str:
-    """A text on one line, of at most 500 characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= 500 else f"{line[:499]}…"
 
 
 class ClaimError(DevhostError):

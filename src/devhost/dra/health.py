@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from devhost.backend.errors import printable
+from devhost.backend.errors import cut_bytes, printable
 from devhost.runtime.reconciler import Clock
 from devhost.runtime.rpc import decoded
 
@@ -112,7 +112,7 @@ class HealthStreams:
                 health=health,
                 last_updated_time=now,
                 health_check_timeout_seconds=TIMEOUT,
-                message=printable(one.message).encode()[:MESSAGE].decode(errors="ignore"),
+                message=cut_bytes(printable(one.message), MESSAGE),
             )
             added.device.pool_name, added.device.device_name = one.pool, one.device
         return response

@@ -29,7 +29,7 @@ import grpc
 import grpc.aio
 
 from devhost.allocation.allocator import Allocator
-from devhost.backend.errors import DevhostError, exhausted
+from devhost.backend.errors import DevhostError, excerpt, exhausted
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.runtime.log import get
@@ -570,7 +570,7 @@ class Registration:
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> str:
         """Why Register failed, as one line with the kubelet's own message."""
-        code, details = error.code(), " ".join((error.details() or "").split())
+        code, details = error.code(), excerpt(error.details() or "")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._unanswered()
         if code is grpc.StatusCode.UNAVAILABLE and os.strerror(errno.EMFILE) in details:

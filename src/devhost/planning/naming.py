@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from devhost.backend.errors import cut
 from devhost.backend.model import NOTHING, AttributeValue
 from devhost.backend.sysfs import BDF
 from devhost.backend.where import show
@@ -65,7 +66,7 @@ def problem(name: str) -> str:
 
 def _cut(text: str) -> str:
     """Keeps the rule in a message readable when the name is very long."""
-    return text if len(text) <= 80 else text[:79] + "…"
+    return cut(text, 80)
 
 
 @lru_cache(maxsize=1024)

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.backoff import Backoff, TokenBucket
-from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.errors import DevhostError, EnvironmentFailure, cut_bytes
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
 from devhost.dra.answers import API, Json, Result, read_claim
@@ -359,7 +359,7 @@ def _network(attributes: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _cut(message: str) -> str:
-    return printable(message).encode()[:MESSAGE].decode(errors="ignore")
+    return cut_bytes(printable(message), MESSAGE)
 
 
 def _concerns_one(error: ApiError | Malformed) -> bool:
