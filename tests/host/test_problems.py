@@ -36,6 +36,15 @@ async def test_a_reason_is_cut_at_the_limit_of_a_message(rig, kubelet):
         assert whole == "x" * MAX_MESSAGE and longer == "y" * (MAX_MESSAGE - 1) + "…"
 
 
+async def test_a_kubelet_directory_that_hangs_is_a_problem(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: host.ready()[0])
+        host.kubelet.unread, host.kubelet.since = "it did not answer within 4 s", 5.0
+        (found,) = [one for one in problems(host.now()).shown if one.kind == "kubelet"]
+        assert found == Problem("kubelet", str(rig.kubelet_dir), "it did not answer within 4 s", 5.0)
+
+
 async def test_without_problems_every_kind_counts_zero(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:

@@ -272,7 +272,7 @@ async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Pa
     resource, gauge = ToyResource(), Gauge()
     async with KubeletSimulator(directory, "1.37") as simulator:
         kubelet = KubeletSocket(directory)
-        kubelet.look()
+        await kubelet.look()
         rivals = Rivals(PodResources(tmp_path / "absent.sock"), directory)
         asking = asyncio.create_task(rivals.run())
         registration = Registration(

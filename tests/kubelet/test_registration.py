@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
@@ -25,7 +26,11 @@ from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.timing import KubeletTiming
+from devhost.runtime.worker import FileWorker
 from devhost.telemetry.metrics import Metrics
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TOY = ToyResource.name
 TIMING = KubeletTiming(settle=0.0, refused=(0.05, 1.0), ask=0.4)
@@ -58,6 +63,13 @@ class Answers(PodResources):
         return {f"example.com/{name}": ids for name, ids in self.devices.items()}
 
 
+class AtOnce(FileWorker):
+    """Reads without a thread, so that a clock that stands still need not wait for one."""
+
+    async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return call(*args, **kwargs)
+
+
 @contextmanager
 def kubelet_socket(directory: Path, *, listening: bool) -> Iterator[None]:
     """A ``kubelet.sock``, with or without a process that listens on it."""
@@ -76,8 +88,8 @@ async def registering(
     clock: FakeClock,
     identify: Callable[[Path], Identity | None] = identity,
 ) -> AsyncIterator[Registration]:
-    kubelet = KubeletSocket(directory, identify=identify)
-    kubelet.look()
+    kubelet = KubeletSocket(directory, identify=identify, worker=AtOnce("kubelet directory", ""))
+    await kubelet.look()
     rivals = Rivals(source, directory, timing=TIMING, clock=clock)
     registration = Registration(
         ToyResource(), kubelet, rivals, metrics, lambda: None, timing=TIMING, clock=clock
@@ -135,7 +147,7 @@ async def test_a_resource_is_registered_with_the_kubelet_that_is_there_although_
 ) -> None:
     async with KubeletSimulator(tmp_path) as simulator:
         kubelet = KubeletSocket(tmp_path)
-        kubelet.look()  # and no watch follows
+        await kubelet.look()  # and no watch follows
         rivals = Rivals(Answers(FakeClock()), tmp_path)
         registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None)
         tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
@@ -152,8 +164,8 @@ async def test_a_resource_is_registered_with_the_kubelet_that_is_there_although_
 @pytest.mark.parametrize("ends", ["stopped", "cancelled"])
 async def test_a_registration_that_waits_ends_at_once(tmp_path: Path, ends: str) -> None:
     clock = FakeClock()
-    kubelet = KubeletSocket(tmp_path)
-    kubelet.look()
+    kubelet = KubeletSocket(tmp_path, worker=AtOnce("kubelet directory", ""))
+    await kubelet.look()
     rivals = Rivals(Answers(clock), tmp_path, clock=clock)
     registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None, clock=clock)
     running = asyncio.create_task(registration.run())

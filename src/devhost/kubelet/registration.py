@@ -252,11 +252,13 @@ class Registration:
 
     async def _reconcile(self) -> float:
         """Takes the next step; returns the seconds until the one after it, unless it is woken before."""
+        # the watch may be late, and a directory that hangs must not stop the event loop in what follows
+        if not await self._kubelet.look() or self._loop.stopped:
+            return self._timing.poll
         if self._served is None:
             # after a loss, wait before the next try
             if (wait := self._until_retry()) is not None:
                 return wait
-            self._kubelet.confirm()
             identity = self._kubelet.identity
             if identity is None:  # wait for a kubelet
                 self._contest = None
@@ -391,9 +393,6 @@ class Registration:
             return "", False
         if not listed.get(self._resource.name):
             return "", True
-        self._kubelet.look()  # a devhost may have started in the meantime
-        if live := self._instances.live():
-            return (self._instances.displaced_by(live[0]) if self._rival else ""), True
         others = self._rivals.named()
         if not others and self._instances.stem in self._kubelet.left_behind:
             return "", True  # a kubelet that missed the end of a killed devhost lists its devices forever
