@@ -16,7 +16,7 @@ from devhost.discovery.runner import MAX_NODES, BackendRunner, check_edits
 from devhost.discovery.scanner import Scanner
 from devhost.planning.amounts import NO_LIMIT, Limit
 from devhost.planning.give import NO_GIVE, Give
-from devhost.planning.naming import variable
+from devhost.planning.naming import too_large, variable
 from devhost.planning.settings import ResourceSettings, prepares
 
 from .device_info import Document, flaw
@@ -238,6 +238,12 @@ class ResourceBackend:
 
     def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
         """What the backend and the entry give, each thing once."""
+        edits = self._complete(devices, terms)
+        if wrong := too_large(edits.env):
+            raise AllocationError(f"{self.resource}: {wrong}")
+        return edits
+
+    def _complete(self, devices: Sequence[Device], terms: Terms) -> Edits:
         edits = self.runner.allocate(self._request(devices, terms), (self._before,))
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.runner.name} answered {type(edits).__name__}, not Edits")
