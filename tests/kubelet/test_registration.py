@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import pytest
-from devhost_testing.kubelet import KubeletSimulator
+from devhost_testing.kubelet import KubeletSimulator, events
 from fake_clock import FakeClock
 
 sys.path.append(str(Path(__file__).parent))
@@ -154,8 +154,35 @@ async def test_a_resource_is_registered_with_the_kubelet_that_is_there_although_
         await simulator.wait_for(lambda: registration.streams == 1)
         before = kubelet.identity
         await simulator.restart()
-        await simulator.wait_for(lambda: registration.condition.registrations == 2)
+        registration.follow(take_over=False)  # wakes it, if it has seen that there was no kubelet in between
+        async with asyncio.timeout(60):
+            while registration.condition.registrations < 2:
+                await asyncio.sleep(0.01)
         assert kubelet.identity == identity(kubelet.path) != before
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def test_a_kubelet_that_comes_between_the_look_and_register_gets_one_registration(
+    tmp_path: Path,
+) -> None:
+    async with KubeletSimulator(tmp_path) as simulator:
+
+        def late(path: Path) -> Identity | None:
+            return identity(path) if simulator.events.of(events.Registered, TOY) else (1, 1, 1)
+
+        kubelet = KubeletSocket(tmp_path, identify=late)
+        rivals = Rivals(Answers(FakeClock()), tmp_path)
+        registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None)
+        tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
+        async with asyncio.timeout(60):
+            while not (registration.condition.registrations and registration.streams):
+                await asyncio.sleep(0.01)
+        for _ in range(5):
+            registration.follow(take_over=False)  # its next step begins with a look
+            await kubelet.look()
+        assert registration.condition.registrations == len(simulator.events.of(events.Registered, TOY)) == 1
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)

@@ -439,6 +439,9 @@ class Registration:
             "registered", resource=self._resource.name, devices=len(self._resource.inventory.snapshot.entries)
         )
         now = self._clock.time()
+        # a kubelet that came since the last look has answered, or its coming ends the stream
+        await self._kubelet.look()
+        identity = self._kubelet.identity or identity
         uncontested, self._uncontested = self._uncontested, False
         answers = Answers(self._resource, self._rivals, since=now)
         return _Served(server, identity, now, now + self._timing.stream, answers, uncontested)
