@@ -229,6 +229,8 @@ class ResourceBackend:
     def _edits(self, devices: Sequence[Device], terms: Terms) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
         edits = permitted(self._asked(devices, terms), terms.permissions)
+        if wrong := too_large(edits.env):
+            raise AllocationError(f"{self.resource}: {wrong}")
         absent = {path for path in _paths(edits, required=True) if not self.runner.existence.exists(path)}
         if absent:
             return Granted(edits), self._blame(devices, terms, absent)
@@ -238,12 +240,6 @@ class ResourceBackend:
 
     def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
         """What the backend and the entry give, each thing once."""
-        edits = self._complete(devices, terms)
-        if wrong := too_large(edits.env):
-            raise AllocationError(f"{self.resource}: {wrong}")
-        return edits
-
-    def _complete(self, devices: Sequence[Device], terms: Terms) -> Edits:
         edits = self.runner.allocate(self._request(devices, terms), (self._before,))
         if not isinstance(edits, Edits):
             raise BackendError(f"backend {self.runner.name} answered {type(edits).__name__}, not Edits")
