@@ -29,7 +29,7 @@ def registered(kubelet, resource: str = TOY, since: int = 0) -> list[str]:
 
 async def quiet(host) -> None:
     """Waits for an unwanted registration to come, if there is one."""
-    host.kubelet.look()
+    await host.kubelet.look()
     await asyncio.sleep(0.3)
 
 

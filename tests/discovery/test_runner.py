@@ -101,7 +101,7 @@ FAILURES = [
     (UsageError("odd"), "backend card failed: UsageError: odd"),
     (ConfigError(()), "backend card failed: ConfigError"),
     (OptionError("odd"), "backend card failed: OptionError: odd"),
-    (DevhostError("x" * 2000), f"backend card failed: DevhostError: {'x' * 500}"),
+    (DevhostError("x" * 2000), f"backend card failed: DevhostError: {'x' * 499}…"),
 ]
 
 

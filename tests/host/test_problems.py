@@ -9,6 +9,7 @@ import asyncinotify
 from status_values import status
 
 from devhost.backend import Device
+from devhost.backend.errors import MAX_MESSAGE
 from devhost.backend.model import unhealthy
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.shown.problems import KINDS, MOST, NAMED, Problem, problems
@@ -23,6 +24,25 @@ def failing_devices(count: int) -> list[Device]:
 
 def counted(host) -> dict[str, int]:
     return {kind: count for kind, count in problems(host.now()).counts.items() if count}
+
+
+async def test_a_reason_is_cut_at_the_limit_of_a_message(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        now = host.now()
+        complaints = ("x" * MAX_MESSAGE, "y" * (MAX_MESSAGE + 1))
+        found = problems(replace(now, last_reload=replace(now.last_reload, complaints=complaints)))
+        whole, longer = [one.reason for one in found.shown if one.kind == "config"]
+        assert whole == "x" * MAX_MESSAGE and longer == "y" * (MAX_MESSAGE - 1) + "…"
+
+
+async def test_a_kubelet_directory_that_hangs_is_a_problem(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: host.ready()[0])
+        host.kubelet.unread, host.kubelet.since = "it did not answer within 4 s", 5.0
+        (found,) = [one for one in problems(host.now()).shown if one.kind == "kubelet"]
+        assert found == Problem("kubelet", str(rig.kubelet_dir), "it did not answer within 4 s", 5.0)
 
 
 async def test_without_problems_every_kind_counts_zero(rig, kubelet):

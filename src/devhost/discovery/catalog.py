@@ -35,7 +35,7 @@ from devhost.backend.base import (
     misspelt_methods,
     overrides,
 )
-from devhost.backend.errors import printable
+from devhost.backend.errors import excerpt
 from devhost.backend.frozen import frozen
 from devhost.backend.observe import ObserverHooks
 from devhost.missing import missing_package
@@ -286,9 +286,9 @@ class _Builder:
             raise error
         place = f"{origin}:{line}: " if (line := _line(error, origin)) else ""
         own = error.msg if place and isinstance(error, SyntaxError) else str(error)
-        text = f"{type(error).__name__}: {printable(' '.join(own.split())) or 'no message'}"
+        text = f"{type(error).__name__}: {excerpt(own) or 'no message'}"
         if missing := missing_package(error):
-            text = f"{missing[0]} ({missing[1]})"
+            text = excerpt(f"{missing[0]} ({missing[1]})")
         self.refused.append(Refusal(origin, version, f"{place}{text}", backend))
 
     def _register(self, plugin: object, origin: str, version: str, name: str) -> None:

@@ -26,7 +26,7 @@ from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Health
-from devhost.planning.give import NO_GIVE
+from devhost.planning.give import NO_GIVE, is_long
 from devhost.planning.plan import differences
 from devhost.planning.settings import ResourceSettings
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
@@ -464,11 +464,13 @@ class Verdicts:
         uses, given = entry.uses, entry.given(known.absent)
         # after an edit the backend may not have read an attribute yet, as in _conditional()
         give = entry.give
-        fits = give is not NO_GIVE and give.depends_on_device and give.attributes <= self._scanner.requested
+        used = frozenset[str]() if give is NO_GIVE else give.attributes
+        fits = give is not NO_GIVE and used <= self._scanner.requested
+        each, texts = fits and give.depends_on_device, used if fits and give.env else ()
 
         def usable(device: Device) -> Health:
             own = in_resource(device, known.verdict(device, now), uses)
-            if fits:
+            if each or any(is_long(device.attributes.get(name, "")) for name in texts):
                 return worst(own, entry.given(known.absent, device))
             return own if given.healthy else worst(own, given)
 

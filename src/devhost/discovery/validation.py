@@ -14,7 +14,7 @@ from operator import is_not
 from typing import Any
 
 from devhost.backend import Attribute, claim
-from devhost.backend.errors import one_line, printable
+from devhost.backend.errors import cut, one_line, printable
 from devhost.backend.frozen import frozen
 from devhost.backend.model import PURPOSE, Device, sound_health, sound_reason
 from devhost.planning.tokens import id_flaw
@@ -129,8 +129,7 @@ def name_of(device: object) -> str:
         name = str(device.id) if isinstance(device, Device) else repr(device)
     except Exception:  # noqa: BLE001 - a third-party object may raise on any access
         name = type(device).__name__
-    name = printable(name)
-    return name if len(name) <= 80 else name[:77] + "..."
+    return cut(printable(name), 80)
 
 
 def _flaw(device: object, declared: Mapping[str, Attribute], kinds: Collection[str]) -> str:

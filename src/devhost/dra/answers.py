@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from devhost.backend.errors import DevhostError
+from devhost.backend.errors import DevhostError, cut_bytes, excerpt
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
 from devhost.planning.quantities import whole
@@ -90,7 +90,7 @@ class ApiError(ApiFailure):
         return self.status == 404 and not self.no_api
 
     def _words(self, request: ApiRequest, source: str) -> tuple[str, str]:
-        text = shortened(self.text)
+        text = excerpt(self.text)
         if self.no_api:
             return f"the API server has no {request.api}", NEEDS if request.group else "check its address"
         if self.status == 401:
@@ -139,7 +139,7 @@ def connection_failure(error: BaseException | None) -> tuple[str, str]:
     """The reason and the hint for an error of a connection; no reason for any other error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = "the certificate authority in devhost's credentials must be the API server's"
-        return f"its certificate is not accepted: {shortened(error.verify_message)}", hint
+        return f"its certificate is not accepted: {excerpt(error.verify_message)}", hint
     if isinstance(error, ssl.SSLError):
         alert = str(error.reason or "")
         if any(name in alert for name in _CLIENT_CERTIFICATE):
@@ -149,7 +149,7 @@ def connection_failure(error: BaseException | None) -> tuple[str, str]:
         number = error.errno or 0
         # asyncio's own texts have Python tuples; numbers below 0 are those of the name resolver
         text = os.strerror(number) if number > 0 else error.strerror or str(error)
-        return shortened(text) or "the connection failed", "check that it runs, its address, and the network"
+        return excerpt(text) or "the connection failed", "check that it runs, its address, and the network"
     return "", ""
 
 
@@ -214,14 +214,8 @@ class Json:
 
 
 def cut(message: str) -> str:
-    """A message of at most :data:`MESSAGE` bytes, without characters that do not print."""
-    return printable(message).encode()[:MESSAGE].decode(errors="ignore")
-
-
-def shortened(text: str) -> str:
-    """A text on one line, of at most 500 characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= 500 else f"{line[:499]}…"
+    """A printable message of at most :data:`MESSAGE` bytes."""
+    return cut_bytes(printable(message), MESSAGE)
 
 
 def claim_path(claim: ClaimHolder) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff, TokenBucket
-from devhost.backend.errors import DevhostError
+from devhost.backend.errors import DevhostError, excerpt
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.planning.claims import Key
@@ -38,7 +38,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.telemetry.metrics import Metrics
 
 from .aliases import Aliased
-from .answers import LONGEST_WISH, Json, shortened
+from .answers import LONGEST_WISH, Json
 from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
 from .mover import node_of
 from .record import SliceRecord
@@ -813,7 +813,7 @@ class Publisher:
                     resource=resource,
                     device=identity,
                     attribute=attribute,
-                    reason=shortened(error.text),
+                    reason=excerpt(error.text),
                 )
         return new
 

@@ -233,7 +233,8 @@ class ResourceService:
         if self.registration.streams or self.registration.yields:
             return ""
         state = self.registration.condition.state
-        reason = self.failure or (self._kubelet.failure if state is RegistrationState.WAITING else "")
+        waits = self._kubelet.failure if state is RegistrationState.WAITING else ""
+        reason = self.failure or self._kubelet.unread or waits
         return f"{state}: {reason}" if reason else str(state)
 
     def now(self) -> ResourceNow:

@@ -22,7 +22,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Kubelet, Listing
-from devhost.backend.errors import DevhostError
+from devhost.backend.errors import DevhostError, excerpt
 from devhost.backend.model import Holder
 from devhost.backend.threads import elsewhere
 from devhost.planning.timing import KUBELET, KubeletTiming
@@ -113,7 +113,7 @@ class PodResources:
             return answer
 
     def _reason(self, error: grpc.aio.AioRpcError, deadline: float) -> str:
-        code, details = error.code(), error.details() or "no reason given"
+        code, details = error.code(), excerpt(error.details() or "no reason given")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             # Both sides use this code: the kubelet for too many calls, gRPC for an answer that is too long.
             if "larger than max" in details:

@@ -29,7 +29,7 @@ import grpc
 import grpc.aio
 
 from devhost.allocation.allocator import Allocator
-from devhost.backend.errors import DevhostError, exhausted
+from devhost.backend.errors import DevhostError, excerpt, exhausted
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.incident import Incident
 from devhost.planning.timing import KUBELET, KubeletTiming
@@ -252,11 +252,13 @@ class Registration:
 
     async def _reconcile(self) -> float:
         """Takes the next step; returns the seconds until the one after it, unless it is woken before."""
+        # the watch may be late, and a directory that hangs must not stop the event loop in what follows
+        if not await self._kubelet.look() or self._loop.stopped:
+            return self._timing.poll
         if self._served is None:
             # after a loss, wait before the next try
             if (wait := self._until_retry()) is not None:
                 return wait
-            self._kubelet.confirm()
             identity = self._kubelet.identity
             if identity is None:  # wait for a kubelet
                 self._contest = None
@@ -391,9 +393,6 @@ class Registration:
             return "", False
         if not listed.get(self._resource.name):
             return "", True
-        self._kubelet.look()  # a devhost may have started in the meantime
-        if live := self._instances.live():
-            return (self._instances.displaced_by(live[0]) if self._rival else ""), True
         others = self._rivals.named()
         if not others and self._instances.stem in self._kubelet.left_behind:
             return "", True  # a kubelet that missed the end of a killed devhost lists its devices forever
@@ -440,6 +439,9 @@ class Registration:
             "registered", resource=self._resource.name, devices=len(self._resource.inventory.snapshot.entries)
         )
         now = self._clock.time()
+        # a kubelet that came since the last look has answered, or its coming ends the stream
+        await self._kubelet.look()
+        identity = self._kubelet.identity or identity
         uncontested, self._uncontested = self._uncontested, False
         answers = Answers(self._resource, self._rivals, since=now)
         return _Served(server, identity, now, now + self._timing.stream, answers, uncontested)
@@ -570,7 +572,7 @@ class Registration:
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> str:
         """Why Register failed, as one line with the kubelet's own message."""
-        code, details = error.code(), " ".join((error.details() or "").split())
+        code, details = error.code(), excerpt(error.details() or "")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._unanswered()
         if code is grpc.StatusCode.UNAVAILABLE and os.strerror(errno.EMFILE) in details:

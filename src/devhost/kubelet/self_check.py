@@ -12,11 +12,13 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import grpc.aio
 
+from devhost.backend.threads import elsewhere
 from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
@@ -148,7 +150,9 @@ async def ask_options(path: Path, deadline: float) -> str:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return f"no answer within {deadline:g} s"
             if error.code() is grpc.StatusCode.UNAVAILABLE:
-                return _refused(path)
+                with suppress(TimeoutError):
+                    return await asyncio.wait_for(elsewhere(_refused, path), deadline)
+                return f"no answer within {deadline:g} s"
             return error.code().name
     return ""
 

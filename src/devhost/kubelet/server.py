@@ -36,7 +36,7 @@ from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import together
 from devhost.telemetry.metrics import CallFailure, Metrics
 
-from .api import HEALTHY, UNHEALTHY, VERSION
+from .api import HEALTHY, RECEIVE_LIMIT, UNHEALTHY, VERSION
 from .api import api_pb2 as pb
 
 log = get(__name__)
@@ -288,17 +288,25 @@ class PluginServer:
             with together():
                 for container in request.container_requests:
                     tokens = list(container.devices_ids)
-                    work = self._resource.allocate(tokens)
+                    work = self._allocated(tokens, response)
                     allocated = await self._answer(context, work, _ALLOCATE, began)
                     answered.append((tokens, allocated))
-                    granted = allocated.granted
-                    response.container_responses.append(container_response(granted.edits, granted.left_out))
         finally:
             if answered:  # the answer is sent before: the kubelet admits no other pod until it has it
                 asyncio.get_running_loop().call_soon(self._start_recording, answered)
         self._metrics.add("allocations_total", self._resource.name)
         self._observe(_ALLOCATE, began)
         return response
+
+    async def _allocated(self, tokens: list[str], response: pb.AllocateResponse) -> Allocated:
+        """Adds what a container gets to the response, unless the kubelet would not receive that."""
+        allocated = await self._resource.allocate(tokens)
+        granted = allocated.granted
+        response.container_responses.append(container_response(granted.edits, granted.left_out))
+        if (size := response.ByteSize()) > RECEIVE_LIMIT:
+            reason = f"the answer has {size} bytes, and the kubelet receives at most {RECEIVE_LIMIT}"
+            raise AllocationError(f"{self._resource.name}: {reason}")
+        return allocated
 
     def _start_recording(self, answered: Sequence[tuple[Sequence[str], Allocated]]) -> None:
         recording = asyncio.create_task(self._record(answered))

@@ -197,6 +197,11 @@ class Reconciler:
         self.wake(0.0)
         self._changed.set()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the current pass is the last one."""
+        return self._stopped
+
     def stop(self) -> None:
         """Makes :meth:`run` return, after the current pass if there is one."""
         self._stopped = True

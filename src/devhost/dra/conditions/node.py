@@ -24,7 +24,7 @@ from typing import Any, Literal
 from devhost.allocation.given_record import BOOT_ID, boot
 from devhost.backend import trusted
 from devhost.backend.backoff import Backoff, TokenBucket
-from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError, cut_bytes
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
@@ -118,8 +118,8 @@ def _message(wrong: Sequence[tuple[str, str]]) -> str:
         message = "; ".join(texts[:count]) + _more(len(wrong) - count)
         if len(message.encode()) <= LONGEST:
             return message
-    more = f"…{_more(len(wrong) - 1)}"
-    return texts[0].encode()[: LONGEST - len(more.encode())].decode(errors="ignore") + more
+    more = _more(len(wrong) - 1)
+    return cut_bytes(texts[0], LONGEST - len(more)) + more
 
 
 def _more(count: int) -> str:
