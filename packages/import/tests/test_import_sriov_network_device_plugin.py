@@ -425,6 +425,7 @@ def test_a_resource_that_can_select_nothing_is_omitted_with_a_comment() -> None:
         (pool("a", {"pfNames": ["#1"]}), "must be an interface with ranges"),
         (pool("a", {"acpiIndexes": ["one"]}), 'must be a number, not "one"'),
         (pool("a", {"drivers": [""]}), "must be text that is not empty"),
+        (pool("a", {"linkTypes": ["ether", "InfiniBand"]}), "(did you mean infiniband?)"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_with_their_place(resource: dict[str, Any], words: str) -> None:

@@ -67,7 +67,7 @@ class _Selectors:
     acpi_indexes: tuple[Annotated[str, Form("[0-9]{1,9}", "a number")], ...] = ()
     pf_names: tuple[_Interface, ...] = ()
     root_devices: tuple[_Root, ...] = ()
-    link_types: tuple[Text, ...] = ()
+    link_types: tuple[Literal["ether", "infiniband"], ...] = ()
     ddp_profiles: tuple[Text, ...] = ()
     p_keys: tuple[Text, ...] = ()
     is_rdma: bool = False
@@ -86,7 +86,7 @@ class _Selectors:
             "device": [*map(pci_id, self.devices)],
             "driver": [*map(escape, self.drivers)],
             "acpiIndex": [*map(int, self.acpi_indexes)],
-            "linkType": [*map(escape, self.link_types)],
+            "linkType": self.link_types,
             "ddpProfile": [*map(escape, self.ddp_profiles)],
             "pKey": [*map(escape, self.p_keys)],
             "isRdma": [True] if self.is_rdma else [],
