@@ -361,6 +361,7 @@ def test_json_is_read_as_in_go() -> None:
         (OPERATOR % '{"vendors": [15]}', "put it in quotes"),
         (OPERATOR % '{"vendors": ["mellanox"]}', 'vendors[0]: must be a PCI id, not "mellanox"'),
         (OPERATOR % '{"linkTypes": ["ethernet"]}', 'not the text "ethernet" (did you mean ether?)'),
+        (OPERATOR % '{"drivers": ["mlx5/core"]}', 'must be the name of a driver, not "mlx5/core"'),
         (OPERATOR % '{"ifNames": [""]}', "ifNames[0]: must be text that is not empty"),
         ('{"periodicUpdateInterval": -1, "configList": []}', "periodicUpdateInterval: must be from 0"),
         (
