@@ -69,7 +69,7 @@ class _Selectors:
     root_devices: tuple[_Root, ...] = ()
     link_types: tuple[Literal["ether", "infiniband"], ...] = ()
     ddp_profiles: tuple[Text, ...] = ()
-    p_keys: tuple[Annotated[str, Form("0x[0-9a-f]{4}", "a partition key", 'as in "0x8001"')], ...] = ()
+    p_keys: tuple[Annotated[str, Form("0x[0-9a-f]{1,4}", "a partition key", 'as in "0x8001"')], ...] = ()
     is_rdma: bool = False
     need_vhost_net: bool = False
     vdpa_type: Literal["", "virtio", "vhost"] = ""
@@ -92,9 +92,8 @@ class _Selectors:
             "isRdma": [True] if self.is_rdma else [],
             "vdpaType": [self.vdpa_type] if self.vdpa_type else [],
         }
-        indexes = given(acpiIndex=[*dict.fromkeys(map(int, self.acpi_indexes))])  # always a list
         return [
-            {key: several([*dict.fromkeys(one)]) for key, one in {**part, **common}.items() if one} | indexes
+            {key: several([*dict.fromkeys(one)]) for key, one in {**part, **common}.items() if one}
             for part in self._parts(kind)
         ]
 
