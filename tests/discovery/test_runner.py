@@ -137,7 +137,7 @@ async def test_a_result_that_is_not_a_list_is_a_failure(source: Any, answer: obj
         await broken.call("discover", None, broken.discover, [])
 
 
-@pytest.mark.parametrize("answer", [None, [], "fine", {"d0": False}, {"d0": None}])
+@pytest.mark.parametrize("answer", [None, [], "fine", {"d0": False}, {"d0": None}, {"d0": Health("bad")}])
 async def test_a_probe_with_an_invalid_result_is_a_failure(source: Any, answer: object) -> None:
     broken = source(probe=lambda self, devices: answer)
     broken.discover([])

@@ -137,12 +137,14 @@ def _flaw(device: object, declared: Mapping[str, Attribute], kinds: Collection[s
     if not isinstance(device, Device):
         return f"the backend returned {type(device).__name__}, not Device"
     given: Any = device  # the fields may not have the types of their annotations
-    if not isinstance(given.id, str) or not given.id:
+    if not isinstance(given.id, str):
+        return f"its id is {type(given.id).__name__}, not a string"
+    if not given.id:
         return "it has no id"
     if flaw := id_flaw(given.id):
         return f"its id {flaw}"
     if not (isinstance(given.attributes, Mapping) and is_health(given.health)):
-        return "its attributes are not a mapping, or its health is not a Health with a string for a reason"
+        return "its attributes are not a mapping, or its health is not a Health of true or false and a reason"
     if not (isinstance(given.claims, frozenset) and isinstance(given.part_of, frozenset)):
         return "its claims or part_of are not a frozenset"
     flaws = [flaw for text in (*given.claims, *given.part_of) if (flaw := claim.flaw(text, kinds))]
