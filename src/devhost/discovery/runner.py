@@ -356,8 +356,7 @@ class BackendRunner:
                 raise BackendError(f"missing_drivers() of backend {self.name} returned {flaw}")
         known = cast("tuple[MissingDriver, ...]", found)
         return tuple(
-            replace(one, subject=printable(one.subject), reason=sound_reason(one.reason))
-            for one in known
+            replace(one, subject=printable(one.subject), reason=sound_reason(one.reason)) for one in known
         )
 
 
