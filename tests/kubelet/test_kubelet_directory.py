@@ -17,7 +17,6 @@ from devhost_testing.kubelet import KubeletSimulator
 
 sys.path.append(str(Path(__file__).parent))
 
-from devhost.kubelet.timing import KubeletTiming
 from toy_resource import ToyResource
 
 from devhost.backend.errors import EnvironmentFailure
@@ -27,6 +26,7 @@ from devhost.kubelet.preflight import check_directory
 from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import socket_name
+from devhost.planning.timing import KubeletTiming
 from devhost.runtime.worker import FileWorker
 from devhost.telemetry.metrics import Metrics
 

@@ -34,8 +34,8 @@ ALL = "*"
 
 
 def is_health(verdict: object) -> bool:
-    """Whether a value that a backend returned is a :class:`Health`, including the type of its reason."""
-    if not isinstance(verdict, Health):
+    """Whether a value that a backend returned is a :class:`Health`, including the types of its fields."""
+    if not isinstance(verdict, Health) or not isinstance(verdict.healthy, bool):
         return False
     return isinstance(verdict.reason, str | None) and isinstance(verdict.causes, frozenset)
 
