@@ -37,7 +37,16 @@ TLS = Path(__file__).parent / "tls"
 QUICK = replace(
     NODE_QUICK,
     allocation=replace(NODE_QUICK.allocation, list_held=0.1, no_pods=0.1),
-    dra=DraTiming(settle=0.02, gap=0.05, write=0.001, node=0.05, schedulers=0.3, recheck=0.1),
+    dra=DraTiming(
+        settle=0.02,
+        gap=0.05,
+        write=0.001,
+        node=0.05,
+        sockets=0.1,
+        statuses=0.1,
+        schedulers=0.3,
+        recheck=0.1,
+    ),
 )
 """Both front ends without the pauses that spare schedulers, API servers and kubelets."""
 

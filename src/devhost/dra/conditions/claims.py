@@ -29,6 +29,7 @@ from devhost.dra.answers import API, Json, Result, read_claim
 from devhost.dra.inventory import DeviceHealth, DraInventory
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
 from devhost.dra.prepare import Refusals
+from devhost.planning.dra_timing import NODE
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 
@@ -40,8 +41,8 @@ READY = "Ready"
 BURST, INTERVAL = 20, 0.2
 """Claims that are read or written at once, and seconds after which one more may be."""
 
-GAP = 5.0
-"""Least seconds between two writes of one claim."""
+GAP = NODE.statuses
+"""Least seconds between two writes of one claim on a node."""
 
 RETRY = 60.0
 """Seconds until a claim that the API server refuses is tried again."""
@@ -118,6 +119,7 @@ class ClaimStatus:
         refusals: Refusals,
         changed: Callable[[], None] = lambda: None,
         *,
+        gap: float = GAP,
         clock: Clock = LOOP_CLOCK,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -129,6 +131,7 @@ class ClaimStatus:
         self._files = files
         self._refusals = refusals
         self._changed = changed
+        self._gap = gap
         self._clock = clock
         self._wall = wall
         self._known: dict[str, _WrittenStatus] = {}
@@ -265,7 +268,7 @@ class ClaimStatus:
             return await self._write(one, None)  # it may have been replaced, or allocated again
         if not one.devices.keys() <= self._devices_of(stored).keys():
             raise EnvironmentFailure(_DROPPED, "it needs the feature gate DRAResourceClaimDeviceStatus")
-        self._not_before[claim.uid] = self._clock.time() + GAP
+        self._not_before[claim.uid] = self._clock.time() + self._gap
         return _WrittenStatus(one.source, one.devices, since)
 
     def _read(self, body: Object, one: _Wanted) -> _WrittenStatus | None:
