@@ -98,7 +98,9 @@ FAST = Timing(
     ),
     config=ConfigTiming(settle=0.02),
     kubelet=KubeletTiming(
+        poll=0.5,
         settle=0.05,
+        given=0.25,
         ask=0.3,  # three answers without a device mean that the kubelet dropped it: its list may be late
         rivals_gap=0.05,
         rivals_changed=0.1,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 from devhost_testing.kubelet.wire import CallError, PluginConnection
 from devhost_testing.node import Node
-from work import Work, counted, grows_linearly, least, rested
+from work import Work, counted, grows_linearly, least, prompt, rested
 
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.leases import Listing
@@ -205,7 +205,9 @@ ROWS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
 async def serving(place: Path, shape: Shape, size: int) -> AsyncIterator[Scene]:
     place.mkdir()
     kind = cards(shape.devices(size), share=shape.name in ("replicas", "cdi"))
-    timing = Timing(kubelet=KubeletTiming(given=3600.0))  # nothing looks at everything from time to time
+    timing = prompt(
+        Timing(kubelet=KubeletTiming(given=3600.0))
+    )  # nothing looks at everything from time to time
     async with Node(place, kind, timing=timing) as node:
         (node.root / "dev").mkdir(parents=True)
         (node.root / "dev/null").touch()

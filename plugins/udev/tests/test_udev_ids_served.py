@@ -11,8 +11,6 @@ from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from status_values import status
 
-from devhost.planning.timing import KubeletTiming, Timing
-
 from .conftest import Versioned
 
 FUNCTION = "pci0000:6a/0000:6a:01.0"
@@ -29,14 +27,10 @@ resources: [{name: example.com/wq, backend: udev, where: {group: wq}}]
 """
 
 
-SOON = Timing(kubelet=KubeletTiming(question_first=0.1, question_gap=0.05))
-"""The kubelet is asked soon again who holds which device."""
-
-
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     Versioned.ids = {}
-    async with Node(tmp_path, Versioned, timing=SOON) as made:
+    async with Node(tmp_path, Versioned) as made:
         tree(made.root)
         yield made
     Versioned.ids = {}

@@ -13,7 +13,6 @@ from devhost_udev import Udev
 from status_values import status
 
 from devhost.backend import Device
-from devhost.planning.timing import KubeletTiming, Timing
 
 from .conftest import Machine, Versioned
 
@@ -21,8 +20,6 @@ XHCI = "pci0000:00/0000:00:14.0"
 DWC3 = tuple(f"platform/soc/{address}.usb" for address in ("fe800000", "fe900000"))
 USB2, USB3 = ("480", "2.00"), ("5000", "3.00")
 STICK = ("090c", "1000")
-
-SOON = Timing(kubelet=KubeletTiming(question_first=0.1, question_gap=0.05))
 
 
 def hub(machine: Machine, controller: str, bus: int, side: tuple[str, str], *, told: bool = True) -> None:
@@ -221,7 +218,7 @@ RESOURCE = "example.com/stick"
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     Versioned.ids = {}
-    async with Node(tmp_path, Versioned, timing=SOON) as made:
+    async with Node(tmp_path, Versioned) as made:
         made.configure(f"resources: [{{name: {RESOURCE}, backend: udev, where: {{subsystem: tty}}}}]")
         yield made
     Versioned.ids = {}

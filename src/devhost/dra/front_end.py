@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 log = get(__name__)
 
-CHECK = 5.0
-"""Seconds between two checks that the sockets still exist."""
-
 FIRST_LIST = 5.0
 """Seconds that the first claim waits for the kubelet's first list, which may name claims without record."""
 
@@ -106,6 +103,7 @@ class DraFrontEnd:
         self.unread = ""
         """Why it is not known what another process prepared; empty if it is, or there was none."""
         self._options = options
+        self._pace = pace
         self._alone = alone
         self._pods = pods
         self._held: Listing | None = None
@@ -335,7 +333,13 @@ class DraFrontEnd:
         from .conditions.claims import ClaimStatus  # only where it is wanted
 
         self._status = ClaimStatus(
-            self.driver, self._api, self.inventory, self.files, self._preparer.refusals, changed=self._changed
+            self.driver,
+            self._api,
+            self.inventory,
+            self.files,
+            self._preparer.refusals,
+            changed=self._changed,
+            gap=self._pace.statuses,
         )
         await self._status.run()
 
@@ -402,7 +406,7 @@ class DraFrontEnd:
 
     async def _keep_serving(self) -> float:
         if self._serving and self._server.exists():
-            return CHECK
+            return self._pace.sockets
         if self._serving:
             log.warning("the sockets of the DRA driver were removed", driver=self.driver)
             self._serving = False
@@ -433,7 +437,7 @@ class DraFrontEnd:
         self._lost.clear()
         self._taken.set()
         self._changed()
-        return CHECK
+        return self._pace.sockets
 
     def _claims_changed(self) -> None:
         self._show_prepared()

@@ -141,6 +141,12 @@ class DraTiming:
     node: float = 3.0
     """Between two looks at the Node; a kubelet updates its status about every ten seconds."""
 
+    sockets: float = 5.0
+    """Between two checks that the sockets of a driver still exist."""
+
+    statuses: float = 5.0
+    """Least time between two writes of the status of one claim."""
+
     schedulers: float = 30.0
     """After which every scheduler has noticed that a device left its ResourceSlice."""
 

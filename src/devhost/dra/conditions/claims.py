@@ -27,6 +27,7 @@ from devhost.dra.answers import Json, Result, claim_path, cut, read_claim
 from devhost.dra.inventory import DeviceHealth, DraInventory
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
 from devhost.dra.prepare import Refusals
+from devhost.planning.timing import DRA
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.text import utc
@@ -39,8 +40,8 @@ READY = "Ready"
 BURST, INTERVAL = 20, 0.2
 """Claims that are read or written at once, and seconds after which one more may be."""
 
-GAP = 5.0
-"""Least seconds between two writes of one claim."""
+GAP = DRA.statuses
+"""Least seconds between two writes of one claim on a node."""
 
 RETRY = 60.0
 """Seconds until a claim that the API server refuses is tried again."""
@@ -114,6 +115,7 @@ class ClaimStatus:
         refusals: Refusals,
         changed: Callable[[], None] = lambda: None,
         *,
+        gap: float = GAP,
         clock: Clock = LOOP_CLOCK,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -125,6 +127,7 @@ class ClaimStatus:
         self._files = files
         self._refusals = refusals
         self._changed = changed
+        self._gap = gap
         self._clock = clock
         self._wall = wall
         self._known: dict[str, _WrittenStatus] = {}
@@ -260,7 +263,7 @@ class ClaimStatus:
             return await self._write(one, None)  # it may have been replaced, or allocated again
         if not one.devices.keys() <= self._devices_of(stored).keys():
             raise EnvironmentFailure(_DROPPED, "it needs the feature gate DRAResourceClaimDeviceStatus")
-        self._not_before[claim.uid] = self._clock.time() + GAP
+        self._not_before[claim.uid] = self._clock.time() + self._gap
         return _WrittenStatus(one.source, one.devices, since)
 
     def _read(self, body: Object, one: _Wanted) -> _WrittenStatus | None:
