@@ -12,9 +12,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from devhost.planning.timing import Timing
-
 import devhost
+from devhost.planning.timing import Timing
 
 PACKAGE = str(Path(devhost.__file__).parent)
 
