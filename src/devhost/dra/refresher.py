@@ -20,7 +20,6 @@ from devhost.allocation.cdi.spec import (
     claims_of,
     gone,
     is_own,
-    outdated,
     recorded,
     withheld,
 )
@@ -99,8 +98,7 @@ class Refresher:
             return set()
         places = [(uid, seen) for uid, basis in bases.items() for seen in basis.seen]
         every = [seen for _, seen in places]
-        numbers = await self._files.look(outdated, every, runner.context.root, runner.existence.exists)
-        return {places[number][0] for number in numbers}
+        return {places[number][0] for number in await self._files.outdated(every, runner)}
 
     async def _refresh(self, record: ClaimRecord, *, outdated: bool) -> str:
         """Makes one file right; gives why it may not be."""
@@ -242,11 +240,10 @@ class _Claim:
         own, together = self._names(devices)
         before = [recorded(self.edits[name]) for name in (*own, *together) if self.edits.get(name)]
         known = [seen for seen in before if seen is not None]
-        runner = scanner.runner
         mine = claims_of(scanner.devices[name] for one in devices for _, name in one.keys)
         claimed = claims_of(scanner.devices.values())
         certain = len(known) == len(before) and all(is_own(seen, mine, claimed) for seen in known)
-        changed = await self._files.look(outdated, known, runner.context.root, runner.existence.exists)
+        changed = await self._files.outdated(known, scanner.runner)
         if changed or not certain:
             self._withhold(devices, why)
 

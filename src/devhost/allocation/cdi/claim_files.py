@@ -17,13 +17,13 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 from urllib.parse import quote, unquote
 
 from devhost.allocation.claims import ClaimedDevice, ClaimRecord
@@ -32,6 +32,7 @@ from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import ClaimHolder
+from devhost.discovery.runner import BackendRunner
 from devhost.planning.amounts import CapacityUse
 from devhost.runtime.log import get
 from devhost.runtime.worker import FILE_DEADLINE
@@ -39,12 +40,9 @@ from devhost.runtime.worker import FILE_DEADLINE
 from . import spec
 from .claim_metadata import MetadataFiles, container_path, is_metadata
 from .files import HINT
-from .spec import ContainerEdits
+from .spec import ContainerEdits, Seen, outdated
 
 log = get(__name__)
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 VARIABLE = "DEVHOST_CLAIM_"
 """The beginning of the variables that make a file the record of its claim."""
@@ -552,8 +550,10 @@ class ClaimFiles:
         if self._metadata is not None and (record is None or record.metadata):
             await self._metadata.remove(self._driver if record is None else record.driver, uid)
 
-    async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._files.run("look at device nodes", call, *args, **kwargs)
+    async def outdated(self, every: Sequence[Seen], runner: BackendRunner) -> Sequence[int]:
+        """The numbers of those for which the host of a backend has something else now."""
+        where = runner.context.root, runner.existence.exists
+        return await self._files.run("look at device nodes", outdated, every, *where)
 
     async def remove(self, uid: str) -> bool:
         """Removes the file of a claim, if there is one; true if there was."""

@@ -38,7 +38,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 
 from . import spec
 from .files import SpecFiles
-from .spec import ContainerEdits, Seen, adds_up, claims_of, is_own, outdated, recorded, rendered
+from .spec import ContainerEdits, Seen, adds_up, claims_of, is_own, recorded, rendered
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -350,9 +350,8 @@ class CdiInjection(Injection):
             for name, unit in units.items()
             if unit.seen and not unit.outdated
         ]
-        runner = self._backend.runner
         every = [unit.seen for _, _, unit in places]
-        for number in await self._files.look(outdated, every, runner.context.root, runner.existence.exists):
+        for number in await self._files.outdated(every, self._backend.runner):
             units, name, unit = places[number]
             if units.get(name) is unit:
                 units[name] = replace(unit, outdated=True)
