@@ -6,6 +6,8 @@ import errno
 from dataclasses import replace
 
 import asyncinotify
+import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
 from status_values import status
 
 from devhost.backend import Device
@@ -34,6 +36,26 @@ async def test_a_reason_is_cut_at_the_limit_of_a_message(rig, kubelet):
         found = problems(replace(now, last_reload=replace(now.last_reload, complaints=complaints)))
         whole, longer = [one.reason for one in found.shown if one.kind == "config"]
         assert whole == "x" * MAX_MESSAGE and longer == "y" * (MAX_MESSAGE - 1) + "…"
+
+
+async def test_a_backend_that_fails_at_each_allocation_is_a_problem_until_it_answers(rig, kubelet):
+    def fails(_devices: list[Device]) -> None:
+        raise RuntimeError("no firmware")
+
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.scripts["toy"].on_allocate = fails
+        for count in ("1 container", "2 containers"):
+            with pytest.raises(UnexpectedAdmissionError):
+                await kubelet.admit("pod", count.replace(" ", "-"), TOY, 1)
+            reason = f"the backend failed for {count} in a row: backend toy failed: RuntimeError: no firmware"
+            assert [one for one in problems(host.now()).shown if one.kind == "resource"] == [
+                Problem("resource", TOY, reason)
+            ]
+        rig.scripts["toy"].on_allocate = lambda devices: None
+        await kubelet.admit("pod", "main", TOY, 1)
+        assert counted(host) == {}
 
 
 async def test_a_kubelet_directory_that_hangs_is_a_problem(rig, kubelet):

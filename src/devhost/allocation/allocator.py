@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from devhost.backend import ContainerRequest
-from devhost.backend.errors import AllocationError
+from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, Device
 from devhost.backend.sysfs import node_number
@@ -19,6 +19,7 @@ from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
 from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
+from devhost.runtime.text import counted
 from devhost.runtime.worker import in_pieces
 
 from .allocations import ResourceAllocations
@@ -178,6 +179,9 @@ class Allocator:
         starts: StartCheck | None = None,
     ) -> None:
         self.name = backend.resource
+        self.fault = ""
+        """Why the backend failed when it was asked last; empty if it answered."""
+        self._faults = 0
         self.inventory = inventory
         self._backend = backend
         self._lasting = LastingAnswers(backend)
@@ -252,9 +256,13 @@ class Allocator:
                 tokens, lambda piece: self.inventory.reserve(reservation, self._wanted(piece, request))
             )
             granted, hand_out = await self._hand_out(request)
-        except BaseException:
+        except BaseException as error:
             reservation.end()
+            if isinstance(error, BackendError) and not isinstance(error, AllocationError):
+                self._faults += 1
+                self.fault = f"the backend failed for {counted(self._faults, 'container')} in a row: {error}"
             raise
+        self._faults, self.fault = 0, ""
 
         async def record() -> None:
             with reservation:

@@ -222,7 +222,7 @@ class ResourceService:
         """
         condition = self.registration.condition
         failed = condition.error if condition.state is not RegistrationState.REGISTERED else ""
-        return failed or self._injection.failure
+        return failed or self.allocator.fault or self._injection.failure
 
     def missing(self) -> str:
         """Why the kubelet has no list stream open for it; empty if it has one.

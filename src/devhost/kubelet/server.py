@@ -284,6 +284,7 @@ class PluginServer:
         began = time.perf_counter()
         response = pb.AllocateResponse()
         answered: list[tuple[Sequence[str], Allocated]] = []
+        fault = self._resource.fault
         try:
             with together():
                 for container in request.container_requests:
@@ -292,6 +293,8 @@ class PluginServer:
                     allocated = await self._answer(context, work, _ALLOCATE, began)
                     answered.append((tokens, allocated))
         finally:
+            if self._resource.fault != fault:
+                self._changed()
             if answered:  # the answer is sent before: the kubelet admits no other pod until it has it
                 asyncio.get_running_loop().call_soon(self._start_recording, answered)
         self._metrics.add("allocations_total", self._resource.name)
