@@ -501,8 +501,9 @@ def flaws(backend: Any) -> Iterable[str]:
     deadline: Any = backend.discover_deadline
     if type(deadline) not in (int, float) or not 0 < deadline < math.inf:
         yield f"discover_deadline is {deadline!r}, not a number of seconds above zero"
-    if not isinstance(backend.takes_shares, bool):
-        yield f"takes_shares is {backend.takes_shares!r}, not True or False"
+    shares: Any = backend.takes_shares
+    if not isinstance(shares, bool):
+        yield f"takes_shares is {shares!r}, not True or False"
     declared: Any = backend.attributes
     if not isinstance(declared, Mapping):
         yield "attributes is not a mapping of name to Attribute"

@@ -419,9 +419,12 @@ def _mistyped(edits: Any) -> str:
     texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
     if not all(isinstance(text, str) for text in texts):
         return "a path or permissions that are not a str"
-    switches = [one.required for one in (*edits.nodes, *edits.mounts)]
-    switches += [node.shared for node in edits.nodes] + [mount.read_only for mount in edits.mounts]
-    if not all(isinstance(one, bool) for one in (*switches, edits.lasting)):
+    switches: list[object] = [edits.lasting]  # without comprehensions, which are calls
+    for node in edits.nodes:
+        switches += (node.required, node.shared)
+    for mount in edits.mounts:
+        switches += (mount.required, mount.read_only)
+    if {*map(type, switches)} != {bool}:
         return "required, shared, read_only or lasting that is not a bool"
     return ""
 

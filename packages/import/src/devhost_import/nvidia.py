@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
@@ -417,7 +417,7 @@ def convert(source: Source, *, as_written: bool) -> str:
     labels: dict[str, Written] = {}
     if config.flags.gfd is not None:
         file = config.flags.gfd.get("outputFile")
-        path = PurePosixPath(text_at(file) if file else "").parent
+        path = Path(text_at(file) if file else "").parent
         labels = given(write=True, directory=path.is_absolute() and path != LABEL_DIRECTORY and str(path))
         source.note("labels: those of gpu-feature-discovery: remove that program, or both write them.")
     return document(source, "the NVIDIA device plugin", _DIFFERS, entries, gpu=options, labels=labels)
