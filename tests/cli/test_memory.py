@@ -113,10 +113,11 @@ import gc, os, sys
 
 def leave(code):
     names = [name for name, module in sys.modules.items() if type(module).__name__ != "Deferred"]
-    print(*names, *(["collects garbage"] if gc.isenabled() else []), sep="\\n", flush=True)
+    print(*names, *(["collects garbage"] if gc.get_threshold() == usual else []), sep="\\n", flush=True)
     end(code)
 
 end, os._exit = os._exit, leave
+usual = gc.get_threshold()
 from devhost.cli import main
 main()
 """

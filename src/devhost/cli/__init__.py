@@ -6,7 +6,6 @@ May import: every package.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
@@ -58,9 +57,9 @@ def _run() -> int:
     from devhost.host import startup_signals
 
     startup_signals.hold()  # before anything that takes time is imported
-    gc.disable()  # until the imports, which leave no garbage, are done
-    from .memory import defer_rare_modules, import_without_libraries, use_one_heap
+    from .memory import collect_rarely, defer_rare_modules, import_without_libraries, use_one_heap
 
+    collect_rarely()
     use_one_heap()
     defer_rare_modules()
     import_without_libraries()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import re
 import sys
@@ -50,6 +51,20 @@ def use_one_heap() -> None:
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+_THRESHOLDS = gc.get_threshold()
+
+
+def collect_rarely() -> None:
+    """Lets Python look for garbage after 10,000 new objects: modules that are imported leave little of it."""
+    gc.set_threshold(10_000, *_THRESHOLDS[1:])
+
+
+def collect_as_usual() -> None:
+    """Ends :func:`collect_rarely`, and exempts what exists: what is imported stays to the end."""
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
 
 
 class Deferred(ModuleType):

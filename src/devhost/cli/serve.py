@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from devhost.backend import threads
 from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
 from devhost.cli.memory import (
+    collect_as_usual,
     import_grpc_without_typing_extensions,
     import_protobuf_without_python_messages,
     late_patterns,
@@ -289,8 +289,7 @@ def serve(
             startup_taints,
             _scan_once() if take_turns else None,
         )
-        gc.freeze()  # what is imported stays to the end
-        gc.enable()
+        collect_as_usual()
         asyncio.run(daemon.serve(options))
     except (DevhostError, OSError, ImportError) as failure:
         if isinstance(failure, DevhostError):
