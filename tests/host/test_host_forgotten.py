@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from allocated import allocated
 from devhost_testing.kubelet import UnexpectedAdmissionError
@@ -137,8 +139,10 @@ async def test_a_preference_avoids_devices_that_containers_hold(rig, kubelet):
         assert token in await allocator.prefer(every, [token], 1), "an init container's device is used again"
 
 
-async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet):
+@pytest.mark.parametrize("plan_piece", [60.0, 0.0], ids=["plan at once", "plan in pieces"])
+async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet, plan_piece):
     """A kubelet that aligns devices to NUMA nodes may choose without a preference, and before any list."""
+    rig.timing = replace(rig.timing, plan_piece=plan_piece)
     rig.scripts["toy"].devices = devices(1)
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:
@@ -155,6 +159,8 @@ async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet)
         kubelet.release("train")
         granted = await allocated(host.services[TOY].allocator, [stand_in(token)])
         assert granted.edits.env == {"DEVICES": token}
+        with pytest.raises(UnhealthyDevice, match=f"not named yet as {stand_in(token)}"):
+            await allocated(host.services[TOY].allocator, [token])
 
 
 async def test_a_replacement_token_that_was_chosen_before_it_left_the_list_keeps_its_device(rig, kubelet):

@@ -463,6 +463,8 @@ class Allocator:
             raise UnhealthyDevice(
                 f"{self.name}: {entry.token} is unhealthy: {entry.health.reason}", entry.held_by
             )
+        if reason := self.inventory.taken(entry.token):
+            raise UnhealthyDevice(f"{self.name}: {entry.token} is unhealthy: {reason.text}", reason.held_by)
         if entry.stands_in and (reason := self.inventory.stands_in_for(entry.token)):
             message = f"{self.name}: {entry.token} cannot be allocated: {reason.text}"
             raise UnhealthyDevice(message, reason.held_by)

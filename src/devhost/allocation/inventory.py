@@ -224,6 +224,18 @@ class Inventory:
     def report(self, given: Given) -> None:
         self._handed_out(given)
 
+    def taken(self, name: str) -> Reason | None:
+        """Why a token must not be allocated because of the kubelet's latest answer; ``None`` if it may be.
+
+        The list may show it later: it is made again with the plan, which may take long.
+        """
+        leases, second = self.allocations.leases, stand_in(name)
+        if leases.is_forgotten(name):
+            return _meaning(FORGOTTEN, leases.holder(name))
+        if second in self.allocations:
+            return _meaning(f"held by {pod(leases.holder(second))} as {second}", leases.holder(second))
+        return None
+
     def stands_in_for(self, name: str) -> Reason | None:
         """Why a stand-in must not be allocated; ``None`` if a container holds it, or its token is free."""
         token = stood_for(name, self.snapshot.entries)
