@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.files import AGAIN, CdiGarbageCollector, SpecFiles

@@ -136,6 +136,7 @@ def test_every_device_that_a_name_may_mean_counts() -> None:
 def test_a_device_that_appears_after_the_list_is_held_at_once() -> None:
     node = Node()
     node.plug()
+    node.made()
     node.lists(use())
     node.plug(CARD)
     assert not node.offered()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 from devhost.allocation.allocations import Allocations, Released
 from devhost.allocation.device_info import UNDECIDED, DeviceInfoDirectory, DeviceInfoFiles, Document

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from descriptors import open_descriptors
+from kit.waiting import until
 
 from devhost.backend import Event
 from devhost.backend.netlink import GENERIC, ROUTE, Groups, NetlinkWatcher
@@ -127,13 +128,6 @@ async def listening(kernel: Kernel, *sources: Words, **options: Any) -> AsyncIte
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what no event shows."""
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def test_a_relevant_message_is_an_event_and_others_are_not(kernel: Kernel) -> None:

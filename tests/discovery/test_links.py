@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 from devhost.backend import AllocateRequest, Backend, Device, Edits, NoOptions
 from devhost.backend.errors import BackendError, BackendTimeout

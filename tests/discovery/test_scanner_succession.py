@@ -7,9 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from discovery_scene import Scene, now
-from fake_clock import FakeClock
-from test_scanner_log import said
+from kit.clock import FakeClock
+from kit.scanner import Scene, now, said
 
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, unhealthy

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 from devhost.backend import Attribute, Backend, Device, Edits
 from devhost.discovery.health import ALL

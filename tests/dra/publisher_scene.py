@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import SLICES, Object
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 from devhost.backend.model import HEALTHY, Device, Health
 from devhost.dra.credentials import Access, Credentials

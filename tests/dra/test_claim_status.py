@@ -14,7 +14,7 @@ from claim_scene import uid
 from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import claims
 from dra_node import DRIVER, DraNode
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 from publisher_scene import CountedApi, InFlight
 
 from devhost.allocation.cdi.claim_files import ClaimRecord

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.dra import ApiServer
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 from status_values import Json, document_of
 
 from devhost.backend.errors import UsageError

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
+from kit.waiting import until
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -47,12 +48,6 @@ async def serving(
         yield server
     finally:
         await server.stop()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def newest(stream: Any) -> list[str]:

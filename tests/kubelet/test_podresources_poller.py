@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.waiting import until
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.claims import ClaimedDevice
@@ -58,12 +59,6 @@ async def running(
     finally:
         task.cancel()
         await asyncio.wait([task])
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def levels(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 sys.path.append(str(Path(__file__).parent))
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import EnvironmentFailure

@@ -17,8 +17,9 @@ from devhost_gpu.occupied import Occupied, sees_node
 from devhost_gpu.options import GpuOptions, Strategy
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import DGX, NvidiaMachine
-from gpu_nvidia_desk import PATIENCE, Clock
+from gpu_nvidia_desk import PATIENCE
 from gpu_setup import gpu_with
+from kit.clock import AheadClock
 
 from devhost.backend import claim
 from devhost.backend.errors import BackendError
@@ -61,7 +62,7 @@ class Scene:
     """A backend on a machine with processes, and a clock that a test can put forward."""
 
     def __init__(self, root: Path, options: GpuOptions = REFUSE, **seconds: float) -> None:
-        self.root, self.held, self.clock = root, Held(), Clock()
+        self.root, self.held, self.clock = root, Held(), AheadClock()
         kind = gpu_with(replace(STANDARD, clock=self.clock, timings=Timings(**seconds)))
         self.fixture = BackendFixture[Gpu](kind)
         self.backend = self.fixture(root, options, held=self.held)

@@ -12,8 +12,9 @@ from devhost_gpu.options import GpuOptions, GpuResourceOptions
 from devhost_testing.kubelet import ContainerStartError
 from devhost_testing.node import Node
 from gpu_nvidia import DGX, NvidiaMachine
-from gpu_nvidia_desk import Clock, NvidiaDesk
+from gpu_nvidia_desk import NvidiaDesk
 from gpu_setup import gpu_with
+from kit.clock import AheadClock
 
 from devhost.backend import AllocateRequest, AllocationError, Device
 from devhost.backend.errors import ConfigError
@@ -133,7 +134,7 @@ class SlicedNode(Node):
     """A machine with GPUs that containers share."""
 
     def __init__(self, place: Path, root: Path | None = None) -> None:
-        self.clock = Clock()
+        self.clock = AheadClock()
         super().__init__(place, gpu_with(Environment(Timings(mps_check=0.1), clock=self.clock)), root=root)
 
     def share(self, where: str = "{vendor: nvidia, kind: gpu}", **entries: str) -> None:

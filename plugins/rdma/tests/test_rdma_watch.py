@@ -21,6 +21,7 @@ import pytest
 from descriptors import open_descriptors
 from devhost_rdma.netlink import LINK, PORT, Links, RdmaCore
 from devhost_rdma.watch import PortWatch, Times
+from kit.waiting import until
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
 
 from devhost.backend import Event
@@ -214,13 +215,6 @@ async def watching(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition that no event reports."""
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - the code under test has no hook for a test to wait on
-            await asyncio.sleep(0.005)
 
 
 async def test_a_link_that_goes_down_is_an_event(kernel: Kernel) -> None:

@@ -18,21 +18,12 @@ from devhost_gpu.options import GpuOptions
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import NvidiaMachine
 from gpu_setup import gpu_with
+from kit.clock import AheadClock
 
 from devhost.backend import Device
 
 PATIENCE = 60.0
 """Seconds to wait for what must happen."""
-
-
-class Clock:
-    """Monotonic seconds, which a test can move ``ahead``."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.ahead
 
 
 class NvidiaDesk:
@@ -47,7 +38,7 @@ class NvidiaDesk:
         **seconds: float,
     ) -> None:
         self.machine = machine
-        self.clock = Clock()
+        self.clock = AheadClock()
         patient = {"first_answer": PATIENCE, "answer": PATIENCE, "instances": PATIENCE}
         timings = Timings(**(patient | seconds))
         kind = gpu_with(replace(environment, timings=timings, clock=self.clock))
