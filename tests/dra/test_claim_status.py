@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from claim_scene import uid
 from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import claims
-from dra_node import DRIVER, DraNode
+from kit.claims import uid
 from kit.clock import FakeClock
-from publisher_scene import CountedApi, InFlight
+from kit.dra import DRIVER, DraNode
+from kit.publisher import CountedApi, InFlight
+from kit.waiting import background
 
 from devhost.allocation.cdi.claim_files import ClaimRecord
 from devhost.allocation.claims import ClaimedDevice
@@ -125,13 +126,10 @@ class Scene:
         self.status = ClaimStatus(
             self.driver, api, *parts, self.refusals, clock=self.clock, wall=lambda: self.clock.now
         )
-        task = asyncio.create_task(self.status.run())
         try:
-            yield
+            async with background(self.status.run()):
+                yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
             api.close()
 
     async def passes(self, seconds: float) -> None:

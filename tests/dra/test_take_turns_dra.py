@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from devhost_testing.dra import Claim, DraKubelet, Refused
 from devhost_testing.kubelet import KubeletSimulator
-from dra_node import DRIVER, Cluster
+from kit.dra import DRIVER, Cluster
 
 BACKEND = """
 from devhost.backend import Backend, Device, Edits, hookimpl

@@ -107,12 +107,12 @@ class Ledger:
         ledger = self.allocations.held()
         return {(token, one.backend, one.device.id) for one in ledger for token in one.tokens}
 
-    def give(self, device: Device, resource: str = CARD) -> None:
+    def give(self, device: Device, resource: str = CARD, backend: str = "card") -> None:
         """A container gets the only token of a device."""
         held = self.allocations.of(resource)
-        with Reservation(held, "card") as reservation:
+        with Reservation(held, backend) as reservation:
             reservation.add({device.id: [device]}, [device.id])
-            held.allocated("card", {device.id: [device]}, [device.id])
+            held.allocated(backend, {device.id: [device]}, [device.id])
 
     def claim(self, holder: ClaimHolder, *devices: ClaimedDevice) -> None:
         """A claim gets these devices."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.waiting import background
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.kubelet_socket import ABSENT, NO_DIRECTORY, NOT_A_DIRECTORY, REMOVED, KubeletSocket
@@ -151,14 +152,12 @@ async def test_a_directory_that_hangs_does_not_stop_the_event_loop(
     kubelet.subscribe(seen.set)
     for name in ("stat", "listdir"):
         monkeypatch.setattr(os, name, hanging(getattr(os, name)))
-    task = asyncio.create_task(kubelet.run())
-    async with asyncio.timeout(60):
-        await reached.wait()
-        assert not seen.is_set()
-        hang.set()
-        await seen.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with background(kubelet.run()):
+        async with asyncio.timeout(60):
+            await reached.wait()
+            assert not seen.is_set()
+            hang.set()
+            await seen.wait()
     assert threading.main_thread().ident not in looked
 
 
@@ -180,16 +179,14 @@ async def test_an_earlier_look_that_ends_late_shows_no_former_kubelet(
     kubelet = KubeletSocket(directory, poll=0.01, identify=identify)
     looks: list[object] = []
     kubelet.subscribe(lambda: looks.append(kubelet.identity))
-    task = asyncio.create_task(kubelet.run())
-    async with asyncio.timeout(60):
-        await reached.wait()
-        kubelet.look()
-        hang.set()
-        (directory / socket_name("example.com/toy")).touch()
-        while not kubelet.servers:
-            await asyncio.sleep(0.01)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with background(kubelet.run()):
+        async with asyncio.timeout(60):
+            await reached.wait()
+            kubelet.look()
+            hang.set()
+            (directory / socket_name("example.com/toy")).touch()
+            while not kubelet.servers:
+                await asyncio.sleep(0.01)
     assert set(looks) == {present}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -12,13 +11,10 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from kit.waiting import until
-
-sys.path.append(str(Path(__file__).parent))
-
 from devhost_testing.api import api_pb2_grpc
 from devhost_testing.kubelet import KubeletSimulator
-from toy_resource import ToyResource
+from kit.kubelet import ToyResource
+from kit.waiting import until
 
 from devhost.allocation.allocator import Allocated
 from devhost.allocation.inventory import Entry, Snapshot

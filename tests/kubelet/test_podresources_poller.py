@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kit.waiting import until
+from kit.waiting import background, until
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.claims import ClaimedDevice
@@ -53,12 +53,8 @@ async def running(
     allocations = Allocations(clock, timing=AllocationTiming(list_allocated=0.01, list_held=held))
     inventory = Inventory(lambda: 0.0, clock, allocations=allocations.of(TOY))
     holders = PodResourcesPoller(source, allocations, lambda: None, timing=timing)
-    task = asyncio.create_task(holders.run())
-    try:
+    async with background(holders.run()):
         yield holders, inventory
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 def levels(caplog: pytest.LogCaptureFixture) -> list[str]:

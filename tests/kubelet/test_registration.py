@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,10 +13,7 @@ from pathlib import Path
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
 from kit.clock import FakeClock
-
-sys.path.append(str(Path(__file__).parent))
-
-from toy_resource import ToyResource
+from kit.kubelet import ToyResource
 
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.kubelet_socket import Identity, KubeletSocket, identity

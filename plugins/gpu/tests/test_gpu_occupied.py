@@ -20,6 +20,7 @@ from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE
 from gpu_setup import gpu_with
 from kit.clock import AheadClock
+from kit.waiting import background
 
 from devhost.backend import claim
 from devhost.backend.errors import BackendError
@@ -104,12 +105,8 @@ class Scene:
             async for _ in self.backend.watch():
                 changed.set()
 
-        task = asyncio.create_task(listen())
-        try:
+        async with background(listen()):
             yield changed
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     def close(self) -> None:
         self.backend.close()

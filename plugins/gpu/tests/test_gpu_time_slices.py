@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -14,18 +13,14 @@ from devhost_testing.node import Node
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
 from gpu_setup import gpu_with
+from kit.claims import config, uid
 from kit.clock import AheadClock
+from kit.dra import DRIVER, QUICK, DraNode
 
 from devhost.backend import AllocateRequest, AllocationError, Device
 from devhost.backend.errors import ConfigError
 from devhost.config import load
 from devhost.discovery import catalog
-
-sys.path.append(str(Path(__file__).parents[3] / "tests/dra"))
-
-from claim_scene import config, uid
-from dra_node import DRIVER, QUICK, DraNode
-
 from devhost.dra.api import dra_v1_pb2 as v1
 
 GPU = "nvidia.com/gpu"

@@ -19,6 +19,7 @@ from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import NvidiaMachine
 from gpu_setup import gpu_with
 from kit.clock import AheadClock
+from kit.waiting import background
 
 from devhost.backend import Device
 
@@ -124,13 +125,8 @@ class NvidiaDesk:
             async for _ in self.backend.watch():
                 changed.set()
 
-        task = asyncio.create_task(listen())
-        try:
+        async with background(listen()):
             yield changed
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     def close(self) -> None:
         """Ends the backend and its processes."""

@@ -32,7 +32,7 @@ from devhost.telemetry.document import json_line
 DRIVER = "devhost.example.com"
 NODE = "node-1"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-TLS = Path(__file__).parent / "tls"
+TLS = Path(__file__).parents[1] / "dra" / "tls"
 QUICK = Timing(
     allocation=AllocationTiming(list_held=0.1, release_gap=0.1, no_pods=0.1),
     dra=DraTiming(settle=0.02, gap=0.05, write=0.001, node=0.05, schedulers=0.3, recheck=0.1),

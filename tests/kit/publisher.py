@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import SLICES, Object
-from kit.clock import FakeClock
 
 from devhost.backend.model import HEALTHY, Device, Health
 from devhost.dra.credentials import Access, Credentials
@@ -21,6 +20,7 @@ from devhost.dra.slices import Offered
 from devhost.planning.claims import Key
 from devhost.planning.sides import NO_UNITS, Sides
 from devhost.telemetry.metrics import Metrics
+from kit.clock import FakeClock
 
 DRIVER = "devhost.example.com"
 NODE = "n1"
