@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from devhost_testing.dra.api_objects import claims
 from kit.claims import uid
 from kit.clock import FakeClock
 from kit.dra import DRIVER, DraNode
-from kit.publisher import CountedApi, InFlight
+from kit.publisher import Talking
 from kit.waiting import background
 
 from devhost.allocation.cdi.claim_files import ClaimRecord
@@ -23,7 +22,6 @@ from devhost.allocation.claims import ClaimedDevice
 from devhost.backend.model import ClaimHolder, Device
 from devhost.dra.answers import Result
 from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, MESSAGE, PATIENCE, RETRY, SETTLE, ClaimStatus
-from devhost.dra.credentials import Access, Credentials
 from devhost.dra.inventory import DeviceHealth
 from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals
 
@@ -70,19 +68,17 @@ class Records:
         self.records: dict[str, ClaimRecord] = {}
 
 
-class Scene:
+class Scene(Talking):
     """Prepared claims, and what follows their status."""
 
     def __init__(self, server: ApiServer, driver: str = DRIVER) -> None:
-        self.server = server
-        self.clock = FakeClock()
+        super().__init__(server, FakeClock())
         self.driver = driver
         self.devices = Devices()
         self.files = Records()
         self.refusals = Refusals()
         self.refusals.keep(True)
         self.status: ClaimStatus
-        self._in_flight = InFlight()
 
     def allocate(
         self, number: int, *devices: str, drivers: tuple[str, ...] = (), made: str = "", **more: Any
@@ -120,8 +116,7 @@ class Scene:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        url = self.server.url
-        api: Any = CountedApi(self._in_flight, Access(lambda _: Credentials(url, None)))
+        api: Any = self.connect()
         parts: Any = (self.devices, self.files)
         self.status = ClaimStatus(
             self.driver, api, *parts, self.refusals, clock=self.clock, wall=lambda: self.clock.now
@@ -131,24 +126,6 @@ class Scene:
                 yield
         finally:
             api.close()
-
-    async def passes(self, seconds: float) -> None:
-        """So much time passes, with everything that is done in it."""
-        end = self.clock.now + seconds
-        while self.clock.now < end:
-            await self.quiet()
-            timers = [when for when in self.clock.timers if when < end]
-            await self.clock.advance(max(0.0, (timers[0] if timers else end) - self.clock.now))
-        await self.quiet()
-
-    async def quiet(self) -> None:
-        """Waits until no call is made any more."""
-        while True:
-            seen = len(self.server.requests)
-            await self.clock.settle()
-            if not self._in_flight.calls and seen == len(self.server.requests):
-                return
-            await asyncio.sleep(0.001)  # the kernel is at work
 
     async def changes(self, seconds: float = SETTLE + GAP) -> None:
         """Something has changed, and so much time passes."""
