@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -15,6 +15,19 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def listening(events: AsyncIterable[object]) -> AsyncIterator[asyncio.Event]:
+    """Follows events until the context ends; what it yields is set at each of them."""
+    seen = asyncio.Event()
+
+    async def follow() -> None:
+        async for _ in events:
+            seen.set()
+
+    async with background(follow()):
+        yield seen
 
 
 @asynccontextmanager

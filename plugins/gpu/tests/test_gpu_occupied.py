@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import PATIENCE
 from gpu_setup import gpu_with
 from kit.clock import AheadClock
-from kit.waiting import background
+from kit.waiting import listening
 
 from devhost.backend import claim
 from devhost.backend.errors import BackendError
@@ -96,17 +96,9 @@ class Scene:
             self.backend.occupied.check()
         return {one.id: one.health.reason or "" for one in self.backend.discover() if not one.health}
 
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[asyncio.Event]:
+    def watched(self) -> AbstractAsyncContextManager[asyncio.Event]:
         """Listens to the backend; the event is set whenever it asks for a scan."""
-        changed = asyncio.Event()
-
-        async def listen() -> None:
-            async for _ in self.backend.watch():
-                changed.set()
-
-        async with background(listen()):
-            yield changed
+        return listening(self.backend.watch())
 
     def close(self) -> None:
         self.backend.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import NvidiaMachine
 from gpu_setup import gpu_with
 from kit.clock import AheadClock
-from kit.waiting import background
+from kit.waiting import listening
 
 from devhost.backend import Device
 
@@ -116,17 +116,9 @@ class NvidiaDesk:
                 if await asyncio.to_thread(condition):
                     return
 
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[asyncio.Event]:
+    def watched(self) -> AbstractAsyncContextManager[asyncio.Event]:
         """Listens to the backend; the event is set whenever it asks for a scan, see :meth:`finds`."""
-        changed = asyncio.Event()
-
-        async def listen() -> None:
-            async for _ in self.backend.watch():
-                changed.set()
-
-        async with background(listen()):
-            yield changed
+        return listening(self.backend.watch())
 
     def close(self) -> None:
         """Ends the backend and its processes."""
