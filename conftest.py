@@ -81,7 +81,7 @@ WAITING = (
     "tests/dra/test_dra_bounds.py",
     "tests/host/test_host_bounds.py",
 )
-"""Single tests here wait for half a minute. Each worker does some early, or one of them ends a run alone."""
+"""Single tests here wait for ten seconds. Each worker does some early, or one of them ends a run alone."""
 
 SEEDS = 2
 """So many values of a parameter that is a random seed are for ``make test``; all others are slow."""
@@ -100,7 +100,7 @@ SLOW_PROMISES = (
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 """This process, if it is one of several: ``gw0``, …"""
 
-WORKERS_PER_CORE = 2
+WORKERS_PER_CORE = 3
 WORKERS_LIMIT = 24
 """Most tests wait for other threads and processes, so more workers than cores are faster."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import yaml
 PROFILES = sorted((Path(__file__).parents[1] / "config/examples/accelerators").glob("*.yaml"))
 
 
-def everything() -> dict[str, Any]:
-    """The groups, options and entries of all profiles, without the version.
+@cache
+def everything() -> str:
+    """The groups, options and entries of all profiles as YAML, without the version.
 
     Two profiles with one resource are for different nodes: the later one's is called after its file.
     """
@@ -29,4 +31,4 @@ def everything() -> dict[str, Any]:
             name = f"{name}-{file.stem}" if name in resources else name
             assert name not in resources
             resources[name] = entry | {"name": name, "optional": True}
-    return {"backends": options, "resources": list(resources.values())}
+    return yaml.safe_dump({"backends": options, "resources": list(resources.values())}, sort_keys=False)

@@ -7,11 +7,13 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import devhost
+from devhost.planning.timing import Timing
 
 PACKAGE = str(Path(devhost.__file__).parent)
 
@@ -62,22 +64,42 @@ class Work:
             threading.settrace(before)
 
 
-REST = 1.0
-"""Seconds without work after which nothing follows. Questions to the kubelet have shorter gaps."""
+LOOK = 0.01
+LOOKS = 15
+"""So many looks in a row, with seconds in between, must find no work; then nothing follows.
 
-IDLE = 1000
+These are turns of the event loop because on a busy machine each of them takes longer. What follows a request
+at a distance of :data:`PROMPT` or less is found.
+"""
+
+IDLE = 300
 """Most lines in that time of devhost's own regular looks."""
+
+LONGEST = 30.0
+"""Seconds after which what still goes on is taken for work that never ends."""
+
+PROMPT = 0.05
+"""Seconds between two things that devhost does after a request, if it is served with :func:`prompt`."""
+
+
+def prompt(timing: Timing) -> Timing:
+    """The same, but what devhost does later about a request follows without a pause of seconds."""
+    soon = {"question_gap": PROMPT, "rivals_gap": PROMPT, "rivals_changed": PROMPT, "given_soon": PROMPT}
+    kubelet = replace(timing.kubelet, **soon)
+    allocation = replace(timing.allocation, list_allocated=PROMPT)
+    return replace(timing, kubelet=kubelet, allocation=allocation, dra=replace(timing.dra, schedulers=PROMPT))
 
 
 async def quiet(work: Work) -> None:
-    """Waits until devhost rests, for at most half a minute."""
+    """Waits until devhost rests."""
     clock = asyncio.get_running_loop().time
-    end = clock() + 30
-    before, since = work.lines, clock()
-    while clock() - since < REST and clock() < end:
-        await asyncio.sleep(0.1)
+    end = clock() + LONGEST
+    before, looks = work.lines, 0
+    while looks < LOOKS and clock() < end:
+        await asyncio.sleep(LOOK)
+        looks += 1
         if work.lines - before > IDLE:
-            before, since = work.lines, clock()
+            before, looks = work.lines, 0
 
 
 async def counted(request: Callable[[], Awaitable[object]]) -> tuple[int, int]:

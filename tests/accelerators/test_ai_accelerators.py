@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from profiles import PROFILES, everything
@@ -551,7 +550,7 @@ async def test_a_fault_makes_a_device_unhealthy_until_it_ends(node: Node, kind: 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_no_profile_takes_the_devices_of_another(node: Node, kind: Kind) -> None:
     kind.machine(Tree(node.root))
-    node.configure(yaml.safe_dump(everything(), sort_keys=False))
+    node.configure(everything())
     vendor = kind.resource.partition("/")[0]
     async with node.served():
         await node.until(lambda: kind.count * kind.replicas in node.kubelet.allocatable().values())

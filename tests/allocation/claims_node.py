@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder
 from devhost.backend.where import Block, Term, Text
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, units
 from devhost.planning.planner import plan_devices
 from devhost.planning.settings import Of, ResourceSettings, Settings, Share
+from devhost.planning.timing import ALLOCATION as NODE
 from devhost.planning.tokens import ALL
 
 APART = NODE.release_gap

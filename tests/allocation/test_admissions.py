@@ -7,8 +7,8 @@ import math
 from kit.clock import FakeClock
 
 from devhost.allocation.leases import Admissions
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend.model import Holder
+from devhost.planning.timing import AllocationTiming
 
 VM, OTHER = Holder("default", "vm", "main"), Holder("default", "other", "main")
 POD = ("default", "vm")

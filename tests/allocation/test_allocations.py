@@ -12,12 +12,12 @@ from work import Work
 from devhost.allocation.allocations import Reservation
 from devhost.allocation.given import Node
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device
 from devhost.backend.where import Block, Term, Text, Where
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, units
 from devhost.planning.settings import Of, ResourceSettings, Serve, Settings, Share
+from devhost.planning.timing import ALLOCATION as NODE
 from devhost.planning.tokens import device_of, represents_all, token, unit_of
 
 EMPTY_PATIENCE = NODE.no_pods

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kit.allocator import Ledger
 
-from devhost.allocation.timing import NODE
 from devhost.backend.model import Holder
+from devhost.planning.timing import ALLOCATION as NODE
 
 APART = NODE.release_gap
 RELAXED = NODE.list_held

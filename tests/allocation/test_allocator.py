@@ -173,6 +173,10 @@ UNUSABLE: list[tuple[Any, str]] = [
     (Edits(cdi_devices=(1,)), "cdi_devices that are not a tuple of str"),  # type: ignore[arg-type]
     (Edits(nodes=(replace(A, path=Path("/dev/a")),)), "a path or permissions that are not a str"),  # type: ignore[arg-type]
     (Edits(nodes=(replace(A, permissions=None),)), "a path or permissions that are not a str"),  # type: ignore[arg-type]
+    (Edits(nodes=(replace(A, required="no"),)), "required, shared, read_only or lasting that is not a bool"),  # type: ignore[arg-type]
+    (Edits(nodes=(replace(A, shared=1),)), "required, shared, read_only or lasting that is not a bool"),  # type: ignore[arg-type]
+    (Edits(mounts=(Mount("/a", "/a", "no"),)), "required, shared, read_only or lasting that is not a bool"),  # type: ignore[arg-type]
+    (Edits(lasting="no"), "required, shared, read_only or lasting that is not a bool"),  # type: ignore[arg-type]
 ]
 
 

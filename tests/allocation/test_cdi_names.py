@@ -14,11 +14,11 @@ from kit.allocator import CARD, Supply, gone, own_nodes
 
 from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.injector import MAX_SETS
-from devhost.allocation.timing import NODE
 from devhost.backend import Device
 from devhost.backend.model import HEALTHY
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
+from devhost.planning.timing import ALLOCATION as NODE
 
 GRACE = NODE.grace
 

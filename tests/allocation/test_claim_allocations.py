@@ -11,11 +11,11 @@ from work import Work
 
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Node as Given
-from devhost.allocation.timing import NODE
 from devhost.backend.model import ClaimHolder, Device
 from devhost.planning.amounts import CapacityUse
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve
+from devhost.planning.timing import ALLOCATION as NODE
 
 CARD = Device("card0", claims=frozenset({"pci:0"}))
 PART = Device("part0", part_of=frozenset({"pci:0"}))
@@ -273,13 +273,14 @@ def test_a_claim_holds_the_devices_of_each_driver_until_that_driver_releases_the
 def test_what_a_claim_was_given_is_that_of_the_drivers_that_still_hold_it() -> None:
     node = of_two_drivers()
     claims = node.allocations.claims
-    assert [one.path for one in claims.given.claims[ONE.uid].nodes] == ["/dev/card0", "/dev/card1"]
+    assert [one.path for one in claims.ledger.given.claims[ONE.uid].nodes] == ["/dev/card0", "/dev/card1"]
     claims.gave(ONE.uid, [Given("/dev/new", key=("card", "card0"))], "d.e")
-    assert {one.path for one in claims.given.claims[ONE.uid].nodes} == {"/dev/card1", "/dev/new"}
+    assert {one.path for one in claims.ledger.given.claims[ONE.uid].nodes} == {"/dev/card1", "/dev/new"}
     claims.released(ONE.uid, "d.e")
-    assert [one.path for one in claims.given.claims[ONE.uid].nodes] == ["/dev/card1"]
+    assert [one.path for one in claims.ledger.given.claims[ONE.uid].nodes] == ["/dev/card1"]
     claims.released(ONE.uid, OTHER)
-    assert not claims.given.claims, "it is not compared with devices again, also while no kubelet answers"
+    why = "it is not compared with devices again, also while no kubelet answers"
+    assert not claims.ledger.given.claims, why
 
 
 def test_what_a_unit_gave_stays_when_another_driver_gives_its_part_of_the_claim() -> None:
@@ -288,7 +289,7 @@ def test_what_a_unit_gave_stays_when_another_driver_gives_its_part_of_the_claim(
     unit = replace(claimed(), key=("card", "chip0"), members=("card0",))
     claims.prepared(ONE, [unit], "d.e")
     claims.gave(ONE.uid, [Given("/dev/card1", key=("card", "card1"))], OTHER)
-    assert {one.path for one in claims.given.claims[ONE.uid].nodes} == {"/dev/card0", "/dev/card1"}
+    assert {one.path for one in claims.ledger.given.claims[ONE.uid].nodes} == {"/dev/card0", "/dev/card1"}
 
 
 def test_a_claim_has_no_device_of_one_driver_that_excludes_one_of_another() -> None:

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.waiting import background
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, document, parsed
+from devhost.allocation.cdi.claim_files import ClaimFiles, document, parsed
 from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.cdi.spec import dumps
-from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.model import ClaimHolder
 from devhost.planning.amounts import CapacityUse

@@ -7,11 +7,11 @@ from kit.allocator import CARD as NAME
 from kit.allocator import Ledger
 
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice
-from devhost.allocation.timing import NODE
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice
 from devhost.backend.model import ClaimHolder, Device, Holder
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve
+from devhost.planning.timing import ALLOCATION as NODE
 
 OURS = "devhost.example.com"
 THEIRS = "nic.example.com"

@@ -18,8 +18,8 @@ from devhost.backend.model import Device
 from devhost.discovery.runner import check_edits
 from devhost.discovery.validation import valid_devices
 from devhost.planning.give import Give, GiveMount, GiveNode
-from devhost.planning.give.edits import MAX_VARIABLE
 from devhost.planning.give.edits import given as gives
+from devhost.planning.naming import MAX_STRING
 
 RESOURCE = "example.com/card"
 DECLARED = {"serial": Attribute(str, "serial", "A"), "devNode": Attribute(str, "node", "/dev/x")}
@@ -122,7 +122,7 @@ def test_equal_values_of_several_devices_are_one() -> None:
 
 def test_a_variable_that_linux_would_not_take_is_refused() -> None:
     long = found(*(Device(f"d{n}", {"serial": f"{n:03}" * 1000}) for n in range(64)))
-    with pytest.raises(AllocationError, match=r"S of give\.env has 192065 bytes, more than Linux takes"):
+    with pytest.raises(AllocationError, match=r": the variable S has 192066 bytes, and Linux takes at most "):
         gives(Give(env={"S": "{serial}"}), long, RESOURCE, 0)
     edits = gives(Give(env={"S": "{serial}"}), long[:43], RESOURCE, 0)
-    assert len(edits.env["S"]) < MAX_VARIABLE
+    assert len(edits.env["S"]) < MAX_STRING

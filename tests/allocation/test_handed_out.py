@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from devhost.allocation.given import UnclaimedNodes
 from devhost.allocation.resource_backend import EVERYWHERE, unclaimed
-from devhost.allocation.unclaimed import UnclaimedNodes
 from devhost.backend import Device, DeviceNode, Edits, Mount, claim
 from devhost.backend.sysfs import prefix_of
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.allocator import POD, Listed
 
-from devhost.allocation.timing import NODE
 from devhost.backend.model import MAX_DEVICE_ID, Device, Health
 from devhost.kubelet.server import device_list
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of
+from devhost.planning.timing import ALLOCATION as NODE
 from devhost.planning.tokens import stand_in, stood_for, token
 
 GRACE = NODE.grace

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kit.allocator import CARD, Listed, gone
 
 from devhost.allocation.inventory import Entry, Tally
-from devhost.allocation.listing import Listing
+from devhost.allocation.leases import Listing
 from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
 from devhost.discovery.health import Grounds, HealthTracker
 from devhost.planning.plan import Offer, Units, units

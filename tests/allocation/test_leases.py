@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from devhost.allocation.leases import Leases
-from devhost.allocation.listing import Kubelet, Listing
-from devhost.allocation.timing import NODE
+from devhost.allocation.leases import Kubelet, Leases, Listing
 from devhost.backend.model import Holder
+from devhost.planning.timing import ALLOCATION as NODE
 
 APART = NODE.release_gap
 EAGER = NODE.list_allocated

@@ -10,7 +10,7 @@ from itertools import combinations, permutations
 import pytest
 from affinity_machine import SWITCHES, Machine, behind, switch_of
 
-from devhost.allocation.listing import Listing
+from devhost.allocation.leases import Listing
 from devhost.allocation.preferred.across_resources import BUILT, KINDS, PreferredAllocation
 from devhost.backend.model import Device, Holder, unhealthy
 from devhost.planning.claims import Reason

@@ -13,8 +13,8 @@ from devhost.allocation.preferred.grouping import (
     Admission,
     RequestGrouping,
 )
-from devhost.allocation.timing import NODE
 from devhost.planning.affinity.topology import Level
+from devhost.planning.timing import ALLOCATION as NODE
 from devhost.telemetry.metrics import Guess
 
 WITHIN, BETWEEN = 0.001, 0.02

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from kit.allocator import Listed, Supply, own_nodes
 
 from devhost.allocation.allocator import UnhealthyDevice
-from devhost.allocation.listing import Listing
+from devhost.allocation.leases import Listing
 from devhost.allocation.resource_backend import MissingPath
-from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest, AllocationError, Backend, Device
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Holder
@@ -23,6 +22,7 @@ from devhost.kubelet.server import device_list
 from devhost.planning.claims import IN_USE, Reason
 from devhost.planning.plan import Membership, Offer, units
 from devhost.planning.settings import Of
+from devhost.planning.timing import ALLOCATION as NODE
 
 GRACE = NODE.grace
 

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backend.errors import one_line, typed
+from devhost.backend.errors import (
+    MAX_MESSAGE,
+    MAX_REASON,
+    ConfigError,
+    DevhostError,
+    Diagnostic,
+    cut_bytes,
+    one_line,
+    typed,
+    words,
+)
 
 
 class Own(OSError):
@@ -71,3 +81,27 @@ def test_the_reason_is_shown_even_if_the_path_is_too_long() -> None:
 
 def test_an_author_reads_the_type_of_every_exception() -> None:
     assert typed(FileNotFoundError(2, "gone", "/a")) == "FileNotFoundError: [Errno 2] gone: '/a'"
+
+
+@pytest.mark.parametrize("shown", [words, lambda error: one_line(OSError(5, str(error)))])
+def test_a_text_of_others_is_whole_up_to_the_limit_and_cut_with_a_mark_beyond(shown) -> None:
+    assert shown(ValueError("x" * MAX_REASON)) == "x" * MAX_REASON
+    assert shown(ValueError("x" * (MAX_REASON + 1))) == "x" * (MAX_REASON - 1) + "…"
+
+
+def test_a_message_and_its_hint_are_whole_up_to_the_limit_and_cut_with_a_mark_beyond() -> None:
+    whole = DevhostError("x" * MAX_MESSAGE, "y" * MAX_MESSAGE)
+    assert str(whole) == f"{'x' * MAX_MESSAGE} ({'y' * MAX_MESSAGE})"
+    longer = DevhostError("x" * (MAX_MESSAGE + 1), "y" * (MAX_MESSAGE + 1))
+    assert longer.message == "x" * (MAX_MESSAGE - 1) + "…"
+    assert longer.hint == "y" * (MAX_MESSAGE - 1) + "…"
+
+
+def test_all_errors_of_a_configuration_are_shown() -> None:
+    every = ConfigError(tuple(Diagnostic("f", n, 1, "key", "is wrong") for n in range(1, 201)))
+    assert len(str(every).splitlines()) == len(every.message.splitlines()) == 200
+
+
+def test_bytes_are_cut_between_characters() -> None:
+    assert cut_bytes("ü" * 5, 10) == "ü" * 5
+    assert cut_bytes("ü" * 6, 10) == "ü" * 3 + "…"

@@ -1,4 +1,4 @@
-"""``frozen`` gives what ``dataclass(frozen=True, slots=True)`` gives, with fewer methods for each class."""
+"""``frozen`` and ``mutable`` give what ``dataclass`` gives, with fewer methods for each class."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, astuple, dataclass, field, fields, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 
 
 def _classes(decorated: Any, keywords: Any) -> SimpleNamespace:
     @decorated
     class Point:
+        most: ClassVar[int] = 9
         x: int
         y: int = 2
         tags: dict[str, int] = field(default_factory=dict, hash=False)
@@ -65,9 +66,25 @@ def _classes(decorated: Any, keywords: Any) -> SimpleNamespace:
     return SimpleNamespace(Point=Point, Nothing=Nothing, Named=Named, Same=Same, Options=Options, Deep=Deep)
 
 
+def _mutable_classes(decorated: Any) -> SimpleNamespace:
+    @decorated
+    class Count:
+        name: str
+        number: int = 0
+        seen: dict[str, int] = field(default_factory=dict, compare=False)
+        total: int = field(default=0, init=False)
+
+    @decorated
+    class More(Count):
+        reason: str = ""
+
+    return SimpleNamespace(Count=Count, More=More)
+
+
 OURS = _classes(frozen, frozen(kw_only=True))
 ORDINARY = _classes(dataclass(frozen=True, slots=True), dataclass(frozen=True, slots=True, kw_only=True))
 Point = OURS.Point
+MUTABLE = _mutable_classes(mutable), _mutable_classes(dataclass(slots=True))
 
 
 def _outcome(act: Callable[[], object]) -> object:
@@ -106,7 +123,7 @@ USES: dict[str, Callable[[SimpleNamespace], object]] = {
     "inherited": lambda of: (of.Deep(1, z=5), of.Deep.__match_args__),
     "replaced": lambda of: replace(of.Point(1), x=5),
     "as others": lambda of: (asdict(of.Point(1)), astuple(of.Point(1)), of.Point.__match_args__),
-    "fields": lambda of: [one.name for one in fields(of.Point)],
+    "fields": lambda of: [(one.name, one.type) for one in fields(of.Deep)],
     "copied": lambda of: (copy.copy(of.Point(1)), copy.deepcopy(of.Point(1, 2, {"a": 1}))),
     "assigned": lambda of: setattr(of.Point(1), "x", 3),
     "deleted": lambda of: delattr(of.Point(1), "x"),
@@ -121,6 +138,49 @@ USES: dict[str, Callable[[SimpleNamespace], object]] = {
 def test_a_class_behaves_like_an_ordinary_frozen_dataclass(use: str) -> None:
     ours, theirs = (_outcome(lambda: USES[use](classes)) for classes in (OURS, ORDINARY))  # noqa: B023 - called at once
     assert ours == theirs
+
+
+def _changed(value: Any) -> object:
+    value.number += 1
+    value.total = 7
+    return value
+
+
+MUTABLE_USES: dict[str, Callable[[SimpleNamespace], object]] = {
+    "made": lambda of: (of.Count("a"), of.Count("a", 2, {"b": 1}), of.More("a", reason="b")),
+    "changed": lambda of: _changed(of.Count("a")),
+    "made by a function each time": lambda of: of.Count("a").seen is of.Count("a").seen,
+    "equal": lambda of: [of.Count("a") == x for x in (of.Count("a", seen={"b": 1}), _changed(of.Count("a")))],
+    "not equal to a subclass": lambda of: of.Count("a") == of.More("a"),
+    "not hashed": lambda of: hash(of.Count("a")),
+    "without a dictionary": lambda of: hasattr(of.Count("a"), "__dict__"),
+    "replaced": lambda of: replace(of.More("a"), reason="b"),
+    "copied": lambda of: (copy.copy(of.Count("a")), copy.deepcopy(of.Count("a", 1, {"b": 1}))),
+}
+
+
+@pytest.mark.parametrize("use", MUTABLE_USES)
+def test_a_mutable_class_behaves_like_an_ordinary_dataclass(use: str) -> None:
+    ours, theirs = (_outcome(lambda: MUTABLE_USES[use](classes)) for classes in MUTABLE)  # noqa: B023 - called at once
+    assert ours == theirs
+
+
+def test_a_frozen_class_does_not_inherit_from_one_that_is_not() -> None:
+    with pytest.raises(TypeError, match="cannot inherit frozen dataclass from a non-frozen one"):
+        frozen(type("Deep", (MUTABLE[0].Count,), {}))
+    assert mutable(type("More", (MUTABLE[0].Count,), {}))("a").number == 0  # it is what it was
+
+
+@pytest.mark.parametrize("decorated", [frozen, mutable])
+def test_a_field_without_a_default_does_not_come_after_one_with_a_default(decorated: Any) -> None:
+    annotations = {"first": "int", "second": "int"}
+    with pytest.raises(TypeError, match=r"Wrong has a field without a default"):
+        decorated(type("Wrong", (), {"__annotations__": annotations, "first": 1}))
+
+
+def test_the_types_of_fields_can_be_read() -> None:
+    assert get_type_hints(Sent) == {"text": str, "rest": tuple[str, ...]}
+    assert [one.type for one in fields(Sent)] == ["str", "tuple[str, ...]"]
 
 
 def test_an_attribute_that_is_no_field_cannot_be_assigned() -> None:
@@ -155,7 +215,7 @@ def test_a_docstring_stays_and_its_absence_makes_no_signature() -> None:
 
 
 def test_only_init_is_made_for_each_class() -> None:
-    point, sent = vars(Point), vars(Sent)
-    common = {name for name in point if name in sent and inspect.isfunction(point[name])}
-    assert {name for name in common if point[name] is not sent[name]} == {"__init__"}
+    for point, sent in ((vars(Point), vars(Sent)), (vars(OURS.Deep), vars(Sent))):
+        common = {name for name in point if name in sent and inspect.isfunction(point[name])}
+        assert {name for name in common if point[name] is not sent[name]} == {"__init__"}
     assert {"__eq__", "__hash__", "__repr__", "__setattr__"} < common

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner
 from rendering import CHART, PROFILES, Chart, Refused, Rendered
 
-from devhost.cli.schema import command as schema
+from devhost.cli.plugins import print_schema as schema
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

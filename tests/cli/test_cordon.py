@@ -14,7 +14,7 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.cli.verdicts import place, targets
+from devhost.cli.verdicts import cordon, place
 from devhost.discovery.health import ALL
 from devhost.discovery.maintenance.files import Verdict, own_file, settled, write
 
@@ -248,7 +248,7 @@ def test_without_the_right_to_write_there_is_one_line_and_exit_code_3(tmp_path: 
     os.seteuid(65534)
     try:
         with pytest.raises(EnvironmentFailure) as caught:
-            targets.cordon(tmp_path / "verdicts", ["toy/one"], "alice", "fan", None)
+            cordon.write(tmp_path / "verdicts", ["toy/one"], "alice", "fan", None)
     finally:
         os.seteuid(0)
     assert caught.value.exit_code == 3

@@ -65,6 +65,25 @@ def test_messages_work_without_those_that_are_written_in_python_and_others_still
     ]
 
 
+def test_a_pattern_that_is_compiled_late_matches_and_others_are_compiled_at_once() -> None:
+    shown = _run(
+        "import re\n"
+        "from devhost.cli.memory import late_patterns\n"
+        "try:\n"
+        "    with late_patterns():\n"
+        "        import yaml\n"
+        "        late = re.compile('A+', re.IGNORECASE)\n"
+        "        raise KeyError\n"
+        "except KeyError:\n"
+        "    print(type(re.compile('a')).__name__)\n"
+        "print(late.fullmatch('aa')[0], late.pattern, [late.sub('b', text) for text in ('aa', 'ac')])\n"
+        "for Loader in (yaml.SafeLoader, yaml.CSafeLoader):\n"
+        "    print(yaml.load('{a: [1, 1.5, no, 2001-01-01, ~, text, 0x1F]}', Loader))\n"
+    )
+    read = "{'a': [1, 1.5, False, datetime.date(2001, 1, 1), None, 'text', 31]}"
+    assert shown.splitlines() == ["Pattern", "aa A+ ['b', 'bc']", read, read]
+
+
 def test_a_rare_module_is_imported_when_it_is_used_and_not_before() -> None:
     shown = _run(
         "import sys\n"
@@ -90,18 +109,19 @@ RARE = (
 """Modules that a node with the default configuration does not need."""
 
 LOADED = """
-import os, sys
+import gc, os, sys
 
 def leave(code):
     names = [name for name, module in sys.modules.items() if type(module).__name__ != "Deferred"]
-    print(*names, flush=True)
+    print(*names, *(["collects garbage"] if gc.get_threshold() == usual else []), sep="\\n", flush=True)
     end(code)
 
 end, os._exit = os._exit, leave
+usual = gc.get_threshold()
 from devhost.cli import main
 main()
 """
-"""Runs devhost, which prints at its end which modules it has imported."""
+"""Runs devhost, which prints at its end which modules it has imported, and whether it collects garbage."""
 
 
 async def test_with_the_default_configuration_a_node_imports_nothing_for_rare_features(
@@ -139,5 +159,6 @@ async def test_with_the_default_configuration_a_node_imports_nothing_for_rare_fe
             writer.close()
             process.terminate()
             printed, _ = await process.communicate()
-    assert {"devhost.host.host", "devhost_gpu", "devhost_udev.scan"} <= {*printed.decode().split()}
-    assert {*printed.decode().split()}.isdisjoint(RARE)
+    seen = {*printed.decode().splitlines()}
+    assert {"devhost.host.host", "devhost_gpu", "devhost_udev.scan", "collects garbage"} <= seen
+    assert seen.isdisjoint(RARE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from devhost.cli.plugins import command
+from devhost.cli.plugins import plugins as command
 
 pytestmark = pytest.mark.usefixtures("no_installed_plugins")
 

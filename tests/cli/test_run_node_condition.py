@@ -17,6 +17,17 @@ from status_values import Json
 from devhost.telemetry import ask
 
 PATH = "/api/v1/nodes/n1"
+WATCH = '''
+    async def watch(self):
+        """Looks for other toys all the time: otherwise devhost looks once a minute."""
+        import asyncio
+
+        from devhost.backend import Event
+
+        while True:
+            await asyncio.sleep(0.1)
+            yield Event()
+'''
 TAINT = {"key": "example.com/starting", "effect": "NoSchedule"}
 
 
@@ -56,6 +67,9 @@ async def test_the_condition_follows_expect_and_then_the_startup_taint_leaves(
     toys: Any, tmp_path: Path
 ) -> None:
     toys.write("name: example.com/toy, backend: toy, expect: 3")
+    drop_in = tmp_path / "backends" / "toy.py"
+    head, allocate, rest = drop_in.read_text().partition("    def allocate(")
+    drop_in.write_text(head + WATCH + "\n" + allocate + rest)
     async with ApiServer() as server:
         server.node("n1")
         server.put(PATH, {"metadata": {"name": "n1"}, "spec": {"taints": [TAINT]}, "status": {}})

@@ -18,7 +18,7 @@ from devhost_testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
 from status_document import device, document
 from status_values import Json, document_of
 
-from devhost.cli.running_host import View, answer, view
+from devhost.cli.running_host import Running, View, answer, view
 from devhost.cli.scan_once import scan_once
 from devhost.config.loader import load_or_everything
 from devhost.planning.plan import explain
@@ -339,7 +339,7 @@ def test_devices_handed_out_together_each_have_a_health() -> None:
 @pytest.mark.usefixtures("runtime")
 def test_explain_without_a_running_host_notes_that_holders_are_unknown(toys: Any) -> None:
     seen = asyncio.run(view(load_or_everything(toys.config), toys.root))
-    assert (seen.running, seen.no_answer) == (None, "no devhost is running on this node")
+    assert (seen.running, seen.no_answer) == (Running(), "no devhost is running on this node")
     why = "What containers hold is not taken into account: no devhost is running on this node."
     assert toys.devhost("explain", "one").stdout.splitlines()[-1] == why
     done = toys.devhost("explain", "one", "--output", "json")

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from devhost.backend.errors import ConfigError
-from devhost.cli.schema import command
+from devhost.cli.plugins import print_schema as command
 
 pytestmark = pytest.mark.usefixtures("no_installed_plugins")
 

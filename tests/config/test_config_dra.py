@@ -334,6 +334,19 @@ def test_a_class_with_an_extended_name_is_of_one_entry_only(complaints: Complain
         assert found.hint == "give each entry its own class, or remove extendedName"
 
 
+def test_a_second_resource_of_whose_name_the_same_class_is_made_is_refused(
+    complaints: Complain, read: Read
+) -> None:
+    second = "name: c.b/a, where: {vendor: y}, serve: dra"
+    first = "name: b/a.c, where: {vendor: x}, serve: dra"
+    (found,) = complaints(file(first, second))
+    assert (found.line, found.path) == (5, "resources[1].name")
+    assert found.message == 'its class would be "a.c.b", as that of "b/a.c" in line 4'
+    assert found.hint == "set dra.class of this entry to another name"
+    for named in ("x.y", "a.c.b"):
+        assert len(read(file(first, f"{second}, dra: {{class: {named}}}")).resources) == 2
+
+
 def test_the_class_that_is_made_from_a_name_counts_as_well(complaints: Complain) -> None:
     (found,) = complaints(
         pair(

@@ -14,11 +14,11 @@ from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionErro
 from devhost_testing.kubelet import events as ev
 from scraped_series import samples
 
-from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest
 from devhost.backend.model import Device, DeviceNode, Edits, Mount, unhealthy
 from devhost.kubelet.api import PRE_START_DEADLINE
 from devhost.kubelet.api import api_pb2 as pb
+from devhost.planning.timing import ALLOCATION as NODE
 from devhost.telemetry.metrics import Metrics
 
 

@@ -15,7 +15,7 @@ import pytest
 from conformance_node import TOY, WAIT
 from devhost_testing.kubelet import events as ev
 
-from devhost.host.timing import NODE
+from devhost.planning.timing import NODE
 from devhost.runtime import watchdog
 
 DROP_IN = '''

@@ -22,7 +22,7 @@ from devhost.kubelet import registration
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.kubelet_socket import NO_DIRECTORY
 from devhost.kubelet.server import socket_name
-from devhost.kubelet.timing import NODE
+from devhost.planning.timing import KUBELET as NODE
 from devhost.telemetry.metrics import Metrics
 
 

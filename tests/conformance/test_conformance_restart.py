@@ -20,7 +20,7 @@ from devhost.discovery import scanner
 from devhost.host import reload, replanner, service
 from devhost.host.host import Host
 from devhost.kubelet import kubelet_socket, registration, server
-from devhost.kubelet.timing import NODE
+from devhost.planning.timing import KUBELET as NODE
 
 
 def registered(kubelet, resource: str = TOY, since: int = 0) -> list[str]:
@@ -29,7 +29,7 @@ def registered(kubelet, resource: str = TOY, since: int = 0) -> list[str]:
 
 async def quiet(host) -> None:
     """Waits for an unwanted registration to come, if there is one."""
-    host.kubelet.look()
+    await host.kubelet.look()
     await asyncio.sleep(0.3)
 
 

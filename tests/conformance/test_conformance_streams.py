@@ -11,8 +11,8 @@ from devhost_testing.kubelet import events as ev
 
 from devhost.backend.model import Device, unhealthy
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.kubelet.timing import NODE
 from devhost.planning.plan import RefusalKind
+from devhost.planning.timing import KUBELET as NODE
 
 
 def lists(kubelet, since: int = 0) -> list[ev.ListReceived]:

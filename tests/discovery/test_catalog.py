@@ -396,6 +396,14 @@ LIST: Any = ["x"]
         ({"subsystems": "tty"}, "one string"),
         ({"subsystems": (1,)}, "not a tuple of strings"),
         ({"subsystems": None}, "not a tuple of strings"),
+        ({"variables": "CARD"}, "variables is one string"),
+        ({"variables": (3,)}, "variables is not a tuple of strings"),
+        ({"modules": None}, "modules is not a tuple of strings"),
+        ({"claim_kinds": "slot"}, "claim_kinds is one string"),
+        ({"discover_deadline": "5"}, "discover_deadline is '5', not a number of seconds above zero"),
+        ({"discover_deadline": 0}, "discover_deadline is 0, not a number of seconds above zero"),
+        ({"discover_deadline": float("nan")}, "discover_deadline is nan, not a number of seconds"),
+        ({"takes_shares": "no"}, "takes_shares is 'no', not True or False"),
         (
             {"allocate": lambda self, devices: Edits()},
             "allocate() takes one request: def allocate(self",
@@ -406,6 +414,8 @@ LIST: Any = ["x"]
         ({"attributes": ["a"]}, "not a mapping"),
         ({"attributes": {"a": str}}, "Attribute(type"),
         ({"attributes": {"a": Attribute(FLOAT, "m", 1)}}, "must be str, int, bool or list"),
+        ({"attributes": {"a": Attribute(str, 3, "x")}}, "has meaning 3, which is not a str"),  # type: ignore[arg-type]
+        ({"attributes": {"a": Attribute(str, "m", "x", hex="no")}}, "has hex 'no', which is not a bool"),  # type: ignore[arg-type]
         ({"attributes": {"a": Attribute(str, "m", "x", words=LIST)}}, "not a tuple of non-empty strings"),
         ({"attributes": {"a": Attribute(str, "m", "x", words=("x", ""))}}, "tuple of non-empty strings"),
         (

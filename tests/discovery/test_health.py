@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from devhost.backend.errors import MAX_REASON
 from devhost.backend.model import (
     HEALTHY,
-    MAX_REASON,
     NO_REASON,
     Cause,
     Device,

@@ -23,7 +23,8 @@ from devhost.discovery.observers import (
     Observers,
     ObserverState,
 )
-from devhost.discovery.timing import NODE, DiscoveryTiming
+from devhost.planning.timing import DISCOVERY as NODE
+from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 

@@ -16,7 +16,8 @@ from devhost.backend.errors import BackendError, NotYet
 from devhost.discovery.provisioning import Provisioning, ProvisioningState
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.timing import NODE, DiscoveryTiming
+from devhost.planning.timing import DISCOVERY as NODE
+from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.worker import WorkerThread
 
 Virtual = Callable[[Coroutine[Any, Any, None]], None]

@@ -15,11 +15,13 @@ import pytest
 from devhost.backend import (
     AllocateRequest,
     AllocationError,
+    Attribute,
     Backend,
     Device,
     Edits,
     Event,
     Health,
+    MissingDriver,
     NoOptions,
     OptionError,
 )
@@ -101,7 +103,7 @@ FAILURES = [
     (UsageError("odd"), "backend card failed: UsageError: odd"),
     (ConfigError(()), "backend card failed: ConfigError"),
     (OptionError("odd"), "backend card failed: OptionError: odd"),
-    (DevhostError("x" * 2000), f"backend card failed: DevhostError: {'x' * 500}"),
+    (DevhostError("x" * 2000), f"backend card failed: DevhostError: {'x' * 499}…"),
 ]
 
 
@@ -137,7 +139,7 @@ async def test_a_result_that_is_not_a_list_is_a_failure(source: Any, answer: obj
         await broken.call("discover", None, broken.discover, [])
 
 
-@pytest.mark.parametrize("answer", [None, [], "fine", {"d0": False}, {"d0": None}])
+@pytest.mark.parametrize("answer", [None, [], "fine", {"d0": False}, {"d0": None}, {"d0": Health("bad")}])
 async def test_a_probe_with_an_invalid_result_is_a_failure(source: Any, answer: object) -> None:
     broken = source(probe=lambda self, devices: answer)
     broken.discover([])
@@ -145,6 +147,26 @@ async def test_a_probe_with_an_invalid_result_is_a_failure(source: Any, answer: 
         BackendError, match=r"^probe\(\) of backend card did not return a mapping of ids to Health"
     ):
         await broken.call("probe", None, broken.probe, [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "flaw"),
+    [
+        ("x", "something that is not a MissingDriver"),
+        (MissingDriver(1, "no driver"), "whose subject or reason is not a string"),  # type: ignore[arg-type]
+        (MissingDriver("card", None), "whose subject or reason is not a string"),  # type: ignore[arg-type]
+        (MissingDriver("card", "no driver", None), "whose attributes are not a mapping"),  # type: ignore[arg-type]
+        (MissingDriver("card", "no driver", {"model": 3}), "whose attribute 'model' is int, declared as str"),
+        (MissingDriver("card", "no driver", {"modle": "a"}), "whose attribute 'modle' is not declared"),
+    ],
+)
+async def test_a_missing_driver_that_cannot_be_shown_is_a_failure(
+    source: Any, answer: object, flaw: str
+) -> None:
+    declared = {"model": Attribute(str, "model of the card", "X100")}
+    broken = source(missing_drivers=lambda self: [answer], attributes=declared)
+    with pytest.raises(BackendError, match=rf"^missing_drivers\(\) of backend card returned .*{flaw}"):
+        await broken.call("discover", None, broken.discover, [])
 
 
 async def test_a_list_that_never_ends_is_a_failure(source: Any) -> None:

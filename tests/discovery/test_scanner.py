@@ -16,7 +16,7 @@ from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.backend.threads import NoThread
 from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, BackendState
-from devhost.discovery.timing import NODE
+from devhost.planning.timing import DISCOVERY as NODE
 from devhost.runtime.worker import MAX_ABANDONED, SILENCE, NotCalled
 from devhost.telemetry.metrics import BackendFailure
 

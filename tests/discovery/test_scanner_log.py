@@ -14,7 +14,7 @@ from devhost.backend import Event
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
 from devhost.discovery.scanner import LOGGED
-from devhost.discovery.timing import NODE
+from devhost.planning.timing import DISCOVERY as NODE
 
 
 class Netlink:

@@ -12,7 +12,7 @@ from kit.scanner import Scene, event, now
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
 from devhost.discovery.scanner import ANYTHING, BackendState
-from devhost.discovery.timing import NODE
+from devhost.planning.timing import DISCOVERY as NODE
 
 DOWN = unhealthy("link down")
 

@@ -14,7 +14,7 @@ from kit.waiting import background
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, unhealthy
 from devhost.discovery.scanner import BackendState
-from devhost.discovery.timing import NODE
+from devhost.planning.timing import DISCOVERY as NODE
 
 DEAD = BackendError("no driver")
 

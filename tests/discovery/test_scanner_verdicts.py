@@ -12,7 +12,7 @@ from kit.scanner import Scene, event
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
 from devhost.discovery.scanner import BackendState
-from devhost.discovery.timing import NODE
+from devhost.planning.timing import DISCOVERY as NODE
 from devhost.telemetry.metrics import BackendFailure
 
 DOWN = unhealthy("link down")

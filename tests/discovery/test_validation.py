@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from devhost.backend import Attribute
-from devhost.backend.model import Device, unhealthy
+from devhost.backend.model import Device, Health, unhealthy
 from devhost.discovery.validation import flaw_of, name_of, valid_devices
 
 DECLARED = {
@@ -65,7 +65,7 @@ def bad(**fields: Any) -> Device:
     [
         (None, "the backend returned NoneType, not Device"),
         (bad(id=""), "it has no id"),
-        (bad(id=7), "it has no id"),
+        (bad(id=7), "its id is int, not a string"),
         (bad(id="x" * 64), "its id has 64 characters, more than 63"),
         (bad(id="-x"), "its id has characters other than"),
         (bad(id="a b"), "its id has characters other than"),
@@ -74,7 +74,8 @@ def bad(**fields: Any) -> Device:
         (bad(id="a\n"), "its id has characters other than"),
         (bad(attributes=None), "its attributes are not a mapping"),
         (bad(health=True), "its health is not a Health"),
-        (bad(health=unhealthy(5)), "its health is not a Health with a string for a reason"),  # type: ignore[arg-type]
+        (bad(health=unhealthy(5)), "its health is not a Health of true or false and a reason"),  # type: ignore[arg-type]
+        (bad(health=Health("bad", "hot")), "its health is not a Health of true or false"),  # type: ignore[arg-type]
         (bad(claims={"a"}), "its claims or part_of are not a frozenset"),
         (bad(part_of="a"), "its claims or part_of are not a frozenset"),
         (bad(numa_nodes={0}), "its numa_nodes are not a tuple of whole numbers"),

@@ -21,7 +21,8 @@ from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.maintenance.judge import OLD, Flaw
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.timing import NODE, DiscoveryTiming
+from devhost.planning.timing import DISCOVERY as NODE
+from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
 from devhost.telemetry.metrics import Metrics
 

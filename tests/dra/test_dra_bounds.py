@@ -20,17 +20,16 @@ import pytest
 from devhost_testing.api import health_v1_pb2_grpc
 from devhost_testing.kubelet import ClaimDevice
 from kit.dra import DRIVER, QUICK, Cards, DraNode
-from work import counted, grows_linearly, least, rested
+from work import counted, grows_linearly, least, prompt, rested
 
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
-from devhost.allocation.timing import AllocationTiming
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
 from devhost.backend import Device, DeviceNode, Edits
 from devhost.backend.model import Holder
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import health_v1_pb2
 from devhost.host.host import Host
 from devhost.host.shown.status import captured
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import AllocationTiming, KubeletTiming
 from devhost.telemetry.document import complete, json_line
 
 PER_DEVICE = 4000
@@ -148,7 +147,7 @@ ROWS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
 async def serving(shape: Shape, size: int) -> AsyncIterator[Scene]:
     """A node with so many devices, or so many shares of one."""
     once = KubeletTiming(question_new=0.0, given=3600.0)  # nothing looks at everything from time to time
-    timing = replace(QUICK, allocation=AllocationTiming(no_pods=0.1, list_held=3600.0), kubelet=once)
+    timing = prompt(replace(QUICK, allocation=AllocationTiming(no_pods=0.1, list_held=3600.0), kubelet=once))
     with tempfile.TemporaryDirectory(
         ignore_cleanup_errors=True
     ) as place:  # tmp_path is too long for a socket

@@ -22,8 +22,8 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend import Device
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.front_end import DraFrontEnd
-from devhost.dra.health import RESEND
 from devhost.dra.inventory import REMEMBERED
+from devhost.dra.server import RESEND
 from devhost.host.dra_side import access
 from devhost.host.shown.problems import problems
 from devhost.planning.sides import Sides

@@ -352,6 +352,10 @@ def test_a_message_has_the_reasons_that_fit_and_the_number_of_the_others() -> No
     long = state_of(document_of(document("é" * 5000, count=2)))
     assert LONGEST - 2 <= len(long.message.encode()) <= LONGEST
     assert long.message.endswith("é… (and 1 more)")
+    room = LONGEST - len(f"{NAME}: ")
+    assert state_of(document_of(document("x" * room))).message.endswith("x")
+    longer = state_of(document_of(document("x" * (room + 1)))).message
+    assert len(longer.encode()) == LONGEST and longer.endswith("x…")
 
 
 def test_taints_are_keys_with_or_without_an_effect() -> None:

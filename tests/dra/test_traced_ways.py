@@ -22,7 +22,7 @@ from work import rested
 
 import devhost
 from devhost.backend import DeviceNode, Edits
-from devhost.host.timing import NODE
+from devhost.planning.timing import NODE
 
 SOURCE = f"{Path(devhost.__file__).parent}/"
 CARD = "example.com/card"

@@ -12,12 +12,11 @@ from devhost_testing.dra import DraState
 from kit.claims import DRIVER, KIND, POOL, Scene, config, result, uid
 
 from devhost.allocation.claims import ClaimedDevice
-from devhost.allocation.kubelet_claims import MAX_BYTES, KubeletClaims
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Listing
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
 from devhost.backend.model import ClaimHolder, unhealthy
 from devhost.dra.kube import ApiError
 from devhost.dra.prepare import READS
-from devhost.dra.upkeep import GRACE, Upkeep
+from devhost.dra.upkeep import GRACE, MAX_BYTES, KubeletClaims, Upkeep
 
 
 class Node:

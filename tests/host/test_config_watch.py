@@ -15,7 +15,7 @@ from kit.clock import FakeClock
 
 from devhost.backend.files import fingerprint
 from devhost.host.reload import MAX_CHECKS, ConfigWatch
-from devhost.host.timing import NODE, ConfigTiming
+from devhost.planning.timing import NODE, ConfigTiming
 from devhost.runtime.worker import FileWorker
 
 MOMENT = NODE.config.settle / 10

@@ -13,7 +13,6 @@ from moments import now as moment
 from moments import served
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, Device, Holder, unhealthy
 from devhost.discovery.health import HealthTracker
 from devhost.host.shown import device_log
@@ -24,6 +23,7 @@ from devhost.planning.claims import Reason
 from devhost.planning.moves import Move
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Serve
+from devhost.planning.timing import ALLOCATION as NODE
 
 GRACE = NODE.grace
 WAIT = "it is moving from the device plugin to DRA: devhost waits"

@@ -16,18 +16,17 @@ from typing import Any, ClassVar
 import pytest
 from devhost_testing.kubelet.wire import CallError, PluginConnection
 from devhost_testing.node import Node
-from work import Work, counted, grows_linearly, least, rested
+from work import Work, counted, grows_linearly, least, prompt, rested
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.listing import Listing
+from devhost.allocation.leases import Listing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
 from devhost.host.shown.gauges import scraped
 from devhost.host.shown.status import captured, holders
-from devhost.host.timing import Timing
 from devhost.kubelet.api import RECEIVE_LIMIT
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import KubeletTiming, Timing
 from devhost.runtime.http import HttpServer, Listen, page
 from devhost.runtime.worker import PIECE
 from devhost.telemetry.document import complete, json_line
@@ -206,7 +205,9 @@ ROWS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
 async def serving(place: Path, shape: Shape, size: int) -> AsyncIterator[Scene]:
     place.mkdir()
     kind = cards(shape.devices(size), share=shape.name in ("replicas", "cdi"))
-    timing = Timing(kubelet=KubeletTiming(given=3600.0))  # nothing looks at everything from time to time
+    timing = prompt(
+        Timing(kubelet=KubeletTiming(given=3600.0))
+    )  # nothing looks at everything from time to time
     async with Node(place, kind, timing=timing) as node:
         (node.root / "dev").mkdir(parents=True)
         (node.root / "dev/null").touch()

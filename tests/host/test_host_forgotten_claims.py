@@ -142,5 +142,5 @@ def test_a_resource_claim_is_refused_a_node_in_use_unless_its_containers_run_alr
     allocations.of(OWNER).allocated("owner", {"o0": [Device("o0", claims=nodes)]})
     wanted, holder = {("plain", "p0"): Device("p0")}, ClaimHolder("default", "claim", "uid")
     with pytest.raises(DeviceHeld, match="node:/dev/fuse is in use"):
-        allocations.claims.give(holder, PLAIN, wanted, nodes)
-    allocations.claims.give(holder, PLAIN, wanted, nodes, running=True)
+        allocations.give(PLAIN, wanted, nodes, holder)
+    allocations.give(PLAIN, wanted, nodes, holder, running=True)

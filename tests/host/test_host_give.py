@@ -47,7 +47,7 @@ class Card(Backend):
     def allocate(self, request: AllocateRequest) -> Edits:
         text = [(self.context.root / "dev" / one.id).read_text() for one in request.devices]
         nodes = tuple(DeviceNode(f"/dev/{one.id}") for one in request.devices)
-        return Edits(nodes, env={"MODE": "fast"} if any(text) else {})
+        return Edits(nodes, env={"MODE": "".join(text)} if any(text) else {})
 
 
 class Function(Backend):
@@ -311,6 +311,26 @@ async def test_two_variables_with_one_name_refuse_the_pod_if_only_its_number_mak
         await node.offers({CARD: 2})
         await node.container({CARD: 1})
         assert "two variables have the name CARD1 (rename CARD{serial})" in await refusal(node, 2)
+
+
+async def test_devices_are_unhealthy_if_linux_would_not_take_a_variable_of_theirs(node: Node) -> None:
+    (node.root / "slot").write_text("x" * 200_000)
+    configure(node, card("{env: {SLOT: '{slot}'}}"))
+    async with node.served():
+        await node.until(lambda: len(node.kubelet.devices(CARD)) == 2)
+        assert not node.kubelet.healthy(CARD)
+        (device, _) = status(node.host)["resources"][0]["devices"]
+        assert device["reason"] == "the variable SLOT has 200006 bytes, and Linux takes at most 131072"
+
+
+async def test_a_pod_is_refused_with_a_reason_if_linux_would_not_take_a_variable_of_the_backend(
+    node: Node,
+) -> None:
+    configure(node, f"name: {CARD}, backend: card")
+    async with node.served():
+        await node.offers({CARD: 2})
+        (node.root / "dev" / "card0").write_text("x" * 200_000)
+        assert f"{CARD}: the variable MODE has 200006 bytes, and Linux takes" in await refusal(node, 2)
 
 
 async def test_more_nodes_than_a_container_may_have_refuse_the_pod(node: Node) -> None:

@@ -13,6 +13,7 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet.faults import Gate, Point
 
+from devhost.backend.errors import MAX_REASON
 from devhost.host.shown.problems import problems
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.api import api_pb2 as pb
@@ -194,6 +195,11 @@ async def test_a_kubelet_that_disconnects_during_register_is_the_reason(rig, hur
     [
         (None, "", "the kubelet does not serve Register of v1beta1: Method not found!"),
         (grpc.StatusCode.UNKNOWN, "disk\nis  full", "the kubelet did not register it: disk is full"),
+        (
+            grpc.StatusCode.UNKNOWN,
+            "x" * (MAX_REASON + 1),
+            f"the kubelet did not register it: {'x' * (MAX_REASON - 1)}…",
+        ),
         (grpc.StatusCode.INVALID_ARGUMENT, "bad name", "the kubelet did not register it: bad name"),
         (grpc.StatusCode.INTERNAL, "", "the kubelet did not register it: it gave no reason (INTERNAL)"),
         (

@@ -24,8 +24,8 @@ from devhost.discovery.catalog import Catalog
 from devhost.discovery.health import PATIENCE
 from devhost.host.host import Host
 from devhost.host.reload import Configuration, Reloader, follower
-from devhost.host.timing import NODE, ConfigTiming
 from devhost.planning.settings import LABEL_DIRECTORY, ResourceSettings, Settings
+from devhost.planning.timing import NODE, ConfigTiming
 from devhost.telemetry.metrics import Metrics
 
 REFUSED = "configuration refused, the old one stays"

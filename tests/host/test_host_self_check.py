@@ -16,7 +16,7 @@ from kit.waiting import until
 
 from devhost.kubelet.self_check import MOST, SelfCheck
 from devhost.kubelet.server import CONNECTIONS
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import KubeletTiming
 from devhost.runtime.http import probe
 
 TOY, OTHER = "example.com/toy", "example.com/other"

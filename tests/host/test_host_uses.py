@@ -11,7 +11,7 @@ from status_values import status
 
 from devhost.allocation.allocator import UnhealthyDevice
 from devhost.backend import AllocateRequest, Edits, option
-from devhost.backend.model import MAX_REASON
+from devhost.backend.errors import MAX_REASON
 from devhost.host.shown.problems import problems
 
 PLAIN, FAST = "example.com/plain", "example.com/fast"

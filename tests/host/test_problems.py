@@ -6,13 +6,16 @@ import errno
 from dataclasses import replace
 
 import asyncinotify
+import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
 from status_values import status
 
 from devhost.backend import Device
+from devhost.backend.errors import MAX_MESSAGE
 from devhost.backend.model import unhealthy
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.shown.problems import KINDS, MOST, NAMED, Problem, problems
-from devhost.host.timing import ConfigTiming
+from devhost.planning.timing import ConfigTiming
 
 TOY = "example.com/toy"
 
@@ -23,6 +26,45 @@ def failing_devices(count: int) -> list[Device]:
 
 def counted(host) -> dict[str, int]:
     return {kind: count for kind, count in problems(host.now()).counts.items() if count}
+
+
+async def test_a_reason_is_cut_at_the_limit_of_a_message(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        now = host.now()
+        complaints = ("x" * MAX_MESSAGE, "y" * (MAX_MESSAGE + 1))
+        found = problems(replace(now, last_reload=replace(now.last_reload, complaints=complaints)))
+        whole, longer = [one.reason for one in found.shown if one.kind == "config"]
+        assert whole == "x" * MAX_MESSAGE and longer == "y" * (MAX_MESSAGE - 1) + "…"
+
+
+async def test_a_backend_that_fails_at_each_allocation_is_a_problem_until_it_answers(rig, kubelet):
+    def fails(_devices: list[Device]) -> None:
+        raise RuntimeError("no firmware")
+
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        rig.scripts["toy"].on_allocate = fails
+        for count in ("1 container", "2 containers"):
+            with pytest.raises(UnexpectedAdmissionError):
+                await kubelet.admit("pod", count.replace(" ", "-"), TOY, 1)
+            reason = f"the backend failed for {count} in a row: backend toy failed: RuntimeError: no firmware"
+            assert [one for one in problems(host.now()).shown if one.kind == "resource"] == [
+                Problem("resource", TOY, reason)
+            ]
+        rig.scripts["toy"].on_allocate = lambda devices: None
+        await kubelet.admit("pod", "main", TOY, 1)
+        assert counted(host) == {}
+
+
+async def test_a_kubelet_directory_that_hangs_is_a_problem(rig, kubelet):
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await rig.until(lambda: host.ready()[0])
+        host.kubelet.unread, host.kubelet.since = "it did not answer within 4 s", 5.0
+        (found,) = [one for one in problems(host.now()).shown if one.kind == "kubelet"]
+        assert found == Problem("kubelet", str(rig.kubelet_dir), "it did not answer within 4 s", 5.0)
 
 
 async def test_without_problems_every_kind_counts_zero(rig, kubelet):

@@ -16,9 +16,8 @@ from devhost.allocation.cdi.injector import MAX_SETS, CdiInjection
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.inventory import Inventory, Snapshot
-from devhost.allocation.listing import Claims
+from devhost.allocation.leases import Claims
 from devhost.allocation.resource_backend import Granted, ResourceBackend
-from devhost.allocation.timing import NODE
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, NoOptions
 from devhost.backend.model import ClaimHolder, Health, Holder, unhealthy
 from devhost.discovery.runner import BackendRunner
@@ -27,6 +26,7 @@ from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, Plan, units
 from devhost.planning.planner import plan_devices
 from devhost.planning.settings import Of, ResourceSettings, Settings
+from devhost.planning.timing import ALLOCATION as NODE
 from devhost.telemetry.metrics import Metrics
 
 CARD = "example.com/card"

@@ -13,7 +13,6 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.cdi.claim_metadata import MetadataFiles
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, ClaimHolder, Health
@@ -22,6 +21,7 @@ from devhost.dra.inventory import DraDevice
 from devhost.dra.kube import ApiError, Unreachable
 from devhost.dra.prepare import Preparer
 from devhost.planning.settings import DraTerms, ResourceSettings, Serve, Share
+from devhost.planning.timing import AllocationTiming
 from kit.allocator import Ledger, NotingScanner
 
 DRIVER = "devhost.example.com"

@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -17,25 +18,34 @@ from devhost_testing.api import dra_v1_pb2_grpc as v1_grpc
 from devhost_testing.api import registration_pb2_grpc
 from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import claims as claims_of
+from devhost_testing.node import QUICK as NODE_QUICK
 from devhost_testing.node import Node
 
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import registration_pb2
-from devhost.host.timing import Timing
-from devhost.planning.dra_timing import DraTiming
 from devhost.planning.settings import DraOptions
 from devhost.planning.sides import Moving
+from devhost.planning.timing import DraTiming, Timing
 from devhost.telemetry.document import json_line
 
 DRIVER = "devhost.example.com"
 NODE = "node-1"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 TLS = Path(__file__).parents[1] / "dra" / "tls"
-QUICK = Timing(
-    allocation=AllocationTiming(list_held=0.1, release_gap=0.1, no_pods=0.1),
-    dra=DraTiming(settle=0.02, gap=0.05, write=0.001, node=0.05, schedulers=0.3, recheck=0.1),
+QUICK = replace(
+    NODE_QUICK,
+    allocation=replace(NODE_QUICK.allocation, list_held=0.1, no_pods=0.1),
+    dra=DraTiming(
+        settle=0.02,
+        gap=0.05,
+        write=0.001,
+        node=0.05,
+        sockets=0.1,
+        statuses=0.1,
+        schedulers=0.3,
+        recheck=0.1,
+    ),
 )
 """Both front ends without the pauses that spare schedulers, API servers and kubelets."""
 

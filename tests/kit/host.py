@@ -14,15 +14,13 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 
 from devhost import config
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.backend.base import Hooks
 from devhost.backend.files import fingerprint
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import GROUP, Catalog, Installed, InstalledObserver
 from devhost.host.host import Host
-from devhost.host.timing import ConfigTiming, Timing
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import AllocationTiming, ConfigTiming, KubeletTiming, Timing
 
 
 @dataclass
@@ -97,7 +95,9 @@ FAST = Timing(
     ),
     config=ConfigTiming(settle=0.02),
     kubelet=KubeletTiming(
+        poll=0.5,
         settle=0.05,
+        given=0.25,
         ask=0.3,  # three answers without a device mean that the kubelet dropped it: its list may be late
         rivals_gap=0.05,
         rivals_changed=0.1,

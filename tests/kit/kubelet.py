@@ -42,6 +42,7 @@ class ToyResource:
 
     name = "example.com/toy"
     prepares = False
+    fault = ""
 
     def __init__(self) -> None:
         self.inventory = ToyInventory()

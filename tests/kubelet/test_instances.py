@@ -18,20 +18,20 @@ START = 3600.0
 """Seconds; a test takes less."""
 
 
-def instances(directory: Path) -> tuple[KubeletSocket, Instances]:
+async def instances(directory: Path) -> tuple[KubeletSocket, Instances]:
     kubelet = KubeletSocket(directory)
-    kubelet.look()
+    await kubelet.look()
     found = Instances(kubelet, TOY, START)
     found.begin(directory / socket_name(TOY))
     return kubelet, found
 
 
-def test_an_instance_that_does_not_listen_yet_has_not_ended(tmp_path: Path) -> None:
-    kubelet, found = instances(tmp_path)
+async def test_an_instance_that_does_not_listen_yet_has_not_ended(tmp_path: Path) -> None:
+    kubelet, found = await instances(tmp_path)
     name = socket_name(TOY)
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(tmp_path / name))
-        kubelet.look()
+        await kubelet.look()
         found.sort(settled=True)
         assert found.starting
         assert found.newer | found.older == set()
@@ -44,13 +44,13 @@ def test_an_instance_that_does_not_listen_yet_has_not_ended(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("age", [START + 1, -START], ids=["old", "before the clock was set back"])
-def test_an_instance_that_never_listened_has_ended(tmp_path: Path, age: float) -> None:
-    kubelet, found = instances(tmp_path)
+async def test_an_instance_that_never_listened_has_ended(tmp_path: Path, age: float) -> None:
+    kubelet, found = await instances(tmp_path)
     name, then = socket_name(TOY), time.time() - age
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(tmp_path / name))
         os.utime(tmp_path / name, (then, then))
-        kubelet.look()
+        await kubelet.look()
         found.sort(settled=True)
         assert not found.starting
         assert found.gone(frozenset(found.newer)) == {name}

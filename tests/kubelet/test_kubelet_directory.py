@@ -7,16 +7,25 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from devhost_testing.kubelet import KubeletSimulator
+from kit.kubelet import ToyResource
 from kit.waiting import background
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.kubelet_socket import ABSENT, NO_DIRECTORY, NOT_A_DIRECTORY, REMOVED, KubeletSocket
+from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.preflight import check_directory
+from devhost.kubelet.registration import Registration, RegistrationState
+from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import socket_name
+from devhost.planning.timing import KubeletTiming
+from devhost.runtime.worker import FileWorker
+from devhost.telemetry.metrics import Metrics
 
 
 @pytest.fixture
@@ -34,45 +43,47 @@ def mount(directory: Path) -> Iterator[Path]:
     os.close(descriptor)
 
 
-def test_a_directory_without_a_socket_is_waited_for(directory: Path) -> None:
+async def test_a_directory_without_a_socket_is_waited_for(directory: Path) -> None:
     kubelet = KubeletSocket(directory)
-    kubelet.look()
+    await kubelet.look()
     assert (kubelet.failure, kubelet.usable()) == (ABSENT, (True, ""))
 
 
-def test_a_missing_directory_is_waited_for(directory: Path) -> None:
+async def test_a_missing_directory_is_waited_for(directory: Path) -> None:
     directory.rmdir()
     kubelet = KubeletSocket(directory)
-    kubelet.look()
+    await kubelet.look()
     assert (kubelet.failure, kubelet.usable()) == (NO_DIRECTORY, (True, ""))
 
 
-def test_a_removed_directory_that_is_still_mounted_is_not_waited_for(directory: Path, mount: Path) -> None:
+async def test_a_removed_directory_that_is_still_mounted_is_not_waited_for(
+    directory: Path, mount: Path
+) -> None:
     kubelet = KubeletSocket(mount)
-    kubelet.look()
+    await kubelet.look()
     assert kubelet.usable() == (True, "")
     directory.rmdir()
     directory.mkdir()
-    kubelet.look()
+    await kubelet.look()
     assert (kubelet.failure, kubelet.usable()) == (REMOVED, (False, REMOVED))
 
 
-def test_a_file_in_place_of_the_directory_is_reported(directory: Path) -> None:
+async def test_a_file_in_place_of_the_directory_is_reported(directory: Path) -> None:
     kubelet = KubeletSocket(directory)
-    kubelet.look()
+    await kubelet.look()
     directory.rmdir()
     directory.touch()
-    kubelet.look()
+    await kubelet.look()
     assert (kubelet.failure, kubelet.usable()) == (NOT_A_DIRECTORY, (True, ""))
     with pytest.raises(EnvironmentFailure, match="is not a directory"):
         check_directory(directory)
     directory.unlink()
     directory.mkdir()
-    kubelet.look()
+    await kubelet.look()
     assert kubelet.failure == ABSENT
 
 
-def test_an_unreadable_directory_is_reported(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreadable_directory_is_reported(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = os.stat
 
     def refuse(path: Path, **options: Any) -> os.stat_result:
@@ -82,7 +93,7 @@ def test_an_unreadable_directory_is_reported(directory: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "stat", refuse)
     kubelet = KubeletSocket(directory)
-    kubelet.look()
+    await kubelet.look()
     assert kubelet.failure == "cannot read the kubelet's directory: Permission denied"
 
 
@@ -116,78 +127,141 @@ def test_an_unsearchable_parent_directory_is_one_line_with_the_fix(
         check_directory(directory)
 
 
-def test_a_second_change_within_one_clock_tick_is_noticed(directory: Path) -> None:
+async def test_a_second_change_within_one_clock_tick_is_noticed(directory: Path) -> None:
     kubelet = KubeletSocket(directory, identify=lambda path: (1, 2, 3))
-    kubelet.look()
+    await kubelet.look()
     seen = []
     kubelet.subscribe(lambda: seen.append(dict(kubelet.servers)))
     socket = directory / socket_name("example.com/toy")
     socket.touch()
-    kubelet.look()
-    kubelet.look()
+    await kubelet.look()
+    await kubelet.look()
     socket.unlink()
-    kubelet.look()
+    await kubelet.look()
     assert [bool(servers) for servers in seen] == [True, False]
 
 
+@dataclass
+class Hanging:
+    """The directory, on a file system that hangs until :attr:`over` is set."""
+
+    over: threading.Event
+    reached: asyncio.Event
+    """Whether a thread waits for it."""
+    looked: set[int]
+    """The threads that have looked."""
+
+
+@pytest.fixture
+def hanging(directory: Path, monkeypatch: pytest.MonkeyPatch, hang: threading.Event) -> Callable[[], Hanging]:
+    """Lets the file system hang from the call on."""
+
+    def begin() -> Hanging:
+        loop, found = asyncio.get_running_loop(), Hanging(hang, asyncio.Event(), set())
+
+        def slowed(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wait(path: Path | str, *args: Any, **options: Any) -> Any:
+                if not hang.is_set() and directory in (Path(path), *Path(path).parents):
+                    found.looked.add(threading.get_ident())
+                    if threading.get_ident() != threading.main_thread().ident:
+                        loop.call_soon_threadsafe(found.reached.set)
+                        hang.wait(60)
+                return call(path, *args, **options)
+
+            return wait
+
+        for name in ("stat", "lstat", "listdir", "scandir", "access", "unlink"):
+            monkeypatch.setattr(os, name, slowed(getattr(os, name)))
+        return found
+
+    return begin
+
+
 async def test_a_directory_that_hangs_does_not_stop_the_event_loop(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, hang: threading.Event
+    directory: Path, hanging: Callable[[], Hanging]
 ) -> None:
-    loop, reached = asyncio.get_running_loop(), asyncio.Event()
-    looked: set[int] = set()
-
-    def hanging(call: Callable[..., Any]) -> Callable[..., Any]:
-        def wait(path: Path | str, *args: Any, **options: Any) -> Any:
-            if directory in (Path(path), *Path(path).parents):
-                looked.add(threading.get_ident())
-                if threading.get_ident() != threading.main_thread().ident:
-                    loop.call_soon_threadsafe(reached.set)
-                    hang.wait(60)
-            return call(path, *args, **options)
-
-        return wait
-
     seen = asyncio.Event()
     kubelet = KubeletSocket(directory, poll=0.01)
     kubelet.subscribe(seen.set)
-    for name in ("stat", "listdir"):
-        monkeypatch.setattr(os, name, hanging(getattr(os, name)))
-    async with background(kubelet.run()):
+    slow = hanging()
+    async with background(kubelet.run()), asyncio.timeout(60):
+        await slow.reached.wait()
+        assert not seen.is_set()
+        slow.over.set()
+        await seen.wait()
+    assert threading.main_thread().ident not in slow.looked
+
+
+async def test_a_devhost_that_starts_does_not_wait_forever_for_a_directory_that_hangs(
+    directory: Path, hanging: Callable[[], Hanging]
+) -> None:
+    kubelet = KubeletSocket(directory, worker=FileWorker("kubelet directory", "", 0.05))
+    slow = hanging()
+    with pytest.raises(EnvironmentFailure, match=r"cannot use .*: it did not answer within 0.05 s"):
+        await kubelet.open()
+    assert slow.looked and threading.main_thread().ident not in slow.looked
+
+
+async def test_a_registration_looks_at_nothing_in_a_directory_that_hangs_and_stays(
+    directory: Path, hanging: Callable[[], Hanging]
+) -> None:
+    async with KubeletSimulator(directory) as simulator:
+        kubelet = KubeletSocket(directory, poll=0.01, worker=FileWorker("kubelet directory", "", 0.05))
+        rivals = Rivals(PodResources(directory / "absent.sock"), directory)
+        timing = KubeletTiming(poll=0.01, kubelet_start=0.0)
+        registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None, timing=timing)
+        tasks = [asyncio.create_task(part.run()) for part in (kubelet, rivals, registration)]
+        await simulator.wait_for(lambda: registration.streams == 1)
+        told: list[str] = []
+        slow = hanging()
+
+        def tell() -> None:
+            if not told:  # what was under way when the directory began to hang has ended
+                slow.looked.clear()
+            told.append(kubelet.unread)
+
+        kubelet.subscribe(tell)
         async with asyncio.timeout(60):
-            await reached.wait()
-            assert not seen.is_set()
-            hang.set()
-            await seen.wait()
-    assert threading.main_thread().ident not in looked
+            while "4 earlier calls still hang" not in kubelet.unread:
+                await asyncio.sleep(0.01)
+            assert "did not answer within 0.05 s" in told[0]
+            assert threading.main_thread().ident not in slow.looked
+            slow.over.set()
+            while kubelet.unread:
+                await asyncio.sleep(0.01)
+        assert registration.condition.state is RegistrationState.REGISTERED
+        assert registration.condition.registrations == 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
-async def test_an_earlier_look_that_ends_late_shows_no_former_kubelet(
+async def test_a_look_is_not_older_than_its_caller_and_callers_share_it(
     directory: Path, hang: threading.Event
 ) -> None:
-    loop, reached = asyncio.get_running_loop(), asyncio.Event()
+    loop, reached, asked = asyncio.get_running_loop(), asyncio.Event(), []
     former, present = (1, 1, 1), (2, 2, 2)
 
     def identify(path: Path) -> tuple[int, int, int] | None:
         if path == directory:
             return None
-        if threading.current_thread() is threading.main_thread() or hang.is_set():
+        asked.append(path)
+        if hang.is_set():
             return present
         loop.call_soon_threadsafe(reached.set)
         hang.wait(60)
         return former
 
-    kubelet = KubeletSocket(directory, poll=0.01, identify=identify)
-    looks: list[object] = []
-    kubelet.subscribe(lambda: looks.append(kubelet.identity))
-    async with background(kubelet.run()):
-        async with asyncio.timeout(60):
-            await reached.wait()
-            kubelet.look()
-            hang.set()
-            (directory / socket_name("example.com/toy")).touch()
-            while not kubelet.servers:
-                await asyncio.sleep(0.01)
-    assert set(looks) == {present}
+    kubelet = KubeletSocket(directory, identify=identify)
+    async with asyncio.timeout(60):
+        first = asyncio.create_task(kubelet.look())
+        await reached.wait()
+        later = [asyncio.create_task(kubelet.look()) for _ in range(3)]
+        await asyncio.sleep(0)
+        hang.set()
+        assert await asyncio.gather(first, *later) == [True] * 4
+    assert kubelet.identity == present
+    assert len(asked) == 2
 
 
 def test_a_read_only_directory_is_reported_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,15 @@ from devhost.allocation.inventory import Entry, Snapshot
 from devhost.allocation.resource_backend import Granted
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, Edits, Health, unhealthy
+from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import PART, STREAMS, ListEncoder, PluginServer, device_list
-from devhost.kubelet.timing import NODE, KubeletTiming
+from devhost.planning.timing import KUBELET as NODE
+from devhost.planning.timing import KubeletTiming
 from devhost.runtime.rpc import channel
 from devhost.telemetry.metrics import Metrics
 
@@ -199,6 +201,36 @@ async def test_what_a_container_got_is_recorded_if_another_one_of_its_request_is
         await until(lambda: resource.recorded == [["a"]])
 
 
+@pytest.mark.parametrize("longer", [0, 1])
+async def test_an_answer_that_the_kubelet_would_not_receive_is_refused_with_the_reason(
+    tmp_path: Path, longer: int
+) -> None:
+    length = 2 << 20
+    one = pb.ContainerAllocateResponse(annotations={"a": "x" * length})
+    length += RECEIVE_LIMIT - pb.AllocateResponse(container_responses=[one]).ByteSize() + longer
+    async with serving(Annotated(length), tmp_path, NODE) as server, channel(server.path) as connection:
+        stub = api_pb2_grpc.DevicePluginStub(connection)
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=["a"])])
+        if not longer:
+            answer = await stub.Allocate(request, timeout=WAIT)
+            assert len(answer.container_responses[0].annotations["a"]) == length
+            return
+        with pytest.raises(grpc.aio.AioRpcError, match=f"the answer has {RECEIVE_LIMIT + 1} bytes, and the"):
+            await stub.Allocate(request, timeout=WAIT)
+
+
+class Annotated(ToyResource):
+    """Gives one annotation of some length."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    async def allocate(self, tokens: Sequence[str]) -> Allocated:
+        _, record = await super().allocate(tokens)
+        return Allocated(Granted(Edits(annotations={"a": "x" * self.length})), record)
+
+
 class Recording(ToyResource):
     """Records what it gave once the test lets it."""
 
@@ -263,7 +295,7 @@ async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Pa
     resource, gauge = ToyResource(), Gauge()
     async with KubeletSimulator(directory, "1.37") as simulator:
         kubelet = KubeletSocket(directory)
-        kubelet.look()
+        await kubelet.look()
         rivals = Rivals(PodResources(tmp_path / "absent.sock"), directory)
         asking = asyncio.create_task(rivals.run())
         registration = Registration(

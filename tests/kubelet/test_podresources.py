@@ -13,10 +13,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from devhost.backend.errors import MAX_REASON
 from devhost.backend.model import Holder
 from devhost.kubelet.api import POD_RESOURCES_RECEIVE_LIMIT, RECEIVE_LIMIT, podresources_pb2
 from devhost.kubelet.podresources import PodResources, Unanswered, beside
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import KubeletTiming
 
 SHORT = KubeletTiming(list_pods=0.2, list_allocatable=0.2)
 
@@ -122,8 +123,12 @@ async def test_an_answer_of_up_to_16_mib_is_accepted(serve) -> None:
             refusing(grpc.StatusCode.PERMISSION_DENIED, "not you"),
             "the kubelet did not answer: not you",
         ),
+        (
+            refusing(grpc.StatusCode.UNKNOWN, "two\nlines " + "x" * MAX_REASON),
+            "the kubelet did not answer: two lines " + "x" * (MAX_REASON - len("two lines …")) + "…",
+        ),
     ],
-    ids=["throttled", "unimplemented", "unavailable", "denied"],
+    ids=["throttled", "unimplemented", "unavailable", "denied", "lengthy"],
 )
 async def test_a_refusal_is_reported_with_the_kubelets_message(serve, answer, reason) -> None:
     assert await why(await serve(answer)) == reason

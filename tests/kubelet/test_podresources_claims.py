@@ -9,7 +9,7 @@ import pytest
 from devhost_testing.kubelet import ClaimDevice, KubeletSimulator
 
 from devhost.allocation.allocations import Allocations
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice
 from devhost.backend.model import Device, Holder
 from devhost.kubelet.podresources import PodResources
 from devhost.planning.settings import Settings

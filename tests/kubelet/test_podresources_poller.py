@@ -15,11 +15,10 @@ from kit.waiting import background, until
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend.model import ClaimHolder, Holder
 from devhost.kubelet.podresources import PodResources, Unanswered
 from devhost.kubelet.podresources_poller import FAILURES, PodResourcesPoller
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import AllocationTiming, KubeletTiming
 
 TOY = "example.com/toy"
 POD = Holder("default", "pod", "main")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.allocation.timing import NODE as ALLOCATION
 from devhost.kubelet.podresources_poller import PollSchedule
-from devhost.kubelet.timing import NODE
+from devhost.planning.timing import ALLOCATION
+from devhost.planning.timing import KUBELET as NODE
 
 RELAXED = ALLOCATION.list_held
 

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
-from devhost_testing.kubelet import KubeletSimulator
+from devhost_testing.kubelet import KubeletSimulator, events
 from kit.clock import FakeClock
 from kit.kubelet import ToyResource
 
@@ -20,8 +21,12 @@ from devhost.kubelet.kubelet_socket import Identity, KubeletSocket, identity
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import KubeletTiming
+from devhost.runtime.worker import FileWorker
 from devhost.telemetry.metrics import Metrics
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 TOY = ToyResource.name
 TIMING = KubeletTiming(settle=0.0, refused=(0.05, 1.0), ask=0.4)
@@ -54,6 +59,13 @@ class Answers(PodResources):
         return {f"example.com/{name}": ids for name, ids in self.devices.items()}
 
 
+class AtOnce(FileWorker):
+    """Reads without a thread, so that a clock that stands still need not wait for one."""
+
+    async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return call(*args, **kwargs)
+
+
 @contextmanager
 def kubelet_socket(directory: Path, *, listening: bool) -> Iterator[None]:
     """A ``kubelet.sock``, with or without a process that listens on it."""
@@ -72,8 +84,8 @@ async def registering(
     clock: FakeClock,
     identify: Callable[[Path], Identity | None] = identity,
 ) -> AsyncIterator[Registration]:
-    kubelet = KubeletSocket(directory, identify=identify)
-    kubelet.look()
+    kubelet = KubeletSocket(directory, identify=identify, worker=AtOnce("kubelet directory", ""))
+    await kubelet.look()
     rivals = Rivals(source, directory, timing=TIMING, clock=clock)
     registration = Registration(
         ToyResource(), kubelet, rivals, metrics, lambda: None, timing=TIMING, clock=clock
@@ -131,15 +143,42 @@ async def test_a_resource_is_registered_with_the_kubelet_that_is_there_although_
 ) -> None:
     async with KubeletSimulator(tmp_path) as simulator:
         kubelet = KubeletSocket(tmp_path)
-        kubelet.look()  # and no watch follows
+        await kubelet.look()  # and no watch follows
         rivals = Rivals(Answers(FakeClock()), tmp_path)
         registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None)
         tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
         await simulator.wait_for(lambda: registration.streams == 1)
         before = kubelet.identity
         await simulator.restart()
-        await simulator.wait_for(lambda: registration.condition.registrations == 2)
+        registration.follow(take_over=False)  # wakes it, if it has seen that there was no kubelet in between
+        async with asyncio.timeout(60):
+            while registration.condition.registrations < 2:
+                await asyncio.sleep(0.01)
         assert kubelet.identity == identity(kubelet.path) != before
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def test_a_kubelet_that_comes_between_the_look_and_register_gets_one_registration(
+    tmp_path: Path,
+) -> None:
+    async with KubeletSimulator(tmp_path) as simulator:
+
+        def late(path: Path) -> Identity | None:
+            return identity(path) if simulator.events.of(events.Registered, TOY) else (1, 1, 1)
+
+        kubelet = KubeletSocket(tmp_path, identify=late)
+        rivals = Rivals(Answers(FakeClock()), tmp_path)
+        registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None)
+        tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
+        async with asyncio.timeout(60):
+            while not (registration.condition.registrations and registration.streams):
+                await asyncio.sleep(0.01)
+        for _ in range(5):
+            registration.follow(take_over=False)  # its next step begins with a look
+            await kubelet.look()
+        assert registration.condition.registrations == len(simulator.events.of(events.Registered, TOY)) == 1
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -148,8 +187,8 @@ async def test_a_resource_is_registered_with_the_kubelet_that_is_there_although_
 @pytest.mark.parametrize("ends", ["stopped", "cancelled"])
 async def test_a_registration_that_waits_ends_at_once(tmp_path: Path, ends: str) -> None:
     clock = FakeClock()
-    kubelet = KubeletSocket(tmp_path)
-    kubelet.look()
+    kubelet = KubeletSocket(tmp_path, worker=AtOnce("kubelet directory", ""))
+    await kubelet.look()
     rivals = Rivals(Answers(clock), tmp_path, clock=clock)
     registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None, clock=clock)
     running = asyncio.create_task(registration.run())

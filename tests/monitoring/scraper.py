@@ -44,7 +44,7 @@ def until(look: Callable[[], Any], what: str) -> Any:
 def scraping(home: Path, jobs: Sequence[dict[str, Any]], rules: Sequence[Path] = ()) -> Iterator[Ask]:
     """A Prometheus with these jobs and rules; yields a function for queries."""
     listen = free_address()
-    settings = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    settings = {"scrape_interval": "250ms", "evaluation_interval": "250ms"}
     document = {"global": settings, "rule_files": [str(file) for file in rules], "scrape_configs": jobs}
     config = home / "prometheus.yml"
     config.write_text(json.dumps(document))

@@ -16,6 +16,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from planted import ROOT, DoesNotApply, Fault, faults
+from supervisor import LATE
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 LIMIT = 300.0
 """Seconds for the test of one fault."""
@@ -45,7 +48,10 @@ class Copy:
             (place / ".venv").symlink_to(environment)
 
     def run(self, *arguments: str, limit: float) -> subprocess.CompletedProcess[str]:
-        """Runs Python with the copy's sources before those that are installed."""
+        """Runs Python with the copy's sources before those that are installed.
+
+        The exit code is :data:`LATE` after ``limit`` seconds. What it started has ended, too.
+        """
         sources = [self.place / "src", *sorted(self.place.glob("*/*/src"))]
         environment = {
             **os.environ,
@@ -53,14 +59,13 @@ class Copy:
             "PYTHONPYCACHEPREFIX": str(self.place / ".pycache"),
         }
         return subprocess.run(
-            [sys.executable, *arguments],
+            [sys.executable, SUPERVISOR, str(limit), sys.executable, *arguments],
             cwd=self.place,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=limit,
             check=False,
         )
 
@@ -161,11 +166,9 @@ def _verdict(copy: Copy, fault: Fault, hangs: float) -> str:
         return f"ERROR {error}"
     try:
         result = copy.pytest("-x", "-o", f"timeout={hangs:.1f}", fault.test, limit=LIMIT)
-    except subprocess.TimeoutExpired:
-        return f"ERROR its test takes longer than {LIMIT:.0f} s"
     finally:
         copy.restore(fault)
-    known = {0: "NOT NOTICED", 1: "noticed"}
+    known = {0: "NOT NOTICED", 1: "noticed", LATE: f"ERROR its test takes longer than {LIMIT:.0f} s"}
     return known.get(result.returncode, f"ERROR pytest ended with {result.returncode}")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from math import comb
-from types import MappingProxyType
 from typing import NamedTuple
 
 from devhost.backend.model import Device
@@ -57,15 +58,16 @@ def above(device: Device) -> list[Place]:
     return [*places, Place("card", card), Place("device", device.id)]
 
 
-class Scene(NamedTuple):
+@dataclass(frozen=True)
+class Scene:
     """One request, by device: how many tokens there are, how many are free, how many must be in it."""
 
     devices: Mapping[str, Device]
     total: Mapping[str, int]
     free: Mapping[str, int]
     must: Mapping[str, int]
-    outside: Outside = NOTHING
-    links: Links = MappingProxyType({})
+    outside: Outside = field(default_factory=Outside)
+    links: Links = field(default_factory=dict)
 
     def choices(self, need: int) -> Iterator[dict[str, int]]:
         names = sorted(self.free)
@@ -73,22 +75,35 @@ class Scene(NamedTuple):
             if sum(counts) == need:
                 yield dict(zip(names, counts, strict=True))
 
+    @cached_property
+    def places(self) -> Mapping[str, Sequence[Place]]:
+        return {name: above(device) for name, device in self.devices.items()}
+
+    @cached_property
+    def known(self) -> tuple[Mapping[Place, int], ...]:
+        """What is free in each place, how many there are, and how many must be in the choice."""
+        return self.counted(self.free), self.counted(self.total), self.counted(self.must)
+
     def counted(self, counts: Mapping[str, int]) -> dict[Place, int]:
         found: dict[Place, int] = defaultdict(int)
         for name, count in counts.items():
-            for place in above(self.devices[name]):
+            for place in self.places[name]:
                 found[place] += count
         return found
 
     def score(self, policy: Prefer, choice: Mapping[str, int]) -> tuple[int, ...]:
         """The score of a choice, criterion by criterion."""
         n = self.counted({name: choice.get(name, 0) + self.must.get(name, 0) for name in self.devices})
-        free, total, must = self.counted(self.free), self.counted(self.total), self.counted(self.must)
+        free, total, must = self.known
         used = {place: total[place] - free[place] - must[place] for place in n}
         left = {place: free[place] + must[place] - n[place] for place in n}
 
+        by_level: dict[str, list[Place]] = defaultdict(list)
+        for place in n:
+            by_level[place.level].append(place)
+
         def over(levels: str, score: Callable[[Place], int]) -> int:
-            return sum(score(place) for place in n if place.level in levels.split())
+            return sum(score(place) for level in levels.split() for place in by_level[level])
 
         levels = {"node": 0, "bridge": 1, "port": 2, "switch": 3}
 

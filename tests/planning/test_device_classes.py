@@ -75,6 +75,20 @@ def test_an_extended_name_of_a_class_of_several_resources_is_refused(extended: t
     assert (caught.value.name, caught.value.resources) == ("c.d", names)
 
 
+def test_one_class_of_the_names_of_two_resources_is_refused_unless_an_entry_names_it() -> None:
+    both = [entry("b/a.c"), entry("c.b/a")]
+    with pytest.raises(ClassesOverlap) as caught:
+        device_classes(both)
+    assert (caught.value.name, caught.value.resources) == ("a.c.b", ("b/a.c", "c.b/a"))
+
+    (found,) = device_classes([both[0], entry("c.b/a", DraTerms("a.c.b"))])
+    assert found.expression().endswith('.resource in ["b/a.c", "c.b/a"]')
+    assert [one.name for one in device_classes([both[0], entry("c.b/a", DraTerms("x.y"))])] == [
+        "a.c.b",
+        "x.y",
+    ]
+
+
 def test_two_entries_of_one_name_make_one_class() -> None:
     (found,) = device_classes([entry("a.b/x"), entry("a.b/x", DraTerms(extended_name=True))])
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import subprocess
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.planning import naming
+from devhost.planning.naming import MAX_STRING, MAX_STRINGS, too_large
 
 # a busy machine must not fail the tests
 patient = settings(
@@ -270,3 +273,21 @@ def test_a_slug_is_as_short_as_demanded() -> None:
     assert re.fullmatch("gpu-aaaaaaa-[0-9a-f]{8}", naming.slug("GPU-" + "a" * 40, 20))
     assert naming.slug("0000:3b:00.0", 12) == "0000-3b-00-0"
     assert re.fullmatch("100-[0-9a-f]{8}", naming.slug("10000:3b:00.0", 12))
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_the_longest_variable_is_the_longest_that_linux_takes(longer: int) -> None:
+    env = {"A": "x" * (MAX_STRING - len("A=\0") + longer)}
+    taken = True
+    try:
+        subprocess.run(["/bin/true"], env=env, check=True)
+    except OSError as error:
+        assert error.errno == errno.E2BIG
+        taken = False
+    assert (too_large(env) == "") is taken is (longer == 0)
+
+
+def test_all_variables_together_have_a_limit_too() -> None:
+    each = {f"A{n:03}": "x" * (8192 - len("A000=\0") - 8) for n in range(MAX_STRINGS // 8192)}
+    assert too_large(each) == ""
+    assert too_large({**each, "B": ""}) == "its variables have 2097163 bytes, and Linux takes at most 2097152"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from itertools import combinations, pairwise, product
 
 import pytest
 from work import Work
 
 from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder, unhealthy
-from devhost.backend.where import Block, Range, Term, Text, Where
+from devhost.backend.where import Block, Flag, Range, Term, Text, Where, selected, show
 from devhost.planning.claims import Held, Key
 from devhost.planning.plan import Found, Plan
 from devhost.planning.planner import Planner
@@ -168,13 +169,25 @@ def test_every_change_leads_to_the_plan_that_a_new_planner_makes(seed: int) -> N
 
 def cards(entries: int, each: int) -> dict[str, Device]:
     return {
-        f"c{n:05}": Device(f"c{n:05}", {"model": f"m{n % entries}"}, claims=frozenset({f"pci:{n}"}))
+        f"c{n:05}": Device(
+            f"c{n:05}",
+            {"maker": "all", "model": f"m{n % entries}", "number": n % entries},
+            claims=frozenset({f"pci:{n}"}),
+        )
         for n in range(entries * each)
     }
 
 
-def of_models(count: int) -> Settings:
-    wheres = [(Block((Term("model", (Text(f"m{n}"),)),)),) for n in range(count)]
+def of_model(n: int) -> Where:
+    return (Block((Term("model", (Text(f"m{n}"),)),)),)
+
+
+def of_number(n: int) -> Where:
+    return (Block((Term("maker", (Text("all"),)), Term("number", (Range(n, n),)))),)
+
+
+def of_models(count: int, where: Callable[[int], Where] = of_model) -> Settings:
+    wheres = [where(n) for n in range(count)]
     return Settings(
         tuple(ResourceSettings(n, f"example.com/r{n}", "one", where) for n, where in enumerate(wheres))
     )
@@ -196,15 +209,56 @@ def test_a_device_that_changes_costs_one_look_at_each_device_and_each_entry() ->
     assert max(per_entry) <= 8
 
 
-def test_a_first_plan_asks_only_entries_that_may_select_a_device() -> None:
+@pytest.mark.parametrize("where", [of_model, of_number])
+def test_a_first_plan_asks_only_entries_that_may_select_a_device(where: Callable[[int], Where]) -> None:
     lines = []
     for entries in (20, 40):
         work = Work()
         with work.counted():
-            plan = Planner().make({"one": cards(entries, 20)}, of_models(entries))
+            plan = Planner().make({"one": cards(entries, 20)}, of_models(entries, where))
         assert all(len(one.offers) == 20 for one in plan.resources.values())
         lines.append(work.lines)
     assert lines[1] <= 2.2 * lines[0]
+
+
+class Word(str):
+    """What a backend may give instead of a text."""
+
+    __slots__ = ()
+
+
+VALUES = (
+    *("a", "A", "ab", Word("a"), "", "1", "true", 1, 2, -1, 0, True, False),
+    *((), ("a",), ("A", "b"), ("1",)),
+)
+PATTERNS = (
+    *(Text("a"), Text("A"), Text("a", fold=True), Text("1"), Text("a*"), Text("")),
+    *(Range(1, 1), Range(0, 0), Range(-1, 1), Range(2, None), Flag(True), Flag(False)),
+)
+
+
+def test_an_entry_gets_what_its_where_selects_whatever_the_conditions() -> None:
+    found = {}
+    for n, (value, other) in enumerate(product((*VALUES, None), (*VALUES[:4], 1, True, ("a",), None))):
+        attributes = {"a": value, "b": other}
+        found[f"d{n:03}"] = Device(
+            f"d{n:03}",
+            {name: value for name, value in attributes.items() if value is not None},
+            inherited=frozenset({"b"}) if n % 3 == 0 else frozenset(),
+        )
+    terms = [Term("a", patterns) for patterns in (*((one,) for one in PATTERNS), *combinations(PATTERNS, 2))]
+    others = Term("b", (Text("a"),)), Term("a", (Text("a"),), also="b"), Term("b", (Range(1, 1),))
+    blocks = [Block(some) for one in terms for some in ((one,), *((one, other) for other in others))]
+    blocks += [Block((others[0],), (Block((one,)),)) for one in terms[:12]]
+    blocks += [Block((one,), without="b") for one in others]
+    wheres = [(one,) for one in blocks] + [*pairwise(blocks[::7])]
+    for where in wheres:
+        plan = Planner().make({"one": found}, Settings((ResourceSettings(0, "example.com/a", "one", where),)))
+        offers = plan.resources["example.com/a"].offers if plan.resources else ()
+        expected = [
+            name for name, one in found.items() if selected(where, one.attributes, one.inherited) is not None
+        ]
+        assert [offer.device.id for offer in offers] == expected, show(where)
 
 
 def test_what_does_not_change_stays_the_same_object() -> None:

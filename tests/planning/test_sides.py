@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from devhost.backend.model import ClaimHolder, Device
 from devhost.backend.where import Block, Term, Text
 from devhost.planning.claims import Held, Key
-from devhost.planning.dra_timing import RECHECK, SETTLE
 from devhost.planning.plan import Found, Plan, RefusalKind
 from devhost.planning.planner import make_plan, plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
 from devhost.planning.sides import Listed, Sides
+from devhost.planning.timing import DRA
 
 KEY = ("toy", "d0")
 NAME = "example.com/toy"
@@ -144,8 +144,8 @@ def test_a_device_joins_the_plugin_only_when_no_slice_and_no_claim_has_it() -> N
     assert node.offered() == {}
     assert node.sides.claims_due() is None, "its slice is not confirmed"
     node.sides.unpublished([KEY])
-    assert node.sides.claims_due() == SETTLE
-    node.now += SETTLE - 1
+    assert node.sides.claims_due() == DRA.schedulers
+    node.now += DRA.schedulers - 1
     assert not node.sides.claims_seen(node.now, {})
     node.now += 1
     assert node.sides.claims_due() == 0
@@ -153,12 +153,12 @@ def test_a_device_joins_the_plugin_only_when_no_slice_and_no_claim_has_it() -> N
     assert node.sides.claims_seen(node.now, {KEY: [claim]}), "the reason is another one"
     assert not node.sides.claims_seen(node.now, {KEY: [claim]})
     assert [one.held_by for one in node.sides.moving()] == [(claim,)]
-    assert node.sides.claims_due() == RECHECK
+    assert node.sides.claims_due() == DRA.recheck
     node.serve(Serve.PLUGIN)
     assert [one.held_by for one in node.plan.refusals] == [(claim,)]
     assert node.offered() == {}
     assert "ResourceClaim that has it allocated" in refusal(node.plan)[1]
-    node.now += RECHECK
+    node.now += DRA.recheck
     assert node.sides.claims_seen(node.now, {})
     node.serve(Serve.PLUGIN)
     assert node.offered() == {KEY: Serve.PLUGIN}
@@ -170,7 +170,7 @@ def test_a_member_is_recorded_with_its_unit_until_no_claim_can_have_it() -> None
     sides.start({KEY: NAME}, units={KEY: "board"})
     sides.unpublished([KEY])
     assert dict(sides.units()) == {KEY: "board"}
-    assert sides.claims_seen(100.0 + SETTLE, {})
+    assert sides.claims_seen(100.0 + DRA.schedulers, {})
     assert dict(sides.units()) == {}
     sides.publishing({KEY: NAME}, units={KEY: "board"})
     assert dict(sides.units()) == {KEY: "board"}
@@ -228,7 +228,7 @@ def test_a_renamed_dra_resource_gets_the_device_only_after_the_claims_are_checke
     node.serve(Serve.DRA, OTHER)
     assert node.offered() == {}
     node.sides.unpublished([KEY])
-    node.now += SETTLE
+    node.now += DRA.schedulers
     assert node.sides.claims_seen(node.now, {})
     node.serve(Serve.DRA, OTHER)
     node.see_node({}, {})
@@ -242,7 +242,7 @@ def test_a_removed_entry_leaves_its_device_moving_until_it_is_free() -> None:
     node.make()
     assert [one.key for one in node.sides.moving()] == [KEY]
     node.sides.unpublished([KEY])
-    node.now += SETTLE
+    node.now += DRA.schedulers
     node.sides.claims_seen(node.now, {})
     assert node.sides.moving() == []
 
@@ -272,7 +272,7 @@ def test_hardware_that_a_moving_device_is_part_of_is_not_offered_either() -> Non
     assert node.offered() == {}
     assert {one.kind for one in plan.refusals} <= {RefusalKind.MOVING, RefusalKind.CLAIMED}
     node.sides.unpublished([("toy", "pf")])
-    node.now += SETTLE
+    node.now += DRA.schedulers
     node.sides.claims_seen(node.now, {})
     node.make(node.entry(Serve.PLUGIN, OTHER))
     assert node.offered() == {("toy", "pf"): Serve.PLUGIN}
@@ -366,7 +366,7 @@ class World:
 
     def check(self) -> None:
         """No scheduler may see one device on both sides."""
-        recently = {name for name, at in self.seen.items() if self.now - at < SETTLE}
+        recently = {name for name, at in self.seen.items() if self.now - at < DRA.schedulers}
         assert not (self.listed | self.allocatable) & (self.slices | recently | self.claims)
 
     def write_slices(self) -> None:
@@ -401,7 +401,7 @@ class World:
             case "slices":
                 self.write_slices()
             case "schedule":
-                recently = {one for one, at in self.seen.items() if self.now - at < SETTLE}
+                recently = {one for one, at in self.seen.items() if self.now - at < DRA.schedulers}
                 if name in self.slices | recently:
                     self.claims.add(name)
             case "release":
@@ -437,7 +437,7 @@ def test_no_scheduler_ever_sees_a_device_on_both_sides(
     for _ in range(4):  # with quiet and time, every device is offered where it is wanted
         world.claims.clear()
         world.write_slices()
-        world.now += SETTLE + 1
+        world.now += DRA.schedulers + 1
         for kind in ("node status", "node read", "claims"):
             world.event(kind, 0, None)
         world.replan()
@@ -462,9 +462,9 @@ def test_a_device_changes_its_driver_through_a_time_in_which_no_driver_offers_it
     node.sides.unpublished([KEY], "d.two")
     assert node.sides.claims_due("d.one") is None, "another driver has confirmed nothing of it"
     node.sides.unpublished([KEY], "d.one")
-    assert (node.sides.claims_due("d.two"), node.sides.claims_due("d.one")) == (None, SETTLE)
+    assert (node.sides.claims_due("d.two"), node.sides.claims_due("d.one")) == (None, DRA.schedulers)
     assert (node.sides.record("d.two"), node.sides.record("d.one")) == ({}, {KEY: NAME})
-    node.now += SETTLE
+    node.now += DRA.schedulers
     assert not node.sides.claims_seen(node.now, {}, "d.two"), "claims of one driver free nothing of another"
     assert node.sides.claims_seen(node.now, {}, "d.one")
     node.make(two)

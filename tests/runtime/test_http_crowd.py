@@ -85,7 +85,7 @@ async def test_refused_clients_take_no_slots_of_later_ones() -> None:
         await let_go.wait()
         writer.write(b"served")
 
-    connections = Connections(serve, limit=1, busy=b"busy", log=log.get("devhost.test"))
+    connections = Connections(serve, limit=1, busy=lambda: b"busy", log=log.get("devhost.test"))
     listening = await asyncio.start_server(connections.accept, "127.0.0.1", 0)
     address = listening.sockets[0].getsockname()
     async with asyncio.timeout(60):
@@ -109,7 +109,7 @@ async def test_a_client_that_reads_nothing_uses_little_memory() -> None:
         seen.append(writer)
         await send(writer, bytes(BIG))
 
-    connections = Connections(serve, limit=1, busy=b"", log=log.get("devhost.test"))
+    connections = Connections(serve, limit=1, busy=bytes, log=log.get("devhost.test"))
     listening = await asyncio.start_server(connections.accept, "127.0.0.1", 0)
     _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1)
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # what is read here is a socket

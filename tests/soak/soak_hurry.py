@@ -10,11 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from devhost.allocation.timing import AllocationTiming
 from devhost.backend.backoff import Backoff
-from devhost.discovery.timing import DiscoveryTiming
-from devhost.host.timing import Timing
-from devhost.kubelet.timing import KubeletTiming
+from devhost.planning.timing import AllocationTiming, DiscoveryTiming, KubeletTiming, Timing
 
 LONGEST_HOLD = 0.3
 """Seconds for which a device that failed repeatedly must stay healthy, at most."""

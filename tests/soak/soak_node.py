@@ -28,8 +28,8 @@ from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.host.host import Host
 from devhost.host.service import ResourceService
-from devhost.host.timing import NODE, Timing
 from devhost.planning.settings import Settings
+from devhost.planning.timing import NODE, Timing
 
 END = 60.0
 """Seconds within which a host has to end."""

@@ -15,9 +15,9 @@ from soak_machine import device, every_resource
 from soak_node import Node, Tally
 from soak_verdict import footprint, leftovers, quiet
 
-from devhost.allocation.timing import NODE
 from devhost.backend.model import HEALTHY, unhealthy
-from devhost.host.timing import Timing
+from devhost.planning.timing import ALLOCATION as NODE
+from devhost.planning.timing import Timing
 
 RESTARTS = int(os.environ.get("DEVHOST_SOAK_RESTARTS", "10"))
 """``make soak`` asks for 50."""

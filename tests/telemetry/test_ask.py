@@ -233,7 +233,7 @@ async def test_an_error_of_the_host_is_reported_in_one_line(tmp_path: Path) -> N
         (503, b"too many connections\n", "status 503: too many connections", "try again in a few seconds"),
         (500, b"Internal Server Error\n", "status 500: Internal Server Error", "log of devhost"),
         (404, b"<html>\n" + b"x" * 9000, "status 404: <html>", "another program"),
-        (404, b"x" * 9000, f"status 404: {'x' * 200}", "another program"),
+        (404, b"x" * 9000, f"status 404: {'x' * 199}…", "another program"),
         (404, b"", "status 404: no reason", "another program"),
         (409, b'{"error": "no", "hint": "why", "exitCode": []}\n', "no", "why"),
     ],

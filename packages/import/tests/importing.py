@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -24,9 +25,15 @@ def run(peer: str, text: str | bytes, *arguments: str) -> Result:
     return CliRunner().invoke(command, [peer, *arguments, "-"], input=text)
 
 
+@cache
+def installed() -> catalog.Catalog:
+    """The backends of this environment."""
+    return catalog.load()
+
+
 def loaded(text: str) -> Loaded:
     """The result as a configuration, which must be valid."""
-    found = catalog.load()
+    found = installed()
     return Loaded(loads(text, "converted.yaml", lambda paths, wanted: found), found)
 
 

@@ -145,6 +145,7 @@ def test_a_usb_device_of_several_selectors_needs_all_of_them() -> None:
         ("kind: VirtualMachine", 'a "VirtualMachine" contains no configuration (give a KubeVirt'),
         (permitted(pciHostDevices=[pci("10de")]), "pciVendorSelector: must be a vendor id and a device id"),
         (permitted(pciHostDevices=[pci("10de:1", "gpu")]), 'resourceName: "gpu" '),
+        (permitted(usb=[USB | {"resourceName": ""}]), 'usb[0].resourceName: "" '),
         (permitted(pciHostDevices=[{"resourceName": "a.b/c"}]), "the key pciVendorSelector is required"),
         (permitted(mediatedDevices=[{"resourceName": "a.b/c"}]), "the key mdevNameSelector is required"),
         (permitted(mediatedDevices=[mdev(" ", "a.b/c")]), "mdevNameSelector: must be the name of a type"),

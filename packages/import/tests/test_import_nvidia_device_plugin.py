@@ -288,6 +288,18 @@ def test_gpu_feature_discovery_becomes_labels(read) -> None:
     assert settings.label_directory == Path("/srv/features.d")
 
 
+@pytest.mark.parametrize("file", ["''", "gfd", "features.d/gfd"])
+def test_a_file_of_labels_without_a_directory_is_omitted_with_a_remark(read, file: str) -> None:
+    settings, text = read(f"flags: {{gfd: {{outputFile: {file}}}}}")
+    assert (settings.write_labels, settings.label_directory) == (True, LABEL_DIRECTORY)
+    assert "flags.gfd.outputFile is omitted" in text
+
+
+def test_a_program_without_a_directory_is_refused(read) -> None:
+    with pytest.raises(ConfigError, match='nvidiaCTKPath: must be an absolute path, not "nvidia-ctk"'):
+        read("flags: {plugin: {deviceListStrategy: cdi-cri, nvidiaCTKPath: nvidia-ctk}}")
+
+
 def test_settings_that_the_plugin_ignores_are_omitted_with_a_remark(read) -> None:
     settings, text = read(WRITTEN)
     assert [entry.name for entry in settings.resources] == [

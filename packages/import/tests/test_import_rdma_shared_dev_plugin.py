@@ -285,10 +285,10 @@ def test_a_star_in_a_name_is_literal() -> None:
 
 @pytest.mark.parametrize("name", ['a"b', "a: b", "# x", "no", "ü", "\\u0007", "\\u007f", "a\\nb", "'", "{x}"])
 def test_any_name_is_kept_unchanged(name: str) -> None:
-    text = OPERATOR % json.dumps({"drivers": [json.loads(f'"{name}"') if "\\" in name else name]})
+    text = OPERATOR % json.dumps({"ifNames": [json.loads(f'"{name}"') if "\\" in name else name]})
     ((entry,),) = (converted(text),)
     (term, _) = entry.where[0].terms
-    assert str(term) == f"driver: {json.loads(text)['configList'][0]['selectors']['drivers'][0]}"
+    assert str(term) == f"netDevs: {json.loads(text)['configList'][0]['selectors']['ifNames'][0]}"
 
 
 def test_a_resource_without_tokens_is_omitted_with_a_remark() -> None:
@@ -361,6 +361,7 @@ def test_json_is_read_as_in_go() -> None:
         (OPERATOR % '{"vendors": [15]}', "put it in quotes"),
         (OPERATOR % '{"vendors": ["mellanox"]}', 'vendors[0]: must be a PCI id, not "mellanox"'),
         (OPERATOR % '{"linkTypes": ["ethernet"]}', 'not the text "ethernet" (did you mean ether?)'),
+        (OPERATOR % '{"drivers": ["mlx5/core"]}', 'must be the name of a driver, not "mlx5/core"'),
         (OPERATOR % '{"ifNames": [""]}', "ifNames[0]: must be text that is not empty"),
         ('{"periodicUpdateInterval": -1, "configList": []}', "periodicUpdateInterval: must be from 0"),
         (

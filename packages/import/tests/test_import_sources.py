@@ -10,12 +10,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import devhost_import
 import peer_machines as machines
 import pytest
 from devhost_import.source import UNKNOWN, Source
 from importing import converted, offered, refusal, run, said
 
-from devhost.cli.recognition import importers_of
+from devhost.cli.check import importers_of
 from devhost.discovery import catalog
 
 if not {"udev", "gpu", "sriov", "rdma"} <= catalog.load().installed.keys():
@@ -532,13 +533,16 @@ def test_a_variable_is_from_the_config_map_in_the_namespace_of_its_pod() -> None
     assert "the value is in the ConfigMap env: add that to the input" in said(done)
 
 
+PACKAGE = str(Path(devhost_import.__file__).parent)
+
+
 def lines(objects: Sequence[object]) -> int:
     """How many lines of this package are executed to read a file with these objects."""
     text, found = listed(*objects).encode(), Counter[str]()
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         found[event] += 1
-        return trace if Path(frame.f_code.co_filename).parent.name == "devhost_import" else None
+        return trace if frame.f_code.co_filename.startswith(PACKAGE) else None
 
     before = sys.gettrace()
     sys.settrace(trace)

@@ -424,7 +424,12 @@ def test_a_resource_that_can_select_nothing_is_omitted_with_a_comment() -> None:
         (pool("a", {"pfNames": ["ens1#"]}), "must be an interface with ranges"),
         (pool("a", {"pfNames": ["#1"]}), "must be an interface with ranges"),
         (pool("a", {"acpiIndexes": ["one"]}), 'must be a number, not "one"'),
-        (pool("a", {"drivers": [""]}), "must be text that is not empty"),
+        (pool("a", {"drivers": [""]}), "must be the name of a driver"),
+        (pool("a", {"drivers": ["/sys/bus/pci/drivers/iavf"]}), "must be the name of a driver"),
+        (pool("a", {"drivers": ["iavf "]}), "must be the name of a driver"),
+        (pool("a", {"ddpProfiles": [""]}), "must be text that is not empty"),
+        (pool("a", {"pKeys": ["8001"]}), 'must be a partition key, not "8001"'),
+        (pool("a", {"linkTypes": ["ether", "InfiniBand"]}), "(did you mean infiniband?)"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_with_their_place(resource: dict[str, Any], words: str) -> None:

@@ -115,7 +115,11 @@ BROKEN: list[tuple[str, type[Backend], str]] = [
     ("every_node_that_is_handed_out_is_claimed", Unclaimed, ", which it does not claim: add claim.node"),
     ("every_node_that_is_handed_out_is_claimed", Mounting, ", which it does not claim: add claim.node"),
     ("every_device_is_valid", Misspelled, "has no kind (write claim.node"),
-    ("the_class_is_a_valid_backend", with_(claim_kinds="lane"), "claim_kinds is not a tuple of strings"),
+    (
+        "the_class_is_a_valid_backend",
+        with_(claim_kinds="lane"),
+        "claim_kinds is one string; write a tuple of strings",
+    ),
     ("the_class_is_a_valid_backend", with_(claim_kinds=("node",)), "claim_kinds has 'node'"),
     ("the_class_is_a_valid_backend", with_(allocate=lambda self: Edits()), "takes one request"),
     ("the_class_is_a_valid_backend", with_(prob=Good.probe), "did you mean probe()?"),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_testing.node import Node
+from devhost_testing.node import QUICK, Node
 from gpu_nvidia import DGX, NvidiaMachine, dgx
 from gpu_setup import gpu_timed
-
-from devhost.host.timing import Timing
 
 GPU, FUSE = "nvidia.com/gpu", "example.com/fuse"
 SPLIT = {"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1c.3g.40gb": 2}
@@ -38,7 +37,7 @@ class Dgx(Node):
         kind = gpu_timed(
             check=0.1, hold=0.3, alone_every=0.2, first_answer=4.0, overtake=0.1, silence=0.3, compare=0.2
         )
-        super().__init__(place, kind, root=machine.root, timing=Timing(first_plan=0.2))
+        super().__init__(place, kind, root=machine.root, timing=replace(QUICK, first_plan=0.2))
         self.machine = machine
         machine.tree.device("virtual/misc/fuse", "misc", "fuse", "10:229")
         self.configure(CONFIG)

@@ -13,14 +13,12 @@ from devhost_gpu.environment import Environment, Timings
 from devhost_gpu.nvidia.gpus import Nvidia
 from devhost_gpu.nvidia.unloading import CONTAINER_READY, READY, UVM
 from devhost_gpu.options import GpuOptions
-from devhost_testing.node import Node
+from devhost_testing.node import QUICK, Node
 from gpu_nvidia import NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
 from gpu_setup import gpu_with
 
 from devhost.backend.errors import BackendError, UsageError
-from devhost.discovery.timing import DiscoveryTiming
-from devhost.host.timing import NODE
 
 A, B = "0000:3b:00.0", "0000:86:00.0"
 GPU = "nvidia.com/gpu"
@@ -33,7 +31,7 @@ class Machine(Node):
     """A machine with two GPUs, devhost and a kubelet."""
 
     def __init__(self, place: Path, machine: NvidiaMachine, environment: Environment) -> None:
-        timing = replace(NODE, first_plan=0.2, discovery=DiscoveryTiming(releases=0.1, resync=600.0))
+        timing = replace(QUICK, first_plan=0.2, discovery=replace(QUICK.discovery, resync=600.0))
         super().__init__(place, gpu_with(environment), root=machine.root, timing=timing)
         self.machine = machine
         self.configure(CONFIG)

@@ -17,14 +17,9 @@ from devhost_udev.options import Group, UdevOptions
 from status_values import status
 
 from devhost.backend import AllocateRequest, Device, Edits
-from devhost.host.timing import Timing
-from devhost.kubelet.timing import KubeletTiming
 
 XHCI = "pci0000:00/0000:00:14.0/usb1"
 DISK_PORT = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
-
-SOON = Timing(kubelet=KubeletTiming(question_first=0.1, question_gap=0.05))
-"""The kubelet is asked soon again who holds which device."""
 
 
 class FakeContext:
@@ -161,7 +156,7 @@ class NamingNode(Node):
     """A node whose devices have other ids when ``Versioned.ids`` says so."""
 
     def __init__(self, place: Path) -> None:
-        super().__init__(place, Versioned, timing=SOON)
+        super().__init__(place, Versioned)
 
     def reasons(self) -> dict[str, str]:
         """Token → reason, of what the status lists as Unhealthy."""

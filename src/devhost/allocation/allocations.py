@@ -28,13 +28,13 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
 from devhost.backend.claim import holder as held_by_pod
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import MAX_DEVICE_ID, AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import (
     NOTHING_BOUND,
@@ -50,24 +50,22 @@ from devhost.planning.claims import (
 )
 from devhost.planning.plan import Found, Plan, RefusalKind, in_units
 from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
 from devhost.runtime.reconciler import Report
 
 from .claims import ClaimAllocations, Claimed, DeviceHeld
-from .given import Given
-from .leases import Admissions, Leases
-from .listing import ClaimUse
-from .listing import Kubelet as Kubelet
-from .listing import Listing as Listing
+from .given import Given, UnclaimedNodes
+from .leases import Admissions, ClaimUse, Leases
+from .leases import Kubelet as Kubelet
+from .leases import Listing as Listing
 from .other_drivers import OtherDrivers
-from .timing import NODE, AllocationTiming
-from .unclaimed import UnclaimedNodes
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
 
 
-@dataclass(slots=True)
+@mutable
 class HeldDevices:
     """The devices that containers hold, of all resources, each with every claim that it has had meanwhile.
 
@@ -537,7 +535,7 @@ class Allocations:
         self,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
     ) -> None:
         self.clock = clock
         self.timing = timing

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from devhost.backend import ContainerRequest
-from devhost.backend.errors import AllocationError
+from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, Device
 from devhost.backend.sysfs import node_number
@@ -17,17 +17,18 @@ from devhost.discovery.runner import quoted
 from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
+from devhost.runtime.text import counted
 from devhost.runtime.worker import in_pieces
 
 from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .given import owned
-from .injection import DirectInjection, Injection, Rendered
+from .injection import Injection, Rendered
 from .inventory import Entry, Given, Inventory, Member
 from .preferred.across_resources import PreferredAllocation
 from .resource_backend import Answer, Granted, ResourceBackend, Terms, each_once
-from .timing import NODE, AllocationTiming
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -73,11 +74,9 @@ class HolderCheck(Protocol):
         """
 
 
-class StartCheck(Protocol):
-    """Knows what containers were given."""
-
-    async def check(self, resource: str, tokens: Sequence[str]) -> None:
-        """Refuses a container that would start without the devices for which it was given nodes."""
+StartCheck = Callable[[str, Sequence[str]], Awaitable[None]]
+"""Refuses a container, with these tokens of a resource, that would start without the devices for which it was
+given nodes."""
 
 
 class Allocated(NamedTuple):
@@ -176,15 +175,18 @@ class Allocator:
         device_info: DeviceInfoFiles | None = None,
         preferred: PreferredAllocation | None = None,
         holders: HolderCheck | None = None,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
         starts: StartCheck | None = None,
     ) -> None:
         self.name = backend.resource
+        self.fault = ""
+        """Why the backend failed when it was asked last; empty if it answered."""
+        self._faults = 0
         self.inventory = inventory
         self._backend = backend
         self._lasting = LastingAnswers(backend)
         self._entry = entry
-        self._injection = injection or DirectInjection()
+        self._injection = injection or Injection()
         self._device_info = device_info
         self._preferred = preferred or PreferredAllocation()
         self._holders = holders
@@ -254,9 +256,13 @@ class Allocator:
                 tokens, lambda piece: self.inventory.reserve(reservation, self._wanted(piece, request))
             )
             granted, hand_out = await self._hand_out(request)
-        except BaseException:
+        except BaseException as error:
             reservation.end()
+            if isinstance(error, BackendError) and not isinstance(error, AllocationError):
+                self._faults += 1
+                self.fault = f"the backend failed for {counted(self._faults, 'container')} in a row: {error}"
             raise
+        self._faults, self.fault = 0, ""
 
         async def record() -> None:
             with reservation:
@@ -350,7 +356,7 @@ class Allocator:
         got = list(distinct.values())
         if self._entry.check_starts and self._starts is not None:
             await self._injection.refresh()
-            await self._starts.check(self.name, tokens)
+            await self._starts(self.name, tokens)
         terms = self.inventory.allocations.terms.get(tokens[0], self._backend.terms)
         await self._backend.prepare(self._timing.prepare, each_once(got), terms)
 

@@ -29,9 +29,11 @@ from devhost.planning.settings import Serve
 from devhost.runtime.reconciler import Report
 
 from .given import Given, Node
-from .listing import ClaimUse
+from .leases import ClaimUse
 
-_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
+"""The uid of a claim, as API servers make them, at the beginning of a CDI name."""
+
 NAMED = 20
 """Most claims that a refusal names of those that share a device."""
 
@@ -88,6 +90,25 @@ class ClaimedDevice:
     def base(self) -> str:
         """The request without the subrequest."""
         return self.request.partition("/")[0]
+
+
+@frozen
+class ClaimRecord:
+    """A prepared claim, and its devices in the order of the claim's allocation.
+
+    ``metadata`` is where its metadata files are in containers
+    (:func:`~devhost.allocation.cdi.claim_metadata.place_of`); empty if it has none.
+    """
+
+    claim: ClaimHolder
+    driver: str
+    devices: tuple[ClaimedDevice, ...]
+    metadata: str = ""
+
+    @property
+    def requests(self) -> Mapping[str, ClaimedDevice]:
+        """The requests, without subrequests, each with its first device."""
+        return {one.base: one for one in reversed(self.devices)}
 
 
 @frozen
@@ -150,7 +171,8 @@ class ClaimAllocations:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
+        """The allocations of all resources, which these are a part of."""
         self._prepared: dict[str, dict[str, tuple[ClaimHolder, tuple[ClaimedDevice, ...]]]] = {}
         """By uid and driver."""
         self._reserved: dict[tuple[ClaimHolder, str], list[tuple[ClaimedDevice, ...]]] = {}
@@ -187,7 +209,7 @@ class ClaimAllocations:
         reserved = claim, driver
         self._reserved.setdefault(reserved, []).append(holding)
         self._add(claim, holding, driver)
-        self._ledger.claims_changed((), replan=False)
+        self.ledger.claims_changed((), replan=False)
         try:
             yield
         finally:
@@ -199,23 +221,7 @@ class ClaimAllocations:
             if not prepared:
                 self._pods.pop(claim, None)
             _, kept = prepared.get(driver, (claim, ()))
-            self._ledger.claims_changed((), replan=kept != holding)
-
-    def give(
-        self,
-        claim: ClaimHolder,
-        resource: str,
-        devices: Mapping[Key, Device],
-        nodes: frozenset[str],
-        *,
-        running: bool = False,
-    ) -> None:
-        """Counts nodes that a claim is about to get with devices that do not claim them.
-
-        With ``running``, containers use the claim already, so that it has them anyway. Raises ``DeviceHeld``
-        if a container or another claim has one of the nodes.
-        """
-        self._ledger.give(resource, devices, nodes, claim, running=running)
+            self.ledger.claims_changed((), replan=kept != holding)
 
     def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice], driver: str = "") -> None:
         """The claim holds these devices of a driver, and no others of it."""
@@ -227,8 +233,8 @@ class ClaimAllocations:
         self._add(claim, holding, driver)
         self._remove(former, before, driver)
         gone = {one.resource for one in before} - {one.resource for one in holding}
-        binds = any(pod_claims(self._ledger.present(key)) for _, key in _each(holding))
-        self._ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
+        binds = any(pod_claims(self.ledger.present(key)) for _, key in _each(holding))
+        self.ledger.claims_changed(gone, replan=not known or bool(gone) or binds)
         self._report()
 
     def released(self, uid: str, driver: str = "") -> None:
@@ -240,31 +246,26 @@ class ClaimAllocations:
             else:
                 del self._prepared[uid]
                 self._pods.pop(before[0], None)
-                self.given.claims.pop(uid, None)
+                self.ledger.given.claims.pop(uid, None)
             self._remove(*before, driver)
-            self._ledger.claims_changed({one.resource for one in before[1]}, replan=True)
+            self.ledger.claims_changed({one.resource for one in before[1]}, replan=True)
             self._report()
 
     def gave(self, uid: str, nodes: Iterable[Node], driver: str = "") -> None:
         """The containers of a claim are given these nodes of a driver; those of its other drivers stay."""
         prepared = self._prepared.get(uid, {}).items()
         others = {key for of, (_, devices) in prepared if of != driver for _, key in _each(devices)}
-        before = self.given.claims.get(uid) if others else None
+        before = self.ledger.given.claims.get(uid) if others else None
         kept = (node for node in before.nodes if node.key in others) if before else ()
-        self.given.gave_claim(uid, (*kept, *nodes))
+        self.ledger.given.gave_claim(uid, (*kept, *nodes))
 
     def claimed(self) -> Iterator[Claimed]:
         """What prepared claims hold, each device of a claim once."""
         for claim, devices in chain.from_iterable(one.values() for one in self._prepared.values()):
             pods = frozenset(name for _, name in self.pods(claim))
             for resource, key in dict.fromkeys((one.resource, key) for one, key in _each(devices)):
-                device, shares = self._ledger.devices[key], _slots(key, devices)
+                device, shares = self.ledger.devices[key], _slots(key, devices)
                 yield Claimed(claim, resource, key[0], device, shares, pods)
-
-    @property
-    def given(self) -> Given:
-        """What containers were given, also without claims."""
-        return self._ledger.given
 
     @property
     def count(self) -> int:
@@ -284,7 +285,7 @@ class ClaimAllocations:
 
         What a pod holds does not make its own devices unavailable.
         """
-        bound = self._ledger.pod_claims()
+        bound = self.ledger.pod_claims()
         holders = tuple(self._holders(key)) if bound else ()
         own = [pod for claim in holders for pod in self.pods(claim)]
         return None if holders and not own else bound.objection(key, device, own)
@@ -295,11 +296,11 @@ class ClaimAllocations:
         The list names claims without their uid, and has the devices of a claim that was deleted until its pod
         ends. CDI names of prepared claims begin with the uid, so such a claim is not taken for its successor.
         """
-        use = self._ledger.claim_use(claim.namespace, claim.name)
+        use = self.ledger.claim_use(claim.namespace, claim.name)
         if use is None:
             return ()
         names = [name.partition("=")[2] for one in use.devices for name in one.cdi_names]
-        uids = {found[0] for name in names if (found := _UID.match(name))}
+        uids = {found[0] for name in names if (found := UUID.match(name))}
         return use.holders if claim.uid in uids or not uids else ()
 
     def held_devices(self) -> Iterator[Key]:
@@ -335,7 +336,7 @@ class ClaimAllocations:
 
     def _as_held(self, claim: ClaimHolder, one: ClaimedDevice, key: Key, driver: str) -> Held:
         token = "/".join(filter(None, (claim.uid, one.request, one.share)))
-        device = self._ledger.devices[key]
+        device = self.ledger.devices[key]
         return Held(one.resource, (token,), key[0], device, one.exclusive, claim, Serve.DRA, driver=driver)
 
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
@@ -344,7 +345,7 @@ class ClaimAllocations:
         Raises ``DeviceHeld`` if a claim holds one of them, or a container has it from another driver, or they
         hold hardware that conflicts with it.
         """
-        others = self._ledger.from_other_drivers
+        others = self.ledger.from_other_drivers
         for device in devices if self._of_key or others else ():
             key = (backend, device.id)
             claims = ClaimIndex(self.near(key, device))
@@ -360,7 +361,7 @@ class ClaimAllocations:
         One claim represents all that have a device through one resource. ``without`` is a claim that does not
         count.
         """
-        for other in sorted({key} | self._ledger.devices.sharing(device)):
+        for other in sorted({key} | self.ledger.devices.sharing(device)):
             for (driver, _), claims in self._of_key.get(other, {}).items():
                 if (claim := next((one for one in claims if one != without), None)) is not None:
                     yield self._as_held(claim, claims[claim][0], other, driver)
@@ -372,7 +373,7 @@ class ClaimAllocations:
     def _check(
         self, claim: ClaimHolder, wanted: Sequence[ClaimedDevice], pods: frozenset[Pod], driver: str
     ) -> None:
-        ledger = self._ledger
+        ledger = self.ledger
         own = ClaimIndex(
             Held(one.resource, (), key[0], ledger.present(key), one.exclusive, claim, Serve.DRA)
             for one, key in _each((*wanted, *self._of_others(claim, driver)))
@@ -450,7 +451,7 @@ class ClaimAllocations:
 
     def _add(self, claim: ClaimHolder, devices: Iterable[ClaimedDevice], driver: str) -> None:
         for one, key in _each(devices):
-            self._ledger.devices.update(key, self._ledger.present(key))
+            self.ledger.devices.update(key, self.ledger.present(key))
             before = self._slots(key, claim)
             resources = self._of_key.setdefault(key, {})
             resources.setdefault((driver, one.resource), {}).setdefault(claim, []).append(one)

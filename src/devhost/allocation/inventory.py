@@ -24,11 +24,11 @@ from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, un
 from devhost.discovery.health import Grounds, joint, named, worst
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.plan import LIST_LIMIT, Unit, differences, listed_bytes
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.planning.tokens import STAND_IN, is_former, number_of, stand_in, stood_for
 
 from .allocations import Allocations, Reservation, ResourceAllocations
 from .leases import LeaseState
-from .timing import NODE, AllocationTiming
 
 FORGOTTEN = "held by a pod, which the kubelet no longer knows"
 """The reason of a token that a container holds and the kubelet has forgotten."""
@@ -149,7 +149,7 @@ class Inventory:
         allocations: ResourceAllocations | None = None,
         backend: str = "",
         handed_out: Callable[[Given], None] = lambda given: None,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
     ) -> None:
         self._grace = timing.grace
         self._wall = wall

@@ -44,16 +44,64 @@ Without lists nothing is ever released: an Allocate counts as long as devhost ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import field
 from enum import Enum
 from typing import NamedTuple
 
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import Holder
 from devhost.planning.claims import Pod, pod_of
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 
-from .listing import Kubelet, Listing
-from .timing import NODE, AllocationTiming
+Kubelet = tuple[int, ...]
+"""One kubelet from its start to its end: device, inode and change time of its podresources socket, and how
+often another kubelet.sock was seen until then."""
+
+
+@frozen
+class ClaimUseDevice:
+    """One device of a claim: the driver that gave it, and the driver's names for it.
+
+    ``share`` is the share id of a device that several claims use, or empty. ``cdi_names`` are qualified:
+    ``vendor/class=name``.
+    """
+
+    driver: str
+    pool: str
+    device: str
+    share: str = ""
+    cdi_names: tuple[str, ...] = ()
+
+
+@frozen
+class ClaimUse:
+    """The containers that use a claim, in the kubelet's order, and the devices that it gives them."""
+
+    holders: tuple[Holder, ...]
+    devices: tuple[ClaimUseDevice, ...]
+
+
+Claims = Mapping[tuple[str, str], ClaimUse]
+"""The claims by namespace and name. The kubelet does not list their uids."""
+
+
+@frozen
+class Listing:
+    """A complete answer of a kubelet.
+
+    ``began`` is the monotonic time at which it was asked, ``pods`` how many pods it named, with devices or
+    without, ``holders`` who holds what: by resource, then by token; ``None`` for a container without name.
+    ``containers`` are all containers that it names, and whether each has devices of device plugins.
+    ``claims`` are the ResourceClaims that containers use, of all DRA drivers.
+    """
+
+    kubelet: Kubelet
+    began: float
+    pods: int
+    holders: Mapping[str, Mapping[str, Holder | None]]
+    containers: Mapping[Holder, bool] = field(default_factory=dict)
+    claims: Claims = field(default_factory=dict)
 
 
 class LeaseState(Enum):
@@ -81,7 +129,7 @@ class Absence(NamedTuple):
     ends: bool
 
 
-@dataclass(slots=True)
+@mutable
 class Lease:
     """One token that a container holds: a state machine, whose events are the lists of kubelets.
 
@@ -146,7 +194,7 @@ class Lease:
         return last + usual
 
 
-@dataclass(slots=True)
+@mutable
 class Leases:
     """The tokens of one resource that containers hold, as far as that is known.
 
@@ -154,7 +202,7 @@ class Leases:
     """
 
     clock: Callable[[], float]
-    timing: AllocationTiming = NODE
+    timing: AllocationTiming = ALLOCATION
     held: dict[str, Lease] = field(init=False, default_factory=dict)
     _listed: bool = field(init=False, default=False)
     _due: tuple[object, float | None] | None = field(init=False, default=None)

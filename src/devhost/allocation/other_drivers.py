@@ -23,7 +23,7 @@ from devhost.backend.model import Device, Holder
 from devhost.planning.claims import Held, Key
 from devhost.planning.plan import Found
 
-from .listing import ClaimUseDevice, Kubelet, Listing
+from .leases import ClaimUseDevice, Kubelet, Listing
 
 _PCI = "pci:"
 _NO_LABEL = re.compile(r"[^a-z0-9]")

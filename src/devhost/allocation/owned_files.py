@@ -52,9 +52,12 @@ class OwnedDirectory:
     ``directory`` is made when first needed. For ``tag`` see :func:`owner`.
     """
 
+    mark = "_"
+    """What follows the owner in the names of own files; no other kind of file in the directory has it."""
+
     def __init__(self, directory: Path, tag: str = "") -> None:
         self.directory = directory
-        self.prefix = f"{owner(tag)}_"
+        self.prefix = f"{owner(tag)}{self.mark}"
         self._written: dict[str, tuple[_Signature, bytes]] = {}
 
     def write_file(self, name: str, data: bytes) -> bool:

@@ -16,7 +16,7 @@ from devhost.discovery.runner import MAX_NODES, BackendRunner, check_edits
 from devhost.discovery.scanner import Scanner
 from devhost.planning.amounts import NO_LIMIT, Limit
 from devhost.planning.give import NO_GIVE, Give
-from devhost.planning.naming import variable
+from devhost.planning.naming import too_large, variable
 from devhost.planning.settings import ResourceSettings, prepares
 
 from .device_info import Document, flaw
@@ -84,7 +84,7 @@ class Answer:
     """What a backend answered: for which devices, or what of the host each of them lacks.
 
     ``left_out`` are devices that others replace, each with the reason; ``lacking`` may name them too.
-    ``unclaimed`` are the claims of nodes that the devices do not claim, see :mod:`.unclaimed`.
+    ``unclaimed`` are the claims of nodes that the devices do not claim, see :class:`.UnclaimedNodes`.
     """
 
     granted: Granted
@@ -229,6 +229,8 @@ class ResourceBackend:
     def _edits(self, devices: Sequence[Device], terms: Terms) -> tuple[Granted, dict[str, list[str]]]:
         """Asks the backend and checks its answer against the host. Runs on the backend's thread."""
         edits = permitted(self._asked(devices, terms), terms.permissions)
+        if wrong := too_large(edits.env):
+            raise AllocationError(f"{self.resource}: {wrong}")
         absent = {path for path in _paths(edits, required=True) if not self.runner.existence.exists(path)}
         if absent:
             return Granted(edits), self._blame(devices, terms, absent)

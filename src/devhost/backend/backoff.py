@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from .frozen import mutable
 
 
-@dataclass(slots=True)
+@mutable
 class Backoff:
     """Delays in seconds that double from ``first`` up to ``cap``, each shortened at random by ``jitter``.
 
@@ -40,7 +42,7 @@ class Backoff:
         self._next = 0.0
 
 
-@dataclass(slots=True)
+@mutable
 class TokenBucket:
     """Permits for actions: the bucket starts full, and one permit returns every ``interval`` seconds.
 
@@ -60,7 +62,7 @@ class TokenBucket:
         self._full_at = max(self._full_at, now) + permits * self.interval
 
 
-@dataclass(slots=True)
+@mutable
 class Pacer:
     """Keeps a piece of work from taking more than ``1 / (1 + rest)`` of the time.
 

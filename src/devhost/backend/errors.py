@@ -20,16 +20,29 @@ from collections.abc import Collection, Iterable, Sequence
 
 from .frozen import frozen
 
+MAX_REASON = 500
+"""Characters of a text from outside devhost that a message or a reason may quote. A reason is also a label of
+metrics."""
+
+MAX_MESSAGE = 2000
+"""Characters of a whole message or hint, which may quote several texts."""
+
+MARK = "…"
+"""The end of a text that was cut."""
+
 
 class DevhostError(Exception):
-    """Base of all errors meant for a user: ``message`` is what failed and where, ``hint`` how to fix it."""
+    """Base of all errors meant for a user: ``message`` is what failed and where, ``hint`` how to fix it.
+
+    Each is cut at :data:`MAX_MESSAGE` characters.
+    """
 
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = cut(message, MAX_MESSAGE)
+        self.hint = cut(hint, MAX_MESSAGE)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -63,7 +76,8 @@ class ConfigError(DevhostError):
     exit_code = 2
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        super().__init__("\n".join(map(str, diagnostics)))
+        super().__init__("")
+        self.message = "\n".join(map(str, diagnostics))  # each is short, and their number is limited
         self.diagnostics = diagnostics
 
 
@@ -125,9 +139,9 @@ class AllocationError(BackendError):
 
 
 def words(error: BaseException) -> str:
-    """The text of an exception from third-party code, as one line of at most 500 characters."""
+    """The text of an exception from third-party code, see :func:`excerpt`."""
     try:
-        return printable(" ".join(str(error).split()))[:500]
+        return excerpt(str(error))
     except Exception:  # noqa: BLE001 - a third-party __str__ may fail as well
         return ""
 
@@ -167,8 +181,7 @@ def _refusal(error: OSError) -> str:
         return ""
     names: list[object] = [name for name in (error.filename, error.filename2) if name is not None]
     path = " ".join(" -> ".join(map(_name, names)).split())
-    text = f"{path[:400]}: {reason}" if path else reason
-    return printable(" ".join(text.split()))[:500]
+    return excerpt(f"{cut(path, 400)}: {reason}" if path else reason)
 
 
 def _name(name: object) -> str:
@@ -176,6 +189,22 @@ def _name(name: object) -> str:
     if isinstance(name, bytes):
         return name.decode(errors="backslashreplace")
     return f"open file {name}" if isinstance(name, int) else str(name)
+
+
+def cut(text: str, most: int = MAX_REASON) -> str:
+    """``text``; if it has more than ``most`` characters, its beginning and :data:`MARK`."""
+    return text if len(text) <= most else f"{text[: max(most - 1, 0)]}{MARK}"
+
+
+def cut_bytes(text: str, most: int) -> str:
+    """The same for ``most`` bytes of UTF-8, which must be 3 or more."""
+    data = text.encode()
+    return text if len(data) <= most else data[: most - len(MARK.encode())].decode(errors="ignore") + MARK
+
+
+def excerpt(text: str, most: int = MAX_REASON) -> str:
+    """A text from outside devhost on one printable line of at most ``most`` characters."""
+    return cut(printable(" ".join(text.split())), most)
 
 
 def printable(text: str) -> str:

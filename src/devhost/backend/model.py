@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
-from .errors import printable
+from .errors import cut, printable
 from .frozen import frozen
 
 K = TypeVar("K")
@@ -329,18 +329,14 @@ class Device:
             freeze(self, ("counters", "consumes"))
 
 
-MAX_REASON = 500
-"""Characters of a reason, as for the text of an exception. A reason is also a label of metrics."""
-
 NO_REASON = "the backend gives no reason"
 
 
 def sound_reason(reason: str | None) -> str:
-    """A reason that can be shown: printable, never empty, and not longer than :data:`MAX_REASON`."""
+    """A reason that can be shown: printable, never empty, and cut at :data:`~.errors.MAX_REASON`."""
     if reason is None or not reason.strip():
         return NO_REASON
-    reason = printable(reason)
-    return f"{reason[: MAX_REASON - 1]}…" if len(reason) > MAX_REASON else reason
+    return cut(printable(reason))
 
 
 def sound_health(health: Health) -> Health:

@@ -21,13 +21,13 @@ import struct
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from .backoff import Backoff
 from .base import Event
-from .frozen import frozen
+from .frozen import frozen, mutable
 from .incident import Incident
 from .sysfs import Sysfs
 
@@ -284,7 +284,7 @@ class NetlinkSource(Protocol):
         """Messages were lost: drop what was concluded from earlier ones."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Subscription:
     source: NetlinkSource
     retry: Backoff

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import threading
@@ -53,9 +54,9 @@ def provide() -> None:
     try:
         while started < least:
             threading.stack_size(0 if started < grpc else 2 * STACK)  # leaves something for the heap
-            start("test", over.wait)
+            _thread.start_new_thread(over.wait, ())  # does not wait until the thread runs
             started += 1
-    except NoThread:
+    except (RuntimeError, MemoryError):
         raise NoThread(f"devhost needs {least} threads, and the process can start {started}") from None
     finally:
         over.set()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from fnmatch import translate
 from functools import lru_cache
 
+from devhost.backend.errors import cut
+
 from .frozen import frozen
 from .model import PURPOSE, AttributeValue
 
@@ -378,8 +380,7 @@ def quoted(value: AttributeValue) -> str:
 
 def shortened(value: AttributeValue) -> str:
     """The beginning of an attribute's value, for a reason."""
-    text = show(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return cut(show(value), _LONGEST)
 
 
 def show(value: AttributeValue) -> str:

@@ -57,8 +57,9 @@ def _run() -> int:
     from devhost.host import startup_signals
 
     startup_signals.hold()  # before anything that takes time is imported
-    from .memory import defer_rare_modules, import_without_libraries, use_one_heap
+    from .memory import collect_rarely, defer_rare_modules, import_without_libraries, use_one_heap
 
+    collect_rarely()
     use_one_heap()
     defer_rare_modules()
     import_without_libraries()

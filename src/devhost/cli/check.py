@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +22,32 @@ from devhost.planning.settings import Profile, Serve, Settings
 from devhost.runtime.text import counted
 
 from . import options as shared
-from .recognition import importers_of
+
+_WORDS = {
+    "akri": r"akri\.sh/|\bchart:\s*[\"']?akri\b",
+    "intel-device-plugins": r"deviceplugin\.intel\.com/|\bintel-(dlb|dsa|fpga|gpu|iaa|npu|qat|sgx)-plugin\b"
+    r"|\bintel-device-plugins-|\bintel\.feature\.node\.kubernetes\.io/",
+    "kubevirt": r"\b(permittedHostDevices|pciHostDevices|mediatedDevices|mediatedDevicesTypes)\b",
+    "sriov-network-device-plugin": r"\b(resourceList|sriovDevicePlugin)\b|/sriov-network-device-plugin\b"
+    r"|\bsriovnetwork\.openshift\.io/",
+    "rdma-shared-dev-plugin": r"\b(configList|pfNetdevices|rdmaSharedDevicePlugin)\b"
+    r"|/k8s-rdma-shared-dev-plugin\b",
+    "smarter-device-manager": r"\bdevicematch\b",
+    "amd-device-plugin": r"\bamd\.com/v1alpha1\b|\brocm/k8s-device-plugin\b"
+    r"|\brocm\.github\.io/|\bchart:\s*[\"']?(amd-gpu|gpu-operator-charts)\b",
+    "gke-device-plugin": r"\bGPU(PartitionSize|SharingConfig)\b|\bMaxTimeSharedClientsPerGPU\b"
+    r"|\bHealthCriticalXid\b|/(nvidia-gpu-device-plugin|device-plugin-gpu)\b",
+    "nvidia-device-plugin": r"\bmigStrategy\b|\btimeSlicing\b|\bdevice(ListStrategy|IDStrategy)\b|\bmps:"
+    r"|\bfailOnInitError\b|\bnvidiaDriverRoot\b|/nvidia/k8s-device-plugin\b|\bnvidia\.com/v1\b"
+    r"|\bchart:\s*[\"']?(gpu-operator|nvidia-device-plugin)\b|\bmigManager:"
+    r"|\bnvidia-device-plugin-(ctr|daemonset)\b",
+    "generic-device-plugin": r"/generic-device-plugin\b|(?s:\bgroups[\"']?:.*\bpaths?[\"']?:)",
+}
+"""By the name of the importer: keys, API groups and images. The most particular ones come first."""
+
+# keys that only a configuration of devhost has; that of the NVIDIA plugin has a mapping in resources
+_OWN = re.compile(r"""(?m)(^|[{,]\s*)"?(backends|backendPaths)"?\s*:|^resources:\s*(\[|-\s)""")
+_COMMENT = re.compile(r"(?m)(^|\s)#.*$")
 
 
 class _Catalogs:
@@ -78,7 +104,7 @@ class _Checked:
             data = _content(file)
             return cls(_label(file), loads(data, _label(file), catalogs))
         except ConfigError as error:
-            plugins = _importers_of(data)
+            plugins = importers_of(data)
             return cls(_label(file), None, [_other(file, plugins)] if plugins else error.diagnostics)
 
     def show(self) -> None:
@@ -127,13 +153,24 @@ def _content(file: str) -> bytes:
     return read_standard_input(Diagnostics(_label(file))) if file == "-" else read(Path(file))
 
 
-def _importers_of(data: bytes) -> Sequence[str]:
-    """The importers for a file of another plugin; none for text that is no YAML file."""
+def importers_of(data: bytes) -> Sequence[str]:
+    """The importers for a file of another plugin, by the words that only that plugin has.
+
+    There are none for text that is no YAML file.
+    """
     try:
         roots = parse_all(data, Diagnostics(""), if_empty="")
     except ConfigError:
         return ()
-    return importers_of(data) if any(isinstance(root, Fields | Items) for root in roots) else ()
+    if not any(isinstance(root, Fields | Items) for root in roots):
+        return ()
+    text = _COMMENT.sub("", data.decode(errors="replace"))
+    if _OWN.search(text):
+        return []
+    found = [name for name, words in _WORDS.items() if re.search(words, text)]
+    # an object of the NVIDIA network operator may carry the settings of both plugins for adapters
+    adapters = [name for name in found if name.startswith(("sriov-", "rdma-"))]
+    return adapters if found and found[0] in adapters else found[:1]
 
 
 def _other(file: str, plugins: Sequence[str]) -> Diagnostic:

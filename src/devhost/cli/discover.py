@@ -75,7 +75,7 @@ def command(
         click.echo(json.dumps(_document(seen, names), indent=2, default=members))
     else:
         _print(seen, names, everything or not found.settings.resources, resource)
-        if seen.running and found.settings.resources and not seen.same_config:
+        if not (seen.no_answer or seen.same_config) and found.settings.resources:
             click.echo(f"devhost: {OTHER_CONFIG}", err=True)
     if seen.refused:
         click.echo(f"devhost: {seen.warning()}", err=True)
@@ -108,7 +108,7 @@ def unknown_resource(found: ScanResult, name: str) -> UsageError:
 
 def _print(seen: View, names: list[str], everything: bool, resource: str | None) -> None:
     found = seen.found
-    holders = ("HELD BY",) if seen.running else ()
+    holders = () if seen.no_answer else ("HELD BY",)
     rows = [
         (resource.name, *_side(found, resource), offer.device.id, *_shown(seen, resource, offer))
         for resource in (found.plan.resources[name] for name in names)
@@ -232,7 +232,7 @@ def _unclaimed(seen: View, backend: str, device: Device) -> tuple[str, ...]:
 
 
 def _held_by(seen: View, backend: str, device: Device) -> tuple[str, ...]:
-    return (seen.held_by(backend, device),) if seen.running else ()
+    return () if seen.no_answer else (seen.held_by(backend, device),)
 
 
 def _numa(device: Device) -> str:
@@ -356,13 +356,13 @@ def as_json(
     ``heldBy`` the containers and claims that it names; both are ``None`` if no running devhost answers.
     ``is_offered`` is whether a resource has the device.
     """
-    verdicts = seen.verdicts(backend, device)
+    running = {name: _verdict_as_json(one) for name, one in seen.verdicts(backend, device).items()}
     return {
         "backend": backend,
         "id": device.id,
         **health_as_json(health),
         "probe": health_as_json(seen.found.health(backend, device)),
-        "running": {name: _verdict_as_json(one) for name, one in verdicts.items()} if seen.running else None,
+        "running": None if seen.no_answer else running,
         "heldBy": seen.as_json(backend, device),
         "unusableFor": dict(device.unusable_for),
         "withheld": withheld(device, is_offered=is_offered),

@@ -61,7 +61,7 @@ def classes(config: Path | None, root: Path, output: str) -> None:
     except ClassesOverlap as overlap:
         names = " and ".join(overlap.resources)
         raise UsageError(
-            f"{names} have the same DeviceClass {overlap.name}, and extendedName allows one of them",
+            f"{names} have the same DeviceClass {overlap.name}, and {overlap.reason}",
             "give one entry another dra.class or name",
         ) from None
     if output == "json":

@@ -1,14 +1,18 @@
-"""Keeps the resident memory of a long-running process small."""
+"""Keeps the resident memory of a long-running process small, and its start short."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
+import re
 import sys
 import typing
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 _M_ARENA_MAX = -8
 """Parameter of ``mallopt``: the maximum number of heaps (malloc.h of glibc)."""
@@ -21,17 +25,19 @@ _RARE = (
         "ast",
         "base64",
         "calendar",
+        "h11",
         "ipaddress",
         "locale",
         "pkgutil",
         "shlex",
         "shutil",
         "tempfile",
+        "textwrap",
         "tokenize",
     ),
     "asyncio.sslproto",
 )
-"""Modules that other modules import for a few rare calls."""
+"""Modules that other modules import for a few rare calls, or that are needed only after the start, as h11."""
 
 _OWN_HASHES = ("_md5", "_sha1", "_blake2", "_sha3")
 """Python's own hashes. Some distributions omit them; hashlib then needs those of OpenSSL."""
@@ -45,6 +51,20 @@ def use_one_heap() -> None:
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+_THRESHOLDS = gc.get_threshold()
+
+
+def collect_rarely() -> None:
+    """Lets Python look for garbage after 10,000 new objects: modules that are imported leave little of it."""
+    gc.set_threshold(10_000, *_THRESHOLDS[1:])
+
+
+def collect_as_usual() -> None:
+    """Ends :func:`collect_rarely`, and exempts what exists: what is imported stays to the end."""
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
 
 
 class Deferred(ModuleType):
@@ -86,17 +106,43 @@ def import_without_libraries() -> None:
             del sys.modules[name]
 
 
-class TypingExtensions(ModuleType):
-    """Has what ``typing`` has, and loads the real module for anything else."""
+class LatePattern:
+    """Takes the place of a compiled regular expression until it is used."""
+
+    def __init__(self, pattern: Any, flags: int = 0) -> None:
+        self._given = pattern, flags
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
-            raise AttributeError(name)  # what import asks of every module
-        if hasattr(typing, name):
-            return getattr(typing, name)
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
+            raise AttributeError(name)  # copy and pickle ask for it before there is anything to compile
+        found = getattr(_compile(*self._given), name)
+        setattr(self, name, found)
+        return found
+
+
+_compile = re.compile
+
+
+@contextmanager
+def late_patterns() -> Iterator[None]:
+    """What is imported meanwhile compiles its regular expressions when it first uses them: that saves 10 ms.
+
+    Most of those of PyYAML are for parsers that libyaml replaces.
+    """
+    re.compile = LatePattern  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        re.compile = _compile
+
+
+class TypingExtensions(Deferred):
+    """Has what ``typing`` has, and loads the real module for anything else."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") or not hasattr(typing, name):
+            return super().__getattr__(name)
+        return getattr(typing, name)
 
 
 def import_grpc_without_typing_extensions() -> None:

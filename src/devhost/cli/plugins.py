@@ -1,4 +1,4 @@
-"""``devhost plugins``: lists backends and observers, and the plugins that were refused."""
+"""``devhost plugins`` and ``devhost schema``: what is installed, for people and for editors."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import click
 from devhost.backend.base import OPTIONAL_METHODS, overrides
 from devhost.config import backend_paths
 from devhost.config.diagnostics import one_line
-from devhost.config.schema import options_of, plain, resource_options_of
+from devhost.config.schema import options_of, plain, resource_options_of, schema
 from devhost.discovery import catalog
 
 from . import options as shared
 
 
 @click.command(
-    help="Lists the installed backends with their options and attributes, observers, and refused plugins."
+    "plugins",
+    help="Lists the installed backends with their options and attributes, observers, and refused plugins.",
 )
 @click.option("--config", type=shared.path, help="Include the drop-in plugins that this configuration names.")
 @shared.output
-def command(config: Path | None, output: str) -> None:
+def plugins(config: Path | None, output: str) -> None:
     found = catalog.load(backend_paths(config) if config else ())
     backends = [_describe(name, one) for name, one in sorted(found.installed.items())]
     observers = [
@@ -40,6 +41,18 @@ def command(config: Path | None, output: str) -> None:
         return
     for line in _lines(backends, observers, refused):
         click.echo(line)
+
+
+@click.command(
+    "schema",
+    help="Prints the JSON schema of the configuration, with the options and attributes of every backend.",
+)
+@click.option(
+    "--config", type=shared.path, help="Include the drop-in backends that this configuration names."
+)
+def print_schema(config: Path | None) -> None:
+    found = catalog.load(backend_paths(config) if config else ())
+    click.echo(json.dumps(schema(found), indent=2, ensure_ascii=False))
 
 
 def _describe(name: str, found: catalog.Installed) -> dict[str, Any]:

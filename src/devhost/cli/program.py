@@ -20,25 +20,25 @@ from devhost.runtime import descriptors
 from devhost.telemetry.ending import ended, output
 
 COMMANDS = {
-    "accept": "accept",
+    "accept": "requests:accept",
     "check": "check",
-    "cordon": "verdicts.cordon",
+    "cordon": "verdicts.cordon:cordon",
     "diff": "diff",
     "discover": "discover",
     "dra": "dra",
     "drain": "verdicts.drain",
     "explain": "explain",
-    "plugins": "plugins",
+    "plugins": "plugins:plugins",
     "ready": "ready",
     "record": "recording.command",
-    "release": "releases.release",
-    "resume": "releases.resume",
+    "release": "requests:release",
+    "resume": "requests:resume",
     "run": "run",
-    "schema": "schema",
+    "schema": "plugins:print_schema",
     "status": "status",
-    "uncordon": "verdicts.uncordon",
+    "uncordon": "verdicts.cordon:uncordon",
 }
-"""Command name → module of this package; the module's ``command`` is the click command."""
+"""Command name → module of this package, and the name of the click command in it: ``command`` by default."""
 
 
 GROUP = "devhost.commands"
@@ -54,8 +54,9 @@ class _Lazy(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            command: click.Command = importlib.import_module(f"devhost.cli.{COMMANDS[cmd_name]}").command
-            return command
+            module, _, name = COMMANDS[cmd_name].partition(":")
+            found = importlib.import_module(f"devhost.cli.{module}")
+            return cast("click.Command", getattr(found, name or "command"))
         for entry in _installed(ctx):
             if entry.name == cmd_name:
                 return _loaded(entry)

@@ -64,9 +64,9 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a running devhost reports."""
+    """What a running devhost reports; nothing, if none answers."""
 
-    listing: Listing
+    listing: Listing | None = None
     """What containers hold, as a kubelet would list it."""
     known: bool = True
     """Whether it knows which containers hold devices."""
@@ -90,7 +90,7 @@ class View:
     """
 
     found: ScanResult
-    running: Running | None
+    running: Running
     no_answer: str
     same_config: bool
     refused: bool = False
@@ -101,15 +101,11 @@ class View:
 
     def verdict(self, resource: str, backend: str, device: Device) -> ReportedHealth | None:
         """What the running devhost reports for a device in a resource; ``None`` if that is nothing."""
-        if self.running is None:
-            return None
         place = resource, backend, device.id
         return self.running.verdicts.get(place) or self.running.refused.get(place)
 
     def verdicts(self, backend: str, device: Device) -> dict[str, ReportedHealth]:
         """The same for every resource in which the running devhost serves the device, or would."""
-        if self.running is None:
-            return {}
         offered = self.found.plan.resources
         refused = {
             place: verdict
@@ -125,11 +121,11 @@ class View:
 
     def published(self, backend: str, device: Device) -> Sequence[Published]:
         """Where the running devhost offers a device through DRA."""
-        return self.running.published.get((backend, device.id), ()) if self.running else ()
+        return self.running.published.get((backend, device.id), ())
 
     def moving(self, backend: str, device: Device) -> MovingStatus | None:
         """What a device that changes sides waits for; ``None`` if it does not."""
-        return self.running.moving.get((backend, device.id)) if self.running else None
+        return self.running.moving.get((backend, device.id))
 
     def holders(self, backend: str, device: Device) -> list[tuple[str, str]]:
         """The resources and containers that hold a device, as text, and the claims that do."""
@@ -147,13 +143,13 @@ class View:
     def held_by(self, backend: str, device: Device) -> str:
         """The containers that hold a device as one cell of a table."""
         names = list(dict.fromkeys(name for _, name in self.holders(backend, device)))
-        if not names and self.running and not self.running.known:
+        if not names and not self.running.known:
             return "unknown"
         return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
     def as_json(self, backend: str, device: Device) -> list[dict[str, object]] | None:
         """The containers and claims that hold a device; ``None`` if no running devhost answers."""
-        if self.running is None:
+        if self.no_answer:
             return None
         held = [(resource, holder_status(holder)) for resource, holder in self._held(backend, device)]
         held += [(one.resource, claim) for one in self.published(backend, device) for claim in one.holders]
@@ -177,16 +173,15 @@ async def view(
     Without ``status_socket``, the devhost with the same root is searched for. If none answers, the files of
     verdicts count. For ``everything`` and ``links`` see :func:`devhost.cli.scan_once.scan_once`.
     """
-    running, no_answer, refused = None, "", False
+    running, no_answer, refused = Running(), "", False
     try:
         running = answer(await document(root, status_socket))
     except DevhostError as error:
         no_answer, refused = error.message, not isinstance(error, ask.NoneHere)
-    listing = running.listing if running else None
-    found = await scan_once(loaded, root, everything=everything, links=links, listing=listing)
-    if running is None:
+    found = await scan_once(loaded, root, everything=everything, links=links, listing=running.listing)
+    if no_answer:
         place.apply(found.scanners, root)
-    same = running is not None and bool(loaded.digest) and running.digest == loaded.digest
+    same = bool(loaded.digest) and running.digest == loaded.digest
     return View(found, running, no_answer, same, refused)
 
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from devhost.backend import threads
 from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
 from devhost.cli.memory import (
+    collect_as_usual,
     import_grpc_without_typing_extensions,
     import_protobuf_without_python_messages,
+    late_patterns,
 )
 from devhost.missing import missing_package
 from devhost.runtime import descriptors
@@ -249,11 +251,12 @@ def serve(
         import_protobuf_without_python_messages()
         import asyncio
 
-        from devhost.config.loader import DEFAULT
-        from devhost.config.root_directory import check_root
-        from devhost.config.state import below, tree_of
-        from devhost.host import daemon
-        from devhost.host.host import KUBELET_DIRECTORY
+        with late_patterns():
+            from devhost.config.loader import DEFAULT
+            from devhost.config.root_directory import check_root
+            from devhost.config.state import below, tree_of
+            from devhost.host import daemon
+            from devhost.host.host import KUBELET_DIRECTORY
 
         threads.provide()
         check_root(root)
@@ -286,6 +289,7 @@ def serve(
             startup_taints,
             _scan_once() if take_turns else None,
         )
+        collect_as_usual()
         asyncio.run(daemon.serve(options))
     except (DevhostError, OSError, ImportError) as failure:
         if isinstance(failure, DevhostError):

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
+from devhost.backend import errors
 from devhost.runtime.log import printable
 
 _GAP = "  "
@@ -43,9 +44,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, width: in
 
 def cut(line: str, width: int | None) -> str:
     """``line``, with an ellipsis in its last column if it is longer than ``width``."""
-    if width is None or len(line) <= width:
-        return line
-    return line[: max(width - 1, 0)] + "…"
+    return line if width is None else errors.cut(line, width)
 
 
 def _text(value: object) -> str:

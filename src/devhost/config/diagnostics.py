@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from devhost.backend import Attribute
-from devhost.backend.errors import ConfigError, Diagnostic, printable
-from devhost.backend.frozen import frozen
+from devhost.backend.errors import MAX_REASON, ConfigError, Diagnostic, cut, printable
+from devhost.backend.frozen import frozen, mutable
 
 MAX_DIAGNOSTICS = 200
 """A file with more errors than this is not read further: no user fixes more at once."""
@@ -38,11 +38,9 @@ class Located(Protocol):
     def mark(self) -> Mark: ...
 
 
-def one_line(text: str, limit: int = 500) -> str:
+def one_line(text: str, limit: int = MAX_REASON) -> str:
     """``text`` on one line: what does not print is escaped, what exceeds ``limit`` characters is cut."""
-    if len(text) > limit:
-        text = text[: limit - 1] + "…"
-    return printable(text)
+    return printable(cut(text, limit))
 
 
 def shown(text: str) -> str:
@@ -109,7 +107,7 @@ def _fold(word: str) -> str:
     return re.sub(r"[-_]", "", word).lower()
 
 
-@dataclass(slots=True)
+@mutable
 class Diagnostics:
     """Everything found wrong in one file so far."""
 

@@ -119,7 +119,7 @@ PARSER: Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _TOO_DEEP = f"it nests deeper than {MAX_DEPTH} levels"
 _STANDARD = "tag:yaml.org,2002:"
-_NOT_YAML = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_NOT_YAML = re.compile("[\0-\x08\v\f\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 _TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq"})
 
 

@@ -15,7 +15,6 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from devhost import __version__
@@ -24,6 +23,7 @@ from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler
+from devhost.runtime.text import utc
 from devhost.runtime.worker import FileWorker
 
 log = get(__name__)
@@ -191,8 +191,12 @@ class LastGood:
         _sync(directory)
 
     def _text(self, data: bytes) -> bytes:
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        about = {"config": self._config, "accepted": now, "version": __version__, "sha256": _digest(data)}
+        about = {
+            "config": self._config,
+            "accepted": utc(time.time()),
+            "version": __version__,
+            "sha256": _digest(data),
+        }
         return HEADER + _ABOUT + json.dumps(about).encode() + b"\n" + data
 
     def _read(self) -> Copy | None:

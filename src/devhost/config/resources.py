@@ -498,7 +498,8 @@ def _check_claim_options(
 def _refuse_shared_class(entries: Sequence[Placed]) -> None:
     """Complains about a class of several entries that has the name of one of them as its extended name.
 
-    Pods that request the name could get devices of the other entry.
+    Pods that request the name could get devices of the other entry. So could claims if the same class is made
+    of the names of two resources: ``b/a.c`` and ``c.b/a``. An entry may name the class of another one.
     """
     first: dict[str, Placed] = {}
     for entry in entries:
@@ -507,14 +508,19 @@ def _refuse_shared_class(entries: Sequence[Placed]) -> None:
             continue
         name = settings.dra.device_class or naming.device_class(settings.name)
         earlier = first.setdefault(name, entry)
-        if earlier is entry or not (settings.dra.extended_name or earlier.settings.dra.extended_name):
+        if earlier is entry:
             continue
-        line = earlier.mark.line
-        message = (
-            f"the class {shown(name)} is also that of the entry in line {line}, "
-            "and a class with extendedName has one entry"
-        )
-        entry.place.key("dra").report(entry, message, "give each entry its own class, or remove extendedName")
+        line, other = earlier.mark.line, earlier.settings
+        if settings.dra.extended_name or other.dra.extended_name:
+            message = (
+                f"the class {shown(name)} is also that of the entry in line {line}, "
+                "and a class with extendedName has one entry"
+            )
+            hint = "give each entry its own class, or remove extendedName"
+            entry.place.key("dra").report(entry, message, hint)
+        elif not (settings.name == other.name or settings.dra.device_class or other.dra.device_class):
+            message = f"its class would be {shown(name)}, as that of {shown(other.name)} in line {line}"
+            entry.place.key("name").report(entry, message, "set dra.class of this entry to another name")
 
 
 def _refuse_many_drivers(entries: Sequence[Placed]) -> None:

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from devhost.backend.frozen import frozen
 from devhost.planning.settings import Identity
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.runtime.text import few
+from devhost.runtime.text import few, utc
 from devhost.runtime.worker import FileWorker
 
 log = get(__name__)
@@ -161,7 +160,7 @@ class Rollout:
         """Which entries have no devices since the new file, and until when that counts; else empty."""
         if not self._losses:
             return ""
-        until = datetime.fromtimestamp(self.since + self._patience, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        until = utc(self.since + self._patience)
         names = few(self._losses)
         return f"no devices since the new file: {names} (until {until}, or `devhost accept`)"
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import math
 import re
 import sys
 import traceback
@@ -35,7 +36,7 @@ from devhost.backend.base import (
     misspelt_methods,
     overrides,
 )
-from devhost.backend.errors import printable
+from devhost.backend.errors import excerpt
 from devhost.backend.frozen import frozen
 from devhost.backend.observe import ObserverHooks
 from devhost.missing import missing_package
@@ -286,9 +287,9 @@ class _Builder:
             raise error
         place = f"{origin}:{line}: " if (line := _line(error, origin)) else ""
         own = error.msg if place and isinstance(error, SyntaxError) else str(error)
-        text = f"{type(error).__name__}: {printable(' '.join(own.split())) or 'no message'}"
+        text = f"{type(error).__name__}: {excerpt(own) or 'no message'}"
         if missing := missing_package(error):
-            text = f"{missing[0]} ({missing[1]})"
+            text = excerpt(f"{missing[0]} ({missing[1]})")
         self.refused.append(Refusal(origin, version, f"{place}{text}", backend))
 
     def _register(self, plugin: object, origin: str, version: str, name: str) -> None:
@@ -489,16 +490,20 @@ def flaws(backend: Any) -> Iterable[str]:
         yield "Options is not a dataclass"
     if backend.ResourceOptions is not NoOptions:
         yield from _resource_flaws(backend)
-    subsystems: Any = backend.subsystems
-    if isinstance(subsystems, str):
-        yield "subsystems is one string; write a tuple of strings"
-    elif not isinstance(subsystems, Collection) or not all(isinstance(one, str) for one in subsystems):
-        yield "subsystems is not a tuple of strings"
-    kinds: Any = backend.claim_kinds
-    if isinstance(kinds, str) or not isinstance(kinds, Collection):
-        yield "claim_kinds is not a tuple of strings"
-    elif odd := [kind for kind in kinds if not claim.is_kind(kind)]:
-        yield f"claim_kinds has {odd[0]!r}: a new kind has lower-case letters, digits and hyphens"
+    for several in ("claim_kinds", "modules", "subsystems", "variables"):
+        found: Any = getattr(backend, several)
+        if isinstance(found, str):
+            yield f"{several} is one string; write a tuple of strings"
+        elif not isinstance(found, Collection) or not all(isinstance(one, str) for one in found):
+            yield f"{several} is not a tuple of strings"
+        elif several == "claim_kinds" and (odd := [kind for kind in found if not claim.is_kind(kind)]):
+            yield f"claim_kinds has {odd[0]!r}: a new kind has lower-case letters, digits and hyphens"
+    deadline: Any = backend.discover_deadline
+    if type(deadline) not in (int, float) or not 0 < deadline < math.inf:
+        yield f"discover_deadline is {deadline!r}, not a number of seconds above zero"
+    shares: Any = backend.takes_shares
+    if not isinstance(shares, bool):
+        yield f"takes_shares is {shares!r}, not True or False"
     declared: Any = backend.attributes
     if not isinstance(declared, Mapping):
         yield "attributes is not a mapping of name to Attribute"
@@ -508,7 +513,7 @@ def flaws(backend: Any) -> Iterable[str]:
             yield f"attribute {key!r} is not declared with Attribute(type, meaning, example)"
         elif attribute.type not in (str, int, bool, list):
             yield f"attribute {key!r} has type {attribute.type!r}; it must be str, int, bool or list"
-        elif flaw := _words_flaw(attribute) or _unit_flaw(attribute):
+        elif flaw := _type_flaw(attribute) or _words_flaw(attribute) or _unit_flaw(attribute):
             yield f"attribute {key!r} {flaw}"
         elif not isinstance(key, str) or not _ATTRIBUTE.fullmatch(key) or key == "not":
             yield f"attribute name {key!r} is not usable in YAML"
@@ -545,6 +550,13 @@ def _takes_devices(backend: type[Backend], method: str) -> bool:
     except (TypeError, ValueError):  # one that is not written in Python
         return False
     return "devices" in names[:2]
+
+
+def _type_flaw(attribute: Attribute) -> str:
+    for kind, names in ((str, ("meaning", "begins", "also", "unit")), (bool, ("hex", "reveals", "plain"))):
+        if odd := [name for name in names if not isinstance(getattr(attribute, name), kind)]:
+            return f"has {odd[0]} {getattr(attribute, odd[0])!r}, which is not a {kind.__name__}"
+    return ""
 
 
 def _words_flaw(attribute: Attribute) -> str:

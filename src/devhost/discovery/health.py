@@ -10,11 +10,11 @@ must stay healthy for a time that doubles with each failure, so that pods do not
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
 from devhost.backend.errors import absent_paths
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import HEALTHY, NO_REASON, Cause, Device, Health, sound_health, unhealthy
 
 WINDOW = 60.0
@@ -34,8 +34,8 @@ ALL = "*"
 
 
 def is_health(verdict: object) -> bool:
-    """Whether a value that a backend returned is a :class:`Health`, including the type of its reason."""
-    if not isinstance(verdict, Health):
+    """Whether a value that a backend returned is a :class:`Health`, including the types of its fields."""
+    if not isinstance(verdict, Health) or not isinstance(verdict.healthy, bool):
         return False
     return isinstance(verdict.reason, str | None) and isinstance(verdict.causes, frozenset)
 
@@ -87,7 +87,7 @@ class Grounds:
     particular: frozenset[str]
 
 
-@dataclass(slots=True)
+@mutable
 class _History:
     healthy: bool = True
     failures: list[float] = field(default_factory=list)

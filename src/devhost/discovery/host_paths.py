@@ -11,12 +11,12 @@ from os.path import commonpath
 
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendTimeout
+from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.reconciler import Clock, Reconciler
 from devhost.runtime.worker import MAX_ABANDONED, SILENCE, NotCalled
 
 from .health import HealthTracker
 from .runner import BackendRunner
-from .timing import DiscoveryTiming
 
 MOST_HANGING = MAX_ABANDONED - 1
 """Looks that may hang before only paths are looked at that have answered: one thread remains for these."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from devhost.backend import Event
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.planning.settings import Skipped
+from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
@@ -22,7 +23,6 @@ from .provisioning import Provisioning, ProvisioningState
 from .releases import LONGEST, Releases
 from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
 from .scanner import BackendState, Scanner
-from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -43,7 +43,7 @@ class BackendManager:
         found: Callable[[float | None], None],
         changed: Callable[[], None],
         held: HeldClaims,
-        timing: DiscoveryTiming = NODE,
+        timing: DiscoveryTiming = DISCOVERY,
         released: Path | None = None,
         scanned: Callable[[str], None] = lambda backend: None,
     ) -> None:

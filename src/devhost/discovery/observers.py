@@ -12,22 +12,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendTimeout, one_line
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.incident import Incident
 from devhost.backend.observe import News
+from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.worker import NotCalled, WorkerThread
 from devhost.telemetry.metrics import Metrics, ObserverFailure
 
 from .catalog import Catalog, InstalledObserver, Refusal
-from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -80,7 +80,7 @@ class Batch:
         return self._made
 
 
-@dataclass(slots=True)
+@mutable
 class _Waiting:
     """A batch in a queue, with the number of its news that were delivered."""
 
@@ -267,7 +267,7 @@ class Observers:
         tasks: Tasks,
         metrics: Metrics,
         changed: Callable[[], None],
-        timing: DiscoveryTiming = NODE,
+        timing: DiscoveryTiming = DISCOVERY,
         queue: int = LIMIT,
     ) -> None:
         self._timing = timing

@@ -16,10 +16,10 @@ from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, Health
+from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.reconciler import Clock, Reconciler, Retry
 
 from .runner import BackendRunner
-from .timing import DiscoveryTiming
 
 REST = 4.0
 """The pause after a probe, as a multiple of its duration: probes take at most a fifth of the time."""

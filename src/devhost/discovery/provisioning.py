@@ -19,12 +19,12 @@ from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, NotYet
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
+from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import Reconciler, Retry
 from devhost.runtime.worker import WorkerThread
 
 from .scanner import Scanner
-from .timing import NODE, DiscoveryTiming
 
 log = get(__name__)
 
@@ -64,7 +64,7 @@ class Provisioning:
         self,
         scanner: Scanner,
         changed: Callable[[str], None],
-        timing: DiscoveryTiming = NODE,
+        timing: DiscoveryTiming = DISCOVERY,
     ) -> None:
         self.name = scanner.runner.name
         self.condition = ProvisioningCondition(

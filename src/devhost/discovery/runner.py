@@ -36,6 +36,7 @@ from devhost.runtime.worker import Existence, WorkerThread
 
 from .health import is_health
 from .links import LinkCache, Pair
+from .validation import missing_driver_flaw
 
 log = get(__name__)
 
@@ -350,14 +351,12 @@ class BackendRunner:
 
     def _missing_drivers(self) -> tuple[MissingDriver, ...]:
         found: tuple[object, ...] = tuple(self.backend.missing_drivers())
-        if not all(isinstance(one, MissingDriver) for one in found):
-            raise BackendError(
-                f"missing_drivers() of backend {self.name} returned something that is not a MissingDriver"
-            )
+        for one in found:
+            if flaw := missing_driver_flaw(one, self.backend.attributes):
+                raise BackendError(f"missing_drivers() of backend {self.name} returned {flaw}")
         known = cast("tuple[MissingDriver, ...]", found)
         return tuple(
-            replace(one, subject=printable(str(one.subject)), reason=sound_reason(str(one.reason)))
-            for one in known
+            replace(one, subject=printable(one.subject), reason=sound_reason(one.reason)) for one in known
         )
 
 
@@ -420,6 +419,13 @@ def _mistyped(edits: Any) -> str:
     texts += [text for mount in edits.mounts for text in (mount.host_path, mount.container_path)]
     if not all(isinstance(text, str) for text in texts):
         return "a path or permissions that are not a str"
+    switches: list[object] = [edits.lasting]  # without comprehensions, which are calls
+    for node in edits.nodes:
+        switches += (node.required, node.shared)
+    for mount in edits.mounts:
+        switches += (mount.required, mount.read_only)
+    if {*map(type, switches)} != {bool}:
+        return "required, shared, read_only or lasting that is not a bool"
     return ""
 
 

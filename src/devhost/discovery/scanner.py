@@ -26,9 +26,10 @@ from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Health
-from devhost.planning.give import NO_GIVE
+from devhost.planning.give import NO_GIVE, is_long
 from devhost.planning.plan import differences
 from devhost.planning.settings import ResourceSettings
+from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
 from devhost.telemetry.metrics import BackendFailure, Metrics
@@ -37,7 +38,6 @@ from .health import ALL, Grounds, HealthTracker, Recovery, in_resource, overrule
 from .host_paths import HostPaths
 from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
-from .timing import NODE, DiscoveryTiming
 from .validation import RefusedDevice, valid_devices
 
 log = get(__name__)
@@ -128,7 +128,7 @@ class Scanner:
         metrics: Metrics,
         found: Callable[[float | None], None],
         predecessor: Scanner | None = None,
-        timing: DiscoveryTiming = NODE,
+        timing: DiscoveryTiming = DISCOVERY,
         clock: Clock = LOOP_CLOCK,
         scanned: Callable[[], None] = lambda: None,
     ) -> None:
@@ -464,11 +464,13 @@ class Verdicts:
         uses, given = entry.uses, entry.given(known.absent)
         # after an edit the backend may not have read an attribute yet, as in _conditional()
         give = entry.give
-        fits = give is not NO_GIVE and give.depends_on_device and give.attributes <= self._scanner.requested
+        used = frozenset[str]() if give is NO_GIVE else give.attributes
+        fits = give is not NO_GIVE and used <= self._scanner.requested
+        each, texts = fits and give.depends_on_device, used if fits and give.env else ()
 
         def usable(device: Device) -> Health:
             own = in_resource(device, known.verdict(device, now), uses)
-            if fits:
+            if each or any(is_long(device.attributes.get(name, "")) for name in texts):
                 return worst(own, entry.given(known.absent, device))
             return own if given.healthy else worst(own, given)
 

@@ -13,8 +13,8 @@ from itertools import compress
 from operator import is_not
 from typing import Any
 
-from devhost.backend import Attribute, claim
-from devhost.backend.errors import one_line, printable
+from devhost.backend import Attribute, MissingDriver, claim
+from devhost.backend.errors import cut, one_line, printable
 from devhost.backend.frozen import frozen
 from devhost.backend.model import PURPOSE, Device, sound_health, sound_reason
 from devhost.planning.tokens import id_flaw
@@ -129,20 +129,21 @@ def name_of(device: object) -> str:
         name = str(device.id) if isinstance(device, Device) else repr(device)
     except Exception:  # noqa: BLE001 - a third-party object may raise on any access
         name = type(device).__name__
-    name = printable(name)
-    return name if len(name) <= 80 else name[:77] + "..."
+    return cut(printable(name), 80)
 
 
 def _flaw(device: object, declared: Mapping[str, Attribute], kinds: Collection[str]) -> str:
     if not isinstance(device, Device):
         return f"the backend returned {type(device).__name__}, not Device"
     given: Any = device  # the fields may not have the types of their annotations
-    if not isinstance(given.id, str) or not given.id:
+    if not isinstance(given.id, str):
+        return f"its id is {type(given.id).__name__}, not a string"
+    if not given.id:
         return "it has no id"
     if flaw := id_flaw(given.id):
         return f"its id {flaw}"
     if not (isinstance(given.attributes, Mapping) and is_health(given.health)):
-        return "its attributes are not a mapping, or its health is not a Health with a string for a reason"
+        return "its attributes are not a mapping, or its health is not a Health of true or false and a reason"
     if not (isinstance(given.claims, frozenset) and isinstance(given.part_of, frozenset)):
         return "its claims or part_of are not a frozenset"
     flaws = [flaw for text in (*given.claims, *given.part_of) if (flaw := claim.flaw(text, kinds))]
@@ -197,6 +198,19 @@ def _attribute_flaw(name: object, value: object, declared: Mapping[str, Attribut
         if odd := [one for one in values if one not in attribute.words]:
             return f"attribute {name!r} is {odd[0]!r}, declared as one of {', '.join(attribute.words)}"
     return ""
+
+
+def missing_driver_flaw(found: object, declared: Mapping[str, Attribute]) -> str:
+    """Why what a backend returned for hardware without a driver is not valid; empty if it is."""
+    if not isinstance(found, MissingDriver):
+        return "something that is not a MissingDriver"
+    given: Any = found
+    if not (isinstance(given.subject, str) and isinstance(given.reason, str)):
+        return "a MissingDriver whose subject or reason is not a string"
+    if not isinstance(given.attributes, Mapping) or not isinstance(given.makes_device, bool):
+        return "a MissingDriver whose attributes are not a mapping, or whose makes_device is not a bool"
+    flaws = (_attribute_flaw(name, value, declared) for name, value in given.attributes.items())
+    return next((f"a MissingDriver whose {flaw}" for flaw in flaws if flaw), "")
 
 
 def _is_node(node: object) -> bool:

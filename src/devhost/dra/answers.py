@@ -11,10 +11,13 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
-from devhost.backend.errors import DevhostError
+from devhost.backend.errors import DevhostError, cut_bytes, excerpt
 from devhost.backend.frozen import frozen
+from devhost.backend.model import ClaimHolder
 from devhost.planning.quantities import whole
+from devhost.runtime.log import printable
 from devhost.runtime.reconciler import Retry
 
 T = TypeVar("T")
@@ -27,6 +30,9 @@ POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
 
 LONGEST_WISH = 60.0
 """Seconds that the API server may make devhost wait (``Retry-After``); a longer wish is shortened."""
+
+MESSAGE = 1024
+"""Most bytes of the message of a condition, and of one about health; the kubelet cuts the latter there."""
 
 NEEDS = "DRA needs Kubernetes 1.34 or newer, with this API enabled"
 
@@ -44,8 +50,8 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 _CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "UNKNOWN_CA")
 
 
-class ApiFailure(DevhostError):
-    """A request to the API server has failed, or nothing is known from its answer."""
+class ApiFailure(Retry):
+    """A request to the API server has failed, or nothing is known from its answer: worth another try."""
 
 
 class ApiError(ApiFailure):
@@ -70,7 +76,8 @@ class ApiError(ApiFailure):
         self.retry_after = retry_after
         self.no_api = status == 404 and request is not None and request.needs_api(reason, text)
         """Whether the API itself is missing, so that nothing is known of an object."""
-        super().__init__(*self._words(request or ApiRequest("GET", "an object"), source))
+        words = self._words(request or ApiRequest("GET", "an object"), source)
+        super().__init__(*words, after=min(retry_after or 0.0, LONGEST_WISH))
 
     @property
     def denied(self) -> bool:
@@ -82,12 +89,8 @@ class ApiError(ApiFailure):
         """Whether the API server has no such object."""
         return self.status == 404 and not self.no_api
 
-    def retry(self) -> Retry:
-        """Asks for another try, not before the API server wants it."""
-        return Retry(str(self), after=min(self.retry_after or 0.0, LONGEST_WISH))
-
     def _words(self, request: ApiRequest, source: str) -> tuple[str, str]:
-        text = shortened(self.text)
+        text = excerpt(self.text)
         if self.no_api:
             return f"the API server has no {request.api}", NEEDS if request.group else "check its address"
         if self.status == 401:
@@ -136,7 +139,7 @@ def connection_failure(error: BaseException | None) -> tuple[str, str]:
     """The reason and the hint for an error of a connection; no reason for any other error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = "the certificate authority in devhost's credentials must be the API server's"
-        return f"its certificate is not accepted: {shortened(error.verify_message)}", hint
+        return f"its certificate is not accepted: {excerpt(error.verify_message)}", hint
     if isinstance(error, ssl.SSLError):
         alert = str(error.reason or "")
         if any(name in alert for name in _CLIENT_CERTIFICATE):
@@ -146,7 +149,7 @@ def connection_failure(error: BaseException | None) -> tuple[str, str]:
         number = error.errno or 0
         # asyncio's own texts have Python tuples; numbers below 0 are those of the name resolver
         text = os.strerror(number) if number > 0 else error.strerror or str(error)
-        return shortened(text) or "the connection failed", "check that it runs, its address, and the network"
+        return excerpt(text) or "the connection failed", "check that it runs, its address, and the network"
     return "", ""
 
 
@@ -210,10 +213,13 @@ class Json:
         return Malformed(f"{self.path} of {self.what} {flaw}" if self.path else f"{self.what} {flaw}")
 
 
-def shortened(text: str) -> str:
-    """A text on one line, of at most 500 characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= 500 else f"{line[:499]}…"
+def cut(message: str) -> str:
+    """A printable message of at most :data:`MESSAGE` bytes."""
+    return cut_bytes(printable(message), MESSAGE)
+
+
+def claim_path(claim: ClaimHolder) -> str:
+    return f"{API}/namespaces/{quote(claim.namespace, '')}/resourceclaims/{quote(claim.name, '')}"
 
 
 class ClaimError(DevhostError):

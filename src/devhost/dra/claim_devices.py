@@ -7,9 +7,9 @@ from dataclasses import replace
 from operator import is_
 from typing import Any
 
-from devhost.allocation.cdi.claim_files import ClaimRecord, device_name, set_name
+from devhost.allocation.cdi.claim_files import device_name, set_name
 from devhost.allocation.cdi.spec import ContainerEdits, Rendered, Seen, adds_up, claim_kind, rendered
-from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.allocation.resource_backend import ResourceBackend, Terms
 from devhost.backend import Consumed
 from devhost.backend.errors import AllocationError, BackendError

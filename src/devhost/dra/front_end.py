@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 from devhost.allocation.allocations import Listing
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimAllocations
-from devhost.allocation.kubelet_claims import KubeletClaims
-from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
 from devhost.discovery.scanner import Scanner
-from devhost.planning.dra_timing import NODE as DRA_NODE
-from devhost.planning.dra_timing import DraTiming
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Settings
 from devhost.planning.sides import Listed, Sides
+from devhost.planning.timing import ALLOCATION, DRA, AllocationTiming, DraTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler, Retry, together
 from devhost.runtime.tasks import Tasks
@@ -38,15 +35,12 @@ from .publisher import Publisher
 from .record import SliceRecord
 from .refresher import Refresher
 from .server import DraServer
-from .upkeep import Upkeep
+from .upkeep import KubeletClaims, Upkeep
 
 if TYPE_CHECKING:
     from .conditions.claims import ClaimStatus
 
 log = get(__name__)
-
-CHECK = 5.0
-"""Seconds between two checks that the sockets still exist."""
 
 FIRST_LIST = 5.0
 """Seconds that the first claim waits for the kubelet's first list, which may name claims without record."""
@@ -94,8 +88,8 @@ class DraFrontEnd:
         replan: Callable[[], None],
         changed: Callable[[], None],
         metrics: Metrics,
-        timing: AllocationTiming = NODE,
-        pace: DraTiming = DRA_NODE,
+        timing: AllocationTiming = ALLOCATION,
+        pace: DraTiming = DRA,
         alone: Callable[[], Awaitable[None]] | None = None,
         leads: Callable[[], bool] = lambda: True,
         elsewhere: Elsewhere = nowhere,
@@ -109,6 +103,7 @@ class DraFrontEnd:
         self.unread = ""
         """Why it is not known what another process prepared; empty if it is, or there was none."""
         self._options = options
+        self._pace = pace
         self._alone = alone
         self._pods = pods
         self._held: Listing | None = None
@@ -338,7 +333,13 @@ class DraFrontEnd:
         from .conditions.claims import ClaimStatus  # only where it is wanted
 
         self._status = ClaimStatus(
-            self.driver, self._api, self.inventory, self.files, self._preparer.refusals, changed=self._changed
+            self.driver,
+            self._api,
+            self.inventory,
+            self.files,
+            self._preparer.refusals,
+            changed=self._changed,
+            gap=self._pace.statuses,
         )
         await self._status.run()
 
@@ -405,7 +406,7 @@ class DraFrontEnd:
 
     async def _keep_serving(self) -> float:
         if self._serving and self._server.exists():
-            return CHECK
+            return self._pace.sockets
         if self._serving:
             log.warning("the sockets of the DRA driver were removed", driver=self.driver)
             self._serving = False
@@ -436,7 +437,7 @@ class DraFrontEnd:
         self._lost.clear()
         self._taken.set()
         self._changed()
-        return CHECK
+        return self._pace.sockets
 
     def _claims_changed(self) -> None:
         self._show_prepared()

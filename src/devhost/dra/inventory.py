@@ -138,8 +138,8 @@ class DraInventory:
         sides: Sides,
         files: ClaimFiles,
         claims: ClaimAllocations,
-        leads: Callable[[], bool] = lambda: True,
-        accepted: Callable[[str, str], Accepted] = lambda resource, device: EVERYTHING,
+        leads: Callable[[], bool],
+        accepted: Callable[[str, str], Accepted],
     ) -> None:
         self._accepted = accepted
         self._moves = Moves(time.monotonic, time.time)
@@ -159,7 +159,8 @@ class DraInventory:
         self._aliases: dict[str, Aliases] = {}
         self._backends: dict[str, ResourceBackend] = {}
         self._entries: dict[str, ResourceSettings] = {}
-        self._offers: dict[str, Offers] = {}
+        self.offers: dict[str, Offers] = {}
+        """The devices of each resource, as far as they are known."""
         self._now: dict[str, frozenset[Key]] = {}
         """The devices of each resource that the plan offers."""
         self._devices: dict[Name, DraDevice] = {}
@@ -172,16 +173,11 @@ class DraInventory:
         """Whether :attr:`offers` has every resource; a template has none without devices."""
         self._callbacks: list[Callable[[], None]] = []
 
-    @property
-    def offers(self) -> Mapping[str, Offers]:
-        """The devices of each resource, as far as they are known."""
-        return self._offers
-
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         self._plan, self._settings, self._scanners = plan, settings, scanners
         self._absent = None
         offered = {name: one for name, one in plan.resources.items() if self._is_own(one.entry)}
-        self._offers = dict(self._without_devices(settings, offered))
+        self.offers = dict(self._without_devices(settings, offered))
         self.complete = not any(
             self._is_own(entry) and naming.fields(entry.name) and not self._listed(entry.backend)
             for entry in settings.resources
@@ -205,7 +201,7 @@ class DraInventory:
         for key, resource in leaving.items():
             self._restore(key, resource, settings)
         for entry in settings.resources:
-            if self._is_own(entry) and entry.name in self._offers:
+            if self._is_own(entry) and entry.name in self.offers:
                 self._entries[entry.name] = entry
         self._now = {}
         for name, planned in offered.items():
@@ -242,15 +238,12 @@ class DraInventory:
         Also a device that is not offered any longer: the claim keeps it. A unit has the members that the
         claim has.
         """
-        scanner = self._scanners.get(one.key[0])
         backend, entry = self._backends.get(one.resource), self._entries.get(one.resource)
-        if scanner is None or backend is None or entry is None:
+        devices = self._there(one.key[0], one.keys)
+        if devices is None or backend is None or entry is None:
             return None
-        devices = [device for _, name in one.keys if (device := scanner.devices.get(name)) is not None]
-        if len(devices) < len(one.keys):
-            return None
-        unit = Unit(one.key[1], tuple(devices), one.replicas, whole=bool(one.members))
-        return self._found(unit, one.resource, entry, backend, scanner)
+        unit = Unit(one.key[1], devices, one.replicas, whole=bool(one.members))
+        return self._found(unit, one.resource, entry, backend, self._scanners[one.key[0]])
 
     def keys(self, pool: str, device: str) -> frozenset[Key]:
         """The devices that have, or had, this name in this pool; none if there never was one."""
@@ -290,7 +283,7 @@ class DraInventory:
 
     def entries(self) -> Mapping[str, ResourceSettings]:
         """The resources that have a pool, each with its entry."""
-        return {name: self._entries[name] for name in self._offers if name in self._entries}
+        return {name: self._entries[name] for name in self.offers if name in self._entries}
 
     def offered(self) -> Sequence[DraDevice]:
         """The devices that the plan offers, in a stable order."""
@@ -421,8 +414,7 @@ class DraInventory:
                 if scanner is None or not scanner.listed:
                     yield DeviceHealth(one.pool, one.device, None, "devhost is looking for the device")
                     continue
-                there = [device for _, name in one.keys if (device := scanner.devices.get(name)) is not None]
-                if len(there) == len(one.keys):
+                if (there := self._there(one.key[0], one.keys)) is not None:
                     yield _health(one, _own_health(there, scanner), stale=stale)
                 else:
                     absent = [name for _, name in one.keys if name not in scanner.devices]
@@ -432,7 +424,7 @@ class DraInventory:
 
     def _other_nodes(self, resource: str, keys: Sequence[Key]) -> Reason | None:
         """Why what containers were given is not what these devices have now; ``None`` if it is."""
-        return next(filter(None, (self._claims.given.reason(resource, key) for key in keys)), None)
+        return next(filter(None, (self._claims.ledger.given.reason(resource, key) for key in keys)), None)
 
     def _without_devices(
         self, settings: Settings, offered: Mapping[str, PlannedResource]
@@ -493,7 +485,7 @@ class DraInventory:
             offers.append(Offered(device, one.shown, replicas, names, *terms))
         self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
-            self._offers[name] = entry.backend, offers
+            self.offers[name] = entry.backend, offers
 
     def _held_elsewhere(self, one: DraDevice) -> Reason | None:
         """Why no pod may use a device that holds nothing; ``None`` if one may."""
@@ -524,11 +516,11 @@ class DraInventory:
         """
         units = self._sides.units(self._driver)
         name = self._know(resource, (key[0], units.get(key, key[1])), (key,))
-        known, scanner = self._known[name], self._scanners.get(key[0])
-        there = scanner.devices if scanner is not None else {}
-        devices = tuple(there[one] for _, one in sorted(known.keys) if one in there)
-        if name in self._devices or scanner is None or len(devices) < len(known.keys):
+        known = self._known[name]
+        devices = self._there(key[0], sorted(known.keys))
+        if name in self._devices or devices is None:
             return
+        scanner = self._scanners[key[0]]
         for entry in settings.resources:
             seen = selected(entry.where, devices[0].attributes, devices[0].inherited)
             if entry.backend == key[0] and seen is not None and entry.named(seen) == resource:
@@ -540,13 +532,19 @@ class DraInventory:
 
     def _as_found(self, one: DraDevice) -> DraDevice:
         """The same device as its backend finds it now."""
-        scanner = self._scanners.get(one.key[0])
-        there = scanner.devices if scanner is not None else {}
-        devices = [there[name] for _, name in one.keys if name in there]
-        if scanner is None or len(devices) < len(one.keys):
+        devices = self._there(one.key[0], one.keys)
+        if devices is None:
             return replace(one, health=unhealthy(GONE, Cause.MISSING))
-        unit = Unit(one.key[1], tuple(devices), one.replicas, whole=bool(one.members))
+        unit = Unit(one.key[1], devices, one.replicas, whole=bool(one.members))
+        scanner = self._scanners[one.key[0]]
         return replace(self._found(unit, one.resource, one.entry, one.backend, scanner), bound=one.bound)
+
+    def _there(self, backend: str, keys: Sequence[Key]) -> tuple[Device, ...] | None:
+        """These devices as their backend finds them now; ``None`` if it lacks one of them."""
+        scanner = self._scanners.get(backend)
+        there = scanner.devices if scanner is not None else {}
+        found = tuple(there[name] for _, name in keys if name in there)
+        return found if len(found) == len(keys) else None
 
     def _found(
         self, unit: Unit, resource: str, entry: ResourceSettings, backend: ResourceBackend, scanner: Scanner

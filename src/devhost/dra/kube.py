@@ -18,8 +18,8 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlencode
 
@@ -529,8 +529,24 @@ class KubeApi:
             self._access.source,
         )
 
-    def _deadline(self, seconds: float) -> _Deadline:
-        return _Deadline(seconds, lambda: self._server)
+    @asynccontextmanager
+    async def _deadline(self, seconds: float) -> AsyncIterator[None]:
+        """Limits the time of a block, and gives the errors of a connection a text for people."""
+        timeout = asyncio.timeout(seconds)
+        try:
+            async with timeout:
+                yield
+        except Exception as error:
+            if timeout.expired() and isinstance(error, TimeoutError):
+                message = f"the API server {self._server} did not answer within {seconds:g} s"
+                raise Unreachable(message, "check that it runs, its address, and the network") from None
+            if isinstance(error, h11.RemoteProtocolError):
+                reason, hint = "its answer is not valid HTTP, or ended early", ADDRESS
+            else:
+                reason, hint = connection_failure(error)
+            if not reason:
+                raise
+            raise Unreachable(f"cannot use the API server {self._server}: {reason}", hint) from None
 
 
 async def _connect(given: Credentials) -> _Connection:
@@ -559,31 +575,6 @@ def _head(given: Credentials, message: _Message) -> h11.Request:
     if message.body:
         headers += [("Content-Type", message.kind), ("Content-Length", str(len(message.body)))]
     return h11.Request(method=message.method, target=given.path + message.path, headers=headers)
-
-
-class _Deadline:
-    """Limits the time of a block, and gives the errors of a connection a text for people."""
-
-    def __init__(self, seconds: float, server: Callable[[], str]) -> None:
-        self._timeout = asyncio.timeout(seconds)
-        self._server = server
-        self._seconds = seconds
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, trace)
-        except TimeoutError:
-            message = f"the API server {self._server()} did not answer within {self._seconds:g} s"
-            raise Unreachable(message, "check that it runs, its address, and the network") from None
-        if isinstance(error, h11.RemoteProtocolError):
-            reason, hint = "its answer is not valid HTTP, or ended early", ADDRESS
-        else:
-            reason, hint = connection_failure(error)
-        if reason:
-            raise Unreachable(f"cannot use the API server {self._server()}: {reason}", hint) from None
 
 
 def _with(path: str, query: Mapping[str, str]) -> str:

@@ -13,8 +13,8 @@ from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
-from devhost.planning.dra_timing import DraTiming
 from devhost.planning.sides import Listed, Sides
+from devhost.planning.timing import DraTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 
@@ -50,7 +50,7 @@ class Mover:
         *,
         changed: Callable[[], None],
         timing: DraTiming,
-        leads: Callable[[], bool] = lambda: True,
+        leads: Callable[[], bool],
     ) -> None:
         self.failure = ""
         """Why it is not known whether moving devices are free; empty if it is."""
@@ -83,9 +83,8 @@ class Mover:
         try:
             freed = await self._ask()
         except DevhostError as error:
-            retry = error.retry() if isinstance(error, ApiError) else Retry(str(error))
-            self._note(str(retry))
-            raise retry from None
+            self._note(str(error))
+            raise
         self._note("")
         if freed:
             self._freed()

@@ -17,24 +17,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import quote
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid, nodes_of
-from devhost.allocation.cdi.claim_metadata import place_of
-from devhost.allocation.cdi.metadata_content import contents
-from devhost.allocation.claims import ClaimAllocations, ClaimedDevice, DeviceHeld
+from devhost.allocation.cdi.claim_files import ClaimFiles, is_uid, nodes_of
+from devhost.allocation.cdi.claim_metadata import contents, place_of
+from devhost.allocation.claims import ClaimAllocations, ClaimedDevice, ClaimRecord, DeviceHeld
 from devhost.allocation.given import Node, owned
-from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend import ContainerRequest
 from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device
 from devhost.planning.claims import holder_field
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, together
 from devhost.runtime.text import few
 
-from .answers import API, ClaimError, ClaimObject, Result, read_claim
+from .answers import ClaimError, ClaimObject, Result, claim_path, read_claim
 from .claim_devices import (
     Basis,
     Chosen,
@@ -75,7 +73,7 @@ REMEMBERED = 600.0
 MOST_REFUSALS = 1000
 """Claims that could not be prepared whose reasons are kept for their status."""
 
-_FAILED = "devhost failed; its log has the reason"
+FAILED = "devhost failed; its log has the reason"
 
 
 class Turn:
@@ -104,21 +102,17 @@ class Refusals:
 
     def __init__(self) -> None:
         self.found: dict[str, FailedClaim] = {}
-        self._kept = False
-
-    @property
-    def kept(self) -> bool:
-        return self._kept
+        self.kept = False
 
     def keep(self, kept: bool) -> None:
         """Whether they are kept from now on."""
-        self._kept = kept
+        self.kept = kept
         if not kept:
             self.found.clear()
 
     def add(self, new: FailedClaim) -> None:
         """A claim could not be prepared; of more than :data:`MOST_REFUSALS`, the oldest is forgotten."""
-        if self._kept and self.found.get(new.claim.uid) != new:
+        if self.kept and self.found.get(new.claim.uid) != new:
             self.found.pop(new.claim.uid, None)
             self.found[new.claim.uid] = new
             if len(self.found) > MOST_REFUSALS:
@@ -185,7 +179,7 @@ class Preparer:
         claims: ClaimAllocations,
         files: ClaimFiles,
         *,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
         api_deadline: float = API_DEADLINE,
         deadline: float = DEADLINE,
         ready: Callable[[], Awaitable[None]] = _at_once,
@@ -279,10 +273,9 @@ class Preparer:
 
     async def _get(self, ref: ClaimHolder) -> ClaimObject | None:
         """The object of this name; ``None`` if there is none."""
-        path = f"{API}/namespaces/{quote(ref.namespace, '')}/resourceclaims/{quote(ref.name, '')}"
         try:
             async with self._reads.turn():
-                body = await self._read(path)
+                body = await self._read(claim_path(ref))
         except ApiError as error:
             if error.absent:
                 return None
@@ -354,7 +347,8 @@ class Preparer:
         taking = [(group, found) for group, found in renderings if not group.admin]
         for group, found in taking:
             if nodes := found.unclaimed:
-                self._claims.give(holder, group.resource, group.by_key, nodes, running=running)
+                give = self._claims.ledger.give
+                give(group.resource, group.by_key, nodes, holder, running=running)
         for group, _ in taking if not running else ():
             async with self._turns_of(group).turn():
                 await group.backend.prepare(self._timing.prepare, group.devices, group.terms)
@@ -416,7 +410,7 @@ class Preparer:
             held_by = error.held_by if isinstance(error, DeviceHeld) else ()
         except Exception:
             log.exception("preparing a claim failed", claim=str(ref), uid=ref.uid)
-            return _FAILED
+            return FAILED
         else:
             self.refusals.end(ref.uid)
             if seen:  # the answer to a kubelet, which asks for one claim, is sent before
@@ -501,7 +495,7 @@ class Preparer:
                 reason = str(error)
             except Exception:
                 log.exception("releasing a claim failed", claim=str(ref), uid=ref.uid)
-                return _FAILED
+                return FAILED
         log.warning("a claim cannot be released", claim=str(ref), uid=ref.uid, reason=reason)
         return reason
 

@@ -21,24 +21,24 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff, TokenBucket
-from devhost.backend.errors import DevhostError
-from devhost.backend.frozen import frozen
+from devhost.backend.errors import DevhostError, excerpt
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.planning.claims import Key
-from devhost.planning.dra_timing import NODE, DraTiming
 from devhost.planning.settings import Effect
 from devhost.planning.sides import Sides
+from devhost.planning.timing import DRA, DraTiming
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, sleep
 from devhost.telemetry.metrics import Metrics
 
 from .aliases import Aliased
-from .answers import LONGEST_WISH, Json, shortened
+from .answers import LONGEST_WISH, Json
 from .kube import ApiError, KubeApi, Malformed, Object, Unreachable
 from .mover import node_of
 from .record import SliceRecord
@@ -137,7 +137,7 @@ class PublisherStatus:
     error: str = ""
 
 
-@dataclass(slots=True)
+@mutable
 class _Stored:
     """A slice at the API server, whose content is known."""
 
@@ -155,7 +155,7 @@ class _Stored:
     """When devices got their taint, by name."""
 
 
-@dataclass(slots=True)
+@mutable
 class _ResourceState:
     """One resource: what it must offer, and what of that is confirmed."""
 
@@ -221,7 +221,7 @@ class Publisher:
         replan: Callable[[], None],
         changed: Callable[[], None],
         metrics: Metrics,
-        timing: DraTiming = NODE,
+        timing: DraTiming = DRA,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.status = PublisherStatus()
@@ -304,18 +304,13 @@ class Publisher:
         if not (self._dropped and self._synced):
             self._asked_version = ""
             return None
-        try:
-            version = json.dumps(await self._api.get(VERSION), sort_keys=True)
-            now = self._clock.time()
-            if version != self._asked_version or now - self._asked_at >= ASK_AGAIN:
-                await self._permit()
-                missing = await self._dropped_now()
-                self._asked_version, self._asked_at = version, now
-                self._forget_dropped(missing)
-        except ApiError as error:
-            raise error.retry() from None
-        except DevhostError as error:
-            raise Retry(str(error)) from None
+        version = json.dumps(await self._api.get(VERSION), sort_keys=True)
+        now = self._clock.time()
+        if version != self._asked_version or now - self._asked_at >= ASK_AGAIN:
+            await self._permit()
+            missing = await self._dropped_now()
+            self._asked_version, self._asked_at = version, now
+            self._forget_dropped(missing)
         return LOOK_AT_VERSION
 
     async def _dropped_now(self) -> set[str]:
@@ -422,10 +417,9 @@ class Publisher:
                 self._since = ""
                 if not (listed or isinstance(error, Malformed)):
                     return 0.0
-            retry = error.retry() if isinstance(error, ApiError) else Retry(str(error))
-            self._unseen = str(retry)
+            self._unseen = str(error)
             self._show()
-            raise retry from None
+            raise
         return 0.0
 
     def _seen(self) -> None:
@@ -535,7 +529,7 @@ class Publisher:
         """Makes the slices what they must be."""
         if not self._synced or self._wanted is None:
             return None
-        await self._sleep(self._not_before - self._clock.time())
+        await sleep(self._not_before - self._clock.time(), self._clock)
         failures: list[str] = []
         complete = self._complete
         self._take_wanted(self._wanted)
@@ -819,7 +813,7 @@ class Publisher:
                     resource=resource,
                     device=identity,
                     attribute=attribute,
-                    reason=shortened(error.text),
+                    reason=excerpt(error.text),
                 )
         return new
 
@@ -910,18 +904,8 @@ class Publisher:
         self._changed()
 
     async def _permit(self) -> None:
-        await self._sleep(self._permits.delay(self._clock.time()))
+        await sleep(self._permits.delay(self._clock.time()), self._clock)
         self._permits.take(self._clock.time())
-
-    async def _sleep(self, seconds: float) -> None:
-        if seconds <= 0:
-            return
-        over = asyncio.Event()
-        timer = self._clock.call_at(self._clock.time() + seconds, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()
 
 
 def _slice(found: Object) -> Json:

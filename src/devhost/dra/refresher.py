@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord
-from devhost.allocation.cdi.metadata_content import contents
+from devhost.allocation.cdi.claim_files import ClaimFiles
+from devhost.allocation.cdi.claim_metadata import contents
 from devhost.allocation.cdi.spec import (
     Rendered,
     Seen,
@@ -20,15 +20,14 @@ from devhost.allocation.cdi.spec import (
     claims_of,
     gone,
     is_own,
-    outdated,
     recorded,
     withheld,
 )
-from devhost.allocation.claims import ClaimedDevice
-from devhost.allocation.timing import NODE, AllocationTiming
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.errors import BackendError, DevhostError
 from devhost.backend.incident import Incident
 from devhost.discovery.scanner import Scanner
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import Retry
 
@@ -47,7 +46,12 @@ class Refresher:
     """Renders prepared claims again when their devices, or the nodes of these, have changed."""
 
     def __init__(
-        self, preparer: Preparer, devices: DraInventory, files: ClaimFiles, *, timing: AllocationTiming = NODE
+        self,
+        preparer: Preparer,
+        devices: DraInventory,
+        files: ClaimFiles,
+        *,
+        timing: AllocationTiming = ALLOCATION,
     ) -> None:
         self._preparer = preparer
         self._devices = devices
@@ -94,8 +98,7 @@ class Refresher:
             return set()
         places = [(uid, seen) for uid, basis in bases.items() for seen in basis.seen]
         every = [seen for _, seen in places]
-        numbers = await self._files.look(outdated, every, runner.context.root, runner.existence.exists)
-        return {places[number][0] for number in numbers}
+        return {places[number][0] for number in await self._files.outdated(every, runner)}
 
     async def _refresh(self, record: ClaimRecord, *, outdated: bool) -> str:
         """Makes one file right; gives why it may not be."""
@@ -237,11 +240,10 @@ class _Claim:
         own, together = self._names(devices)
         before = [recorded(self.edits[name]) for name in (*own, *together) if self.edits.get(name)]
         known = [seen for seen in before if seen is not None]
-        runner = scanner.runner
         mine = claims_of(scanner.devices[name] for one in devices for _, name in one.keys)
         claimed = claims_of(scanner.devices.values())
         certain = len(known) == len(before) and all(is_own(seen, mine, claimed) for seen in known)
-        changed = await self._files.look(outdated, known, runner.context.root, runner.existence.exists)
+        changed = await self._files.outdated(known, scanner.runner)
         if changed or not certain:
             self._withhold(devices, why)
 

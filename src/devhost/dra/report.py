@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from devhost.backend.model import ClaimHolder, sound_reason
 from devhost.planning import naming
 from devhost.planning.amounts import written
 from devhost.planning.claims import Key, Reason
+from devhost.runtime.text import iso
 from devhost.telemetry.document import (
     CapacityStatus,
     ClaimedDeviceStatus,
@@ -79,7 +79,7 @@ def _report(front_end: DraFrontEnd, driver: str) -> DraStatus:
         reason=front_end.refusal,
         slices=status.slices,
         writes=status.writes,
-        synced_at=_iso(status.synced_at) if status.synced_at else None,
+        synced_at=iso(status.synced_at) if status.synced_at else None,
         error=front_end.api_failure,
         dropped_fields=status.dropped,
         left_out=[
@@ -105,7 +105,7 @@ def _report(front_end: DraFrontEnd, driver: str) -> DraStatus:
                 serve=one.serve.value,
                 devices=one.devices,
                 reason=one.reason,
-                since=_iso(one.since),
+                since=iso(one.since),
                 stuck=bool(one.stuck),
                 held_by=held_by(one.held_by),
             )
@@ -247,7 +247,3 @@ def _claim(front_end: DraFrontEnd, uid: str, driver: str) -> DraClaimStatus:
         containers=held_by(front_end.claims.users(record.claim)),
         driver=driver,
     )
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

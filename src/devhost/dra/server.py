@@ -1,4 +1,7 @@
-"""The DRA driver as the kubelet sees it: a service socket, and a registration socket that names it."""
+"""The DRA driver as the kubelet sees it: a service socket, and a registration socket that names it.
+
+The service also has a stream on which the kubelet learns the health of devices that claims use.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +24,16 @@ from devhost.backend.model import ClaimHolder
 from devhost.planning.settings import DraOptions
 from devhost.runtime import rpc, sockets
 from devhost.runtime.log import get, printable
-from devhost.runtime.reconciler import LOOP_CLOCK, Clock
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, sleep
 from devhost.runtime.rpc import decoded
 from devhost.telemetry.metrics import ClaimCall, Metrics
 
+from .answers import cut
 from .api import dra_v1_pb2 as api
+from .api import health_v1_pb2 as health_api
 from .api import registration_pb2 as registration
-from .health import HealthStreams
-from .inventory import DraInventory
-from .prepare import Preparer
+from .inventory import DeviceHealth, DraInventory
+from .prepare import FAILED, Preparer
 
 log = get(__name__)
 
@@ -45,7 +49,19 @@ SERVICE, FORMER = (f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for versio
 
 REGISTRATION = "pluginregistration.Registration"
 
-VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+HEALTH = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""The services for the health of devices; both have the same messages."""
+
+RESEND = 12.0
+"""Seconds after which the health is sent again although nothing changed."""
+
+TIMEOUT = 30
+"""Seconds after which the kubelet shows the health of a device as unknown."""
+
+TOGETHER = 0.2
+"""Seconds for which changes are collected into one message."""
+
+VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH)
 """Served services. A kubelet uses the first one for claims that it knows, so the newest comes first."""
 
 LONGEST_REASON = 1024
@@ -70,7 +86,6 @@ that registered last."""
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 """Uids become parts of file names, so nothing else is let in."""
 
-_FAILED = "devhost failed; its log has the reason"
 _NO_UID = "the claim's uid is not that of an object"
 
 
@@ -122,6 +137,84 @@ class Registration:
                 log.warning("DRA driver not registered", driver=self._driver, reason=self.error)
         self._changed()
         return registration.RegistrationStatusResponse()
+
+
+class HealthStreams:
+    """Sends the complete list first, then changes, and everything again before the kubelet's timeout."""
+
+    def __init__(self, source: DraInventory, *, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._ending = asyncio.Event()
+        self._open: set[asyncio.Event] = set()
+
+    def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
+        return {name: {"NodeWatchResources": self._method()} for name in HEALTH}
+
+    def stop(self) -> None:
+        self._ending.set()
+        for wake in self._open:
+            wake.set()
+
+    def _method(self) -> grpc.RpcMethodHandler[Any, Any]:
+        async def watch(data: bytes, context: Any) -> AsyncIterator[Any]:
+            await decoded(health_api.NodeWatchResourcesRequest, data, context)
+            async for devices in self._messages():
+                yield self._message(devices)
+
+        return grpc.unary_stream_rpc_method_handler(
+            watch, None, health_api.NodeWatchResourcesResponse.SerializeToString
+        )
+
+    async def _messages(self) -> AsyncIterator[list[DeviceHealth]]:
+        wake = asyncio.Event()
+        self._open.add(wake)
+        unsubscribe = self._source.subscribe(wake.set)
+        try:
+            everything = list(self._source.devices())
+            sent = {(one.pool, one.device): one for one in everything}
+            full_at = self._clock.time() + RESEND
+            yield everything
+            while not self._ending.is_set():
+                timer = self._clock.call_at(full_at, wake.set)
+                try:
+                    await wake.wait()
+                finally:
+                    timer.cancel()
+                if not self._ending.is_set() and self._clock.time() < full_at:
+                    await sleep(TOGETHER, self._clock)
+                wake.clear()
+                if self._ending.is_set():
+                    return
+                full = self._clock.time() >= full_at
+                current = {(one.pool, one.device): one for one in self._source.devices()}
+                news = [
+                    one for key, one in current.items() if not one.stale and (full or one != sent.get(key))
+                ]
+                if full:
+                    full_at = self._clock.time() + RESEND
+                sent = current
+                if news:
+                    yield news
+        finally:
+            unsubscribe()
+            self._open.discard(wake)
+
+    def _message(self, devices: Sequence[DeviceHealth]) -> Any:
+        response = health_api.NodeWatchResourcesResponse()
+        now = int(time.time())
+        for one in devices:
+            health = health_api.UNKNOWN
+            if one.healthy is not None and not one.stale:
+                health = health_api.HEALTHY if one.healthy else health_api.UNHEALTHY
+            added = response.devices.add(
+                health=health,
+                last_updated_time=now,
+                health_check_timeout_seconds=TIMEOUT,
+                message=cut(one.message),
+            )
+            added.device.pool_name, added.device.device_name = one.pool, one.device
+        return response
 
 
 class DraServer:
@@ -206,7 +299,7 @@ class DraServer:
             response = api.NodePrepareResourcesResponse()
             for uid, result in results.items():
                 if isinstance(result, str):
-                    response.claims[uid].error = printable(result) or _FAILED
+                    response.claims[uid].error = printable(result) or FAILED
                     continue
                 entry = response.claims[uid]
                 for one in result:
@@ -254,7 +347,7 @@ class DraServer:
                 except Exception:
                     log.exception("claims failed", claims=", ".join(map(str, valid)))
             for claim in valid:
-                result = results[claim.uid] = found.get(claim.uid, _FAILED)
+                result = results[claim.uid] = found.get(claim.uid, FAILED)
                 # that of a claim that is released is the empty text
                 outcome = ClaimCall.FAILED if isinstance(result, str) and result else ClaimCall.DONE
                 self._metrics.add(total, self._driver, outcome)

@@ -10,12 +10,12 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AttributeValue, Cause, Device, Health, sound_reason
 from devhost.backend.sysfs import BDF
 from devhost.planning.amounts import Amount, flaw
@@ -450,7 +450,7 @@ class Pool:
         return DesiredSlice(index, devices, ids, hash_of(devices))
 
 
-@dataclass(slots=True)
+@mutable
 class Attributes:
     """The attributes of one device, by the key that they have in the slice."""
 

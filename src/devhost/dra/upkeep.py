@@ -14,23 +14,27 @@ Every list of the kubelet's pods (podresources) is compared with the files:
 from __future__ import annotations
 
 import asyncio
-import re
+import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from devhost.allocation.cdi.claim_files import ClaimFiles, ClaimRecord, is_uid
+from devhost.allocation.cdi.claim_files import ClaimFiles, is_uid
 from devhost.allocation.cdi.spec import claim_kind
-from devhost.allocation.claims import ClaimAllocations
-from devhost.allocation.kubelet_claims import KubeletClaims
-from devhost.allocation.listing import ClaimUseDevice, Listing
-from devhost.allocation.timing import NODE, AllocationTiming
-from devhost.backend.errors import DevhostError
+from devhost.allocation.claims import UUID, ClaimAllocations, ClaimRecord
+from devhost.allocation.leases import ClaimUseDevice, Listing
+from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.files import read_regular
+from devhost.backend.frozen import mutable
 from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import together
+from devhost.runtime.worker import FileWorker
 
 from .inventory import DraInventory
 from .kube import Unreachable
@@ -49,20 +53,54 @@ KEPT = (
 QUESTIONS = 15.0
 """Seconds in which one pass asks the API server about the claims of records; the next one goes on."""
 
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
+STATE = "dra_manager_state"
+"""The file with the kubelet's own record."""
+
+MAX_BYTES = 16 << 20
+"""A larger file is not read. A claim takes about 1 kB, and a node has some hundred."""
 
 
 _Named = Mapping[str, tuple[ClaimHolder, Sequence[ClaimUseDevice]]]
 """Claims in a list by their uid, each with its devices."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Unrecorded:
     """A claim that holds devices because a list named it. ``missing_since`` is when the first list began that
     lacks it; ``None`` while lists name it."""
 
     devices: frozenset[Key]
     missing_since: float | None = None
+
+
+class KubeletClaims:
+    """Reads the kubelet's own record of claims: those for which it has still to call Unprepare.
+
+    The kubelet keeps it in :data:`STATE` in its root directory (``pkg/kubelet/cm/dra``), the parent of the
+    directory with the drivers' sockets, ``plugins``. A claim is in it from Prepare until its Unprepare has
+    succeeded, also while a pod that was force-deleted still ends: then neither the API server nor a list of
+    pods names the claim. The file is JSON:
+
+    * since Kubernetes 1.32 ``Data``, which is a text, and ``Checksum``, its CRC-32 (IEEE). The text is JSON
+      with ``ClaimInfoStateList``, for a time ``Entries``: a list, or ``null``;
+    * before, ``entries`` beside ``version`` and a checksum over a dump of Go's data structures, which nothing
+      else can compute.
+
+    Each entry has ``ClaimUID``. The kubelet replaces the file atomically. devhost only reads it, on a thread,
+    because it may be on a file system that hangs. It does without it: what is missing, damaged or too large
+    names no claim and refuses nothing.
+    """
+
+    def __init__(self, plugins: Path) -> None:
+        self._places = [directory / STATE for directory in (plugins.parent, plugins)]
+        self._worker = FileWorker("kubelet's claims", "the kubelet's directory must be readable")
+
+    async def uids(self) -> frozenset[str]:
+        """The claims in the record; none if it cannot be used."""
+        try:
+            return await self._worker.file("read the kubelet's claims", _first, self._places)
+        except EnvironmentFailure:
+            return frozenset()
 
 
 class Upkeep:
@@ -80,7 +118,7 @@ class Upkeep:
         devices: DraInventory,
         kubelet: KubeletClaims,
         *,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
         questions: float = QUESTIONS,
     ) -> None:
         self.kept: Mapping[str, ClaimHolder] = {}
@@ -161,7 +199,7 @@ class Upkeep:
         names = device.cdi_names if device.driver == self._preparer.driver else ()
         for name in names:
             own = name.removeprefix(beginning)
-            found = _UUID.match(own)  # as API servers make them; a request may have hyphens, too
+            found = UUID.match(own)  # a request may have hyphens, too
             uid = found[0] if found is not None else own.rpartition("-")[0].rpartition("-")[0]
             if name.startswith(beginning) and is_uid(uid):
                 yield uid
@@ -265,3 +303,33 @@ class Upkeep:
         """Logs each failure once."""
         if self._failures.setdefault(uid, Incident()).news(reason):
             log.warning("the CDI file of a claim may be missing", claim=str(claim), uid=uid, reason=reason)
+
+
+def _first(places: Sequence[Path]) -> frozenset[str]:
+    """The claims in the first of these files that is a record. May block."""
+    for path in places:
+        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+            return recorded(read_regular(path, MAX_BYTES))
+    return frozenset()
+
+
+def recorded(data: bytes) -> frozenset[str]:
+    """The uids in a record.
+
+    Raises ``ValueError``, ``TypeError``, ``LookupError`` or ``RecursionError`` if it is damaged, or has
+    another format.
+    """
+    found = json.loads(data)
+    if "Data" not in found:
+        return _uids(found["entries"])
+    text = found["Data"]
+    if not isinstance(text, str):
+        raise TypeError("not text")
+    if zlib.crc32(text.encode()) != found["Checksum"]:
+        raise ValueError("wrong checksum")
+    content: Mapping[str, Any] = json.loads(text)
+    return _uids(content["ClaimInfoStateList"] if "ClaimInfoStateList" in content else content["Entries"])
+
+
+def _uids(entries: Any) -> frozenset[str]:
+    return frozenset(uid for entry in entries or () if isinstance(uid := entry["ClaimUID"], str))

@@ -24,13 +24,13 @@ from devhost.kubelet.podresources_poller import PodResourcesPoller
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Settings
+from devhost.planning.timing import Timing
 from devhost.runtime.log import get
-from devhost.runtime.reconciler import FailureLog
+from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, Shared
 
 from .service import Services
-from .timing import Timing
 
 if TYPE_CHECKING:
     from devhost.dra.credentials import Access
@@ -65,7 +65,7 @@ class DraSide:
         replan: Callable[[], None],
         changed: Callable[[], None],
         timing: Timing,
-        alone: Callable[[], Awaitable[None]] | None = None,
+        alone: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self.options = options
         self.sides: Sides | None = None
@@ -112,19 +112,17 @@ class DraSide:
 
     async def take_over(self) -> None:
         """Takes what the devhost before has prepared and released, once that one has ended."""
-        backoff = Backoff(1.0, 30.0)
+
+        async def take_over() -> None:
+            for front_end in list(self.front_ends.values()):
+                await front_end.take_over()
+            loop.stop()
+
         failures = FailureLog(
             log, "the files of claims cannot be read", "the files of claims can be read again"
         )
-        for front_end in list(self.front_ends.values()):
-            while True:
-                try:
-                    await front_end.take_over()
-                    break
-                except EnvironmentFailure as error:
-                    failures.failed(str(error))
-                    await asyncio.sleep(backoff.delay())
-            failures.succeeded()
+        loop = Reconciler(take_over, backoff=Backoff(1.0, 30.0), failures=failures)
+        await loop.run()
 
     def start(self, settings: Settings) -> None:
         """Begins with what an earlier run left. Call it before the first plan."""

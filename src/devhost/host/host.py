@@ -35,12 +35,12 @@ from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources import PodResources, beside
 from devhost.kubelet.podresources_poller import PodResourcesPoller
-from devhost.kubelet.preflight import check_directory
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.self_check import SelfCheck
 from devhost.kubelet.server import SOCKET_PREFIX
 from devhost.planning.plan import Plan
 from devhost.planning.settings import DraOptions, Inject, Settings, Skipped
+from devhost.planning.timing import NODE, Timing
 from devhost.runtime.log import get
 from devhost.runtime.sockets import live
 from devhost.runtime.tasks import Tasks
@@ -70,7 +70,6 @@ from .shown.orphans import report
 from .shown.publication import Publication
 from .shown.publisher import EventPublisher, tokens
 from .shown.readiness import found_by, readiness
-from .timing import NODE, Timing
 
 if TYPE_CHECKING:
     from devhost.config.rollout import Rollout
@@ -299,9 +298,7 @@ class Host:
 
         Raises ``EnvironmentFailure`` if the kubelet's directory exists and cannot be used.
         """
-        check_directory(self.kubelet.directory)
-        self.kubelet.remove_stale_sockets()
-        self.kubelet.look()
+        await self.kubelet.open()
         self.kubelet.subscribe(RestartMonitor(self.kubelet, self.pod_resources).look)
         self.kubelet.subscribe(self.rivals.directory_changed)
         self.monitors.open()
@@ -467,7 +464,7 @@ class Host:
             differences=self.allocations.given.differences,
             dra=self.dra,
             moves=self.dra.moves,
-            kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.failure, kubelet.since)),
+            kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.trouble, kubelet.since)),
             self_check=failing(self.self_check.failure, self.self_check.since),
             pod_resources=PodsNow(
                 self.pod_resources.source.socket, self.pod_resources.condition, self.given.unrecorded

@@ -26,11 +26,10 @@ from devhost.backend.model import Device
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.plan import Plan
+from devhost.planning.timing import Timing
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 from devhost.telemetry.metrics import Metrics
-
-from .timing import NODE, Timing
 
 log = get(__name__)
 
@@ -153,18 +152,18 @@ class NodeLabels:
         directory: Path,
         write: bool,
         scanners: Mapping[str, Scanner],
-        changed: Callable[[], None] = lambda: None,
-        tag: str = "",
-        metrics: Metrics | None = None,
+        changed: Callable[[], None],
+        tag: str,
+        metrics: Metrics,
         *,
-        timing: Timing = NODE,
+        timing: Timing,
     ) -> None:
         self.files: dict[str, LabelFile] = {}
         """By backend; only of those with labels, and while files are wanted."""
         self._scanners = scanners
         self._plan = Plan()
         self._changed = changed
-        self._metrics = metrics or Metrics()
+        self._metrics = metrics
         self._wanted: frozenset[str] = frozenset()
         self._files = OwnedFiles(FeatureDirectory, directory, "labels", HINT, tag)
         self._place = self._files.of(directory)

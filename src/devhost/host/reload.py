@@ -19,6 +19,7 @@ from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.manager import BackendManager
 from devhost.planning.settings import Settings
+from devhost.planning.timing import NODE, ConfigTiming, Timing
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
@@ -27,7 +28,6 @@ from devhost.runtime.worker import FileWorker, WorkerThread
 from devhost.telemetry.metrics import Metrics
 
 from .monitors import Monitors
-from .timing import NODE, ConfigTiming, Timing
 
 log = get(__name__)
 

@@ -16,7 +16,7 @@ from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.given import Given as AllGiven
-from devhost.allocation.injection import make_injection
+from devhost.allocation.injection import Injection
 from devhost.allocation.inventory import Given, Inventory
 from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.allocation.resource_backend import ResourceBackend
@@ -31,7 +31,8 @@ from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
 from devhost.planning.claims import PodClaims, Reason
 from devhost.planning.plan import Offer, PlannedResource, Units
-from devhost.planning.settings import Of, ResourceSettings
+from devhost.planning.settings import Inject, Of, ResourceSettings
+from devhost.planning.timing import Timing
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, device_samples
@@ -39,7 +40,6 @@ from devhost.telemetry.metrics import Metrics, device_samples
 from .shown.now import NONE, ResourceNow, why_not_listed
 from .shown.publication import Publication
 from .shown.publisher import EventPublisher
-from .timing import Timing
 
 if TYPE_CHECKING:
     from devhost.planning.sides import Listed
@@ -101,14 +101,7 @@ class ResourceService:
             parts.timing.allocation,
         )
         backend = ResourceBackend(planned.name, scanner, planned.entry)
-        self._injection = make_injection(
-            planned.entry.inject,
-            backend,
-            self.inventory,
-            parts.cdi_files,
-            self._publish,
-            parts.timing.allocation,
-        )
+        self._injection = self._new_injection(backend, parts)
         self.allocator = Allocator(
             self.inventory,
             backend,
@@ -118,7 +111,7 @@ class ResourceService:
             parts.preferred,
             parts.pod_resources,
             parts.timing.allocation,
-            parts.given,
+            parts.given.check,
         )
         self._offers: Sequence[Offer] = ()
         self._units = Units()
@@ -144,6 +137,14 @@ class ResourceService:
         self._metrics.begin("resource", self.name)
         (self._metrics.begin if self.allocator.prepares else self._metrics.end)("prepared", self.name)
         self._count(0, {})
+
+    def _new_injection(self, backend: ResourceBackend, parts: ServiceParts) -> Injection:
+        if self.entry.inject is Inject.DIRECT:
+            return Injection()
+        from devhost.allocation.cdi.injector import CdiInjection  # most nodes have no such resource
+
+        deadline = parts.timing.allocation.render
+        return CdiInjection(backend, self.inventory, parts.cdi_files, self._publish, deadline=deadline)
 
     def fits(self, planned: PlannedResource, scanner: Scanner) -> bool:
         """Whether this service can continue as ``planned`` without a new registration."""
@@ -221,7 +222,7 @@ class ResourceService:
         """
         condition = self.registration.condition
         failed = condition.error if condition.state is not RegistrationState.REGISTERED else ""
-        return failed or self._injection.failure
+        return failed or self.allocator.fault or self._injection.failure
 
     def missing(self) -> str:
         """Why the kubelet has no list stream open for it; empty if it has one.
@@ -232,7 +233,8 @@ class ResourceService:
         if self.registration.streams or self.registration.yields:
             return ""
         state = self.registration.condition.state
-        reason = self.failure or (self._kubelet.failure if state is RegistrationState.WAITING else "")
+        waits = self._kubelet.failure if state is RegistrationState.WAITING else ""
+        reason = self.failure or self._kubelet.unread or waits
         return f"{state}: {reason}" if reason else str(state)
 
     def now(self) -> ResourceNow:

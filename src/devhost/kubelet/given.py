@@ -21,12 +21,12 @@ from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key, holder_field
 from devhost.planning.plan import Found
 from devhost.planning.settings import Settings
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler, Report
 from devhost.runtime.worker import FileWorker
 
 from . import checkpoint
-from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -54,7 +54,7 @@ class GivenKeeper:
         files: ClaimFiles,
         root: Path,
         replan: Callable[[], None],
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
     ) -> None:
         self._allocations = allocations
         self._given = allocations.given
@@ -135,7 +135,7 @@ class GivenKeeper:
             self._loop.wake()
 
     async def check(self, resource: str, tokens: Sequence[str]) -> None:
-        """See :meth:`devhost.allocation.allocator.StartCheck.check`."""
+        """See :data:`devhost.allocation.allocator.StartCheck`."""
         await self.look()
         found = self._found()
         self._allocations.compare(found)

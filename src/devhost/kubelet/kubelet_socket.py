@@ -6,6 +6,7 @@ kubelet. inotify only triggers another look, and a slow poll covers what it miss
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from devhost.backend.errors import EnvironmentFailure
+from devhost.planning.timing import KUBELET
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog
 from devhost.runtime.sockets import refuses
@@ -22,8 +24,8 @@ from devhost.runtime.watch import DirectoryWatch
 from devhost.runtime.worker import FileWorker
 
 from .api import KUBELET_SOCKET
+from .preflight import check_directory
 from .server import SOCKET_PREFIX, server_stem
-from .timing import NODE
 
 log = get(__name__)
 
@@ -67,8 +69,9 @@ class KubeletSocket:
     def __init__(
         self,
         directory: Path,
-        poll: float = NODE.poll,
+        poll: float = KUBELET.poll,
         identify: Callable[[Path], Identity | None] = identity,
+        worker: FileWorker | None = None,
     ) -> None:
         self._identify = identify
         self.directory = directory
@@ -78,15 +81,30 @@ class KubeletSocket:
         self.failure = ""
         """Why there is no kubelet, as logged; empty while its socket exists."""
         self.since = time.time()
-        """Wall-clock seconds at which the socket appeared or disappeared."""
+        """Wall-clock seconds at which the socket appeared or disappeared, or :attr:`unread` changed."""
+        self.unread = ""
+        """Why the directory cannot be read now; what was seen last stays. Empty if it was read."""
         self.servers: Mapping[str, frozenset[str]] = {}
         """Names of the sockets in the directory that belong to a devhost, by resource (``server_stem``)."""
         self.left_behind: set[str] = set()
         """Resources (``server_stem``) whose socket a killed devhost left behind."""
         self._seen: _Seen | None = None
-        self._looks = 0
-        self._worker = FileWorker("kubelet directory", "")
+        self._worker = worker or FileWorker("kubelet directory", "")
+        self._reading = asyncio.Lock()
+        self._next: asyncio.Task[bool] | None = None
+        """The reading that has not begun yet."""
+        self._failures = FailureLog(
+            log,
+            "the kubelet's directory cannot be read",
+            "the kubelet's directory can be read again",
+            dir=self.directory,
+        )
         self._subscribers: set[Callable[[], None]] = set()
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no kubelet, or why that is unknown."""
+        return self.unread or self.failure
 
     def usable(self) -> tuple[bool, str]:
         """Whether a kubelet uses this directory or may still appear in it; if not, why."""
@@ -97,15 +115,45 @@ class KubeletSocket:
         self._subscribers.add(changed)
         return lambda: self._subscribers.discard(changed)
 
-    def look(self) -> None:
-        """Reads the directory, and calls the subscribers if it has changed. May block."""
-        self._looks += 1
-        self._follow(self._read())
+    async def open(self) -> None:
+        """Removes sockets that an earlier devhost left behind, and looks for the first time.
 
-    def confirm(self) -> None:
-        """Looks if the kubelet's socket is not the one that was seen: the watch follows a moment later."""
-        if self._identify(self.path) != self.identity:
-            self.look()
+        Raises ``EnvironmentFailure`` if the directory exists and cannot be used, or does not answer.
+        """
+        for path, removed in await self._worker.file(f"use {self.directory}", self._prepare):
+            self.left_behind.add(server_stem(path.name))
+            if removed:
+                log.info("removed a stale socket", path=str(path))
+        if not await self.look():
+            raise EnvironmentFailure(self.unread)
+
+    async def look(self) -> bool:
+        """Reads the directory on the thread, and calls the subscribers if something has changed.
+
+        It returns whether that was possible, and so whether the event loop may use what is in the directory:
+        a file system that hangs would stop it. Callers share one reading, which begins after the call.
+        """
+        if self._next is None:
+            self._next = asyncio.create_task(self._look())
+        return await asyncio.shield(self._next)
+
+    async def _look(self) -> bool:
+        async with self._reading:
+            self._next = None
+            try:
+                seen = await self._worker.file(f"read {self.directory}", self._read)
+            except EnvironmentFailure as error:
+                self._fails(str(error))
+                return False
+        self._failures.succeeded()
+        self._follow(seen)
+        return True
+
+    def _fails(self, reason: str) -> None:
+        self._failures.failed(reason)
+        if reason != self.unread:
+            self.unread, self.since = reason, time.time()
+            self._notify()
 
     def _read(self) -> _Seen:
         found = self._identify(self.path)
@@ -114,11 +162,16 @@ class KubeletSocket:
         return _Seen(found, self._identify(self.directory), self._list(), absence)
 
     def _follow(self, seen: _Seen) -> None:
-        if seen == self._seen:
+        if seen == self._seen and not self.unread:
             return
+        if self.unread:
+            self.unread, self.since = "", time.time()
         before, self._seen = self._seen, seen
         self.identity, self.servers = seen.identity, seen.servers
         self._report(before.identity if before else None, seen.absence)
+        self._notify()
+
+    def _notify(self) -> None:
         for subscriber in tuple(self._subscribers):
             subscriber()
 
@@ -150,40 +203,17 @@ class KubeletSocket:
         """Watches until cancelled, also an absent directory. For ``blind`` see :class:`.DirectoryWatch`."""
         # no Reconciler: the watch waits, polls and retries
         paths = lambda: [self.directory, *_nearest(self.directory)]  # noqa: E731 - called on the thread
-        failures = FailureLog(
-            log,
-            "the kubelet's directory cannot be read",
-            "the kubelet's directory can be read again",
-            dir=self.directory,
-        )
         try:
             async for _ in DirectoryWatch(paths, self._poll, self._worker, blind).changes():
-                try:
-                    seen = await self._latest()
-                except EnvironmentFailure as error:
-                    failures.failed(str(error))  # what was seen last stays
-                    continue
-                failures.succeeded()
-                self._follow(seen)
+                await self.look()
         finally:
             self._worker.close()
 
-    async def _latest(self) -> _Seen:
-        """Reads the directory on the thread, again if a look came before the answer: that one knows more."""
-        while True:
-            before = self._looks
-            seen = await self._worker.file(f"read {self.directory}", self._read)
-            if before == self._looks:
-                return seen
-
-    def remove_stale_sockets(self) -> None:
-        """Removes sockets that an earlier devhost left behind, except those on which a process listens."""
-        for path in self.directory.glob(f"{SOCKET_PREFIX}*.sock"):
-            if refuses(path):
-                self.left_behind.add(server_stem(path.name))
-                with suppress(OSError):
-                    path.unlink()
-                    log.info("removed a stale socket", path=str(path))
+    def _prepare(self) -> list[tuple[Path, bool]]:
+        """Checks the directory, and finds sockets on which no process listens; whether each was removed."""
+        check_directory(self.directory)
+        stale = filter(refuses, self.directory.glob(f"{SOCKET_PREFIX}*.sock"))
+        return [(path, _removed(path)) for path in stale]
 
 
 def _absence(directory: Path) -> str:
@@ -199,6 +229,14 @@ def _absence(directory: Path) -> str:
     except OSError as error:
         return f"cannot read the kubelet's directory: {error.strerror}"
     return ABSENT if found.st_nlink else REMOVED
+
+
+def _removed(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _nearest(directory: Path) -> list[Path]:

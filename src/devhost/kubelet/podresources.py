@@ -21,14 +21,14 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from devhost.allocation.listing import ClaimUse, ClaimUseDevice, Kubelet, Listing
-from devhost.backend.errors import DevhostError
+from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Kubelet, Listing
+from devhost.backend.errors import DevhostError, excerpt
 from devhost.backend.model import Holder
 from devhost.backend.threads import elsewhere
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.rpc import channel
 
 from .api import KUBELET_SOCKET, POD_RESOURCES_DIRECTORY, POD_RESOURCES_RECEIVE_LIMIT, podresources_pb2
-from .timing import NODE, KubeletTiming
 
 METHOD = "/v1.PodResourcesLister/List"
 
@@ -72,7 +72,7 @@ class PodResources:
     """
 
     def __init__(
-        self, socket: Path, clock: Callable[[], float] = time.monotonic, *, timing: KubeletTiming = NODE
+        self, socket: Path, clock: Callable[[], float] = time.monotonic, *, timing: KubeletTiming = KUBELET
     ) -> None:
         self._timing = timing
         self.socket = socket
@@ -113,7 +113,7 @@ class PodResources:
             return answer
 
     def _reason(self, error: grpc.aio.AioRpcError, deadline: float) -> str:
-        code, details = error.code(), error.details() or "no reason given"
+        code, details = error.code(), excerpt(error.details() or "no reason given")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             # Both sides use this code: the kubelet for too many calls, gRPC for an answer that is too long.
             if "larger than max" in details:

@@ -22,12 +22,12 @@ from devhost.allocation.allocations import Allocations, Kubelet, Listing, Resour
 from devhost.backend.backoff import Backoff
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.planning.tokens import STAND_IN, stood_for
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import Reconciler
 
 from .podresources import NobodyThere, PodResources, Unanswered
-from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -62,7 +62,7 @@ class PollSchedule:
         self,
         draw: Callable[[], float] = random.random,
         *,
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
     ) -> None:
         self._backoff = Backoff(*timing.question_failed, draw=draw)
         self._gap, self._first = timing.question_gap, timing.question_first
@@ -129,7 +129,7 @@ class PodResourcesPoller:
         allocations: Allocations,
         changed: Callable[[], None],
         *,
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
     ) -> None:
         self.source = source
         self.condition = KubeletCondition()

@@ -21,7 +21,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -29,9 +29,10 @@ import grpc
 import grpc.aio
 
 from devhost.allocation.allocator import Allocator
-from devhost.backend.errors import DevhostError, exhausted
-from devhost.backend.frozen import frozen
+from devhost.backend.errors import DevhostError, excerpt, exhausted
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.incident import Incident
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.rpc import channel
@@ -43,7 +44,6 @@ from .instances import Instances
 from .kubelet_socket import Identity, KubeletSocket
 from .rivals import Answers, Rivals
 from .server import PluginServer, register_request
-from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -85,7 +85,7 @@ class RegistrationCondition:
     since: float = 0.0
 
 
-@dataclass(slots=True)
+@mutable
 class _Rival:
     """Another plugin that has the resource at one kubelet, and the message about it.
 
@@ -97,7 +97,7 @@ class _Rival:
     contested: bool = False
 
 
-@dataclass(slots=True)
+@mutable
 class _Contest:
     """Whether another plugin has the resource, as far as one kubelet has been asked; times are monotonic."""
 
@@ -114,7 +114,7 @@ class _Contest:
     """When to check again."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Served:
     """A registration from Register on; times are monotonic."""
 
@@ -130,7 +130,7 @@ class _Served:
     """The socket of the plugin that has taken the resource over."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Pause:
     """A back-off after a registration was lost; ends early if there is a different kubelet."""
 
@@ -155,7 +155,7 @@ class Registration:
         changed: Callable[[], None],
         *,
         take_over: bool = False,
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.condition = RegistrationCondition()
@@ -252,11 +252,13 @@ class Registration:
 
     async def _reconcile(self) -> float:
         """Takes the next step; returns the seconds until the one after it, unless it is woken before."""
+        # the watch may be late, and a directory that hangs must not stop the event loop in what follows
+        if not await self._kubelet.look() or self._loop.stopped:
+            return self._timing.poll
         if self._served is None:
             # after a loss, wait before the next try
             if (wait := self._until_retry()) is not None:
                 return wait
-            self._kubelet.confirm()
             identity = self._kubelet.identity
             if identity is None:  # wait for a kubelet
                 self._contest = None
@@ -391,9 +393,6 @@ class Registration:
             return "", False
         if not listed.get(self._resource.name):
             return "", True
-        self._kubelet.look()  # a devhost may have started in the meantime
-        if live := self._instances.live():
-            return (self._instances.displaced_by(live[0]) if self._rival else ""), True
         others = self._rivals.named()
         if not others and self._instances.stem in self._kubelet.left_behind:
             return "", True  # a kubelet that missed the end of a killed devhost lists its devices forever
@@ -440,6 +439,9 @@ class Registration:
             "registered", resource=self._resource.name, devices=len(self._resource.inventory.snapshot.entries)
         )
         now = self._clock.time()
+        # a kubelet that came since the last look has answered, or its coming ends the stream
+        await self._kubelet.look()
+        identity = self._kubelet.identity or identity
         uncontested, self._uncontested = self._uncontested, False
         answers = Answers(self._resource, self._rivals, since=now)
         return _Served(server, identity, now, now + self._timing.stream, answers, uncontested)
@@ -570,7 +572,7 @@ class Registration:
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> str:
         """Why Register failed, as one line with the kubelet's own message."""
-        code, details = error.code(), " ".join((error.details() or "").split())
+        code, details = error.code(), excerpt(error.details() or "")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._unanswered()
         if code is grpc.StatusCode.UNAVAILABLE and os.strerror(errno.EMFILE) in details:

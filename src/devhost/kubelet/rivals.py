@@ -17,15 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from devhost.allocation.allocator import Allocator
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.sockets import dead, described
 
 from .api import KUBELET_SOCKET
 from .podresources import PodResources, Unanswered
 from .server import SOCKET_PREFIX
-from .timing import NODE, KubeletTiming
 
-LULL = 0.02
+LULL = 0.002
 """Seconds from a request to the call, so that resources that start together share one."""
 
 DROPPED_AFTER = 3
@@ -43,7 +43,7 @@ class Rivals:
         source: PodResources,
         directory: Path,
         *,
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.listed: Mapping[str, frozenset[str]] | None = None

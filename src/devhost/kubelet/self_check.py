@@ -12,18 +12,20 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import grpc.aio
 
+from devhost.backend.threads import elsewhere
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.rpc import channel
 from devhost.runtime.sockets import peer
 
 from .api import api_pb2 as pb
-from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -49,7 +51,7 @@ class SelfCheck:
         changed: Callable[[], None] = lambda: None,
         *,
         ask: Ask | None = None,
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.failure = ""
@@ -148,7 +150,9 @@ async def ask_options(path: Path, deadline: float) -> str:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return f"no answer within {deadline:g} s"
             if error.code() is grpc.StatusCode.UNAVAILABLE:
-                return _refused(path)
+                with suppress(TimeoutError):
+                    return await asyncio.wait_for(elsewhere(_refused, path), deadline)
+                return f"no answer within {deadline:g} s"
             return error.code().name
     return ""
 

@@ -30,14 +30,14 @@ from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError
 from devhost.backend.incident import Recurring
 from devhost.backend.model import Edits
 from devhost.planning.claims import holder_field
+from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime import rpc
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import together
 from devhost.telemetry.metrics import CallFailure, Metrics
 
-from .api import HEALTHY, UNHEALTHY, VERSION
+from .api import HEALTHY, RECEIVE_LIMIT, UNHEALTHY, VERSION
 from .api import api_pb2 as pb
-from .timing import NODE, KubeletTiming
 
 log = get(__name__)
 
@@ -86,7 +86,7 @@ class PluginServer:
         metrics: Metrics,
         changed: Callable[[], None],
         *,
-        timing: KubeletTiming = NODE,
+        timing: KubeletTiming = KUBELET,
     ) -> None:
         self.path = directory / socket_name(resource.name)
         self.lost = False
@@ -284,21 +284,32 @@ class PluginServer:
         began = time.perf_counter()
         response = pb.AllocateResponse()
         answered: list[tuple[Sequence[str], Allocated]] = []
+        fault = self._resource.fault
         try:
             with together():
                 for container in request.container_requests:
                     tokens = list(container.devices_ids)
-                    work = self._resource.allocate(tokens)
+                    work = self._allocated(tokens, response)
                     allocated = await self._answer(context, work, _ALLOCATE, began)
                     answered.append((tokens, allocated))
-                    granted = allocated.granted
-                    response.container_responses.append(container_response(granted.edits, granted.left_out))
         finally:
+            if self._resource.fault != fault:
+                self._changed()
             if answered:  # the answer is sent before: the kubelet admits no other pod until it has it
                 asyncio.get_running_loop().call_soon(self._start_recording, answered)
         self._metrics.add("allocations_total", self._resource.name)
         self._observe(_ALLOCATE, began)
         return response
+
+    async def _allocated(self, tokens: list[str], response: pb.AllocateResponse) -> Allocated:
+        """Adds what a container gets to the response, unless the kubelet would not receive that."""
+        allocated = await self._resource.allocate(tokens)
+        granted = allocated.granted
+        response.container_responses.append(container_response(granted.edits, granted.left_out))
+        if (size := response.ByteSize()) > RECEIVE_LIMIT:
+            reason = f"the answer has {size} bytes, and the kubelet receives at most {RECEIVE_LIMIT}"
+            raise AllocationError(f"{self._resource.name}: {reason}")
+        return allocated
 
     def _start_recording(self, answered: Sequence[tuple[Sequence[str], Allocated]]) -> None:
         recording = asyncio.create_task(self._record(answered))

@@ -51,12 +51,13 @@ class DeviceClass:
 
 
 class ClassesOverlap(Exception):
-    """Two resources have one class, which could have the extended name of only one of them."""
+    """Two resources have one class, which must not be: ``reason`` is why."""
 
-    def __init__(self, name: str, resources: tuple[str, ...]) -> None:
+    def __init__(self, name: str, resources: Sequence[str], reason: str) -> None:
         super().__init__(name)
         self.name = name
         self.resources = resources
+        self.reason = reason
 
 
 def _selects(driver: str, resources: Sequence[str]) -> str:
@@ -70,14 +71,17 @@ def device_classes(resources: Iterable[tuple[str, ResourceSettings]]) -> list[De
     """The classes of resources, in the order of their first resource.
 
     ``resources`` are names without a template, each with its entry. Raises ``ClassesOverlap`` if a class with
-    an extended name has several resources.
+    an extended name has several resources, or the same class is made of the names of several.
     """
     members: dict[str, dict[str, bool]] = {}
     drivers: dict[str, dict[str, list[str]]] = {}
     amounts: dict[str, dict[str, None]] = {}
     counted: set[str] = set()
+    made: dict[str, dict[str, None]] = {}
     for name, entry in resources:
-        title = entry.dra.device_class or device_class(name)
+        if not (title := entry.dra.device_class):
+            title = device_class(name)
+            made.setdefault(title, {})[name] = None
         amounts.setdefault(title, {}).update((one.words, None) for one in entry.share.amounts)
         if entry.counts:
             counted.add(title)
@@ -89,7 +93,9 @@ def device_classes(resources: Iterable[tuple[str, ResourceSettings]]) -> list[De
     for title, found in members.items():
         extended = [name for name, wanted in found.items() if wanted]
         if extended and len(found) > 1:
-            raise ClassesOverlap(title, tuple(found))
+            raise ClassesOverlap(title, tuple(found), "extendedName allows one of them")
+        if len(alike := made.get(title, ())) > 1:
+            raise ClassesOverlap(title, tuple(alike), "claims could get devices of both")
         classes.append(
             DeviceClass(title, drivers[title], "".join(extended), tuple(amounts[title]), title in counted)
         )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from devhost.backend.frozen import mutable
 from devhost.backend.model import AnyHolder
 
 from .claims import Key
@@ -43,7 +44,7 @@ class Move(NamedTuple):
     held_by: tuple[AnyHolder, ...] = ()
 
 
-@dataclass(slots=True)
+@mutable
 class _MoveTimes:
     """Times of one group: ``since`` is wall-clock seconds, the others are monotonic ones."""
 

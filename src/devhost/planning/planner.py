@@ -8,6 +8,7 @@ ids, so the same input gives the same plan for any order of discovery.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import PURPOSE, AnyHolder, AttributeValue, Device
-from devhost.backend.where import Term, Text, Where, names_purpose, selected, show
+from devhost.backend.where import Flag, Pattern, Text, Where, names_purpose, selected, show
 
 from . import naming
 from .claims import ClaimIndex, Held, Key, binds_pod
@@ -270,6 +271,10 @@ class _PlannedEntry:
         return self.views.get(device.id, device.attributes)
 
 
+_Value = tuple[type, object]
+"""A value of an attribute with its type: true is not 1."""
+
+
 class _Candidates:
     """Devices that have changed, and those of them that a ``where`` may select.
 
@@ -287,35 +292,53 @@ class _Candidates:
             and (old.attributes, old.inherited) == (device.attributes, device.inherited)
         }
         """Those that a ``where`` selects now if it has selected them before: their health has changed."""
-        self._by_value: dict[tuple[str, str], dict[str, list[Device]]] = {}
+        self._by_value: dict[tuple[str, str], dict[_Value, dict[str, Device]]] = {}
 
     def of(self, where: Where) -> Mapping[str, Device | None]:
         """The devices, in no order, without such that ``where`` cannot select."""
         found: dict[str, Device | None] = {}
         for block in where:
-            term = next((one for one in block.terms if _is_exact(one)), None)
-            if term is None:
+            fewest: Sequence[Mapping[str, Device]] | None = None
+            for term in block.terms:
+                values = [value for pattern in term.patterns if (value := _only(pattern)) is not None]
+                if len(values) < len(term.patterns):
+                    continue
+                known = self._known(term.attribute, term.also)
+                fitting = [known[value] for value in values if value in known]
+                if fewest is None or sum(map(len, fitting)) < sum(map(len, fewest)):
+                    fewest = fitting
+            if fewest is None:
                 return self.every
-            known = self._known(term.attribute, term.also)
-            for pattern in term.patterns:
-                found.update((one.id, one) for one in known.get(str(pattern).lower(), ()))
+            for devices in fewest:
+                found.update(devices)
         return found if where else self.every
 
-    def _known(self, attribute: str, also: str) -> Mapping[str, Sequence[Device]]:
+    def _known(self, attribute: str, also: str) -> Mapping[_Value, Mapping[str, Device]]:
         """The devices by the values of two attributes, without regard to case."""
         known = self._by_value.get((attribute, also))
         if known is None:
-            known = self._by_value[attribute, also] = {}
+            known = self._by_value[attribute, also] = defaultdict(dict)
             for device in filter(None, self.every.values()):
                 for value in (device.attributes.get(attribute), device.attributes.get(also)):
-                    for text in value if isinstance(value, tuple) else (value,):
-                        if isinstance(text, str):
-                            known.setdefault(text.lower(), []).append(device)
+                    for one in value if isinstance(value, tuple) else (value,):
+                        if one is not None:
+                            known[_value(one)][device.id] = device
         return known
 
 
-def _is_exact(term: Term) -> bool:
-    return all(isinstance(one, Text) and not one.is_glob for one in term.patterns)
+def _value(value: AttributeValue) -> _Value:
+    if isinstance(value, str):
+        return str, value.lower()
+    return (bool if isinstance(value, bool) else int), value
+
+
+def _only(pattern: Pattern) -> _Value | None:
+    """The only value that a pattern matches, without regard to case; ``None`` if it may match several."""
+    if isinstance(pattern, Text):
+        return None if pattern.is_glob else _value(pattern.pattern)
+    if isinstance(pattern, Flag):
+        return _value(pattern.value)
+    return _value(pattern.low) if pattern.low is not None and pattern.low == pattern.high else None
 
 
 def _alike(one: Device, other: Device) -> bool:

@@ -361,7 +361,7 @@ class ResourceSettings:
             needs = f"give needs {'them' if missing[1:] else 'it'}"
             silent = [path for path in missing if absent[path]]
             return unhealthy(f"{absent_paths(missing, silent)}: {needs}", Cause.MISSING)
-        if device is None or not self.give.depends_on_device:
+        if device is None:
             return HEALTHY
         from .give.edits import refusal  # most nodes have no entry with give
 

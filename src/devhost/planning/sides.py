@@ -8,7 +8,7 @@ until no scheduler can allocate it on the side that it has left.
 * **From the plugin to DRA**: until the Node, as read after the device left the list, offers at most as many
   tokens of the resource as the list has healthy ones.
 * **From DRA to the plugin, to another DRA resource or to another DRA driver**: until the API server has
-  confirmed slices without the device, schedulers have had ``SETTLE`` seconds (:mod:`.dra_timing`) to notice,
+  confirmed slices without the device, schedulers have had time to notice (:attr:`.DraTiming.schedulers`),
   and no ResourceClaim has it allocated.
 
 The plan sees a moving device as held through the resource that it leaves. It gives neither the device nor
@@ -22,16 +22,16 @@ an earlier run: it joins DRA when the Node agrees with the lists of this run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from devhost.backend.frozen import mutable
 from devhost.backend.model import AnyHolder
 
 from .claims import Held, Key
-from .dra_timing import NODE, DraTiming
 from .plan import Found, Plan
 from .settings import ResourceSettings, Serve
+from .timing import DRA, DraTiming
 
 NO_UNITS: Mapping[Key, str] = MappingProxyType({})
 
@@ -70,7 +70,7 @@ class _Place(NamedTuple):
     """The unit that it is a member of: slices and claims have the id of the unit."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Withdrawn:
     """A device whose slices without it are confirmed. Times are monotonic seconds."""
 
@@ -88,7 +88,7 @@ class Sides:
     Each DRA driver publishes its own slices, so what concerns slices names the ``driver``.
     """
 
-    def __init__(self, clock: Callable[[], float], timing: DraTiming = NODE) -> None:
+    def __init__(self, clock: Callable[[], float], timing: DraTiming = DRA) -> None:
         self._clock = clock
         self._timing = timing
         self._plugin: Mapping[Key, str] = {}

@@ -23,11 +23,11 @@ class Connections:
 
     ``serve`` answers one connection, within deadlines. A peer that leaves (ConnectionError) or stalls
     (TimeoutError) ends it normally; any other exception is logged as a bug and ends only that connection.
-    At most ``limit`` are served at a time. Further ones get ``busy`` and are closed; beyond twice the limit,
-    nothing is sent.
+    At most ``limit`` are served at a time. Further ones get what ``busy`` returns and are closed; beyond
+    twice the limit, nothing is sent.
     """
 
-    def __init__(self, serve: Serve, *, limit: int, busy: bytes, log: Log) -> None:
+    def __init__(self, serve: Serve, *, limit: int, busy: Callable[[], bytes], log: Log) -> None:
         self._serve = serve
         self._limit = limit
         self._busy = busy
@@ -70,7 +70,7 @@ class Connections:
             writer.close()
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(self._busy)
+        writer.write(self._busy())
         await drain_refused(reader, writer)
 
     async def end(self) -> None:

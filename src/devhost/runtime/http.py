@@ -15,7 +15,7 @@ import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import field
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from urllib.parse import parse_qsl
 
@@ -185,10 +185,7 @@ class HttpServer:
         self._actions = dict(actions or {})
         self._limits = limits or Limits()
         self._streams = 0
-        busy = _Exchange(self._limits).encode(_plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections"))
-        self._connections = Connections(
-            self._serve, limit=self._limits.connections, busy=b"".join(busy), log=_log
-        )
+        self._connections = Connections(self._serve, limit=self._limits.connections, busy=_too_many, log=_log)
         self._server: asyncio.Server | None = None
 
     @property
@@ -309,6 +306,12 @@ def _split(target: str) -> tuple[str, str] | None:
         target = target if target.startswith("/") else f"/{target}"
     path, _, query = target.partition("?")
     return (path, query) if path.startswith("/") else None
+
+
+@cache
+def _too_many() -> bytes:
+    answer = _plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+    return b"".join(_Exchange(Limits()).encode(answer))
 
 
 class _Exchange:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Literal
 
+from devhost.backend.errors import MARK, cut
 from devhost.backend.errors import printable as printable
 
 from .outlet import Outlet, OutletStream
@@ -30,9 +31,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 _NEEDS_QUOTES = re.compile(r'[\s"=\\]')
 _DEPTH = 8
-"""Levels of a field's value that JSON shows; those of devhost have at most two."""
-_DEEPER = "\u2026"
-"""Replaces anything below them."""
+"""Levels of a field's value that JSON shows; those of devhost have at most two. MARK replaces others."""
 LEAVING = 1.0
 """Seconds at the end of a daemon for the reader of its log to take the last lines."""
 LONGEST = 16_384
@@ -232,14 +231,14 @@ def _plain(value: object, depth: int = _DEPTH) -> object:
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Mapping):
-        return {_key(key): _plain(one, depth - 1) for key, one in value.items()} if depth else _DEEPER
+        return {_key(key): _plain(one, depth - 1) for key, one in value.items()} if depth else MARK
     if isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray | memoryview):
-        return [_plain(one, depth - 1) for one in value] if depth else _DEEPER
+        return [_plain(one, depth - 1) for one in value] if depth else MARK
     return printable(_short(str(value)))
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}{_DEEPER}"
+    return cut(text, LONGEST)
 
 
 def _key(key: object) -> str:

@@ -72,6 +72,17 @@ LOOP_CLOCK = LoopClock()
 """The default clock. It has no state, so one instance serves all event loops."""
 
 
+async def sleep(seconds: float, clock: Clock) -> None:
+    """Waits for so many seconds of a clock; returns at once if there are none left."""
+    if seconds > 0:
+        over = asyncio.Event()
+        timer = clock.call_at(clock.time() + seconds, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
+
+
 class Retry(DevhostError):
     """A pass failed and is run again with back-off.
 
@@ -80,8 +91,10 @@ class Retry(DevhostError):
     ``after`` seconds.
     """
 
-    def __init__(self, reason: str = "", *, wakeable: bool | None = None, after: float = 0.0) -> None:
-        super().__init__(reason)
+    def __init__(
+        self, reason: str = "", hint: str = "", *, wakeable: bool | None = None, after: float = 0.0
+    ) -> None:
+        super().__init__(reason, hint)
         self.wakeable = wakeable
         self.after = after
 
@@ -148,8 +161,6 @@ class Reconciler:
         wakeable: bool = True,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        self.reason: str | None = None
-        """Why the last pass failed; ``None`` if it did not."""
         self._reconcile = reconcile
         self._backoff = backoff or Backoff(1.0, 60.0)
         self._failures = failures
@@ -186,6 +197,11 @@ class Reconciler:
         self.wake(0.0)
         self._changed.set()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the current pass is the last one."""
+        return self._stopped
+
     def stop(self) -> None:
         """Makes :meth:`run` return, after the current pass if there is one."""
         self._stopped = True
@@ -193,7 +209,6 @@ class Reconciler:
 
     def succeeded(self) -> None:
         """Reports that what failed works again. A long pass may call this before it returns."""
-        self.reason = None
         self._backoff.reset()
         if self._failures:
             self._failures.succeeded()
@@ -223,7 +238,6 @@ class Reconciler:
         try:
             again = await self._reconcile()
         except DevhostError as error:
-            self.reason = error.message
             if self._failures and error.message:
                 self._failures.failed(str(error))
             if self._restarted:

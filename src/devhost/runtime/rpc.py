@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from devhost.backend.errors import EnvironmentFailure, exhausted
+from devhost.backend.errors import EnvironmentFailure, exhausted, words
 
 from .sockets import private, too_long
 
@@ -112,7 +112,7 @@ def _cannot(path: Path) -> EnvironmentFailure:
 
 
 def undecodable(kind: type[Message], error: DecodeError) -> str:
-    return f"the request is not a {kind.DESCRIPTOR.full_name}: {' '.join(str(error).split())}"
+    return f"the request is not a {kind.DESCRIPTOR.full_name}: {words(error)}"
 
 
 async def decoded(kind: type[M], data: bytes, context: Any) -> M:

@@ -22,6 +22,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 
+from devhost.backend.errors import cut
+
 from .log import get
 
 log = get(__name__)
@@ -119,7 +121,7 @@ class SystemdNotifier:
         if self._stopping or not self._ready:
             return "stopping" if self._stopping else "looking for devices"
         try:
-            return " ".join(line().split())[:_LONGEST]
+            return cut(" ".join(line().split()), _LONGEST)
         except Exception:
             log.exception("cannot build the status line for systemd")  # this must not stop the heartbeat
             return ""

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import h11
 
 from devhost import __version__
-from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError, cut
 from devhost.runtime import rundir
 from devhost.runtime.log import printable
 from devhost.runtime.sockets import live
@@ -296,7 +296,7 @@ def _refused(status: int, body: bytes, path: Path) -> DevhostError:
         kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentFailure)}
         kind = kinds.get(code, DevhostError) if isinstance(code, int) else DevhostError
         return kind(printable(answer["error"]), printable(str(answer.get("hint", ""))))
-    line = printable(body.decode(errors="replace").strip().partition("\n")[0][:_TEXT])
+    line = cut(printable(body.decode(errors="replace").strip().partition("\n")[0]), _TEXT)
     hint = _HINTS.get(status, _OTHER)
     return DevhostError(f"{_shown(path)} answered with status {status}: {line or 'no reason'}", hint)
 

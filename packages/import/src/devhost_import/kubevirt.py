@@ -118,8 +118,6 @@ def _devices(permitted: Value) -> Iterator[_Device]:
     for key, kind in _KINDS.items():
         for one in permitted.parts(key, getattr(lists, key)):
             name = text_at(one.node, "resourceName")
-            if name and (problem := naming.problem(name)):
-                one.at("resourceName").refuse(f"{shown(name)} {problem}")
             if selector := one.at("pciDeviceSelector"):  # of a HyperConverged object
                 one = one.without("pciDeviceSelector").put(("pciVendorSelector",), selector.node)
             try:
@@ -130,6 +128,8 @@ def _devices(permitted: Value) -> Iterator[_Device]:
                 one.place.diagnostics.found.clear()  # KubeVirt does not read its selector
                 note(f"{name}: its selector is invalid: import the configuration of its plugin.")
                 continue
+            if problem := naming.problem(name):
+                one.at("resourceName").refuse(f"{shown(name)} {problem}")
             if device.disabled:
                 note(f"{name} is disabled: omitted.")
             else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from devhost.backend import OptionError, option
@@ -46,7 +46,7 @@ class _Plugin:
     device_list_strategy: _Strategy | tuple[_Strategy, ...] = "envvar"
     device_ID_strategy: Literal["uuid", "index"] = "uuid"
     cdi_annotation_prefix: str = ""
-    nvidia_CTK_path: str = ""
+    nvidia_CTK_path: _Root = ""
     container_driver_root: str = ""
     shared_devices_allocation_policy: Literal["distributed", "packed"] = "distributed"
 
@@ -417,8 +417,8 @@ def convert(source: Source, *, as_written: bool) -> str:
     labels: dict[str, Written] = {}
     if config.flags.gfd is not None:
         file = config.flags.gfd.get("outputFile")
-        directory = str(PurePosixPath(text_at(file) if file else LABEL_DIRECTORY / "gfd").parent)
-        labels = given(write=True, directory=directory != str(LABEL_DIRECTORY) and directory)
+        path = Path(text_at(file) if file else "").parent
+        labels = given(write=True, directory=path.is_absolute() and path != LABEL_DIRECTORY and str(path))
         source.note("labels: those of gpu-feature-discovery: remove that program, or both write them.")
     return document(source, "the NVIDIA device plugin", _DIFFERS, entries, gpu=options, labels=labels)
 
@@ -467,7 +467,8 @@ def _health(*variables: Value) -> dict[str, Written]:
 
 def _omitted(config: _Config) -> list[str]:
     flags, plugin, imex = config.flags, config.flags.plugin, config.imex
-    kind, of_gfd = flags.device_discovery_strategy, [key for key in flags.gfd or () if key != "outputFile"]
+    kind, gfd = flags.device_discovery_strategy, (flags.gfd or {}).items()
+    of_gfd = [key for key, one in gfd if key != "outputFile" or not text_at(one).startswith("/")]
     every: Sequence[tuple[str, object, str]] = [
         ("imex.required", imex.channel_IDs and imex.required, "a container gets its node's channels."),
         ("mpsRoot", flags.mps_root and not config.sharing.mps, "it matters only with sharing.mps."),

@@ -13,7 +13,7 @@ from devhost.config.language import MAX_REPLICAS, MAX_RESOURCES, naming
 from devhost.config.reader import Bounds, Form, keys
 
 from .network_operator import NAMED, configuration
-from .source import Id, Source, Text, odd_ids, pci_id, some
+from .source import Driver, Id, Source, Text, odd_ids, pci_id, some
 from .writing import Entry, Written, document, several
 
 _Name = Annotated[str, Form("[a-zA-Z0-9_]+", "a name", "letters, digits and _ only")]
@@ -24,7 +24,7 @@ _Where = dict[str, KeysView[str]]  # the values of attributes, each once
 class _Selectors:
     vendors: tuple[Id, ...] = ()
     device_IDs: tuple[Id, ...] = ()
-    drivers: tuple[Text, ...] = ()
+    drivers: tuple[Driver, ...] = ()
     if_names: tuple[Text, ...] = ()
     link_types: tuple[Literal["ether", "infiniband"], ...] = ()
 

@@ -21,6 +21,7 @@ from devhost.config.reader import WRONG, Form, Raw, keys, members, read
 PCI_ID = re.compile(r"(0[xX])?[0-9A-Fa-f]{1,4}")  # a vendor or device id in any notation
 Id = Annotated[str, Form(PCI_ID.pattern, "a PCI id", 'four hex digits, as in "15b3"')]
 Text = Annotated[str, Form("(?s).+", "text that is not empty", "remove it")]
+Driver = Annotated[str, Form(r"[^\s/|{}^]+", "the name of a driver", 'as in "mlx5_core"')]
 Ignored = list[tuple[Mark, str, str, str]]  # position, path, key and a hint
 HELM = "the output of helm get values"
 GUIDE = "docs/migration.md"  # the page for plugins and objects that cannot be imported

@@ -20,7 +20,7 @@ from devhost.config.language import MAX_RESOURCES, naming
 from devhost.config.reader import Bounds, Form, Raw
 
 from .network_operator import NAMED, configuration
-from .source import Id, Source, Text, Value, odd_ids, pci_id
+from .source import Driver, Id, Source, Text, Value, odd_ids, pci_id
 from .writing import Block, Entry, Written, document, given, several
 
 DEFAULT_PREFIX = "intel.com"  # of the plugin's flag --resource-prefix
@@ -62,14 +62,14 @@ class _File:
 class _Selectors:
     vendors: tuple[Id, ...] = ()
     devices: tuple[Id, ...] = ()
-    drivers: tuple[Text, ...] = ()
+    drivers: tuple[Driver, ...] = ()
     pci_addresses: tuple[_Address, ...] = ()
     acpi_indexes: tuple[Annotated[str, Form("[0-9]{1,9}", "a number")], ...] = ()
     pf_names: tuple[_Interface, ...] = ()
     root_devices: tuple[_Root, ...] = ()
-    link_types: tuple[Text, ...] = ()
+    link_types: tuple[Literal["ether", "infiniband"], ...] = ()
     ddp_profiles: tuple[Text, ...] = ()
-    p_keys: tuple[Text, ...] = ()
+    p_keys: tuple[Annotated[str, Form("0x[0-9a-f]{1,4}", "a partition key", 'as in "0x8001"')], ...] = ()
     is_rdma: bool = False
     need_vhost_net: bool = False
     vdpa_type: Literal["", "virtio", "vhost"] = ""
@@ -86,15 +86,14 @@ class _Selectors:
             "device": [*map(pci_id, self.devices)],
             "driver": [*map(escape, self.drivers)],
             "acpiIndex": [*map(int, self.acpi_indexes)],
-            "linkType": [*map(escape, self.link_types)],
+            "linkType": self.link_types,
             "ddpProfile": [*map(escape, self.ddp_profiles)],
-            "pKey": [*map(escape, self.p_keys)],
+            "pKey": self.p_keys,
             "isRdma": [True] if self.is_rdma else [],
             "vdpaType": [self.vdpa_type] if self.vdpa_type else [],
         }
-        indexes = given(acpiIndex=[*dict.fromkeys(map(int, self.acpi_indexes))])  # always a list
         return [
-            {key: several([*dict.fromkeys(one)]) for key, one in {**part, **common}.items() if one} | indexes
+            {key: several([*dict.fromkeys(one)]) for key, one in {**part, **common}.items() if one}
             for part in self._parts(kind)
         ]
 

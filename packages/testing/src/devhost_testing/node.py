@@ -36,15 +36,34 @@ from devhost.config.loader import Loaded
 from devhost.discovery import catalog
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.host.host import Host
-from devhost.host.timing import NODE, Timing
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.planning.settings import DraOptions
+from devhost.planning.timing import AllocationTiming, ConfigTiming, DiscoveryTiming, KubeletTiming, Timing
 from devhost.runtime.sockets import short_place
 
 from .kubelet import KubeletSimulator, Profile
 
 PATIENCE = 60.0
 """Seconds to wait for something that should happen at once: a busy machine must not cause a failure."""
+
+QUICK = Timing(
+    labels_settle=0.05,
+    allocation=AllocationTiming(
+        list_allocated=0.05, list_held=0.5, list_vanished=0.25, list_forgotten=0.1, release_gap=0.1
+    ),
+    config=ConfigTiming(settle=0.02),
+    discovery=DiscoveryTiming(between_probes=0.1, releases=0.1),
+    kubelet=KubeletTiming(
+        poll=0.5,
+        settle=0.05,
+        rivals_gap=0.05,
+        rivals_changed=0.1,
+        question_gap=0.05,
+        question_first=0.1,
+        given=0.25,
+    ),
+)
+"""The pauses that spare a kubelet or hardware are short; deadlines are those of a node."""
 
 
 class Node:
@@ -57,7 +76,7 @@ class Node:
         backends: classes in addition to the installed ones; they replace those with the same name.
         root: the directory to use as ``/``; ``place/root`` if not given.
         profile: the simulated kubelet version, see :class:`KubeletSimulator`.
-        timing: how long devhost waits.
+        timing: how long devhost waits, by default :data:`QUICK`.
         dra: where the kubelet finds DRA drivers, and the access to an API server; ``None`` for no DRA.
 
     Attributes:
@@ -75,7 +94,7 @@ class Node:
         *backends: type[Backend],
         root: Path | None = None,
         profile: Profile = "1.37",
-        timing: Timing = NODE,
+        timing: Timing = QUICK,
         dra: DraOptions | None = None,
     ) -> None:
         self.root = root or place / "root"

@@ -54,13 +54,13 @@ class Tree:
     def file(self, path: str, text: str = "") -> Path:
         """Creates a file with this text and a line feed, as in sysfs; returns its path on this machine."""
         data = f"{text}\n".encode() if text else b""
-        return self._made(path, lambda file: _write(file, data))
+        return Path(self._made(path, lambda file: _write(file, data)))
 
     def link(self, path: str, target: str) -> None:
         """Creates a symbolic link between two absolute paths of the tree, relative as in sysfs."""
         relative = os.path.relpath(target, path.rpartition("/")[0])
         try:
-            self._made(path, lambda link: link.symlink_to(relative))
+            self._made(path, lambda link: os.symlink(relative, link))  # noqa: PTH211 - as below
         except FileExistsError:
             if str((self.root / path.lstrip("/")).readlink()) != relative:
                 raise
@@ -74,7 +74,7 @@ class Tree:
         if number:
             self.file(path, number)
         else:
-            self._made(path, lambda node: node.touch())
+            self._made(path, lambda node: Path(node).touch())
 
     def device(
         self,
@@ -112,7 +112,7 @@ class Tree:
             drivers = f"/sys/bus/{subsystem}/drivers/{driver}"
             self.link(f"{sys_path}/driver", drivers)
             with suppress(FileExistsError):
-                self._made(drivers, Path.mkdir)
+                self._made(drivers, os.mkdir)
         for attribute, text in (files or {}).items():
             self.file(f"{sys_path}/{attribute}", text)
         if node:
@@ -226,18 +226,18 @@ class Tree:
                     link.unlink()
         return Event(subsystem, "remove", sys_path, f"/dev/{node}" if node else "")
 
-    def _made(self, path: str, make: Callable[[Path], object]) -> Path:
+    def _made(self, path: str, make: Callable[[str], object]) -> str:
         """Makes something in a directory that may not exist yet; hundreds of thousands of times in tests."""
-        place = self.root / path.lstrip("/")
+        place = f"{self.root}/{path.lstrip('/')}"
         try:
             make(place)
         except FileNotFoundError:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120 - several times faster
             make(place)
         return place
 
 
-def _write(file: Path, data: bytes) -> None:
+def _write(file: str, data: bytes) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         os.write(descriptor, data)

@@ -15,7 +15,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -33,7 +32,7 @@ from devhost.backend import (
     claim,
     unhealthy,
 )
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
 from devhost.backend.threads import start
@@ -101,7 +100,7 @@ SHOWS_CONSOLE = "it shows the console of this machine and renders nothing"
 """The reason for the purpose of their cards."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Call:
     thread: threading.Thread | None = None
     answer: str | None = None

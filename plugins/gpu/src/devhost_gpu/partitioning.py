@@ -8,13 +8,14 @@ as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from time import monotonic
 
 from devhost.backend import Context, Device, NotYet, claim
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError
+from devhost.backend.frozen import mutable
 from devhost.backend.provision import Changes
 from devhost.backend.where import holds
 
@@ -32,7 +33,7 @@ FEW = 3
 """Held devices that a text names."""
 
 
-@dataclass(slots=True)
+@mutable
 class _RefusedChange:
     """What a driver refused, its reason, and when to try again."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from devhost.backend.frozen import mutable
 from devhost.backend.infiniband import CLASSES, Node, Role, node, owner, role_of
 from devhost.backend.sysfs import Sysfs, natural
 
@@ -16,7 +17,7 @@ _ENTRY = re.compile(r"[\w-][\w.-]*")
 """Names of the devices of a class; other names could not be claimed."""
 
 
-@dataclass(slots=True)
+@mutable
 class NodeTable:
     """The nodes of all RDMA devices. An entry is read again only if its inode changed."""
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from devhost.backend import AttributeValue, claim
 from devhost.backend.disks import disks
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.sysfs import BDF, Sysfs, pcie_path, prefix_of, read_lines
 
 from .attributes import EVERYTHING, LINKS, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
@@ -280,7 +280,7 @@ def _pci_source(chain: Sequence[Kobject]) -> str:
     return next((k.path for k in chain if BDF.search(k.path)), "")
 
 
-@dataclass(slots=True)
+@mutable
 class _Claims:
     """The claims of a device, what it is part of, and the first claim that could not be made."""
 

@@ -15,11 +15,10 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from devhost.backend import AttributeValue, templates
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.sysfs import BDF, natural, pcie_path, prefix_of
 
 from .nodes import DEV, SKIPPED
@@ -292,7 +291,7 @@ class Row:
     leader: Target | None
 
 
-@dataclass(slots=True)
+@mutable
 class _Column:
     """A member with everything on the machine that it selects."""
 

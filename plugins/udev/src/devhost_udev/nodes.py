@@ -10,9 +10,10 @@ import os
 import posixpath
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from devhost.backend.frozen import mutable
 from devhost.backend.sysfs import link_target, natural, node_number, prefix_of
 
 DEV = "/dev"
@@ -37,7 +38,7 @@ SETTLED = 50_000_000
 again with the same time stamp."""
 
 
-@dataclass(slots=True)
+@mutable
 class Listing:
     """The names in one directory.
 

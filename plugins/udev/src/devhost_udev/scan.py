@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from devhost.backend import AttributeValue, Device, Event, unhealthy
+from devhost.backend.frozen import mutable
 
 from .allocation import NO_USB_DEVICE, is_usb_device
 from .attributes import EVERYTHING, LINKS
@@ -20,7 +21,7 @@ NAMED = 3
 """The most other devices that the reason of a withheld one names."""
 
 
-@dataclass(slots=True)
+@mutable
 class Record:
     """One device node; ``sys_path`` is empty if it is not in sysfs (yet).
 

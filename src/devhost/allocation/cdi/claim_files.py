@@ -17,21 +17,22 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 from urllib.parse import quote, unquote
 
-from devhost.allocation.claims import ClaimedDevice
+from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.allocation.given_record import BOOT_ID
-from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
+from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles
 from devhost.backend.errors import EnvironmentFailure
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import ClaimHolder
+from devhost.discovery.runner import BackendRunner
 from devhost.planning.amounts import CapacityUse
 from devhost.runtime.log import get
 from devhost.runtime.worker import FILE_DEADLINE
@@ -39,12 +40,9 @@ from devhost.runtime.worker import FILE_DEADLINE
 from . import spec
 from .claim_metadata import MetadataFiles, container_path, is_metadata
 from .files import HINT
-from .spec import ContainerEdits
+from .spec import ContainerEdits, Seen, outdated
 
 log = get(__name__)
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 VARIABLE = "DEVHOST_CLAIM_"
 """The beginning of the variables that make a file the record of its claim."""
@@ -77,25 +75,6 @@ def device_name(uid: str, request: str, number: int) -> str:
 def set_name(uid: str, request: str, number: int) -> str:
     """The CDI name of what a backend grants for several devices of a request; ``number`` is from 1."""
     return f"{uid}-{request}-set{number if number > 1 else ''}"
-
-
-@frozen
-class ClaimRecord:
-    """A prepared claim, and its devices in the order of the claim's allocation.
-
-    ``metadata`` is where its metadata files are in containers
-    (:func:`~devhost.allocation.cdi.claim_metadata.place_of`); empty if it has none.
-    """
-
-    claim: ClaimHolder
-    driver: str
-    devices: tuple[ClaimedDevice, ...]
-    metadata: str = ""
-
-    @property
-    def requests(self) -> Mapping[str, ClaimedDevice]:
-        """The requests, without subrequests, each with its first device."""
-        return {one.base: one for one in reversed(self.devices)}
 
 
 def document(
@@ -250,9 +229,7 @@ class ClaimDirectory(OwnedDirectory):
     A claim has one file, and for devices of further DRA drivers one each, with the driver in its name.
     """
 
-    def __init__(self, directory: Path, tag: str = "") -> None:
-        super().__init__(directory, tag)
-        self.prefix = f"{owner(tag)}-dra_"
+    mark = "-dra_"
 
     def name(self, uid: str, driver: str = "") -> str:
         return f"{self.prefix}{uid}_{driver}.json" if driver else f"{self.prefix}{uid}.json"
@@ -297,7 +274,7 @@ class _Write:
             return self.finished
 
 
-@dataclass(slots=True)
+@mutable
 class _ClaimFile:
     """A file as this process wrote or read it."""
 
@@ -573,8 +550,10 @@ class ClaimFiles:
         if self._metadata is not None and (record is None or record.metadata):
             await self._metadata.remove(self._driver if record is None else record.driver, uid)
 
-    async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._files.run("look at device nodes", call, *args, **kwargs)
+    async def outdated(self, every: Sequence[Seen], runner: BackendRunner) -> Sequence[int]:
+        """The numbers of those for which the host of a backend has something else now."""
+        where = runner.context.root, runner.existence.exists
+        return await self._files.run("look at device nodes", outdated, every, *where)
 
     async def remove(self, uid: str) -> bool:
         """Removes the file of a claim, if there is one; true if there was."""

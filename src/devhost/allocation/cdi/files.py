@@ -11,11 +11,11 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.model import Device
+from devhost.discovery.runner import BackendRunner
 from devhost.planning.settings import Inject, Settings
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
@@ -37,9 +37,6 @@ from .spec import (
 )
 
 log = get(__name__)
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 HINT = "cdi.directory must be a directory that devhost may write to and the container runtime reads"
 
@@ -178,8 +175,10 @@ class SpecFiles:
         place = self._files.of(path.parent)
         return await self._files.run(f"write {path}", place.doubt, path.name, is_certain, root)
 
-    async def look(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._files.run("look at device nodes", call, *args, **kwargs)
+    async def outdated(self, every: Sequence[Seen], runner: BackendRunner) -> Sequence[int]:
+        """The numbers of those for which the host of a backend has something else now."""
+        where = runner.context.root, runner.existence.exists
+        return await self._files.run("look at device nodes", outdated, every, *where)
 
     async def take_over(self, path: Path, kind: str) -> dict[str, ContainerEdits]:
         """The devices of a file that an earlier devhost left; none if there is none, or it is invalid.

@@ -20,23 +20,25 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from devhost.allocation.injection import Injection, Rendered
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import Granted, ResourceBackend, Terms
-from devhost.allocation.timing import NODE
 from devhost.backend import NoOptions
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, Edits, Health, Holder, unhealthy
 from devhost.discovery.runner import BackendRunner
+from devhost.discovery.scanner import Verdict
 from devhost.planning.claims import Key
 from devhost.planning.plan import Offer
+from devhost.planning.timing import ALLOCATION
 from devhost.planning.tokens import ALL, unit_of
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 
 from . import spec
 from .files import SpecFiles
-from .spec import ContainerEdits, Seen, adds_up, claims_of, is_own, outdated, recorded, rendered
+from .spec import ContainerEdits, Seen, adds_up, claims_of, is_own, recorded, rendered
 
 if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
@@ -71,11 +73,10 @@ class _CdiDevice:
 
 
 @frozen
-class _Rendered:
+class _Named(Rendered):
     """What one container gets: all devices together, and each of them by itself."""
 
     injection: CdiInjection
-    granted: Granted
     terms: Terms
     whole: _CdiDevice
     single: Mapping[str, _CdiDevice]
@@ -89,7 +90,7 @@ class _Rendered:
         return await self.injection.inject(tokens, self)
 
 
-class CdiInjection:
+class CdiInjection(Injection):
     """Writes the specification of one resource and answers with its names.
 
     ``settled`` is called in the loop when the result of :meth:`listable` may have changed. The backend must
@@ -103,12 +104,12 @@ class CdiInjection:
         files: SpecFiles,
         settled: Callable[[], None],
         *,
-        deadline: float = NODE.render,
+        deadline: float = ALLOCATION.render,
         most_sets: int = MAX_SETS,
     ) -> None:
+        super().__init__()
+        self.ready.clear()  # until there is something to list, healthy or not
         self.kind = spec.kind(backend.resource, files.owner)
-        self.ready = asyncio.Event()
-        """Set once there is something to list, healthy or not."""
         self._resource = backend.resource
         self._backend = backend
         self._inventory = inventory
@@ -157,7 +158,7 @@ class CdiInjection:
         self._rendering: asyncio.Timeout | None = None
         self._loop = Reconciler(self._pass)
 
-    def want(self, offers: Sequence[Offer], verdict: Callable[[Device], Health]) -> None:
+    def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
         """Takes the devices that the resource has now; :meth:`run` does the rest.
 
         Unhealthy ones are rendered only if the specification names them or a container holds them.
@@ -172,9 +173,7 @@ class CdiInjection:
             self._share_of = {offer.device.id: Fraction(1, offer.replicas) for offer in offers}
         self._loop.wake()
 
-    def listable(
-        self, offers: Sequence[Offer], verdict: Callable[[Device], Health]
-    ) -> tuple[Sequence[Offer], Callable[[Device], Health]]:
+    def listable(self, offers: Sequence[Offer], verdict: Verdict) -> tuple[Sequence[Offer], Verdict]:
         """What the list may show now: no device is healthy before its specification is written."""
         shown = self._inventory.snapshot.devices()
         present = self._inventory.snapshot.present()
@@ -211,7 +210,6 @@ class CdiInjection:
         await self._loop.run()
 
     def wake(self) -> None:
-        """A node or a holder may have changed, although no device has."""
         self._loop.wake()
 
     async def _pass(self) -> float:
@@ -248,7 +246,7 @@ class CdiInjection:
         if self._file is not None:
             self._files.served.discard(self._file)
 
-    def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> _Rendered:
+    def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> _Named:
         """What devices add together, and what each adds by itself. Runs on the backend's thread.
 
         The backend is asked for single devices only if what is known of them does not add up to what they add
@@ -262,9 +260,9 @@ class CdiInjection:
             single = self._known(devices, by_one)
             if not _adds_up(single, whole, len(devices)):
                 single = {device.id: self._single((device,), by_one[device.id]) for device in devices}
-        return _Rendered(self, granted, terms, whole, single)
+        return _Named(granted, self, terms, whole, single)
 
-    async def inject(self, tokens: Sequence[str], rendered: _Rendered) -> Granted:
+    async def inject(self, tokens: Sequence[str], rendered: _Named) -> Granted:
         """Turns what a container gets into names, and makes sure that the file has them.
 
         Several devices are named one by one if that gives the container the same as one name for all of them.
@@ -352,9 +350,8 @@ class CdiInjection:
             for name, unit in units.items()
             if unit.seen and not unit.outdated
         ]
-        runner = self._backend.runner
         every = [unit.seen for _, _, unit in places]
-        for number in await self._files.look(outdated, every, runner.context.root, runner.existence.exists):
+        for number in await self._files.outdated(every, self._backend.runner):
             units, name, unit = places[number]
             if units.get(name) is unit:
                 units[name] = replace(unit, outdated=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from devhost.allocation.resource_backend import Granted
-from devhost.backend.errors import AllocationError
+from devhost.backend.errors import AllocationError, cut
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Edits
 from devhost.runtime.text import few
@@ -33,7 +33,7 @@ _MAX_VENDOR, _MAX_CLASS = 253, 63
 _MAX_LINKS = 40
 """Symbolic links Linux follows in one path."""
 
-_BEYOND_ASCII = re.compile("[\x7f-\uffff]")
+_BEYOND_ASCII = re.compile("[^\0-~\U00010000-\U0010ffff]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -202,7 +202,7 @@ def withheld(why: str) -> ContainerEdits:
     absent is refused without a reason, and one without edits makes the whole file invalid.
     """
     words = "".join(letter if letter.isprintable() else " " for letter in why)
-    return {"deviceNodes": [{"path": f"{_NEVER}{' '.join(words.split())[:_LONGEST_WHY]}"}]}
+    return {"deviceNodes": [{"path": f"{_NEVER}{cut(' '.join(words.split()), _LONGEST_WHY)}"}]}
 
 
 def gone(devices: Sequence[str]) -> str:

@@ -19,7 +19,6 @@ from operator import attrgetter, is_
 from devhost.allocation.allocations import ResourceAllocations
 from devhost.allocation.inventory import Entry, Inventory
 from devhost.allocation.leases import LeaseState
-from devhost.allocation.timing import NODE, AllocationTiming
 from devhost.backend.model import Device, Holder
 from devhost.backend.threads import elsewhere
 from devhost.planning.affinity import Choice, PreferenceRequest, prefer
@@ -29,6 +28,7 @@ from devhost.planning.affinity.topology import Candidate, Level, Links, Place, T
 from devhost.planning.claims import Pod, binds_pod, pod_claims, pod_of
 from devhost.planning.plan import as_one
 from devhost.planning.settings import Prefer
+from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.planning.tokens import represents_all
 from devhost.runtime.log import get
 from devhost.telemetry.metrics import Guess, Metrics
@@ -67,7 +67,7 @@ class PreferredAllocation:
         inventories: Inventories = dict,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
-        timing: AllocationTiming = NODE,
+        timing: AllocationTiming = ALLOCATION,
     ) -> None:
         self._inventories = inventories
         self._metrics = metrics or Metrics()

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from devhost.allocation.timing import NODE
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.planning.affinity.topology import Place
+from devhost.planning.timing import ALLOCATION
 from devhost.telemetry.metrics import Guess
 
 CLEARLY = 3.0
@@ -69,7 +69,7 @@ Holder = Callable[[str, str], object]
 """Who holds a token of a resource; ``None`` while the kubelet has not listed it."""
 
 
-@dataclass(slots=True)
+@mutable
 class RequestGrouping:
     """Follows the requests of one kubelet.
 
@@ -79,7 +79,7 @@ class RequestGrouping:
 
     clock: Callable[[], float]
     guessed: Callable[[Guess, str, str], None] = lambda guess, one, other: None
-    window: float = NODE.together
+    window: float = ALLOCATION.together
     _run: list[Call] = field(init=False, default_factory=list)
     _border: int = field(init=False, default=0)
     _pending: deque[Call] = field(init=False, default_factory=lambda: deque(maxlen=PENDING))

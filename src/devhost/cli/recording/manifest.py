@@ -13,6 +13,7 @@ from pathlib import Path
 from devhost import __version__
 from devhost.cli.scan_once import ScanResult
 from devhost.config.loader import Loaded
+from devhost.runtime.text import utc
 
 from .capture import Omission
 
@@ -56,7 +57,7 @@ class Recording:
         document = {
             "format": FORMAT,
             "devhost": __version__,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "time": utc(time.time()),
             "root": str(self.root),
             "configuration": str(self.configuration) if self.configuration else None,
             "system": _system(self.root),

@@ -1,15 +1,57 @@
-"""``devhost cordon``: takes devices out of service."""
+"""``devhost cordon`` and ``uncordon``: take devices out of service, and put them back."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import pwd
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from devhost.backend.errors import UsageError
+from devhost.backend.errors import DevhostError, UsageError
+from devhost.backend.frozen import frozen
 from devhost.cli import options as shared
+from devhost.cli.explain import unknown
+from devhost.cli.scan_once import scan_once
+from devhost.config.loader import load_or_everything
+from devhost.discovery.health import ALL
+from devhost.discovery.maintenance import files
+from devhost.discovery.named import Match, Parts, named, whole
+from devhost.discovery.unserved import resolved
+from devhost.runtime.log import printable
+from devhost.runtime.text import utc
 
-from . import place, targets
+from . import place
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def options(command: _Command) -> _Command:
+    for one in reversed(
+        (
+            click.argument("devices", nargs=-1, metavar="DEVICE…"),
+            click.option(
+                "--maintenance",
+                is_flag=True,
+                help="All devices of the node, also those that are added later.",
+            ),
+            shared.config,
+            shared.root,
+            click.option(
+                "--state-dir",
+                type=shared.path,
+                metavar="DIR",
+                help="Directory for the state of devhost, as for devhost run.  [default: /var/lib/devhost]",
+            ),
+        )
+    ):
+        command = one(command)
+    return command
 
 
 @click.command(
@@ -26,13 +68,13 @@ from . import place, targets
     Exits with 2 if a name is unknown or is that of several devices; then nothing changes.
     """,
 )
-@targets.options
+@options
 @click.option(
     "--reason", required=True, metavar="TEXT", help="Why. Everyone who looks at the device sees it."
 )
 @click.option("--for", "seconds", callback=shared.seconds, metavar="TIME", help="Ends after 90s, 30m or 2h.")
 @click.option("--by", metavar="NAME", help="Who does it.  [default: your login]")
-def command(
+def cordon(
     devices: tuple[str, ...],
     maintenance: bool,
     config: Path | None,
@@ -44,8 +86,168 @@ def command(
 ) -> None:
     if seconds == 0:
         raise UsageError("the cordon would have no effect", "give --for a longer time")
-    names = targets.given(devices, maintenance)
+    names = given(devices, maintenance)
     directory = place.directory(root, state_dir)
-    found = targets.meant(names, config, root).devices
-    for verdict in targets.cordon(directory, found, by or targets.user(), reason, seconds):
-        click.echo(f"{targets.called(verdict.names[0])}: {targets.shown(verdict)}")
+    found = meant(names, config, root).devices
+    for verdict in write(directory, found, by or user(), reason, seconds):
+        click.echo(f"{called(verdict.names[0])}: {shown(verdict)}")
+
+
+@click.command(
+    "uncordon",
+    help="""
+    Puts DEVICE back into service after `devhost cordon`, or all of the node with `--maintenance`.
+
+    The device need not exist. Only files of `devhost cordon` are removed, also damaged ones.
+
+    Exits with 1 if something else keeps the device out of service, such as the file of another program.
+    """,
+)
+@options
+def uncordon(
+    devices: tuple[str, ...], maintenance: bool, config: Path | None, root: Path, state_dir: Path | None
+) -> None:
+    names = given(devices, maintenance)
+    directory = place.directory(root, state_dir)
+    read, now = place.read(directory, root), time.time()
+    # one that has ended, too: a clock that is set back would revive it
+    own = {one.names[0] for one in read.verdicts if files.is_own(one)}
+
+    def damage(name: str) -> str:
+        return read.flaws.get(str(files.own_file(directory, name)), "")
+
+    found = _meant_or_cordoned(names, own.union(filter(damage, names)), config, root)
+    removed = set()
+    for name in found.devices:
+        if name not in own and not damage(name):
+            click.echo(f"{called(name)}: was not cordoned")
+            continue
+        file = files.own_file(directory, name)
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise place.denied("change", directory, error) from None
+        removed.add(file.name)
+        damaged = f"a cordon without effect was removed: {damage(name)}"
+        click.echo(f"{called(name)}: {'no longer cordoned' if name in own else damaged}")
+    left = [one for one in read.verdicts if one.holds(now) and one.file not in removed]
+    _check([*found.devices, *sorted(found.wholes)], left, directory)
+
+
+def _meant_or_cordoned(
+    names: Sequence[str], cordoned: Collection[str], config: Path | None, root: Path
+) -> Meant:
+    """The devices of these names; one that is cordoned need not exist."""
+    known: dict[str, None] = {}
+    others = []
+    for name in names:
+        exact = [one for one in sorted(cordoned) if name in (one, one.partition("/")[2])]
+        if len(exact) > 1:
+            raise several(name, exact)
+        known.update(dict.fromkeys(exact))
+        if not exact:
+            others.append(name)
+    found = meant(others, config, root) if others else Meant([])
+    return replace(found, devices=[*dict.fromkeys((*known, *found.devices))])
+
+
+def _check(devices: Sequence[str], left: Sequence[files.Verdict], directory: Path) -> None:
+    """Raises ``DevhostError`` if another file keeps one of the devices out of service."""
+    for device in devices:
+        for one in left:
+            if ALL in one.names and device != ALL and files.is_own(one):
+                hint = "to end that: devhost uncordon --maintenance"
+                raise DevhostError(f"all devices of this node are {one.text}", hint)
+            if {device, device.partition("/")[2], ALL} & {*one.names}:
+                hint = f"devhost did not write {directory / one.file}: who did should remove it"
+                if files.is_own(one):
+                    hint = f"to end that: devhost uncordon {called(device)}"
+                raise DevhostError(f"{called(device)} is still out of service: {one.text}", hint)
+
+
+def given(devices: Sequence[str], maintenance: bool) -> Sequence[str]:
+    """The names on the command line. Raises ``UsageError`` if there are none, or devices and the node."""
+    if maintenance and devices:
+        raise UsageError("--maintenance is about all devices", "omit DEVICE or --maintenance")
+    if not (maintenance or devices):
+        raise UsageError("no device is named", "name devices, or all of them with --maintenance")
+    return [ALL] if maintenance else devices
+
+
+@frozen
+class Meant:
+    """The devices that a command names, each as ``BACKEND/ID``, or :data:`ALL`.
+
+    ``parts`` are other devices that are parts of them, and ``wholes`` those of which they are parts.
+    """
+
+    devices: Sequence[str]
+    parts: frozenset[str] = frozenset()
+    wholes: frozenset[str] = frozenset()
+
+
+def meant(names: Sequence[str], config: Path | None, root: Path) -> Meant:
+    """The devices of these names. Raises ``UsageError`` for an unknown name, or one of several devices."""
+    if ALL in names:
+        return Meant([ALL])
+    loaded = load_or_everything(config)
+    shared.warn_of(loaded.catalog.refused)
+    found = asyncio.run(scan_once(loaded, root, everything=True))
+    ends = {name: resolved(root, name) for name in names}
+    matches = named(found.scanners, {*names, *ends.values()})
+    parts = Parts(found.scanners)
+    devices: dict[str, Match] = {}
+    for name in names:
+        hits = matches.get(name) or matches.get(ends[name], [])
+        if not hits:
+            raise unknown(found, root, name)
+        if not (one := whole(hits)):
+            raise several(name, map(_id, hits))
+        devices.update((_id(match), match) for match in one)
+    wholes = (
+        match for match in found.devices() if not devices.keys().isdisjoint(map(_id, parts.of([match])))
+    )
+    return Meant([*devices], frozenset(map(_id, parts.of(devices.values()))), frozenset(map(_id, wholes)))
+
+
+def _id(match: Match) -> str:
+    return f"{match[0]}/{match[1].id}"
+
+
+def several(name: str, devices: Iterable[str]) -> UsageError:
+    return UsageError(f"{name} is a name of several devices: {', '.join(devices)}", "name one of them")
+
+
+def user() -> str:
+    """Who runs the command: the user before ``sudo``, if known."""
+    if name := os.environ.get("SUDO_USER"):
+        return name
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid {os.geteuid()}"
+
+
+def write(
+    directory: Path, devices: Sequence[str], by: str, reason: str, seconds: float | None
+) -> Sequence[files.Verdict]:
+    """Writes a verdict on each device. Raises ``UsageError`` or ``EnvironmentFailure``."""
+    until = None if seconds is None else time.time() + seconds
+    try:
+        return [files.write(directory, device, by, reason, until) for device in devices]
+    except files.Flawed as error:
+        raise UsageError(error.message, error.hint) from None
+    except OSError as error:
+        raise place.denied("write", directory, error) from None
+
+
+def called(device: str) -> str:
+    """A device, or all of them, for a user."""
+    return "all devices of this node" if device == ALL else printable(device)
+
+
+def shown(verdict: files.Verdict) -> str:
+    """The text of a verdict, and how long it holds."""
+    if verdict.until is None:
+        return verdict.text
+    return f"{verdict.text}, until {utc(verdict.until)}"

@@ -18,7 +18,7 @@ from devhost.discovery.maintenance.files import is_own
 from devhost.runtime.log import printable
 from devhost.telemetry.document import HolderStatus, StatusDocument
 
-from . import place, targets
+from . import cordon, place
 
 POLL = (1.5, 2.5)
 """Seconds between two looks, at random: nodes that are drained together do not look together."""
@@ -41,7 +41,7 @@ UNAPPLIED = 15.0
     are cordoned.
     """,
 )
-@targets.options
+@cordon.options
 @shared.status_socket
 @click.option("--reason", default="drained", show_default=True, metavar="TEXT", help="Why.")
 @click.option("--by", metavar="NAME", help="Who does it.  [default: your login]")
@@ -64,20 +64,20 @@ def command(
     by: str | None,
     timeout: float,
 ) -> None:
-    names = targets.given(devices, maintenance)
+    names = cordon.given(devices, maintenance)
     directory = place.directory(root, state_dir)
-    found = targets.meant(names, config, root)
+    found = cordon.meant(names, config, root)
     now, verdicts = time.time(), place.read(directory, root).verdicts
     known = {one.names[0]: one for one in verdicts if one.holds(now) and is_own(one)}
     new = [one for one in found.devices if one not in known]
-    targets.cordon(directory, new, by or targets.user(), reason, None)
+    cordon.write(directory, new, by or cordon.user(), reason, None)
     for device in found.devices:
         if (one := known.get(device)) and one.until is not None:  # it must not end before the drain does
-            targets.cordon(directory, [device], one.by, one.reason, None)
+            cordon.write(directory, [device], one.by, one.reason, None)
     every = found.parts.union(found.devices)
     asyncio.run(Drain(lambda: document(root, status_socket), every, timeout).run())
     for device in found.devices:
-        click.echo(f"{targets.called(device)}: no container holds {'one' if device == ALL else 'it'}")
+        click.echo(f"{cordon.called(device)}: no container holds {'one' if device == ALL else 'it'}")
 
 
 class Drain:

@@ -10,7 +10,7 @@ from devhost.backend.errors import AllocationError, BackendError, BackendTimeout
 from devhost.backend.model import Device, Edits
 from devhost.discovery.catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
 from devhost.discovery.runner import check_edits
-from devhost.discovery.timing import DiscoveryTiming
+from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.worker import WorkerThread
 from devhost.telemetry.metrics import ObserverFailure

@@ -21,8 +21,8 @@ from devhost.backend.errors import AllocationError
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Edits, Health, Holder, unhealthy
 from devhost.discovery.catalog import Catalog
-from devhost.discovery.timing import NODE, DiscoveryTiming
 from devhost.planning.claims import Held, Key
+from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.worker import WorkerThread
@@ -69,7 +69,7 @@ class Handover:
         replan: Callable[[], None],
         file: Path | None,
         alone: Callable[[], Awaitable[None]] | None = None,
-        timing: DiscoveryTiming = NODE,
+        timing: DiscoveryTiming = DISCOVERY,
     ) -> None:
         self._tasks = tasks
         self._hooks = HookCalls(count, timing)

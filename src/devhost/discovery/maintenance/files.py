@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import trusted
-from devhost.backend.errors import DevhostError, printable
+from devhost.backend.errors import MAX_REASON, DevhostError, cut, printable
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
-from devhost.backend.model import MAX_REASON
 from devhost.discovery.health import ALL
 from devhost.discovery.unserved import resolved
 
@@ -262,7 +261,7 @@ def _kind(value: Any) -> VerdictKind:
     try:
         return VerdictKind(value)
     except ValueError:
-        raise Flawed(f"its kind is {value!r}"[:120], f"use {' or '.join(VerdictKind)}") from None
+        raise Flawed(cut(f"its kind is {value!r}", 120), f"use {' or '.join(VerdictKind)}") from None
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -296,7 +295,7 @@ def _until(value: Any) -> float | None:
             return _shown(found.timestamp())
     except (TypeError, ValueError, OverflowError, OSError):
         pass
-    raise Flawed(f"its until is {value!r}"[:120], hint)
+    raise Flawed(cut(f"its until is {value!r}", 120), hint)
 
 
 def own_file(directory: Path, name: str) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.discovery.scanner import Scanner
-from devhost.discovery.timing import NODE, DiscoveryTiming
+from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.watch import DirectoryWatch
 from devhost.runtime.worker import FileWorker
@@ -42,7 +42,7 @@ class VerdictFollower:
         scanners: Mapping[str, Scanner],
         replan: Callable[[float | None], None],
         changed: Callable[[], None] = lambda: None,
-        timing: DiscoveryTiming = NODE,
+        timing: DiscoveryTiming = DISCOVERY,
         clock: Clock = LOOP_CLOCK,
         wall: Callable[[], float] = time.time,
     ) -> None:

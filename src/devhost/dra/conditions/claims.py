@@ -15,9 +15,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
-from urllib.parse import quote
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice
@@ -25,12 +23,14 @@ from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
-from devhost.dra.answers import API, Json, Result, read_claim
+from devhost.dra.answers import Json, Result, claim_path, cut, read_claim
 from devhost.dra.inventory import DeviceHealth, DraInventory
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
 from devhost.dra.prepare import Refusals
-from devhost.runtime.log import get, printable
+from devhost.planning.timing import DRA
+from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.text import utc
 
 log = get(__name__)
 
@@ -40,8 +40,8 @@ READY = "Ready"
 BURST, INTERVAL = 20, 0.2
 """Claims that are read or written at once, and seconds after which one more may be."""
 
-GAP = 5.0
-"""Least seconds between two writes of one claim."""
+GAP = DRA.statuses
+"""Least seconds between two writes of one claim on a node."""
 
 RETRY = 60.0
 """Seconds until a claim that the API server refuses is tried again."""
@@ -51,9 +51,6 @@ SETTLE = 0.5
 
 PATIENCE = 30.0
 """Seconds after a start in which a health that is not known yet is not written."""
-
-MESSAGE = 1024
-"""Most bytes of the message of a condition."""
 
 _NAME, _ADDRESS = 256, 128
 """Most bytes of the name and of the address of an interface, by the API."""
@@ -118,6 +115,7 @@ class ClaimStatus:
         refusals: Refusals,
         changed: Callable[[], None] = lambda: None,
         *,
+        gap: float = GAP,
         clock: Clock = LOOP_CLOCK,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -129,6 +127,7 @@ class ClaimStatus:
         self._files = files
         self._refusals = refusals
         self._changed = changed
+        self._gap = gap
         self._clock = clock
         self._wall = wall
         self._known: dict[str, _WrittenStatus] = {}
@@ -166,7 +165,7 @@ class ClaimStatus:
             wait = await self._follow()
         except DevhostError as error:
             self._show(str(error))
-            raise (error.retry() if isinstance(error, ApiError) else error) from None
+            raise
         self._show(next(iter(self._refused.values()), ""))
         return None if math.isinf(wait) else wait
 
@@ -222,7 +221,7 @@ class ClaimStatus:
             shown = {_name(one): self._shown(uid, one, health) for one in record.devices}
             found[uid] = _Wanted(record.claim, record, shown)
         for uid, refusal in self._refusals.found.items():
-            failed = Shown("False", "PrepareFailed", _cut(refusal.reason))
+            failed = Shown("False", "PrepareFailed", cut(refusal.reason))
             names = {_name(one): failed for one in refusal.results}
             found.setdefault(uid, _Wanted(refusal.claim, refusal, names))
         return found
@@ -235,15 +234,14 @@ class ClaimStatus:
             known = self._known.get(uid)
             network = known.devices[_name(one)].network if known and _name(one) in known.devices else ()
         if found is None or found.healthy is None:
-            return Shown("Unknown", "HealthUnknown", _cut(found.message if found else ""), network)
+            return Shown("Unknown", "HealthUnknown", cut(found.message if found else ""), network)
         if found.healthy:
             return replace(PREPARED, network=network)
-        return Shown("False", "Unhealthy", _cut(found.message), network)
+        return Shown("False", "Unhealthy", cut(found.message), network)
 
     async def _write(self, one: _Wanted, known: _WrittenStatus | None) -> _WrittenStatus:
         """Makes the status of a claim what it should be; gives what it has."""
-        claim = one.claim
-        path = f"{API}/namespaces/{quote(claim.namespace, '')}/resourceclaims/{quote(claim.name, '')}"
+        claim, path = one.claim, claim_path(one.claim)
         fresh = known is None or known.source is not one.source
         try:
             if known is None or fresh:
@@ -253,7 +251,7 @@ class ClaimStatus:
             since = {
                 name: known.since[name]
                 if name in known.since and known.devices[name].ready == shown.ready
-                else _iso(self._wall())
+                else utc(self._wall())
                 for name, shown in one.devices.items()
             }
             stored = await self._apply(f"{path}/status", one, since)
@@ -265,7 +263,7 @@ class ClaimStatus:
             return await self._write(one, None)  # it may have been replaced, or allocated again
         if not one.devices.keys() <= self._devices_of(stored).keys():
             raise EnvironmentFailure(_DROPPED, "it needs the feature gate DRAResourceClaimDeviceStatus")
-        self._not_before[claim.uid] = self._clock.time() + GAP
+        self._not_before[claim.uid] = self._clock.time() + self._gap
         return _WrittenStatus(one.source, one.devices, since)
 
     def _read(self, body: Object, one: _Wanted) -> _WrittenStatus | None:
@@ -358,14 +356,6 @@ def _network(attributes: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((key, text) for key, text, most in found if text and len(text.encode()) <= most)
 
 
-def _cut(message: str) -> str:
-    return printable(message).encode()[:MESSAGE].decode(errors="ignore")
-
-
 def _concerns_one(error: ApiError | Malformed) -> bool:
     """Whether the API server may accept the status of other claims."""
     return isinstance(error, Malformed) or error.denied or error.status in (400, 409, 413, 422)
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -17,7 +17,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -25,17 +24,18 @@ from typing import Any, Literal
 from devhost.allocation.given_record import BOOT_ID, boot
 from devhost.backend import trusted
 from devhost.backend.backoff import Backoff, TokenBucket
-from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError, cut_bytes
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
 from devhost.dra.answers import Json
 from devhost.dra.credentials import from_files
-from devhost.dra.kube import ApiError, KubeApi, Object, Unreachable
+from devhost.dra.kube import KubeApi, Object, Unreachable
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.text import utc
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.unready import WAITING, unready
 
@@ -118,8 +118,8 @@ def _message(wrong: Sequence[tuple[str, str]]) -> str:
         message = "; ".join(texts[:count]) + _more(len(wrong) - count)
         if len(message.encode()) <= LONGEST:
             return message
-    more = f"…{_more(len(wrong) - 1)}"
-    return texts[0].encode()[: LONGEST - len(more.encode())].decode(errors="ignore") + more
+    more = _more(len(wrong) - 1)
+    return cut_bytes(texts[0], LONGEST - len(more)) + more
 
 
 def _more(count: int) -> str:
@@ -241,7 +241,7 @@ class NodeCondition:
         except DevhostError as error:
             self._known = None
             self._show(str(error))
-            raise (error.retry() if isinstance(error, ApiError) else error) from None
+            raise
         self._show("")
         return wait
 
@@ -279,7 +279,7 @@ class NodeCondition:
 
     async def _write(self, wanted: State, now: float) -> None:
         known = self._known or State()
-        at = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = utc(self._wall())
         condition = {
             "type": CONDITION,
             "status": wanted.status,

@@ -6,10 +6,10 @@ once, :data:`NAMED` lines of each kind and a count of the others are logged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from devhost.backend.model import AnyHolder
 from devhost.planning.claims import holder_field
@@ -28,10 +28,6 @@ REASONS = 4
 """Most reasons that are logged for one device until it is healthy again: it may be one of hundreds."""
 
 log = get(__name__)
-
-
-class _Write(Protocol):
-    def __call__(self, message: str, /, **fields: object) -> None: ...
 
 
 def reasons(known: Reasons, changes: Changes) -> Reasons:
@@ -109,7 +105,7 @@ def _alone(devices: Iterable[str]) -> Mapping[str, str]:
 
 def _lines(
     changes: Changes,
-    write: _Write,
+    write: Callable[..., None],
     devices: Mapping[str, str],
     one: str,
     more: str,

@@ -7,13 +7,12 @@ only for entries without devices: it takes a comparison with every device of the
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from devhost.backend import MissingDriver
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
@@ -319,7 +318,7 @@ def _refused(refused: Sequence[Refusal], settings: Settings) -> Reason:
     return Reason(text, tuple(dict.fromkeys(holders)))
 
 
-@dataclass(slots=True)
+@mutable
 class _UnmetDevices:
     """Devices that fail the same conditions of one block."""
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar, get_args
 
 from devhost.allocation.given import Difference
 from devhost.allocation.inventory import FORGOTTEN, Member, Snapshot
+from devhost.backend.errors import MAX_MESSAGE, cut
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder
 from devhost.discovery.observers import ObserverState
@@ -105,8 +106,9 @@ def problems(now: Now) -> Problems:
 
 
 def _printable(problem: Problem) -> Problem:
-    """As in the log: names of devices and drivers may contain any characters."""
-    return replace(problem, subject=printable(problem.subject), reason=printable(problem.reason))
+    """As in the log: names of devices and drivers may contain any characters, and reasons quote others."""
+    subject, reason = printable(problem.subject), cut(printable(problem.reason), MAX_MESSAGE)
+    return replace(problem, subject=subject, reason=reason)
 
 
 def _config(now: Now) -> list[Problem]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from devhost import __version__
@@ -19,6 +17,7 @@ from devhost.host.node_labels import LabelFile
 from devhost.planning.claims import Key, users
 from devhost.planning.settings import Of
 from devhost.planning.tokens import unit_of
+from devhost.runtime.text import iso
 from devhost.telemetry.document import (
     BackendStatus,
     CopyStatus,
@@ -70,12 +69,12 @@ def document(now: Now) -> Callable[[], StatusDocument]:
         devhost=HostStatus(
             version=__version__,
             pid=os.getpid(),
-            started_at=_iso(now.started),
+            started_at=iso(now.started),
             root=str(now.root.absolute()),
             config=str(now.configuration.file),
             config_digest=digest(now.configuration.read_from),
             generation=now.generation,
-            last_reload=Reload(_iso(reload.at), "rejected" if reload.complaints else "ok", reload.complaints),
+            last_reload=Reload(iso(reload.at), "rejected" if reload.complaints else "ok", reload.complaints),
             copy=CopyStatus(str(now.configuration.copied.file), now.configuration.copied.at)
             if now.configuration.copied
             else None,
@@ -117,7 +116,7 @@ def document(now: Now) -> Callable[[], StatusDocument]:
                 kind=problem.kind,
                 subject=problem.subject,
                 reason=problem.reason,
-                since=_iso(problem.since) if problem.since else None,
+                since=iso(problem.since) if problem.since else None,
                 count=problem.count,
                 held_by=held_by(problem.held_by),
             )
@@ -165,7 +164,7 @@ def _pod_resources(poller: PodsNow) -> PodResourcesStatus:
         socket=str(poller.socket),
         known=not condition.reason,
         reason=condition.reason,
-        listed=_iso(condition.last) if condition.last else None,
+        listed=iso(condition.last) if condition.last else None,
     )
 
 
@@ -183,12 +182,12 @@ def _resource(service: ResourceNow, now: Now) -> ResourceStatus:
         state=condition.state.value,
         streams=service.streams,
         registrations=condition.registrations,
-        last_registration=_iso(condition.last) if condition.last else None,
+        last_registration=iso(condition.last) if condition.last else None,
         last_error=condition.error,
         devices=[],
         together=[] if service.entry.share.of == Of.EACH else _together(snapshot),
         departed=[
-            DepartedStatus(device=device, reason=reason.text, at=_iso(at), held_by=held_by(reason.held_by))
+            DepartedStatus(device=device, reason=reason.text, at=iso(at), held_by=held_by(reason.held_by))
             for device, reason, at in (removals.recent(now.at) if removals else ())
         ],
     )
@@ -204,7 +203,7 @@ def _devices_of(service: ResourceNow, holding: Holding | None) -> Callable[[], l
             device=entry.unit,
             health="Healthy" if entry.health.healthy else "Unhealthy",
             reason=entry.health.reason or "",
-            since=_iso(entry.since),
+            since=iso(entry.since),
             numa_nodes=entry.numa_nodes,
             allocated=entry.token in held,
             given=[device for _, device in given],
@@ -246,9 +245,9 @@ def _backend(
         name=name,
         state="released" if released else condition.state.value,
         reason=released or condition.reason,
-        since=_iso(condition.since),
+        since=iso(condition.since),
         devices=len(scanner.devices),
-        last_discovery=_iso(condition.last_scan) if condition.last_scan else None,
+        last_discovery=iso(condition.last_scan) if condition.last_scan else None,
         last_discovery_seconds=condition.duration,
         refused_devices=[RefusedDevice(one.device, one.reason) for one in condition.refused],
         provisioning=provisioning,
@@ -261,7 +260,7 @@ def _not_installed(name: str, hint: str, since: float) -> BackendStatus:
         name=name,
         state="not installed",
         reason=hint,
-        since=_iso(since),
+        since=iso(since),
         devices=0,
         last_discovery=None,
         last_discovery_seconds=None,
@@ -277,7 +276,7 @@ def _provisioning(now: Now, name: str) -> ProvisioningStatus | None:
     return ProvisioningStatus(
         state=condition.state.value,
         reason=condition.reason,
-        since=_iso(condition.since),
+        since=iso(condition.since),
         held_by=held_by(users(condition.held, now.held)),
     )
 
@@ -291,7 +290,7 @@ def _observer(observer: ObserverNow) -> ObserverStatus:
         hooks=plugin.hooks,
         state=condition.state.value,
         reason=condition.reason,
-        since=_iso(condition.since),
+        since=iso(condition.since),
         calls=condition.calls,
         failures=condition.failures,
         waiting=observer.waiting,
@@ -306,12 +305,7 @@ def _verdict(applied: Applied) -> VerdictStatus:
         kind=verdict.kind.value,
         by=verdict.by,
         reason=verdict.reason,
-        since=_iso(verdict.since),
-        until=None if verdict.until is None else _iso(verdict.until),
+        since=iso(verdict.since),
+        until=None if verdict.until is None else iso(verdict.until),
         devices=[JudgedStatus(*one) for one in applied.devices],
     )
-
-
-@lru_cache(1024)  # devices that appeared together have the same times
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -22,7 +22,7 @@ from functools import reduce
 from math import comb, prod
 from operator import mul
 
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 
 from .policies import PlaceUsage, Scale
 from .solver import LIMIT, Availability, TooMuch
@@ -133,7 +133,7 @@ class _Places:
         return sum(score(usage, usage.base + n) for usage in self.usages)
 
 
-@dataclass(slots=True)
+@mutable
 class _Problem:
     need: int
     candidates: Sequence[int]

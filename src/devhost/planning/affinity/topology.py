@@ -10,11 +10,11 @@ import re
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from itertools import chain
 
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import Device
 
 MAX_PATH = 32
@@ -101,7 +101,7 @@ class Candidate:
     total: int = 1
 
 
-@dataclass(slots=True)
+@mutable
 class Vertex:
     """Places with the same devices below them, the widest first.
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from devhost.backend import OptionError, option, templates
 from devhost.backend.frozen import frozen
-from devhost.backend.model import NOTHING, PERMISSIONS, freeze
+from devhost.backend.model import NOTHING, PERMISSIONS, AttributeValue, freeze
 from devhost.planning.naming import SUBDOMAIN
 
 MOST = 64
@@ -198,6 +198,11 @@ class Give:
 
 NO_GIVE: Final = Give()
 """That of an entry without ``give``."""
+
+
+def is_long(value: AttributeValue) -> bool:
+    """Whether a variable with this value may be longer than Linux takes."""
+    return isinstance(value, str | tuple) and sum(map(len, value)) > LONGEST
 
 
 def _value(variable: str | GiveVariable) -> str:

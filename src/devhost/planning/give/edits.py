@@ -9,12 +9,9 @@ from devhost.backend import templates
 from devhost.backend.errors import AllocationError, printable
 from devhost.backend.model import AttributeValue, Device, DeviceNode, Edits, Mount
 from devhost.backend.where import show
-from devhost.planning.naming import variable
+from devhost.planning.naming import too_large, variable
 
 from . import CDI_NAME, COUNT, ID, Give, GiveMount, GiveNode
-
-MAX_VARIABLE = 131071
-"""Bytes of the longest variable, with its name, that Linux takes (``MAX_ARG_STRLEN`` without the NUL)."""
 
 Values = Mapping[str, AttributeValue]
 Thing = TypeVar("Thing", GiveNode, GiveMount)
@@ -82,8 +79,8 @@ def given(give: Give, devices: Sequence[Device], resource: str, whole: int, of: 
         if (name := variable(pattern, resource)) in found:
             raise AllocationError(f"{resource}: two variables have the name {name} (rename {pattern})")
         found[name] = value
-        if (size := len(f"{name}={value}".encode())) > MAX_VARIABLE:
-            raise AllocationError(f"{resource}: {name} of give.env has {size} bytes, more than Linux takes")
+    if wrong := too_large(found):
+        raise AllocationError(f"{resource}: {wrong}")
     texts = found, templates.joined(annotations)
     return Edits(tuple(nodes), tuple(mounts), *texts, tuple(names), lasting=True)
 

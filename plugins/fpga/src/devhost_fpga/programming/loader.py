@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
 from devhost.backend import AllocationError, process
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost_fpga.allocation import numbered
 from devhost_fpga.manager_state import Manager, identity, manager
 from devhost_fpga.model import FpgaSysfs, Interface, Reading, Slot
@@ -33,7 +33,7 @@ Loaded = tuple[object, ...]
 """What an fpga_manager was loaded with, and the identity of the manager."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Engine:
     lock: threading.Lock = field(default_factory=threading.Lock)
     leftover: Leftover | None = None

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, Protocol
 
 from devhost.backend import HEALTHY, Cause, Health, unhealthy
 from devhost.backend.errors import BackendError
+from devhost.backend.frozen import mutable
 from devhost.backend.threads import NoThread, start
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.nvml import reports
@@ -114,14 +115,14 @@ Instance = tuple[int, int | None]
 """The ids of a GPU instance and of one of its compute instances; ``None`` in place of the latter for all."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Incident:
     reasons: dict[str, Cause] = field(default_factory=dict)
     last: float = 0.0
     is_event: bool = False
 
 
-@dataclass(slots=True)
+@mutable
 class _GpuIncidents:
     incidents: dict[Instance | None, _Incident] = field(default_factory=dict)
     needs_reset: bool = False

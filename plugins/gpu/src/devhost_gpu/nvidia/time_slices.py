@@ -13,7 +13,7 @@ from typing import get_args
 
 from devhost.backend import AllocationError, Context
 from devhost.backend.backoff import Backoff
-from devhost.backend.errors import BackendError, printable
+from devhost.backend.errors import BackendError, excerpt
 from devhost.backend.process import run
 from devhost.backend.sysfs import prefix_of
 from devhost_gpu.environment import Environment
@@ -122,7 +122,7 @@ class TimeSlices:
         if not result.status:
             return ""
         lines = (result.output + result.errors).decode(errors="replace").strip().splitlines()
-        text = printable(lines[0].strip())[:_TEXT] if lines else result.failure
+        text = excerpt(lines[0], _TEXT) if lines else result.failure
         hint = f" ({RIGHTS})" if lines and DENIED in lines[0] else ""
         return f"its time slice cannot be set: {PROGRAM}: {text}{hint}"
 

@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from devhost.backend.errors import BackendError
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.process import Ended, Kill, LineProcess, ProcessError, kill_group, python
 from devhost_gpu.environment import DEFAULT, Timings
 
@@ -60,7 +60,7 @@ class Reply:
     content: Message
 
 
-@dataclass(slots=True)
+@mutable
 class _NvmlRequest:
     number: int
     since: float

@@ -12,7 +12,7 @@ from devhost_testing.dra import DraState
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.allocation.kubelet_claims import KubeletClaims, recorded
+from devhost.dra.upkeep import KubeletClaims, recorded
 
 UNUSABLE = (ValueError, TypeError, LookupError, RecursionError)
 

@@ -1,1 +1,0 @@
-"""``devhost release`` and ``devhost resume``: whether the running host may keep a driver in use."""
