@@ -684,4 +684,4 @@ async def test_a_prepared_claim_whose_device_is_gone_is_refused_until_it_is_back
 async def test_what_the_containers_of_a_claim_are_given_is_known(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
-    assert [node.path for node in scene.ledger.given.claims[ref.uid].nodes] == ["/dev/null"]
+    assert [node.path for node in scene.node.allocations.given.claims[ref.uid].nodes] == ["/dev/null"]
