@@ -17,6 +17,8 @@ from devhost_testing.kubelet import KubeletSimulator
 from kit import process
 from kit.dra import DRIVER, Cluster
 
+from devhost.runtime.turns import Lock
+
 BACKEND = """
 from devhost.backend import Backend, Device, Edits, hookimpl
 
@@ -83,6 +85,8 @@ async def stopped_with_the_turn(
     new.send_signal(signal.SIGSTOP)
     old.terminate()
     await kubelet.until(lambda: machine.logged("passing the turn on"))
+    (acting,) = (machine.place / "state").glob("turn-*.acting")
+    await kubelet.until(Lock(acting).free)
 
 
 @pytest.fixture
