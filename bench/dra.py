@@ -33,8 +33,8 @@ REST = 0.02
 MANY = 10_000
 PATIENCE = 120.0
 
-sys.path.append(str(Path(__file__).parents[1] / "tests/dra"))
-dra_node: Any = importlib.import_module("dra_node")
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+dra_node: Any = importlib.import_module("kit.dra")
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from kit import waiting
 
 from devhost.backend.threads import NoThread
 
@@ -54,13 +55,7 @@ def virtual() -> Virtual:
 @pytest.fixture
 def until() -> Until:
     """Waits for a condition that no event tells of, at most a minute."""
-
-    async def wait(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-    return wait
+    return waiting.until
 
 
 @pytest.fixture

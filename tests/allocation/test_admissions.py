@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 
+from kit.clock import FakeClock
+
 from devhost.allocation.leases import Admissions
 from devhost.backend.model import Holder
 from devhost.planning.timing import AllocationTiming
 
 VM, OTHER = Holder("default", "vm", "main"), Holder("default", "other", "main")
 POD = ("default", "vm")
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def allocate(admissions: Admissions) -> int:
@@ -26,7 +21,7 @@ def allocate(admissions: Admissions) -> int:
 
 
 def test_an_admission_is_over_when_nothing_follows_for_a_while() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     admissions = Admissions(clock, AllocationTiming(admission=2.0))
     number = allocate(admissions)
     assert admissions.ends([(VM, number)])(POD) == 102.0
@@ -41,7 +36,7 @@ def test_an_admission_is_over_when_nothing_follows_for_a_while() -> None:
 
 
 def test_an_allocate_for_another_pod_ends_an_admission_at_once() -> None:
-    admissions = Admissions(Clock(), AllocationTiming(admission=2.0))
+    admissions = Admissions(FakeClock(100.0), AllocationTiming(admission=2.0))
     first, second = allocate(admissions), allocate(admissions)
     end = admissions.ends([(VM, first), (OTHER, second)])
     assert end(POD) == -math.inf
@@ -49,7 +44,7 @@ def test_an_allocate_for_another_pod_ends_an_admission_at_once() -> None:
 
 
 def test_an_admission_goes_on_while_an_allocate_takes_long() -> None:
-    clock = Clock()
+    clock = FakeClock(100.0)
     admissions = Admissions(clock, AllocationTiming(admission=2.0))
     number = allocate(admissions)
     admissions.begin()
@@ -62,7 +57,7 @@ def test_an_admission_goes_on_while_an_allocate_takes_long() -> None:
 
 
 def test_what_only_a_list_named_is_over() -> None:
-    admissions = Admissions(Clock(), AllocationTiming())
+    admissions = Admissions(FakeClock(), AllocationTiming())
     assert admissions.ends([(VM, 0)])(POD) == -math.inf
     allocate(admissions)
     assert admissions.ends([(VM, 0)])(POD) == -math.inf

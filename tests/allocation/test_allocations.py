@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from kit.allocator import POD, Ledger
 from work import Work
 
-from devhost.allocation.allocations import Allocations, Listing, Reservation
+from devhost.allocation.allocations import Reservation
 from devhost.allocation.given import Node
 from devhost.allocation.inventory import Inventory
-from devhost.backend.model import HEALTHY, Device, Holder
+from devhost.backend.model import HEALTHY, Device
 from devhost.backend.where import Block, Term, Text, Where
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, units
-from devhost.planning.planner import plan_devices
 from devhost.planning.settings import Of, ResourceSettings, Serve, Settings, Share
 from devhost.planning.timing import ALLOCATION as NODE
 from devhost.planning.tokens import device_of, represents_all, token, unit_of
 
-APART = NODE.release_gap
 EMPTY_PATIENCE = NODE.no_pods
 
-POD = Holder("default", "pod", "main")
 OLD, NEW = "example.com/old", "example.com/new"
 LONG = "x" * 63
 
@@ -41,39 +38,6 @@ def named_only(name: str) -> Where:
 def device(name: str, **more: Any) -> Device:
     """A device that says its own name."""
     return Device(name, {"name": name}, **more)
-
-
-@dataclass
-class Rig:
-    """A ledger with a clock in the test's hand, and devices of the backends card and net."""
-
-    now: float = 1000.0
-    replans: int = 0
-    found: dict[str, dict[str, Device]] = field(default_factory=lambda: {"card": {}, "net": {}})
-
-    def __post_init__(self) -> None:
-        self.ledger = Allocations(lambda: self.now, self.replan)
-
-    def replan(self) -> None:
-        self.replans += 1
-
-    def plug(self, *devices: Device | str, backend: str = "card") -> None:
-        made = (Device(one) if isinstance(one, str) else one for one in devices)
-        self.found = {**self.found, backend: {device.id: device for device in made}}
-
-    def hear(self, pods: int = 3, **held: str) -> None:
-        """The kubelet names these tokens; resource names are given without their domain."""
-        self.now += APART
-        holders = {
-            f"example.com/{name}": {one: POD for one in tokens.split()} for name, tokens in held.items()
-        }
-        self.ledger.apply(Listing((1, 1, 1), self.now, pods, holders))
-
-    def plan(self, *entries: ResourceSettings) -> Plan:
-        return plan_devices(self.found, Settings(entries), self.ledger)
-
-    def held(self) -> set[tuple[str, str, str]]:
-        return {(token, one.backend, one.device.id) for one in self.ledger.held() for token in one.tokens}
 
 
 def offered(plan: Plan, resource: str) -> list[str]:
@@ -110,8 +74,7 @@ def test_a_device_called_all_is_no_token_for_all_devices() -> None:
 
 
 def test_after_a_start_tokens_are_read_among_the_devices_of_the_resources_backend() -> None:
-    rig = Rig()
-    rig.plug("a", "b")
+    rig = Ledger("a", "b")
     rig.plug("a", backend="net")
     rig.hear(old="a b::3 unknown")
     rig.plan(entry(0, OLD))
@@ -119,10 +82,9 @@ def test_after_a_start_tokens_are_read_among_the_devices_of_the_resources_backen
 
 
 def test_after_a_start_tokens_that_a_container_got_together_mean_only_their_own_devices() -> None:
-    rig = Rig()
-    rig.plug("a", "b")
+    rig = Ledger("a", "b")
     nodes = [Node(f"/dev/{name}", "c1:1", ("card", name)) for name in "ab"]
-    rig.ledger.given.gave(OLD, ("a", "b"), nodes)
+    rig.allocations.given.gave(OLD, ("a", "b"), nodes)
     rig.plan(entry(0, OLD))
     rig.hear(old="a b")
     rig.plan(entry(0, OLD))
@@ -130,8 +92,7 @@ def test_after_a_start_tokens_that_a_container_got_together_mean_only_their_own_
 
 
 def test_a_resource_that_is_not_configured_may_be_of_any_backend() -> None:
-    rig = Rig()
-    rig.plug("a", "b")
+    rig = Ledger("a", "b")
     rig.plug("a", backend="net")
     rig.hear(gone="a")
     plan = rig.plan(entry(0, NEW), entry(1, "example.com/net", backend="net"))
@@ -141,16 +102,15 @@ def test_a_resource_that_is_not_configured_may_be_of_any_backend() -> None:
 
 
 def test_another_plugins_tokens_that_are_no_device_of_ours_are_not_kept() -> None:
-    rig = Rig()
-    rig.plug("a")
+    rig = Ledger("a")
     rig.hear(foreign=" ".join(f"x{n}" for n in range(100)))
     rig.plan(entry(0, OLD))
-    assert not rig.ledger.held()
-    assert rig.ledger.due(rig.now) is None
+    assert not rig.allocations.held()
+    assert rig.allocations.due(rig.now) is None
 
 
 def test_a_device_that_is_found_later_is_held_from_then_on() -> None:
-    rig = Rig()
+    rig = Ledger()
     rig.hear(old="a", gone="b")
     rig.plan(entry(0, OLD))
     rig.plug("a", "b")
@@ -159,7 +119,7 @@ def test_a_device_that_is_found_later_is_held_from_then_on() -> None:
 
 
 def test_a_token_for_all_counts_for_every_device_the_resource_has_had_since_the_start() -> None:
-    rig = Rig()
+    rig = Ledger()
     together = Share(2, of=Of.ALL)
     rig.plug("a", "b")
     rig.hear(old="all::1")
@@ -173,15 +133,14 @@ def test_a_token_for_all_counts_for_every_device_the_resource_has_had_since_the_
 
 
 def test_the_devices_of_a_token_for_all_of_a_removed_resource_are_unknown() -> None:
-    rig = Rig()
-    rig.plug("a")
+    rig = Ledger("a")
     rig.hear(gone="all::0")
     assert offered(rig.plan(entry(0, NEW)), NEW) == ["a"]
 
 
 def test_a_release_notifies_subscribers_and_remakes_the_plan() -> None:
-    rig, heard = Rig(), list[tuple[str, tuple[str, ...]]]()
-    leave = rig.ledger.subscribe(lambda resource, tokens: heard.append((resource, tokens)))
+    rig, heard = Ledger(), list[tuple[str, tuple[str, ...]]]()
+    leave = rig.allocations.subscribe(lambda resource, tokens: heard.append((resource, tokens)))
     rig.plug("a", "b")
     rig.plan(entry(0, OLD))
     rig.hear(old="a b")
@@ -192,14 +151,13 @@ def test_a_release_notifies_subscribers_and_remakes_the_plan() -> None:
     leave()
     rig.hear()
     rig.hear()
-    assert len(heard) == 1 and not rig.ledger.held()
+    assert len(heard) == 1 and not rig.allocations.held()
 
 
 def test_an_allocation_needs_no_other_plan() -> None:
-    rig = Rig()
-    rig.plug("a")
+    rig = Ledger("a")
     plan = rig.plan(entry(0, OLD))
-    inventory = Inventory(lambda: 0.0, lambda: rig.now, allocations=rig.ledger.of(OLD), backend="card")
+    inventory = Inventory(lambda: 0.0, lambda: rig.now, allocations=rig.allocations.of(OLD), backend="card")
     inventory.update(units(Of.EACH, plan.resources[OLD].offers), lambda _: HEALTHY, Reason)
     with inventory.reserved({"a": [Device("a")]}):
         assert rig.held() == {("a", "card", "a")}
@@ -210,11 +168,10 @@ def test_an_allocation_needs_no_other_plan() -> None:
 
 
 def test_what_is_held_now_is_one_value_until_that_changes() -> None:
-    rig = Rig()
-    rig.plug("a", "b", "c")
+    rig = Ledger("a", "b", "c")
     rig.hear(old="c")
     rig.plan(entry(0, OLD))
-    old = rig.ledger.of(OLD)
+    old = rig.allocations.of(OLD)
     old.allocated("card", {"a": [Device("a")]})
     before = old.now()
     assert old.now() is before and before.tokens() == {"a", "c"}
@@ -229,37 +186,36 @@ def test_what_is_held_now_is_one_value_until_that_changes() -> None:
 def test_a_plan_looks_at_no_resource_of_which_no_container_has_anything() -> None:
     lines = []
     for resources in (2, 100):
-        rig, work = Rig(), Work()
+        rig, work = Ledger(), Work()
         rig.plug("a")
-        rig.ledger.of(OLD).allocated("card", {"a": [Device("a")]})
+        rig.allocations.of(OLD).allocated("card", {"a": [Device("a")]})
         for number in range(resources):
-            unused = rig.ledger.of(f"example.com/unused-{number}")
+            unused = rig.allocations.of(f"example.com/unused-{number}")
             with Reservation(unused, "card") as reservation:
                 reservation.add({"b": [Device("b")]})
         settings = Settings()
-        rig.ledger.observe(rig.found, settings)
+        rig.allocations.observe(rig.found, settings)
         with work.counted():
-            rig.ledger.observe(rig.found, settings)
-            rig.ledger.learn(Plan())
-            assert [one.resource for one in rig.ledger.held()] == [OLD]
+            rig.allocations.observe(rig.found, settings)
+            rig.allocations.learn(Plan())
+            assert [one.resource for one in rig.allocations.held()] == [OLD]
         lines.append(work.lines)
     assert lines[0] == lines[1]
 
 
 def test_an_allocate_that_fails_releases_its_devices_and_remakes_the_plan() -> None:
-    rig = Rig()
-    allocations = rig.ledger.of(OLD)
+    rig = Ledger()
+    allocations = rig.allocations.of(OLD)
     with pytest.raises(ValueError, match="no"), Reservation(allocations, "card") as reservation:
         reservation.add({"a": [Device("a")]})
         raise ValueError("no")
-    assert not rig.ledger.held() and rig.replans == 1
+    assert not rig.allocations.held() and rig.replans == 1
 
 
 def test_a_release_during_the_allocate_of_the_next_container_leaves_its_reservation() -> None:
-    rig = Rig()
-    rig.plug("a")
+    rig = Ledger("a")
     rig.plan(entry(0, OLD))
-    resource = rig.ledger.of(OLD)
+    resource = rig.allocations.of(OLD)
     rig.hear(old="a")
     with Reservation(resource, "card") as reservation:
         reservation.add({"a": [Device("a")]}, (), listed=True)
@@ -271,7 +227,7 @@ def test_a_release_during_the_allocate_of_the_next_container_leaves_its_reservat
 
 
 def test_a_claim_that_a_device_ever_had_while_held_counts_until_it_is_released() -> None:
-    rig = Rig()
+    rig = Ledger()
     group = frozenset({"pci:7"})
     rig.plug(Device("a", claims=group), Device("b"))
     rig.plan(entry(0, OLD))
@@ -287,38 +243,36 @@ def test_a_claim_that_a_device_ever_had_while_held_counts_until_it_is_released()
 
 
 def test_who_holds_what_is_not_known_from_a_kubelet_that_names_no_pods_until_it_goes_on_doing_so() -> None:
-    rig = Rig()
+    rig = Ledger()
     rig.plan()
     rig.hear(pods=0)
-    assert rig.ledger.claims_in_use() is None
+    assert rig.allocations.claims_in_use() is None
     rig.now += EMPTY_PATIENCE
     rig.hear(pods=0)
-    assert rig.ledger.claims_in_use() == frozenset()
+    assert rig.allocations.claims_in_use() == frozenset()
 
 
 def test_claims_include_devices_that_no_backend_has_found() -> None:
-    rig = Rig()
+    rig = Ledger()
     rig.hear(old="a::1", foreign="b")
-    assert rig.ledger.claims_in_use() is None  # what exists has not been told yet
+    assert rig.allocations.claims_in_use() is None  # what exists has not been told yet
     rig.plan(entry(0, OLD))
-    assert rig.ledger.claims_in_use() == {"device:card/a", "device:card/b", "device:net/b"}
+    assert rig.allocations.claims_in_use() == {"device:card/a", "device:card/b", "device:net/b"}
 
 
 def test_what_is_in_use_names_the_pods_as_soon_as_the_kubelet_does() -> None:
-    rig = Rig()
-    rig.plug("a")
+    rig = Ledger("a")
     rig.plan(entry(0, OLD))
     rig.hear()
-    rig.ledger.of(OLD).allocated("card", {"a": [rig.found["card"]["a"]]})
-    assert "holder::card/a" in (rig.ledger.claims_in_use() or ())
+    rig.allocations.of(OLD).allocated("card", {"a": [rig.found["card"]["a"]]})
+    assert "holder::card/a" in (rig.allocations.claims_in_use() or ())
     rig.hear(old="a")
-    found = rig.ledger.claims_in_use() or frozenset()
+    found = rig.allocations.claims_in_use() or frozenset()
     assert {one for one in found if one.startswith("holder:")} == {f"holder:{POD.namespace}/{POD.pod}:card/a"}
 
 
 def test_a_resource_that_shares_is_known_to_share_also_when_it_has_left_the_configuration() -> None:
-    rig = Rig()
-    rig.plug("a")
+    rig = Ledger("a")
     rig.plan(entry(0, OLD, exclusive=False))
     rig.hear(old="a")
     assert offered(rig.plan(entry(0, NEW, exclusive=False)), NEW) == ["a"]
@@ -326,26 +280,24 @@ def test_a_resource_that_shares_is_known_to_share_also_when_it_has_left_the_conf
 
 
 def test_what_containers_hold_is_shared_or_not_as_its_entry_is_now() -> None:
-    rig = Rig()
-    rig.plug("a")
+    rig = Ledger("a")
     rig.plan(entry(0, OLD))
     rig.hear(old="a")
     for exclusive in (True, False, True):
         rig.plan(entry(0, OLD, exclusive=exclusive))
-        assert [one.exclusive for one in rig.ledger.held()] == [exclusive]
+        assert [one.exclusive for one in rig.allocations.held()] == [exclusive]
         key, card = ("card", "a"), rig.found["card"]["a"]
-        refused = rig.ledger.through_tokens.objection(key, card, NEW, False, Serve.PLUGIN)
+        refused = rig.allocations.through_tokens.objection(key, card, NEW, False, Serve.PLUGIN)
         assert (refused is not None) is exclusive
 
 
 def test_while_a_resource_waits_for_a_release_the_kubelet_is_asked_sooner() -> None:
-    rig = Rig()
-    rig.plug("a")
+    rig = Ledger("a")
     rig.hear(old="a")
     rig.plan(entry(0, OLD))
-    usual = rig.ledger.due(rig.now)
+    usual = rig.allocations.due(rig.now)
     rig.plan(entry(0, NEW), entry(1, OLD))
-    sooner = rig.ledger.due(rig.now)
+    sooner = rig.allocations.due(rig.now)
     assert usual is not None and sooner is not None and sooner < usual
 
 
@@ -355,7 +307,7 @@ def test_the_plan_does_not_depend_on_the_order_in_which_things_became_known() ->
     devices: Mapping[str, Device] = {n: Device(n, part_of=card) for n in "abc"}
     plans = []
     for order in ("abc", "cba", "bca"):
-        rig = Rig()
+        rig = Ledger()
         rig.plug(Device("whole", claims=card), backend="net")
         for end in range(1, 4):
             rig.plug(*(devices[name] for name in order[:end]))
@@ -367,7 +319,7 @@ def test_the_plan_does_not_depend_on_the_order_in_which_things_became_known() ->
 
 def test_a_token_by_a_former_id_holds_every_device_it_may_mean_also_of_an_unknown_resource() -> None:
     former = ("dsa", "dsa.*")
-    rig = Rig()
+    rig = Ledger()
     rig.plug(Device("q0", former_ids=former), "other", Device("q1", former_ids=former))
     rig.hear(old="dsa.1", gone="dsa")
     rig.plan(entry(0, OLD))
@@ -375,7 +327,7 @@ def test_a_token_by_a_former_id_holds_every_device_it_may_mean_also_of_an_unknow
     rig.plug(Device("q0", former_ids=former), Device("q2", former_ids=former))
     rig.plan(entry(0, OLD))
     assert ("dsa.1", "card", "q2") in rig.held()
-    claimed = rig.ledger.claims_in_use()
+    claimed = rig.allocations.claims_in_use()
     assert claimed is not None
     assert {"device:card/q0", "device:card/q1", "device:card/q2"} <= claimed
     rig.hear()
@@ -384,19 +336,19 @@ def test_a_token_by_a_former_id_holds_every_device_it_may_mean_also_of_an_unknow
 
 
 def test_a_list_is_judged_by_its_own_tokens_and_not_by_those_of_an_earlier_one() -> None:
-    rig = Rig()
+    rig = Ledger()
     rig.hear(foreign="a")
     rig.plan(entry(0, OLD))  # there is no such device yet
     rig.hear(foreign="x")
     rig.plug("a")
     rig.plan(entry(0, OLD))
-    assert list(rig.ledger.in_use()) == []
-    assert rig.ledger.due(rig.now) is None
+    assert list(rig.allocations.in_use()) == []
+    assert rig.allocations.due(rig.now) is None
 
 
 def test_devices_that_a_plan_shows_to_be_held_count_in_that_plan() -> None:
     """A container has all devices of a resource whose name also fits an exclusive template."""
-    rig = Rig()
+    rig = Ledger()
     rig.hear(**{"k-x": "all::0"})
     rig.plug(Device("a", {"kind": "x", "model": "m"}))
     together = entry(0, "example.com/k-{kind}", share=Share(2, of=Of.ALL), exclusive=False)
@@ -407,7 +359,7 @@ def test_devices_that_a_plan_shows_to_be_held_count_in_that_plan() -> None:
 
 
 def test_a_part_stays_a_part_while_a_container_has_it() -> None:
-    rig = Rig()
+    rig = Ledger()
     whole = device("whole", claims=frozenset({"card:1"}))
     rig.plug(device("part", part_of=frozenset({"card:1"})))
     rig.hear(old="part")
@@ -422,7 +374,7 @@ def test_a_part_stays_a_part_while_a_container_has_it() -> None:
 
 
 def test_what_a_device_used_up_in_an_earlier_pod_is_forgotten() -> None:
-    rig = Rig()
+    rig = Ledger()
     rig.plug(device("a", claims=frozenset({"group:1"})))
     rig.hear(old="a")
     rig.plan(entry(0, OLD))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -13,89 +13,38 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from allocated import allocated
-from allocator_scene import NotingScanner, allocator_of
+from kit.allocator import Supply, own_nodes
 
 from devhost.allocation.allocator import TooMany, UnhealthyDevice, UnknownDevice
-from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import MAX_NODES, Granted, MissingPath
 from devhost.backend import (
-    AllocateRequest,
     AllocationError,
-    Backend,
     Device,
     DeviceNode,
     Edits,
     Mount,
-    NoOptions,
 )
 from devhost.backend.errors import BackendError
 from devhost.backend.model import unhealthy
-from devhost.discovery.runner import BackendRunner
-from devhost.planning.claims import Reason
-from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of, ResourceSettings, Share
-
-Allocate = Callable[[Sequence[Device]], Any]
-
-
-def nodes(devices: Sequence[Device]) -> Edits:
-    return Edits(nodes=tuple(DeviceNode(f"/dev/{device.id}") for device in devices))
-
-
-class Rig:
-    """A supply of devices a, b and c, whose nodes exist below ``root``, and a sick one."""
-
-    def __init__(self, root: Path) -> None:
-        rig = self
-
-        class Card(Backend):
-            name = "card"
-
-            def discover(self) -> list[Device]:
-                return []
-
-            def allocate(self, request: AllocateRequest) -> Edits:
-                rig.asked.append([device.id for device in request.devices])
-                answer: Edits = rig.answer(request.devices)
-                return answer
-
-        self.answer: Allocate = nodes
-        self.asked: list[list[str]] = []
-        self.root = root
-        (root / "dev").mkdir()
-        for name in "abc":
-            (root / "dev" / name).touch()
-        self.source = BackendRunner(Card, NoOptions(), root)
-        self.inventory = Inventory(lambda: 0.0, lambda: 0.0)
-        sick = Device("sick", health=unhealthy("too hot"))
-        offers = [*map(Offer, map(Device, "abc")), Offer(sick), Offer(Device("shared"), 2)]
-        self.inventory.update(
-            units(Of.EACH, offers), lambda device: device.health, lambda device: Reason("gone")
-        )
-        self.scanner = NotingScanner(self.source)
-        self.supply = allocator_of("example.com/card", self.inventory, self.scanner)
-
-    async def allocate(self, *tokens: str) -> Granted:
-        self.source.discover([])
-        return await allocated(self.supply, tokens)
+from devhost.planning.plan import Offer
+from devhost.planning.settings import ResourceSettings, Share
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(tmp_path)
-    yield made
-    made.source.close()
+def rig(rig: Supply) -> Supply:
+    """Also has a sick device and one that two containers share."""
+    rig.show(*"abc", Device("sick", health=unhealthy("too hot")), Offer(Device("shared"), 2))
+    return rig
 
 
-async def test_a_container_gets_the_edits_of_its_devices_and_the_tokens_count_as_taken(rig: Rig) -> None:
-    assert await rig.allocate("a", "c") == Granted(nodes([Device("a"), Device("c")]))
+async def test_a_container_gets_the_edits_of_its_devices_and_the_tokens_count_as_taken(rig: Supply) -> None:
+    assert await rig.allocate("a", "c") == Granted(own_nodes([Device("a"), Device("c")]))
     assert [token in rig.inventory.allocations for token in "abc"] == [True, False, True]
 
 
-async def test_from_the_answer_until_it_is_recorded_the_tokens_stay_reserved(rig: Rig) -> None:
-    rig.source.discover([])
-    answer = await rig.supply.allocate(["a"])
+async def test_from_the_answer_until_it_is_recorded_the_tokens_stay_reserved(rig: Supply) -> None:
+    rig.runner.discover([])
+    answer = await rig.allocator.allocate(["a"])
     allocations = rig.inventory.allocations
     assert allocations.holds("a")
     assert "a" not in allocations
@@ -106,7 +55,7 @@ async def test_from_the_answer_until_it_is_recorded_the_tokens_stay_reserved(rig
     assert not allocations.holds("a"), "no reservation is left"
 
 
-async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Rig) -> None:
+async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Supply) -> None:
     rig.answer = lambda devices: Edits((DeviceNode("/dev/a", shared=True),))
     calls = Counter[str]()
 
@@ -118,7 +67,7 @@ async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Ri
     try:
         await rig.allocate("a")
         calls.clear()
-        await rig.supply.allocate(["a"])
+        await rig.allocator.allocate(["a"])
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
@@ -128,21 +77,21 @@ async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Ri
     assert calls["card-serve"] <= 110
 
 
-async def test_two_replicas_of_a_device_are_one_device_to_the_backend(rig: Rig) -> None:
+async def test_two_replicas_of_a_device_are_one_device_to_the_backend(rig: Supply) -> None:
     rig.answer = lambda devices: Edits(env={"N": str(len(devices))})
     assert (await rig.allocate("shared::0", "shared::1")).edits.env == {"N": "1"}
     assert rig.asked == [["shared"]]
 
 
-async def test_one_node_of_several_devices_is_given_once(rig: Rig) -> None:
+async def test_one_node_of_several_devices_is_given_once(rig: Supply) -> None:
     rig.answer = lambda devices: Edits(nodes=tuple(DeviceNode("/dev/a") for _ in devices))
     assert (await rig.allocate("a", "b")).edits.nodes == (DeviceNode("/dev/a"),)
 
 
-async def test_a_container_gets_as_many_tokens_as_the_entry_allows_and_not_one_more(rig: Rig) -> None:
+async def test_a_container_gets_as_many_tokens_as_the_entry_allows_and_not_one_more(rig: Supply) -> None:
     entry = ResourceSettings(0, "example.com/card", "card", share=Share(max_per_container=2))
-    rig.supply.follow(rig.scanner, entry)
-    assert await rig.allocate("a", "b") == Granted(nodes([Device("a"), Device("b")]))
+    rig.allocator.follow(rig.scanner, entry)
+    assert await rig.allocate("a", "b") == Granted(own_nodes([Device("a"), Device("b")]))
     with pytest.raises(TooMany, match=r"the container requests 3, but share.maxPerContainer .* is 2"):
         await rig.allocate("a", "b", "c")
 
@@ -158,7 +107,7 @@ async def test_a_container_gets_as_many_tokens_as_the_entry_allows_and_not_one_m
     ],
 )
 async def test_a_request_that_cannot_be_served_is_refused_in_one_line(
-    rig: Rig, tokens: list[str], kind: type[AllocationError], text: str
+    rig: Supply, tokens: list[str], kind: type[AllocationError], text: str
 ) -> None:
     with pytest.raises(kind) as caught:
         await rig.allocate(*tokens)
@@ -233,7 +182,7 @@ UNUSABLE: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("answer", "text"), UNUSABLE)
 async def test_an_unusable_answer_is_reported_as_an_error_of_the_backend(
-    rig: Rig, answer: Any, text: str
+    rig: Supply, answer: Any, text: str
 ) -> None:
     rig.answer = lambda devices: answer
     with pytest.raises(BackendError) as caught:
@@ -244,7 +193,7 @@ async def test_an_unusable_answer_is_reported_as_an_error_of_the_backend(
     assert not rig.scanner.denied
 
 
-async def test_everything_a_runtime_understands_passes(rig: Rig) -> None:
+async def test_everything_a_runtime_understands_passes(rig: Supply) -> None:
     answer = Edits(
         (DeviceNode("/dev/a", "/dev/card", "mrw"),),
         (Mount("/dev", "/host/dev"),),
@@ -256,7 +205,7 @@ async def test_everything_a_runtime_understands_passes(rig: Rig) -> None:
     assert await rig.allocate("a") == Granted(answer)
 
 
-async def test_optional_parts_that_do_not_exist_are_left_out(rig: Rig) -> None:
+async def test_optional_parts_that_do_not_exist_are_left_out(rig: Supply) -> None:
     rig.answer = lambda devices: Edits(
         nodes=(A, DeviceNode("/dev/extra", required=False), DeviceNode("/dev/b", required=False)),
         mounts=(Mount("/lib/absent", "/lib/x", required=False),),
@@ -265,7 +214,7 @@ async def test_optional_parts_that_do_not_exist_are_left_out(rig: Rig) -> None:
     assert not rig.scanner.denied
 
 
-async def test_a_missing_node_fails_whole_and_names_it(rig: Rig) -> None:
+async def test_a_missing_node_fails_whole_and_names_it(rig: Supply) -> None:
     (rig.root / "dev/a").unlink()
     with pytest.raises(MissingPath, match=r"^example\.com/card: /dev/a does not exist on the node$"):
         await rig.allocate("a")
@@ -273,23 +222,23 @@ async def test_a_missing_node_fails_whole_and_names_it(rig: Rig) -> None:
     assert "a" not in rig.inventory.allocations
 
 
-async def test_of_several_devices_only_the_one_that_lacks_its_node_is_blamed(rig: Rig) -> None:
+async def test_of_several_devices_only_the_one_that_lacks_its_node_is_blamed(rig: Supply) -> None:
     (rig.root / "dev/b").unlink()
     with pytest.raises(MissingPath, match="/dev/b does not exist"):
         await rig.allocate("a", "b", "c")
     assert rig.scanner.denied == {"b": ["/dev/b"]}
 
 
-async def test_what_several_devices_lack_together_is_blamed_on_each(rig: Rig) -> None:
+async def test_what_several_devices_lack_together_is_blamed_on_each(rig: Supply) -> None:
     rig.answer = lambda devices: Edits(nodes=(DeviceNode("/dev/control"),))
     with pytest.raises(MissingPath):
         await rig.allocate("a", "b")
     assert rig.scanner.denied == {"a": ["/dev/control"], "b": ["/dev/control"]}
 
 
-async def test_what_only_the_set_lacks_is_blamed_on_the_whole_set(rig: Rig) -> None:
+async def test_what_only_the_set_lacks_is_blamed_on_the_whole_set(rig: Supply) -> None:
     def together(devices: Sequence[Device]) -> Edits:
-        return Edits(nodes=(DeviceNode("/dev/bridge"),)) if len(devices) > 1 else nodes(devices)
+        return Edits(nodes=(DeviceNode("/dev/bridge"),)) if len(devices) > 1 else own_nodes(devices)
 
     rig.answer = together
     with pytest.raises(MissingPath):
@@ -297,14 +246,14 @@ async def test_what_only_the_set_lacks_is_blamed_on_the_whole_set(rig: Rig) -> N
     assert rig.scanner.denied == {"a": ["/dev/bridge"], "b": ["/dev/bridge"]}
 
 
-async def test_a_missing_mount_counts_as_a_missing_node_does(rig: Rig) -> None:
+async def test_a_missing_mount_counts_as_a_missing_node_does(rig: Supply) -> None:
     rig.answer = lambda devices: Edits(mounts=(Mount("/opt/lib", "/opt/lib"),))
     with pytest.raises(MissingPath, match="/opt/lib does not exist"):
         await rig.allocate("c")
     assert rig.scanner.denied == {"c": ["/opt/lib"]}
 
 
-async def test_a_backend_that_refuses_a_pod_is_asked_to_look_again(rig: Rig) -> None:
+async def test_a_backend_that_refuses_a_pod_is_asked_to_look_again(rig: Supply) -> None:
     def refuse(devices: Sequence[Device]) -> Edits:
         raise AllocationError("a is in use by the host")
 
@@ -314,19 +263,19 @@ async def test_a_backend_that_refuses_a_pod_is_asked_to_look_again(rig: Rig) -> 
     assert rig.scanner.rechecks == 1
 
 
-async def test_the_same_request_gets_the_same_answer_again(rig: Rig) -> None:
+async def test_the_same_request_gets_the_same_answer_again(rig: Supply) -> None:
     assert await rig.allocate("a", "b") == await rig.allocate("a", "b")
 
 
-async def test_a_preference_is_one_of_the_available_tokens(rig: Rig) -> None:
-    assert await rig.supply.prefer(["b", "a", "nobody"], ["b"], 2) == ["b", "a"]
+async def test_a_preference_is_one_of_the_available_tokens(rig: Supply) -> None:
+    assert await rig.allocator.prefer(["b", "a", "nobody"], ["b"], 2) == ["b", "a"]
 
 
-async def test_a_container_may_restart_on_a_device_that_became_unhealthy(rig: Rig) -> None:
-    rig.source.discover([])
-    await rig.supply.prepare(["sick"])
+async def test_a_container_may_restart_on_a_device_that_became_unhealthy(rig: Supply) -> None:
+    rig.runner.discover([])
+    await rig.allocator.prepare(["sick"])
     with pytest.raises(UnknownDevice):
-        await rig.supply.prepare(["nobody"])
+        await rig.allocator.prepare(["nobody"])
 
 
 @pytest.mark.parametrize(
@@ -352,7 +301,7 @@ async def test_a_container_may_restart_on_a_device_that_became_unhealthy(rig: Ri
 )
 @pytest.mark.parametrize("merged", [False, True])
 async def test_two_things_for_one_place_in_a_container_are_refused_and_none_is_dropped(
-    rig: Rig, parts: list[Edits], said: str, merged: bool
+    rig: Supply, parts: list[Edits], said: str, merged: bool
 ) -> None:
     def answer(devices: Sequence[Device]) -> Edits:
         own = [parts["ab".index(device.id)] for device in devices]
@@ -368,7 +317,7 @@ async def test_two_things_for_one_place_in_a_container_are_refused_and_none_is_d
         assert (await rig.allocate(token)).edits == parts["ab".index(token)]
 
 
-async def test_the_same_thing_for_one_place_is_there_once(rig: Rig) -> None:
+async def test_the_same_thing_for_one_place_is_there_once(rig: Supply) -> None:
     rig.answer = lambda devices: Edits.merge(
         Edits((DeviceNode("/dev/c", "/dev/x"),), (Mount("/dev/c", "/x"),)) for _ in devices
     )
@@ -377,7 +326,7 @@ async def test_the_same_thing_for_one_place_is_there_once(rig: Rig) -> None:
 
 
 async def test_of_two_things_for_one_place_of_which_one_can_be_done_without_the_first_is_there(
-    rig: Rig,
+    rig: Supply,
 ) -> None:
     first, second = DeviceNode("/dev/a", "/dev/x"), DeviceNode("/dev/b", "/dev/x", required=False)
     rig.answer = lambda devices: Edits.merge([Edits((first,)), Edits((second,))])
@@ -385,7 +334,7 @@ async def test_of_two_things_for_one_place_of_which_one_can_be_done_without_the_
 
 
 async def test_of_two_things_for_one_place_that_can_be_done_without_the_one_that_exists_is_there(
-    rig: Rig,
+    rig: Supply,
 ) -> None:
     absent, there = (DeviceNode(path, "/dev/x", required=False) for path in ("/dev/none", "/dev/a"))
     rig.answer = lambda devices: Edits.merge([Edits((absent,)), Edits((there,))])

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
+from kit.waiting import background
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.files import AGAIN, CdiGarbageCollector, SpecFiles
@@ -54,10 +55,8 @@ class Scene:
     async def running(self) -> AsyncIterator[CdiGarbageCollector]:
         settings = Settings((ResourceSettings(0, NEW, "card", inject=Inject.CDI),))
         made = CdiGarbageCollector(self.files, settings, self.lists, clock=self.clock)
-        task = asyncio.create_task(made.run())
-        yield made
-        task.cancel()
-        await asyncio.wait([task])
+        async with background(made.run()):
+            yield made
         self.files.close()
 
 

@@ -6,35 +6,24 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from allocated import allocated
-from allocator_scene import NotingScanner
+from kit.allocator import CARD, Supply, gone, own_nodes
 
-from devhost.allocation.allocations import Allocations, Listing
-from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.files import SpecFiles
-from devhost.allocation.cdi.injector import MAX_SETS, CdiInjection
-from devhost.allocation.inventory import Inventory
-from devhost.allocation.resource_backend import ResourceBackend
-from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, NoOptions
-from devhost.backend.model import HEALTHY, Holder
-from devhost.discovery.runner import BackendRunner
-from devhost.planning.claims import Reason
+from devhost.allocation.cdi.injector import MAX_SETS
+from devhost.backend import Device
+from devhost.backend.model import HEALTHY
 from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of, ResourceSettings
+from devhost.planning.settings import Of
 from devhost.planning.timing import ALLOCATION as NODE
 
-APART = NODE.release_gap
 GRACE = NODE.grace
 
-CARD = "example.com/card"
-POD = Holder("default", "pod", "main")
 
-
-class Scene:
+class Scene(Supply):
     """A resource with CDI injection; its devices are files of /dev.
 
     Args:
@@ -44,34 +33,12 @@ class Scene:
     """
 
     def __init__(self, place: Path, most_sets: int = MAX_SETS, *, listing: bool = False) -> None:
-        scene = self
-        self.now = 100.0
-        self.asked: list[list[str]] = []
-
-        class Card(Backend):
-            name = "card"
-
-            def discover(self) -> list[Device]:
-                return []
-
-            def allocate(self, request: AllocateRequest) -> Edits:
-                scene.asked.append([device.id for device in request.devices])
-                nodes = tuple(DeviceNode(f"/dev/{device.id}") for device in request.devices)
-                names = ",".join(device.id for device in request.devices)
-                return Edits(nodes, env={"CARDS": names} if listing else {})
-
-        self.runner = BackendRunner(Card, NoOptions(), Path("/"))
-        self.allocations = Allocations(lambda: self.now)
-        self.inventory = Inventory(
-            lambda: self.now, lambda: self.now, allocations=self.allocations.of(CARD), backend="card"
-        )
-        entry = ResourceSettings(0, CARD, "card")
-        self.backend = ResourceBackend(CARD, NotingScanner(self.runner), entry)
         self.files = SpecFiles(place)
-        self.injection = CdiInjection(
-            self.backend, self.inventory, self.files, self.publish, most_sets=most_sets
-        )
-        self.allocator = Allocator(self.inventory, self.backend, entry, self.injection)
+        super().__init__(Path("/"), specs=self.files, most_sets=most_sets)
+        if listing:
+            self.answer = lambda devices: replace(
+                own_nodes(devices), env={"CARDS": ",".join(device.id for device in devices)}
+            )
         self.offers: list[Offer] = []
 
     def offer(self, *names: str) -> None:
@@ -81,23 +48,12 @@ class Scene:
 
     def publish(self) -> None:
         offers, verdict = self.injection.listable(self.offers, lambda device: HEALTHY)
-        self.inventory.update(units(Of.EACH, offers), verdict, lambda device: Reason("gone"))
-
-    def hear(self, *tokens: str) -> None:
-        self.now += APART
-        self.allocations.apply(Listing((1, 2, 3), self.now, 3, {CARD: dict.fromkeys(tokens, POD)}))
-
-    def listed(self) -> set[str]:
-        return {name for name, entry in self.inventory.snapshot.entries.items() if entry.health.healthy}
+        self.inventory.update(units(Of.EACH, offers), verdict, gone)
 
     def named(self) -> set[str]:
         """The names that the specification has now."""
         path = self.files.path(CARD)
-        return {one["name"] for one in self.specification(path)["devices"]} if path.exists() else set()
-
-    @staticmethod
-    def specification(path: Path) -> Any:
-        return json.loads(path.read_text())
+        return {one["name"] for one in json.loads(path.read_text())["devices"]} if path.exists() else set()
 
 
 @asynccontextmanager
@@ -119,7 +75,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 async def test_a_device_that_leaves_the_list_during_allocate_keeps_its_name(scene, until) -> None:
     scene.offer("null", "zero")
-    await until(lambda: scene.listed() == {"null", "zero"})
+    await until(lambda: scene.healthy() == {"null", "zero"})
     device = Device("null")
     with scene.inventory.reserved({"null": [device]}):
         granted = await scene.backend.call(5.0, scene.backend.ask, [device], scene.backend.terms)
@@ -135,9 +91,9 @@ async def test_a_device_that_leaves_the_list_during_allocate_keeps_its_name(scen
 
 async def test_a_name_goes_once_no_container_has_its_device(scene, until) -> None:
     scene.offer("null", "zero")
-    await until(lambda: scene.listed() == {"null", "zero"})
-    await allocated(scene.allocator, ["null"])
-    scene.hear("null")
+    await until(lambda: scene.healthy() == {"null", "zero"})
+    await scene.allocate("null")
+    scene.hear(card="null")
     scene.offer("zero")
     scene.now += GRACE
     scene.offer("zero")
@@ -152,9 +108,9 @@ async def test_a_name_goes_once_no_container_has_its_device(scene, until) -> Non
 
 async def test_devices_that_are_known_one_by_one_are_asked_for_together_only(scene, until) -> None:
     scene.offer("null", "zero")
-    await until(lambda: scene.listed() == {"null", "zero"})
+    await until(lambda: scene.healthy() == {"null", "zero"})
     scene.asked.clear()
-    answer = await allocated(scene.allocator, ["null", "zero"])
+    answer = await scene.allocate("null", "zero")
     assert scene.asked == [["null", "zero"]]
     assert len(answer.edits.cdi_devices) == 2
 
@@ -166,8 +122,8 @@ async def test_a_set_that_a_container_has_stays_however_many_others_are_made(
     devices = ["null", "zero", "full", "random", "tty"]
     async with running(Scene(tmp_path, 1, listing=True)) as scene:
         scene.offer(*devices)
-        await until(lambda: scene.listed() == set(devices))
-        answer = await allocated(scene.allocator, ["null", "zero"])
+        await until(lambda: scene.healthy() == set(devices))
+        answer = await scene.allocate("null", "zero")
         (name,) = (device.rpartition("=")[2] for device in answer.edits.cdi_devices)
         assert name not in devices
         if not restarted:
@@ -175,9 +131,9 @@ async def test_a_set_that_a_container_has_stays_however_many_others_are_made(
             assert name in scene.named()
     if restarted:
         async with running(Scene(tmp_path, 1, listing=True)) as scene:
-            scene.hear("null", "zero")
+            scene.hear(card="null zero")
             scene.offer(*devices)
-            await until(lambda: scene.listed() == set(devices))
+            await until(lambda: scene.healthy() == set(devices))
             await make_sets(scene)
             assert name in scene.named()
 
@@ -186,5 +142,5 @@ async def make_sets(scene: Scene) -> None:
     """Gives other containers other sets of devices, more than the specification keeps."""
     before = scene.named()
     for pair in (["full", "random"], ["random", "tty"], ["full", "tty"]):
-        await allocated(scene.allocator, pair)
+        await scene.allocate(*pair)
         assert scene.named() - before

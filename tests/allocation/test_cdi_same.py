@@ -11,38 +11,28 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from allocated import allocated
-from allocator_scene import NotingScanner
 from devhost_testing import runtime
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.allocator import Supply
 
-from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.files import SpecFiles
-from devhost.allocation.cdi.injector import CdiInjection
-from devhost.allocation.inventory import Inventory
-from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend import (
-    AllocateRequest,
     AllocationError,
-    Backend,
     Device,
     DeviceNode,
     Edits,
     Mount,
-    NoOptions,
 )
 from devhost.backend.model import HEALTHY
-from devhost.discovery.runner import BackendRunner
 from devhost.kubelet.server import container_response
-from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of, ResourceSettings
+from devhost.planning.settings import Of
 
-RESOURCE = "example.com/card"
 NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 somewhere = st.sampled_from(["/dev/a", "/dev/b", "/dev/null"])
@@ -66,59 +56,43 @@ def needs(draw: st.DrawFn) -> Edits:
     )
 
 
-def backend(wanted: Mapping[str, Edits], listed: bool) -> type[Backend]:
-    """A backend that answers with what each device needs, and with a list of them all if ``listed``."""
-
-    class Card(Backend):
-        name = "card"
-
-        def discover(self) -> list[Device]:
-            return []
-
-        def allocate(self, request: AllocateRequest) -> Edits:
-            edits = Edits.merge(wanted[device.id] for device in request.devices)
-            if not listed:
-                return edits
-            return replace(edits, env={**edits.env, "ALL": ",".join(device.id for device in request.devices)})
-
-    return Card
+def answers(wanted: Mapping[str, Edits], listed: bool, devices: Sequence[Device]) -> Edits:
+    """What each device needs, and a list of them all if ``listed``."""
+    edits = Edits.merge(wanted[device.id] for device in devices)
+    return replace(edits, env={**edits.env, "ALL": ",".join(d.id for d in devices)}) if listed else edits
 
 
-class Resource:
-    """One resource, its devices in the order of their ids."""
-
-    def __init__(self, kind: type[Backend], ids: Sequence[str], replicas: int, of: Of) -> None:
-        self.inventory = Inventory(lambda: 1e9, lambda: 100.0)
-        self.source = BackendRunner(kind, NoOptions(), Path("/"))
-        self.offers = [Offer(Device(device), replicas) for device in sorted(ids)]
-        self.entry = ResourceSettings(0, RESOURCE, "card")
-        self.backend = ResourceBackend(RESOURCE, NotingScanner(self.source), self.entry)
-        self.allocator = Allocator(self.inventory, self.backend, self.entry)
-        self.inventory.update(units(of, self.offers), lambda device: HEALTHY, Reason)
-
-    async def answer(self, tokens: Sequence[str]):
-        self.source.discover([])
-        granted = await allocated(self.allocator, tokens)
-        return container_response(granted.edits, granted.left_out)
+async def answer(supply: Supply, tokens: Sequence[str]):
+    granted = await supply.allocate(*tokens)
+    return container_response(granted.edits, granted.left_out)
 
 
-async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[str], replicas: int, of: Of):
+async def both_ways(
+    wanted: Mapping[str, Edits],
+    tokens: Sequence[str],
+    replicas: int = 1,
+    of: Of = Of.EACH,
+    listed: bool = False,
+):
     with tempfile.TemporaryDirectory() as place:
-        plain, named = Resource(kind, ids, replicas, of), Resource(kind, ids, replicas, of)
         directory = SpecFiles(Path(place))
-        injection = CdiInjection(named.backend, named.inventory, directory, lambda: None)
-        named.allocator = Allocator(named.inventory, named.backend, named.entry, injection)
+        plain, named = Supply(Path("/")), Supply(Path("/"), specs=directory)
+        offers = [Offer(Device(device), replicas) for device in sorted(wanted)]
+        for supply in (plain, named):
+            supply.answer = partial(answers, wanted, listed)
+            supply.show(*offers, of=of)
+        injection = named.injection
         running = asyncio.create_task(injection.run())
-        named.source.discover([])
-        injection.want(named.offers, lambda device: HEALTHY)
+        named.runner.discover([])
+        injection.want(offers, lambda device: HEALTHY)
         try:
             try:
-                directly = await plain.answer(tokens)
+                directly = await answer(plain, tokens)
             except AllocationError as refusal:
                 with pytest.raises(AllocationError, match=re.escape(str(refusal))):
-                    await named.answer(tokens)
+                    await answer(named, tokens)
                 return
-            by_name = await named.answer(tokens)
+            by_name = await answer(named, tokens)
             names = [device.name for device in by_name.cdi_devices]
             for name in names:
                 runtime.parse(name)
@@ -133,8 +107,8 @@ async def both_ways(kind: type[Backend], ids: Sequence[str], tokens: Sequence[st
             injection.stop()
             await running
             directory.close()
-            plain.source.close()
-            named.source.close()
+            plain.runner.close()
+            named.runner.close()
 
 
 @pytest.mark.conformance(52)
@@ -153,7 +127,7 @@ def test_both_ways_give_a_container_the_same(wanted, listed, replicas, of, data)
         for entry in ([f"{unit.id}::{n}" for n in range(unit.replicas)] if unit.numbered else [unit.id])
     ]
     tokens = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
-    asyncio.run(both_ways(backend(wanted, listed), list(wanted), tokens, replicas, of))
+    asyncio.run(both_ways(wanted, tokens, replicas, of, listed))
 
 
 NULL, ZERO = (Edits((DeviceNode(host, "/dev/a"),)) for host in NODES[:2])
@@ -172,4 +146,4 @@ NULL, ZERO = (Edits((DeviceNode(host, "/dev/a"),)) for host in NODES[:2])
 )
 def test_where_devices_disagree_both_ways_decide_alike(wanted):
     needs = {f"d{number}": edits for number, edits in enumerate(wanted)}
-    asyncio.run(both_ways(backend(needs, listed=False), list(needs), list(needs), 1, Of.EACH))
+    asyncio.run(both_ways(needs, list(needs)))

@@ -14,6 +14,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.waiting import background
 
 from devhost.allocation.cdi.claim_files import ClaimFiles, document, parsed
 from devhost.allocation.cdi.files import SpecFiles
@@ -325,10 +326,8 @@ async def gone(path: Path) -> None:
 
 async def test_a_write_that_was_cancelled_leaves_nothing_when_it_ends(files, monkeypatch):
     hang = Hang(monkeypatch)
-    task = asyncio.create_task(files.write(record(), {}))
-    await asyncio.to_thread(hang.entered.wait, 60)
-    task.cancel()
-    await asyncio.wait([task])
+    async with background(files.write(record(), {})):
+        await asyncio.to_thread(hang.entered.wait, 60)
     with pytest.raises(EnvironmentFailure, match="an earlier write still hangs"):
         await files.write(record(), {})
     hang.go.set()

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
+from kit.waiting import background
 
 from devhost.allocation.allocations import Allocations, Released
 from devhost.allocation.device_info import UNDECIDED, DeviceInfoDirectory, DeviceInfoFiles, Document
@@ -155,10 +156,8 @@ async def test_a_pod_that_is_given_up_while_its_file_is_written_leaves_none(desk
             return super().write_file(name, data)
 
     await desk.restart(Slow)
-    starting = asyncio.create_task(desk.write("a"))
-    await until(desk.index)
-    starting.cancel()
-    await asyncio.wait([starting])
+    async with background(desk.write("a")):
+        await until(desk.index)
     go.set()
     await until(lambda: not desk.index())
     assert desk.files() == []

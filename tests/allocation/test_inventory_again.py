@@ -3,62 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.allocator import CARD, Listed, gone
 
-from devhost.allocation.allocations import Allocations
-from devhost.allocation.inventory import Entry, Inventory, Tally
+from devhost.allocation.inventory import Entry, Tally
 from devhost.allocation.leases import Listing
 from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
 from devhost.discovery.health import Grounds, HealthTracker
-from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, Units, units
 from devhost.planning.settings import Of
-from devhost.planning.timing import ALLOCATION as NODE
 
 promise = settings(deadline=None, derandomize=True, max_examples=200)
 
 NAMES = "abcd"
 
 
-@dataclass
-class Side:
+class Side(Listed):
     """One inventory, with everything that it is made from."""
 
-    again: bool
-    now: float = 100.0
-    judged: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.health = HealthTracker()
+    def __init__(self, *, again: bool) -> None:
+        super().__init__()
+        self.again = again
+        self.judged: list[str] = []
+        self.tracker = HealthTracker()
         self.units = Units()
-        self.allocations = Allocations(lambda: self.now)
-        self.inventory = Inventory(
-            lambda: 1e9 + self.now,
-            lambda: self.now,
-            self.allocations.of("r"),
-            "b",
-        )
 
     def verdict(self, device: Device) -> Health:
         self.judged.append(device.id)
-        return self.health.verdict(device, self.now)
+        return self.tracker.verdict(device, self.now)
 
-    def show(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> bool:
+    def list(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> bool:
         made = (
             self.units.make(of, offers, topology=topology)
             if self.again
             else units(of, offers, topology=topology)
         )
-        common = self.health.stale, self.health.released
-        grounds = Grounds(common, frozenset(self.health.particular())) if self.again else None
+        common = self.tracker.stale, self.tracker.released
+        grounds = Grounds(common, frozenset(self.tracker.particular())) if self.again else None
         self.judged.clear()
         return self.inventory.update(
             made,
             self.verdict,
-            lambda device: Reason(f"{device} is gone"),
+            gone,
             self.now,
             topology=topology,
             grounds=grounds,
@@ -114,26 +102,26 @@ class Node:
 
     def probe(self) -> Step:
         found = {name: unhealthy("probed") for name in self._some()}
-        return lambda side: (side.health.apply_probe(found), None)[1]
+        return lambda side: (side.tracker.apply_probe(found), None)[1]
 
     def missing(self) -> Step:
         lacks, back = self._some(), self._some()
 
         def happen(side: Side) -> None:
             for name in lacks:
-                side.health.report_missing(name, ("/dev/x",))
+                side.tracker.report_missing(name, ("/dev/x",))
             for name in back:
-                side.health.paths_restored(name)
+                side.tracker.paths_restored(name)
 
         return happen
 
     def forget(self) -> Step:
         known = self._some()
-        return lambda side: side.health.forget(known)
+        return lambda side: side.tracker.forget(known)
 
     def stale(self) -> Step:
         reason = self._draw(st.sampled_from(["", "", "it hangs"]))
-        return lambda side: setattr(side.health, "stale", reason)
+        return lambda side: setattr(side.tracker, "stale", reason)
 
     def use(self) -> Step:
         chosen = self._some()
@@ -145,7 +133,7 @@ class Node:
 
         def happen(side: Side) -> None:
             tokens = dict.fromkeys(_tokens(side, chosen), holder)
-            listing = Listing((1, 2, pods), side.now, pods, {"r": tokens}, {holder: bool(tokens)})
+            listing = Listing((1, 2, pods), side.now, pods, {CARD: tokens}, {holder: bool(tokens)})
             side.allocations.apply(listing)
 
         return happen
@@ -166,7 +154,7 @@ class Node:
         if self._of is Of.ALL:
             offers = tuple(Offer(offer.device, 3) for offer in offers)
         of, topology = self._of, self._topology
-        return lambda side: (side.show(of, offers, topology=topology), None)[1]
+        return lambda side: (side.list(of, offers, topology=topology), None)[1]
 
 
 def _tokens(side: Side, devices: Collection[str]) -> list[str]:
@@ -191,54 +179,53 @@ def test_a_list_from_what_has_changed_equals_one_from_nothing(data: st.DataObjec
 def test_only_what_has_changed_is_judged_again() -> None:
     side = Side(again=True)
     offers = [Offer(Device(f"d{number}")) for number in range(1000)]
-    side.show(Of.EACH, tuple(offers))
+    side.list(Of.EACH, tuple(offers))
     assert len(side.judged) == 1000
     offers[7] = Offer(Device("d7", health=unhealthy("hot")))
-    assert side.show(Of.EACH, tuple(offers))
+    assert side.list(Of.EACH, tuple(offers))
     assert set(side.judged) == {"d7"}
-    side.health.apply_probe({"d9": unhealthy("probed")})
-    assert side.show(Of.EACH, tuple(offers))
+    side.tracker.apply_probe({"d9": unhealthy("probed")})
+    assert side.list(Of.EACH, tuple(offers))
     assert set(side.judged) == {"d7", "d9"}
-    side.health.stale = "it hangs"
-    assert side.show(Of.EACH, tuple(offers))
+    side.tracker.stale = "it hangs"
+    assert side.list(Of.EACH, tuple(offers))
     assert len(set(side.judged)) == 1000
 
 
 def test_a_shared_device_is_healthy_since_its_container_released_it() -> None:
     side = Side(again=True)
     devices = Device("a"), Device("b")
-    side.show(Of.EACH, tuple(Offer(device) for device in devices))
+    side.list(Of.EACH, tuple(Offer(device) for device in devices))
     side.inventory.allocated(["a"])
     shared = tuple(Offer(device, 2) for device in devices)
-    side.show(Of.EACH, shared)
-    holder = Holder("default", "pod", "main")
-    for tokens in ({"a": holder}, {}, {}):
-        side.now += NODE.release_gap
-        side.allocations.apply(Listing((1, 2, 3), side.now, 5, {"r": tokens}))
-    assert side.show(Of.EACH, shared)
+    side.list(Of.EACH, shared)
+    start = side.now
+    for tokens in ("a", "", ""):
+        side.hear(card=tokens)
+    assert side.list(Of.EACH, shared)
     entries = side.inventory.snapshot.entries
     assert {name: entry.since - 1e9 for name, entry in entries.items() if entry.gone_at is None} == {
         "a::0": side.now,
         "a::1": side.now,
-        "b::0": 100.0,
-        "b::1": 100.0,
+        "b::0": start,
+        "b::1": start,
     }
 
 
 def test_a_token_for_all_devices_follows_each_of_them() -> None:
     side = Side(again=True)
     offers = tuple(Offer(Device(name)) for name in "ab")
-    side.show(Of.ALL, offers)
-    side.health.apply_probe({"a": unhealthy("probed")})
-    side.show(Of.ALL, offers)
+    side.list(Of.ALL, offers)
+    side.tracker.apply_probe({"a": unhealthy("probed")})
+    side.list(Of.ALL, offers)
     assert side.inventory.snapshot.devices() == {"a": False, "b": True}
 
 
 def test_a_device_is_healthy_again_although_its_backend_forgot_it_between_two_lists() -> None:
     side, offers = Side(again=True), tuple(Offer(Device(name)) for name in "ab")
-    side.health.apply_probe({"a": unhealthy("probed")})
-    side.show(Of.EACH, offers)
-    side.health.apply_probe({})
-    side.health.forget(())
-    side.show(Of.EACH, offers)
+    side.tracker.apply_probe({"a": unhealthy("probed")})
+    side.list(Of.EACH, offers)
+    side.tracker.apply_probe({})
+    side.tracker.forget(())
+    side.list(Of.EACH, offers)
     assert side.inventory.snapshot.devices() == {"a": True, "b": True}

@@ -5,25 +5,20 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from allocated import allocated
-from allocator_scene import NotingScanner
+from kit.allocator import NotingScanner, Supply
 
-from devhost.allocation.allocator import MOST_DEVICES, MOST_KEPT, Allocator
+from devhost.allocation.allocator import MOST_DEVICES, MOST_KEPT
 from devhost.allocation.cdi.files import SpecFiles
-from devhost.allocation.cdi.injector import CdiInjection
-from devhost.allocation.inventory import Inventory
-from devhost.allocation.resource_backend import MissingPath, ResourceBackend
+from devhost.allocation.resource_backend import MissingPath
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Mount, NoOptions
 from devhost.discovery.runner import BackendRunner
-from devhost.planning.claims import Reason
 from devhost.planning.give import Give, GiveVariable, When
-from devhost.planning.plan import Offer, units
-from devhost.planning.settings import Of, ResourceSettings
+from devhost.planning.settings import Of
 
 NAMES = tuple(f"d{n}" for n in range(MOST_KEPT + 1))
 
@@ -33,68 +28,48 @@ class Options:
     mode: str = ""
 
 
-class Card(Backend):
-    """Each device has a node of its own; what was asked is noted."""
-
-    name = "card"
-    ResourceOptions = Options
-    asked: list[str]
-    edits: Edits
-
-    def discover(self) -> list[Device]:
-        return []
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        self.asked.append(",".join(device.id for device in request.devices))
-        nodes = tuple(DeviceNode(f"/dev/{device.id}", shared=True) for device in request.devices)
-        return replace(self.edits, nodes=nodes + self.edits.nodes)
-
-
-class Node:
+class Node(Supply):
     """A node with many cards, and the allocator of their resource. Files stand for the nodes."""
 
-    def __init__(self, root: Path, kind: type[Card] = Card, cdi: Path | None = None) -> None:
-        self.root = root
-        (root / "dev").mkdir()
-        for number, name in enumerate(NAMES):
-            self.make(name, number)
-        Card.asked, Card.edits = [], Edits(lasting=True)
-        self.scanner = NotingScanner(BackendRunner(kind, NoOptions(), root))
-        self.inventory = Inventory(lambda: 0.0, lambda: 0.0)
-        self.entry = ResourceSettings(0, "example.com/card", "card", options=Options())
-        backend = ResourceBackend("example.com/card", self.scanner, self.entry)
+    def __init__(self, root: Path, kind: type[Backend] = Backend, cdi: Path | None = None) -> None:
         self.files = SpecFiles(cdi or root / "cdi", "")
-        inject = CdiInjection(backend, self.inventory, self.files, lambda: None) if cdi else None
-        self.allocator = Allocator(self.inventory, backend, self.entry, inject)
+        super().__init__(root, kind, options=Options(), specs=self.files if cdi else None)
+        self.make(NAMES)
+        for number, name in enumerate(NAMES):
+            self.number(name, number)
+        self.edits = Edits(lasting=True)
+        self.answer = self.answered
         self.list({name: Device(name) for name in NAMES})
 
-    def make(self, name: str, number: int) -> None:
+    def answered(self, devices: Sequence[Device]) -> Edits:
+        nodes = tuple(DeviceNode(f"/dev/{device.id}", shared=True) for device in devices)
+        return replace(self.edits, nodes=nodes + self.edits.nodes)
+
+    def number(self, name: str, number: int) -> None:
         (self.root / "dev" / name).write_text(f"c240:{number}\n")
 
     def list(self, devices: dict[str, Device], of: Of = Of.EACH) -> None:
         """The backend's last scan and the plan have these devices."""
         self.scanner.devices = devices
-        offers = [Offer(one) for one in devices.values()]
-        self.inventory.update(units(of, offers), lambda one: one.health, lambda _: Reason("gone"))
+        self.show(*devices.values(), of=of)
 
     async def start(self, *tokens: str) -> list[str]:
         """A container starts and ends; the nodes that it got."""
-        self.scanner.runner.discover([])
-        granted = await allocated(self.allocator, tokens)
+        granted = await self.allocate(*tokens)
         self.inventory.allocations.release(tokens)
         self.env = granted.edits.env
         return granted.nodes()
 
     def questions(self) -> list[str]:
-        asked, Card.asked = Card.asked, []
-        return asked
+        asked, self.asked = self.asked, []
+        return [",".join(devices) for devices in asked]
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
     yield made
-    made.scanner.runner.close()
+    made.runner.close()
 
 
 async def test_the_next_container_gets_a_lasting_answer_without_another_call(node: Node) -> None:
@@ -106,7 +81,7 @@ async def test_the_next_container_gets_a_lasting_answer_without_another_call(nod
 
 
 async def test_an_answer_that_is_not_declared_as_lasting_does_not_last(node: Node) -> None:
-    Card.edits = Edits()
+    node.edits = Edits()
     await node.start("d1")
     await node.start("d1")
     assert node.questions() == ["d1", "d1"]
@@ -114,7 +89,7 @@ async def test_an_answer_that_is_not_declared_as_lasting_does_not_last(node: Nod
 
 async def test_a_node_with_another_number_ends_it(node: Node) -> None:
     await node.start("d1")
-    node.make("d1", 77)
+    node.number("d1", 77)
     await node.start("d1")
     assert node.questions() == ["d1", "d1"]
 
@@ -168,10 +143,10 @@ async def test_what_the_entry_gives_lasts_while_the_number_of_devices_is_the_sam
 
 async def test_another_backend_object_ends_it(node: Node) -> None:
     await node.start("d1")
-    other = NotingScanner(BackendRunner(Card, NoOptions(), node.root))
+    node.runner.close()
+    node.runner = BackendRunner(node.runner.kind, NoOptions(), node.root)
+    other = NotingScanner(node.runner)
     other.devices = node.scanner.devices
-    node.scanner.runner.close()
-    node.scanner = other
     node.allocator.follow(other, node.entry)
     await node.start("d1")
     assert node.questions() == ["d1", "d1"]
@@ -191,22 +166,22 @@ async def test_another_backend_object_ends_it(node: Node) -> None:
 async def test_an_answer_with_more_than_nodes_that_are_there_does_not_last(node: Node, more: Edits) -> None:
     (node.root / "dev/text").write_text("no number\n")
     (node.root / "lib").mkdir()
-    Card.edits = replace(more, lasting=True)
+    node.edits = replace(more, lasting=True)
     await node.start("d1")
     await node.start("d1")
     assert node.questions() == ["d1", "d1"]
 
 
 async def test_a_device_that_is_described_for_network_plugins_is_asked_for_each_time(tmp_path: Path) -> None:
-    class Port(Card):
+    class Port(Backend):
         def device_info(self, device: Device, request: AllocateRequest) -> None:
-            self.asked.append(f"about {device.id}")
+            """Network plugins are told nothing."""
 
     node = Node(tmp_path, Port)
     await node.start("d1")
     await node.start("d1")
     assert node.questions() == ["d1", "d1"]
-    node.scanner.runner.close()
+    node.runner.close()
 
 
 @pytest.mark.root
@@ -221,7 +196,7 @@ async def test_a_specification_has_the_mode_that_a_node_has_now(tmp_path: Path) 
         document = json.loads(node.files.path("example.com/card").read_text())
         (made,) = document["devices"][0]["containerEdits"]["deviceNodes"]
         assert made["fileMode"] == mode
-    node.scanner.runner.close()
+    node.runner.close()
     node.files.close()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from descriptors import open_descriptors
+from kit.waiting import background, until
 
 from devhost.backend import Event
 from devhost.backend.netlink import GENERIC, ROUTE, Groups, NetlinkWatcher
@@ -119,21 +120,9 @@ async def listening(kernel: Kernel, *sources: Words, **options: Any) -> AsyncIte
     """Follows a watcher with pauses that are short enough for a test."""
     quick = {"settle": 0.001, "pause": 0.001, "recheck": 0.005, "retry": (0.005, 0.005)}
     found = Listening(NetlinkWatcher(sources, LOG, subscribe=kernel.subscribe, **(quick | options)))
-    task = asyncio.create_task(found.follow())
-    try:
+    async with background(found.follow()):
         await until(lambda: bool(kernel.opened) or not any(source.wanted for source in sources))
         yield found
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what no event shows."""
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def test_a_relevant_message_is_an_event_and_others_are_not(kernel: Kernel) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from descriptors import open_descriptors
+from kit.clock import AheadClock
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, BackendTimeout
@@ -303,16 +304,6 @@ for line in sys.stdin:
 """
 
 
-class Clock:
-    """Real time, and what is added to it."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.ahead
-
-
 @pytest.fixture
 def workers() -> Iterator[list[Worker]]:
     """What is in it is closed in the end."""
@@ -363,7 +354,7 @@ def test_a_worker_that_is_idle_ends_and_the_next_question_starts_another(
 def test_a_slow_start_lets_a_worker_stay_idle_for_longer(
     program: Callable[[str], list[str]], workers: list[Worker]
 ) -> None:
-    clock = Clock()
+    clock = AheadClock()
     slow = program("import time; time.sleep(0.2)" + ECHO)
     worker = Worker(
         slow, deadline=PATIENT, start_deadline=PATIENT, idle=0.001, idle_per_start=1000, clock=clock
@@ -377,7 +368,7 @@ def test_a_slow_start_lets_a_worker_stay_idle_for_longer(
 def test_a_question_without_an_answer_kills_the_process_and_none_is_started_for_a_while(
     program: Callable[[str], list[str]], workers: list[Worker]
 ) -> None:
-    clock = Clock()
+    clock = AheadClock()
     worker = Worker(
         program(ECHO),
         name="the tool",
@@ -478,7 +469,7 @@ def test_a_process_that_is_never_ready_ends_without_a_further_question(
 def test_a_process_that_is_never_ready_is_killed(
     program: Callable[[str], list[str]], workers: list[Worker]
 ) -> None:
-    clock = Clock()
+    clock = AheadClock()
     worker = Worker(program("import time; time.sleep(600)"), start_deadline=0.02, clock=clock)
     workers.append(worker)
     with pytest.raises(TimedOut):

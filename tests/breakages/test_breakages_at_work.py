@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.process import running
 from reading_node import RESOURCE, ReadingNode
 
 TOY = f"{{name: {RESOURCE}, backend: toy}}"
@@ -157,10 +158,8 @@ def second(node: ReadingNode, tmp_path: Path) -> Iterator[Any]:
     place.mkdir()
     config, socket = place / "devhost.yaml", place / "status.sock"
     config.write_text(node.config.read_text().replace("[backends]", f"[{node.drop_ins}]"))
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(config), "--root", str(node.root)]
-    command += ["--kubelet-dir", str(node.kubelet.directory), "--state-dir", str(place / "state")]
-    command += ["--pod-resources", str(node.kubelet.pod_resources), "--status-socket", str(socket)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    options = ("--state-dir", place / "state", "--pod-resources", node.kubelet.pod_resources)
+    with running(config, node.root, node.kubelet.directory, *options, "--status-socket", socket) as process:
 
         def document() -> Any:
             asked = [sys.executable, "-m", "devhost", "status", "--socket", str(socket), "--output", "json"]
@@ -169,7 +168,6 @@ def second(node: ReadingNode, tmp_path: Path) -> Iterator[Any]:
 
         document.stop = process.terminate  # type: ignore[attr-defined]
         yield document
-        process.kill()
 
 
 async def test_two_devhosts_on_one_kubelet(node: ReadingNode, second: Any) -> None:

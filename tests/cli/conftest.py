@@ -6,9 +6,12 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kit import process
 from program import devhost
 from replacing import replace
 
@@ -67,6 +70,12 @@ class Toys:
     def devhost(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command with this configuration and this tree, and waits for its end."""
         return self.call(*arguments, "--config", str(self.config), "--root", str(self.root))
+
+    def running(
+        self, kubelet: Path, *options: object, **more: Any
+    ) -> AbstractContextManager[subprocess.Popen[str]]:
+        """``devhost run`` with this configuration and this tree: see ``kit.process``."""
+        return process.running(self.config, self.root, kubelet, *options, **more)
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command with nothing else, and waits for its end."""

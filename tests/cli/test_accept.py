@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +11,6 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 
 TOY = "example.com/toy"
-
-
-@asynccontextmanager
-async def serving(toys: Any, kubelet: KubeletSimulator, state: Path, *more: str) -> AsyncIterator[None]:
-    """A devhost, until it is killed; the node then has no toy."""
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
-    command += ["--kubelet-dir", str(kubelet.directory), "--state-dir", str(state), *more]
-    process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        await process.wait()
 
 
 async def call(toys: Any, *arguments: str) -> tuple[int, str]:
@@ -52,16 +35,16 @@ async def test_a_file_without_devices_waits_until_it_is_accepted(
     assert (code, text[:45]) == (3, "devhost: no devhost is running on this node (")
     toys.write(f"name: {TOY}, backend: toy")
     async with KubeletSimulator(tmp_path / "kubelet", pod_resources=tmp_path / "pods") as kubelet:
-        async with serving(toys, kubelet, state):
+        with toys.running(kubelet.directory, "--state-dir", state):
             await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2}, 60)
             said = "devhost: this devhost runs without --patience, so it waits for nothing"
             assert await call(toys, "accept") == (2, said)
-        async with serving(toys, kubelet, state, "--patience", "1h"):
+        with toys.running(kubelet.directory, "--state-dir", state, "--patience", "1h"):
             await until(recorded)
             said = "nothing to accept: devhost waits for no entry"
             assert await call(toys, "accept") == (0, said)
         toys.write(f"name: {TOY}, backend: toy, where: {{model: none}}")
-        async with serving(toys, kubelet, state, "--patience=1h"):
+        with toys.running(kubelet.directory, "--state-dir", state, "--patience=1h"):
             await until(lambda: problems() != [])
             (reason,) = problems()
             assert reason.startswith(f"no devices since the new file: {TOY} (until 2")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -266,15 +264,9 @@ def test_a_drain_without_a_devhost_leaves_the_cordon_and_exits_with_3(desk: Desk
 @asynccontextmanager
 async def serving(desk: Desk, kubelet: KubeletSimulator) -> AsyncIterator[None]:
     desk.state.mkdir()  # as on a node: it is watched from the start, not looked for now and then
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(desk.toys.config)]
-    command += ["--root", str(desk.toys.root), "--kubelet-dir", str(kubelet.directory)]
-    command += ["--pod-resources", str(kubelet.pod_resources), "--state-dir", str(desk.state)]
-    process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
-    try:
+    options = ("--pod-resources", kubelet.pod_resources, "--state-dir", desk.state)
+    with desk.toys.running(kubelet.directory, *options):
         yield
-    finally:
-        process.kill()
-        await process.wait()
 
 
 @pytest.fixture

@@ -54,14 +54,10 @@ class Desk:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        command = [sys.executable, "-m", "devhost", "run", "--config", str(self.toys.config)]
-        command += ["--root", str(self.toys.root), "--kubelet-dir", str(self.kubelet.directory)]
-        process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
         try:
-            yield
+            with self.toys.running(self.kubelet.directory):
+                yield
         finally:
-            process.kill()
-            await process.wait()
             gone = {"example.com/toy": 0, "example.com/other": 0}
             await self.kubelet.wait_for(lambda: self.kubelet.allocatable() == gone, 60)
 

@@ -10,35 +10,20 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator, events
+from kit import process as process_of
 
 from devhost.config.loader import DEFAULT
 from devhost.config.state import is_this_machine
 from devhost.kubelet.kubelet_socket import ABSENT
 
 
-@contextmanager
 def running(toys, kubelet_dir, *arguments):
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
-    command += ["--kubelet-dir", str(kubelet_dir), *arguments]
-    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
-    with started(command, environment) as process:
-        yield process
-
-
-@contextmanager
-def started(command, environment):
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=240)
+    return toys.running(kubelet_dir, *arguments, log=subprocess.PIPE, runtime=toys.root / "run")
 
 
 async def ended(process) -> int:
@@ -454,7 +439,7 @@ def short_directory():
 WRITTEN = "cdi: {{directory: {cdi}}}\nlabels: {{directory: {labels}, write: true}}\n"
 
 
-async def test_with_another_root_everything_is_written_below_it(toys, short_directory):
+async def test_with_another_root_everything_is_written_below_it(toys, short_directory, monkeypatch):
     """Not to the directories of the machine that the recorded tree is looked at on."""
     marked = f"/var/tmp/devhost-test-{os.getpid()}"
     toys.write("name: example.com/toy, backend: toy, inject: cdi")
@@ -468,11 +453,9 @@ async def test_with_another_root_everything_is_written_below_it(toys, short_dire
     (toys.root / "var/run").symlink_to(outside)  # as Debian's, which leads to /run
     root = short_directory / "r"
     root.symlink_to(toys.root)
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(root)]
-    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
-    environment.pop("DEVHOST_STATE_DIR", None)
+    monkeypatch.delenv("DEVHOST_STATE_DIR", raising=False)
     async with KubeletSimulator(root / "var/lib/kubelet/device-plugins") as kubelet:
-        with started(command, environment) as process:
+        with process_of.running(toys.config, root, kubelet.directory, runtime=toys.root / "run") as process:
             await until_served(kubelet)
             process.send_signal(signal.SIGTERM)
             assert await ended(process) == 0

@@ -20,18 +20,12 @@ TOY = "example.com/toy"
 
 
 @contextmanager
-def running(toys: Any, kubelet: KubeletSimulator, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
+def running(toys: Any, kubelet: KubeletSimulator, log: int) -> Iterator[subprocess.Popen[str]]:
     (toys.root / "dev").mkdir(exist_ok=True)
     (toys.root / "dev/null").touch()
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
-    command += ["--kubelet-dir", str(kubelet.directory), "--log-level", "debug"]
-    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
-    process = subprocess.Popen(command, stdout=stderr, stderr=stderr, env=environment)
-    try:
+    options = ("--log-level", "debug")
+    with toys.running(kubelet.directory, *options, log=log, runtime=toys.root / "run") as process:
         yield process
-    finally:
-        process.kill()
-        process.wait(120)
 
 
 @pytest.fixture

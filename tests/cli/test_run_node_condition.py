@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 from devhost_testing.dra import AccessFiles, ApiServer
 from devhost_testing.kubelet import KubeletSimulator
-from processes import started
 from status_values import Json
 
 from devhost.telemetry import ask
@@ -57,12 +55,11 @@ async def running(toys: Any, place: Path, server: ApiServer) -> AsyncIterator[Ru
     access.write(server.url)
     with tempfile.TemporaryDirectory(prefix="devhost-") as short:
         socket = Path(short) / "status.sock"
-        command = [sys.executable, "-m", "devhost", "run", f"--config={toys.config}", f"--root={toys.root}"]
-        command += [f"--kubelet-dir={place / 'kubelet'}", f"--status-socket={socket}"]
-        command += [f"--kubeconfig={access.file}", "--node-name=n1", f"--state-dir={place / 'state'}"]
-        command += ["--node-condition", f"--startup-taints={TAINT['key']}:NoSchedule"]
+        options = [f"--status-socket={socket}", f"--kubeconfig={access.file}", "--node-name=n1"]
+        options += [f"--state-dir={place / 'state'}", "--node-condition"]
+        options += [f"--startup-taints={TAINT['key']}:NoSchedule"]
         async with KubeletSimulator(place / "kubelet") as kubelet:
-            with started(command):
+            with toys.running(kubelet.directory, *options):
                 yield Running(kubelet, socket)
 
 

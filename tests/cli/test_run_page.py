@@ -17,17 +17,10 @@ from devhost_testing.kubelet import KubeletSimulator
 @contextmanager
 def listening(toys, kubelet_dir, *arguments):
     """A running devhost; yields the address that it logs."""
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
-    command += ["--kubelet-dir", str(kubelet_dir), "--listen", "127.0.0.1:0", *arguments]
-    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(toys.root / "run")}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stderr is not None
+    options = ("--listen", "127.0.0.1:0", *arguments)
+    with toys.running(kubelet_dir, *options, log=subprocess.PIPE, runtime=toys.root / "run") as process:
         line = next(line for line in process.stderr if " listening address=" in line)
         yield line.rpartition("=")[2].strip()
-    finally:
-        process.kill()
-        process.communicate(timeout=240)
 
 
 @pytest.mark.parametrize(

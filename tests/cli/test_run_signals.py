@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -44,10 +43,8 @@ def early(number, *arguments):
 
 
 def run(toys, tmp_path):
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(toys.root)]
-    command += ["--kubelet-dir", str(tmp_path / "kubelet"), "--status-socket", str(tmp_path / "status")]
-    environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(tmp_path / "run")}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    socket = ("--status-socket", tmp_path / "status")
+    return toys.running(tmp_path / "kubelet", *socket, log=subprocess.PIPE, runtime=tmp_path / "run")
 
 
 def test_a_sighup_before_the_imports_does_not_end_the_process():

@@ -8,15 +8,13 @@ import os
 import re
 import shutil
 import socket
-import sys
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
-from processes import started
 from status_document import device, document
 from status_values import Json, document_of
 
@@ -130,17 +128,11 @@ def test_explain_prints_the_backend_options_of_each_entry(toys: Any) -> None:
     ]
 
 
-def run(toys: Any, kubelet: KubeletSimulator, root: Path) -> AbstractContextManager[None]:
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), "--root", str(root)]
-    command += ["--kubelet-dir", str(kubelet.directory)]
-    return started(command)
-
-
 @asynccontextmanager
 async def running(toys: Any, tmp_path: Path) -> AsyncIterator[KubeletSimulator]:
     """A devhost that serves the toys to a kubelet."""
     async with KubeletSimulator(tmp_path / "kubelet", pod_resources=tmp_path / "pod-resources") as kubelet:
-        with run(toys, kubelet, toys.root):
+        with toys.running(kubelet.directory):
             await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/toy") == 2, 60)
             yield kubelet
 

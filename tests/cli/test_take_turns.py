@@ -20,6 +20,7 @@ import pytest
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet import events as ev
+from kit import process
 
 from devhost.config.rollout import RolloutRecord
 from devhost.telemetry import ask
@@ -32,7 +33,7 @@ Until = Callable[[Callable[[], object]], Awaitable[None]]
 class Instance:
     """One devhost of the node."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, status: Path, address: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], log: Path, status: Path, address: str) -> None:
         self.process, self._log, self._status, self.address = process, log, status, address
 
     def logged(self, text: str) -> bool:
@@ -66,7 +67,7 @@ class Instance:
                 await asyncio.sleep(0.02)
 
     async def ended(self) -> int:
-        return await asyncio.wait_for(self.process.wait(), 60)
+        return await asyncio.to_thread(self.process.wait, 60)
 
     async def stops(self) -> None:
         self.process.terminate()
@@ -87,18 +88,14 @@ class Machine:
         self._number += 1
         address = address or free_address()
         log, status = (self._place / f"{self._number}.{end}" for end in ("log", "status"))
-        command = [sys.executable, "-m", "devhost", "run", "--config", config or self._toys.config]
-        command += ["--root", self._toys.root, "--kubelet-dir", self.kubelet.directory]
-        command += ["--state-dir", self._place / "state", "--status-socket", status]
-        command += [f"--listen={address}", *(["--take-turns"] if turns else []), *more]
-        with log.open("w") as errors:
-            process = await asyncio.create_subprocess_exec(*map(str, command), stderr=errors)
-        try:
-            yield Instance(process, log, status, address)
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        options = ["--state-dir", self._place / "state", "--status-socket", status, f"--listen={address}"]
+        options += [*(["--take-turns"] if turns else []), *more]
+        config, root = config or self._toys.config, self._toys.root
+        with (
+            log.open("w") as errors,
+            process.running(config, root, self.kubelet.directory, *options, log=errors) as started,
+        ):
+            yield Instance(started, log, status, address)
 
     def rollout(self, config: Path) -> Path:
         """The file with the entries that had devices."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from kit.clock import FakeClock
+from kit.waiting import background
 
 from devhost.config.rollout import Found, Recorded, Rollout, RolloutRecord
-from tests.fake_clock import FakeClock
 
 PATIENCE = 600.0
 
@@ -34,13 +35,10 @@ async def running(record: RolloutRecord, clock: FakeClock) -> AsyncIterator[Roll
     """A process that runs for a while."""
     rollout = Rollout(record, PATIENCE, lambda: None, clock, clock.time)
     await rollout.read()
-    task = asyncio.create_task(rollout.run())
     try:
-        yield rollout
+        async with background(rollout.run()):
+            yield rollout
     finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
         rollout.close()
 
 

@@ -1,18 +1,17 @@
-"""Shared by these tests: the rig of ``tests/host``, and a client beside the kubelet."""
+"""Shared by these tests: the rig of a host, and a client beside the kubelet."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import grpc.aio
 import pytest
 from devhost_testing.api import api_pb2_grpc
+from kit import host
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.model import Device
@@ -20,19 +19,7 @@ from devhost.host.host import Host
 
 sys.path.append(str(Path(__file__).parent))  # for what the test modules share
 
-
-def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-# Test directories are no packages, so the rig is imported by its path.
-_host_tests = _module(Path(__file__).parents[1] / "host" / "conftest.py")
-rig, kubelet = _host_tests.rig, _host_tests.kubelet
+rig, kubelet = host.rig, host.kubelet
 
 Dial = Callable[..., AbstractAsyncContextManager[api_pb2_grpc.DevicePluginStub]]
 
@@ -40,8 +27,7 @@ Dial = Callable[..., AbstractAsyncContextManager[api_pb2_grpc.DevicePluginStub]]
 @pytest.fixture
 def devices() -> Callable[[int], list[Device]]:
     """Makes so many devices, ``d0`` …"""
-    make: Callable[[int], list[Device]] = _host_tests.devices
-    return make
+    return host.devices
 
 
 @pytest.fixture

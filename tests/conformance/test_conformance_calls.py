@@ -69,16 +69,16 @@ async def test_several_containers_get_as_many_answers_in_their_order(rig, kubele
 @pytest.mark.conformance(46, 48)
 @pytest.mark.field_failure("F13")
 @pytest.mark.parametrize(
-    ("ids", "code"),
+    ("ids", "code", "text"),
     [
-        (["d0", "nobody"], grpc.StatusCode.INVALID_ARGUMENT),
-        (["d0", "d1"], grpc.StatusCode.FAILED_PRECONDITION),
-        ([], grpc.StatusCode.INVALID_ARGUMENT),
-        (["d0", "d0"], grpc.StatusCode.INVALID_ARGUMENT),
+        (["d0", "nobody"], grpc.StatusCode.INVALID_ARGUMENT, "there is no device 'nobody'"),
+        (["d0", "d1"], grpc.StatusCode.FAILED_PRECONDITION, "d1 is unhealthy: too hot"),
+        ([], grpc.StatusCode.INVALID_ARGUMENT, "the request names no device"),
+        (["d0", "d0"], grpc.StatusCode.INVALID_ARGUMENT, "the request names 'd0' more than once"),
     ],
     ids=["unknown", "unhealthy", "none", "twice"],
 )
-async def test_unusable_ids_fail_before_anything_is_done(rig, kubelet, dial, devices, ids, code):
+async def test_unusable_ids_fail_before_anything_is_done(rig, kubelet, dial, devices, ids, code, text):
     asked: list[object] = []
     good = devices(2)
     rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
@@ -89,8 +89,7 @@ async def test_unusable_ids_fail_before_anything_is_done(rig, kubelet, dial, dev
         async with dial(host, TOY) as stub:
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
                 await stub.Allocate(ask(ids), timeout=WAIT)
-            assert refusal.value.code() == code
-            assert TOY in refusal.value.details()
+            assert (refusal.value.code(), refusal.value.details()) == (code, f"{TOY}: {text}")
             assert asked == []
             assert not any(token in host.services[TOY].inventory.allocations for token in ("d0", "d1"))
             assert len((await stub.Allocate(ask(["d0"]), timeout=WAIT)).container_responses) == 1

@@ -109,6 +109,7 @@ async def test_devhost_waits_for_a_kubelet_and_does_not_create_its_directory(rig
         assert not rig.kubelet_dir.exists()
         await kubelet.start()
         await served(kubelet, toy=2)
+        await rig.until(lambda: host.ready() == (True, ""), WAIT)  # once Register is answered
         assert stat.S_IMODE(rig.kubelet_dir.stat().st_mode) & 0o027 == 0
     assert len(kubelet.events.of(ev.Registered)) == 1
 

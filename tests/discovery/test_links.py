@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
+from kit.waiting import background
 
 from devhost.backend import AllocateRequest, Backend, Device, Edits, NoOptions
 from devhost.backend.errors import BackendError, BackendTimeout
@@ -57,23 +57,21 @@ async def test_a_failure_is_logged_once_and_known_links_stay(caplog: pytest.LogC
     caplog.set_level("INFO", "devhost")
     asked, clock = Asked(), FakeClock()
     links = LinkCache("toy", asked, clock)
-    running = asyncio.create_task(links.run())
-    known = devices(2)
-    links.update(known)
-    await clock.settle()
-    asked.failing = True
-    links.update(known | {"d2": Device("d2")})
-    await clock.advance(60)
-    assert links.links == {frozenset(("d0", "d1")): 1}
-    asked.failing = False
-    await clock.advance(600)
-    assert len(links.links) == 3
-    assert [record.getMessage() for record in caplog.records] == [
-        "links between devices are not known",
-        "links between devices are known again",
-    ]
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with background(links.run()):
+        known = devices(2)
+        links.update(known)
+        await clock.settle()
+        asked.failing = True
+        links.update(known | {"d2": Device("d2")})
+        await clock.advance(60)
+        assert links.links == {frozenset(("d0", "d1")): 1}
+        asked.failing = False
+        await clock.advance(600)
+        assert len(links.links) == 3
+        assert [record.getMessage() for record in caplog.records] == [
+            "links between devices are not known",
+            "links between devices are known again",
+        ]
 
 
 async def test_links_are_not_read_for_very_many_devices() -> None:
@@ -134,9 +132,7 @@ async def test_a_backend_without_links_has_none(tmp_path: Path) -> None:
 async def test_the_links_of_new_devices_are_read_alone() -> None:
     asked = Asked()
     links = LinkCache("toy", asked)
-    running = asyncio.create_task(links.run())
-    links.update(devices(2))
-    await FakeClock().settle()
-    assert links.links
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with background(links.run()):
+        links.update(devices(2))
+        await FakeClock().settle()
+        assert links.links

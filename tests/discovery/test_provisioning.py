@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pytest
+from kit.waiting import background
 
 from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import BackendError, NotYet
@@ -122,18 +123,17 @@ def test_an_event_causes_a_call_soon_except_after_a_failure(virtual: Virtual) ->
         for answer, soon in ((None, True), (NotYet("a pod has it"), True), (BackendError("no"), False)):
             toy = Toy([answer] * 20)
             work = provisioned(toy)
-            task = asyncio.ensure_future(work.run())
-            await asyncio.sleep(20)
-            tried = len(toy.calls)
-            while not soon and len(toy.calls) == tried:
-                await asyncio.sleep(0.01)  # right after a try: when the next one is due is drawn by chance
-            before = len(toy.calls)
-            work.wake()
-            await asyncio.sleep(0.3)
-            assert (len(toy.calls) > before) is soon, answer
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            async with background(work.run()):
+                await asyncio.sleep(20)
+                tried = len(toy.calls)
+                while not soon and len(toy.calls) == tried:
+                    await asyncio.sleep(
+                        0.01
+                    )  # right after a try: when the next one is due is drawn by chance
+                before = len(toy.calls)
+                work.wake()
+                await asyncio.sleep(0.3)
+                assert (len(toy.calls) > before) is soon, answer
 
     virtual(scene())
 
@@ -142,16 +142,13 @@ def test_a_burst_of_events_causes_one_call(virtual: Virtual) -> None:
     async def scene() -> None:
         toy = Toy()
         work = provisioned(toy)
-        task = asyncio.ensure_future(work.run())
-        await asyncio.sleep(1)
-        for _ in range(15):
-            work.wake()
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(1)
-        assert len(toy.calls) == 2
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        async with background(work.run()):
+            await asyncio.sleep(1)
+            for _ in range(15):
+                work.wake()
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(1)
+            assert len(toy.calls) == 2
 
     virtual(scene())
 
@@ -171,15 +168,12 @@ def test_new_options_are_provisioned_at_once_even_after_a_failure(virtual: Virtu
     async def scene() -> None:
         old, new = Toy([BackendError("no")] * 20), Toy()
         work = provisioned(old)
-        task = asyncio.ensure_future(work.run())
-        await asyncio.sleep(100)
-        work.follow(cast("Scanner", new))
-        calls = len(old.calls)
-        await asyncio.sleep(0.5)
-        assert (len(old.calls), len(new.calls)) == (calls, 1)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        async with background(work.run()):
+            await asyncio.sleep(100)
+            work.follow(cast("Scanner", new))
+            calls = len(old.calls)
+            await asyncio.sleep(0.5)
+            assert (len(old.calls), len(new.calls)) == (calls, 1)
 
     virtual(scene())
 
@@ -190,19 +184,16 @@ async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(
     old, new = Toy(), Toy()
     old.hang = hang
     work = provisioned(old, timing=DiscoveryTiming(provision=1.0))  # the call has certainly begun by then
-    task = asyncio.ensure_future(work.run())
-    await until(lambda: state_of(work) is ProvisioningState.FAILED)
-    assert "longer than" in work.condition.reason and work.hung
-    work.follow(cast("Scanner", new))
-    work.wake()
-    await asyncio.sleep(1.5)  # longer than the longest pause between two calls
-    assert (len(old.calls), new.calls, old.running) == (1, [], 1)
-    hang.set()
-    await until(lambda: state_of(work) is ProvisioningState.OK)
-    assert len(new.calls) == 1
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    async with background(work.run()):
+        await until(lambda: state_of(work) is ProvisioningState.FAILED)
+        assert "longer than" in work.condition.reason and work.hung
+        work.follow(cast("Scanner", new))
+        work.wake()
+        await asyncio.sleep(1.5)  # longer than the longest pause between two calls
+        assert (len(old.calls), new.calls, old.running) == (1, [], 1)
+        hang.set()
+        await until(lambda: state_of(work) is ProvisioningState.OK)
+        assert len(new.calls) == 1
     work.close()
 
 

@@ -6,21 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from kit.clock import FakeClock
 
 from devhost.discovery.releases import LONGEST, Releases
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
@@ -28,7 +21,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "record"
 
 
-def test_a_release_is_known_to_the_next_process(tmp_path: Path, file: Path, clock: Clock) -> None:
+def test_a_release_is_known_to_the_next_process(tmp_path: Path, file: Path, clock: FakeClock) -> None:
     made = Releases(tmp_path, file, clock)
     assert made.reason("gpu") == ""
     made.begin("gpu", 600, ("nvidia",))
@@ -39,7 +32,7 @@ def test_a_release_is_known_to_the_next_process(tmp_path: Path, file: Path, cloc
     assert "gpu" not in Releases(tmp_path, file, clock)
 
 
-def test_the_record_of_an_earlier_boot_is_not_used(tmp_path: Path, file: Path, clock: Clock) -> None:
+def test_the_record_of_an_earlier_boot_is_not_used(tmp_path: Path, file: Path, clock: FakeClock) -> None:
     Releases(tmp_path, file, clock).begin("gpu", 600, ())
     document = json.loads(file.read_text())
     file.write_text(json.dumps({**document, "boot": "another"}))
@@ -50,7 +43,7 @@ def test_the_record_of_an_earlier_boot_is_not_used(tmp_path: Path, file: Path, c
     "text",
     ["", "{", "[]", "null", '"gpu"', "{}", '{"released": {"gpu": {}}}', '{"released": 1}', "\0" * 9],
 )
-def test_a_damaged_record_is_none(tmp_path: Path, file: Path, clock: Clock, text: str) -> None:
+def test_a_damaged_record_is_none(tmp_path: Path, file: Path, clock: FakeClock, text: str) -> None:
     file.write_text(text)
     assert "gpu" not in Releases(tmp_path, file, clock)
     for damage in ({"gpu": {"ends": "x", "until": 1}}, {"gpu": {"ends": 1e18, "until": 1.0}}, {"gpu": 7}):
@@ -60,14 +53,14 @@ def test_a_damaged_record_is_none(tmp_path: Path, file: Path, clock: Clock, text
         assert "gpu" not in Releases(tmp_path, file, clock)
 
 
-def test_a_record_that_cannot_be_written_refuses_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_a_record_that_cannot_be_written_refuses_nothing(tmp_path: Path, clock: FakeClock) -> None:
     made = Releases(tmp_path, tmp_path / "no" / "such" / "directory", clock)
     made.begin("gpu", 600, ())
     assert "gpu" in made
     assert made.end("gpu")
 
 
-def test_each_backend_has_its_own_end(tmp_path: Path, file: Path, clock: Clock) -> None:
+def test_each_backend_has_its_own_end(tmp_path: Path, file: Path, clock: FakeClock) -> None:
     made = Releases(tmp_path, file, clock)
     made.begin("gpu", 600, ("nvidia",))
     made.begin("other", 10 * LONGEST, ("other",))
@@ -80,7 +73,9 @@ def test_each_backend_has_its_own_end(tmp_path: Path, file: Path, clock: Clock) 
     assert made.over(modules)["other"] == "its time is over"
 
 
-def test_only_a_module_that_was_loaded_since_ends_a_release(tmp_path: Path, file: Path, clock: Clock) -> None:
+def test_only_a_module_that_was_loaded_since_ends_a_release(
+    tmp_path: Path, file: Path, clock: FakeClock
+) -> None:
     module = tmp_path / "sys/module/nvidia"
     module.mkdir(parents=True)
     (module / "version").write_text("570.1\n")

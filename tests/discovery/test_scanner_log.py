@@ -8,22 +8,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from discovery_scene import Scene
+from kit.scanner import Scene, said
 
 from devhost.backend import Event
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
 from devhost.discovery.scanner import LOGGED
 from devhost.planning.timing import DISCOVERY as NODE
-
-
-def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """Message and reason, or what else the line is about."""
-    told = []
-    for record in caplog.records:
-        fields = vars(record)["fields"]
-        told.append((record.getMessage(), fields.get("reason", fields.get("devices", ""))))
-    return told
 
 
 class Netlink:

@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 import pytest
-from discovery_scene import Scene, now
-from fake_clock import FakeClock
-from test_scanner_log import said
+from kit.clock import FakeClock
+from kit.scanner import Scene, now, said
+from kit.waiting import background
 
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, unhealthy
@@ -118,12 +118,10 @@ async def test_a_scanner_that_ends_leaves_no_timer_behind(probes: bool) -> None:
     clock = FakeClock()
     scene = Scene(probes=probes, clock=clock)
     scene.source.error = DEAD
-    running = asyncio.create_task(scene.discovery.run())
-    await clock.settle()
-    assert scene.state() is BackendState.DEGRADED
-    assert clock.now + NODE.stale_after in clock.timers
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with background(scene.discovery.run()):
+        await clock.settle()
+        assert scene.state() is BackendState.DEGRADED
+        assert clock.now + NODE.stale_after in clock.timers
     assert clock.timers == []
     published = len(scene.found)
     await clock.advance(2 * NODE.stale_after)

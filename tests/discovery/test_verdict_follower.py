@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
+from kit.waiting import background
 
 from devhost.backend import Attribute, Backend, Device, Edits
 from devhost.discovery.health import ALL
@@ -301,12 +301,8 @@ async def test_a_plan_is_made_only_if_something_else_is_in_force(machine: Machin
 
 @asynccontextmanager
 async def following(machine: Machine) -> AsyncIterator[None]:
-    task = asyncio.create_task(machine.follower.run())
-    try:
+    async with background(machine.follower.run()):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_verdict_ends_at_its_time_by_the_clock_of_the_wall(machine: Machine) -> None:

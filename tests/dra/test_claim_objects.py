@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from claim_scene import DRIVER, RESOURCE, CardOptions, Cards, config, result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.claims import DRIVER, RESOURCE, CardOptions, Cards, config, result
 
 from devhost.backend import NoOptions, OptionError, option
 from devhost.dra.answers import ClaimError, Malformed, OpaqueConfig, read_claim

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from claim_scene import uid
 from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import claims
-from dra_node import DRIVER, DraNode
-from fake_clock import FakeClock
-from publisher_scene import CountedApi, InFlight
+from kit.claims import uid
+from kit.clock import FakeClock
+from kit.dra import DRIVER, DraNode
+from kit.publisher import Talking
+from kit.waiting import background
 
 from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.model import ClaimHolder, Device
 from devhost.dra.answers import MESSAGE, Result
 from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, PATIENCE, RETRY, SETTLE, ClaimStatus
-from devhost.dra.credentials import Access, Credentials
 from devhost.dra.inventory import DeviceHealth
 from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals
 
@@ -68,19 +67,17 @@ class Records:
         self.records: dict[str, ClaimRecord] = {}
 
 
-class Scene:
+class Scene(Talking):
     """Prepared claims, and what follows their status."""
 
     def __init__(self, server: ApiServer, driver: str = DRIVER) -> None:
-        self.server = server
-        self.clock = FakeClock()
+        super().__init__(server, FakeClock())
         self.driver = driver
         self.devices = Devices()
         self.files = Records()
         self.refusals = Refusals()
         self.refusals.keep(True)
         self.status: ClaimStatus
-        self._in_flight = InFlight()
 
     def allocate(
         self, number: int, *devices: str, drivers: tuple[str, ...] = (), made: str = "", **more: Any
@@ -118,38 +115,16 @@ class Scene:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        url = self.server.url
-        api: Any = CountedApi(self._in_flight, Access(lambda _: Credentials(url, None)))
+        api: Any = self.connect()
         parts: Any = (self.devices, self.files)
         self.status = ClaimStatus(
             self.driver, api, *parts, self.refusals, clock=self.clock, wall=lambda: self.clock.now
         )
-        task = asyncio.create_task(self.status.run())
         try:
-            yield
+            async with background(self.status.run()):
+                yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
             api.close()
-
-    async def passes(self, seconds: float) -> None:
-        """So much time passes, with everything that is done in it."""
-        end = self.clock.now + seconds
-        while self.clock.now < end:
-            await self.quiet()
-            timers = [when for when in self.clock.timers if when < end]
-            await self.clock.advance(max(0.0, (timers[0] if timers else end) - self.clock.now))
-        await self.quiet()
-
-    async def quiet(self) -> None:
-        """Waits until no call is made any more."""
-        while True:
-            seen = len(self.server.requests)
-            await self.clock.settle()
-            if not self._in_flight.calls and seen == len(self.server.requests):
-                return
-            await asyncio.sleep(0.001)  # the kernel is at work
 
     async def changes(self, seconds: float = SETTLE + GAP) -> None:
         """Something has changed, and so much time passes."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import ClaimDevice
-from dra_node import DRIVER, DraNode
+from kit.dra import DRIVER, DraNode
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "observers" / "audit.py"
 RESOURCE = "example.com/card"

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 from devhost_testing.api import dra_v1_pb2_grpc
 from devhost_testing.dra.kubelet import HEALTH, health_stub
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 from devhost.dra.api import dra_v1_pb2, health_v1_pb2
 from devhost.dra.inventory import DeviceHealth

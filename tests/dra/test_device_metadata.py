@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import kubevirt_reader
 import pytest
-from claim_scene import DRIVER, POOL, RESOURCE, Scene, boot, claim_files, result, uid
 from devhost_testing import runtime
-from dra_node import Cards, DraNode
+from kit.claims import DRIVER, POOL, RESOURCE, Scene, result, uid
+from kit.dra import Cards, DraNode
 from test_refresher import Node
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
@@ -184,10 +184,8 @@ async def test_shares_and_admin_access_are_described_like_other_devices(scene: S
 async def test_the_files_end_with_the_claim_after_a_restart_as_well(scene: Scene) -> None:
     ref, other = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "b"))
     await scene.prepare(ref, other)
-    scene.files.close()
-    scene.files = claim_files(scene.place)
+    scene.restart()
     await scene.files.read_all()
-    scene.preparer = scene.started_again()
     assert await scene.unprepare(ref) == [""]
     assert left(scene) == [f"devhost-dra_{other.uid}_gpu.json"]
     assert await scene.unprepare(other) == [""]
@@ -200,13 +198,10 @@ async def test_a_crash_between_the_two_files_leaves_nothing(scene: Scene, end: s
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
     scene.files.path(ref.uid).unlink()
-    scene.files.close()
-    scene.files = claim_files(scene.place)
+    scene.restart()
     assert await scene.files.read_all() == []
     assert len(left(scene)) == 1  # another process may be about to write the claim's file
-    scene.preparer = scene.started_again()
     scene.preparer.metadata = True
-    scene.ledger.claims = {}
     if end == "prepared":
         await scene.devices(ref)
         assert content(scene, ref, "gpu")["metadata"]["generation"] == 1
@@ -226,8 +221,7 @@ async def test_old_files_without_a_claim_are_removed_at_the_start(scene: Scene) 
     for file in directory(scene).iterdir():
         os.utime(file, (file.stat().st_atime, file.stat().st_mtime - HOUR))
     scene.files.path(ref.uid).unlink()
-    scene.files.close()
-    scene.files = claim_files(scene.place)
+    scene.restart()
     assert [one.claim.uid for one in await scene.files.read_all()] == [other.uid]
     kept = [f"devhost-dra_{one}_gpu.json" for one in (other.uid, uid(3))]
     assert left(scene) == [foreign.name, *kept]
@@ -239,7 +233,7 @@ async def test_nothing_is_prepared_if_metadata_cannot_be_written(scene: Scene) -
     ref = scene.claim(1, result("gpu", "a"))
     error = await scene.error(ref)
     assert error.startswith(f"cannot write {directory(scene)}") and "--plugins-dir" in error
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
     directory(scene).unlink()
     assert await scene.devices(ref)
 
@@ -247,18 +241,15 @@ async def test_nothing_is_prepared_if_metadata_cannot_be_written(scene: Scene) -
 async def test_no_metadata_is_left_if_the_file_of_the_claim_cannot_be_written(scene: Scene) -> None:
     (scene.place / "cdi").write_text("")
     assert "cannot write" in await scene.error(scene.claim(1, result("gpu", "a")))
-    assert left(scene) == [] and scene.ledger.held == []
+    assert left(scene) == [] and scene.held == []
 
 
 async def test_a_claim_of_an_earlier_boot_gets_new_files(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
-    scene.files.close()
-    scene.files = claim_files(scene.place)
-    boot(scene.place, "boot-2")
+    scene.boot = "boot-2"
+    scene.restart()
     assert await scene.files.read_all() == []
-    scene.ledger.claims = {}
-    scene.preparer = scene.started_again()
     scene.preparer.metadata = True
     assert mounts(scene, await scene.devices(ref))
     assert content(scene, ref, "gpu")["requests"]

@@ -19,7 +19,7 @@ import grpc.aio
 import pytest
 from devhost_testing.api import health_v1_pb2_grpc
 from devhost_testing.kubelet import ClaimDevice
-from dra_node import DRIVER, QUICK, Cards, DraNode
+from kit.dra import DRIVER, QUICK, Cards, DraNode
 from work import counted, grows_linearly, least, prompt, rested
 
 from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing

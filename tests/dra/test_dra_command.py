@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import ClaimDevice, KubeletSimulator
-from dra_node import DRIVER, NODE, SLICES, Cluster
+from kit.dra import DRIVER, NODE, SLICES, Cluster
 
 pytestmark = pytest.mark.slow
 

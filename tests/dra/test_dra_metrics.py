@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from dra_node import DRIVER, DraNode
+from kit.dra import DRIVER, DraNode
 from scraped_series import value
 
 from devhost.dra.api import dra_v1_pb2 as v1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from dra_node import DRIVER, Cards, DraNode
+from kit.dra import DRIVER, Cards, DraNode
 from status_values import document_of, status
 
 from devhost.backend import Attribute, Device

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from dra_node import DRIVER, Cards, DraNode
+from kit.dra import DRIVER, Cards, DraNode
 
 from devhost.backend import Attribute, Device, claim
 from devhost.dra.api import dra_v1_pb2 as v1

@@ -6,14 +6,15 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from devhost_testing.dra import Claim, DraKubelet, Rival
 from devhost_testing.dra.api_objects import claims as claims_of
 from devhost_testing.kubelet import ClaimDevice
-from dra_node import DRIVER, NODE, SLICES, Cards, Cluster, DraNode
+from kit.dra import DRIVER, NODE, SLICES, Cards, Cluster, DraNode
+from kit.waiting import background
 from status_values import status
 
 from devhost.allocation.allocations import Allocations, Listing
@@ -828,18 +829,15 @@ async def test_the_first_prepare_waits_for_the_first_list(place: Path) -> None:
             changed=lambda: None,
             metrics=Metrics(),
         )
-        serving = asyncio.create_task(front_end.serve())
-        while not cluster.options.service_socket(DRIVER).exists():
-            await asyncio.sleep(0.01)
-        answering = asyncio.create_task(cluster.prepare(claim))
-        async with asyncio.timeout(60):
-            await pods.asked.wait()
-        assert not answering.done()
-        pods.answer.set()
-        assert (await answering)[claim.uid].error
-        serving.cancel()
-        with suppress(asyncio.CancelledError):
-            await serving
+        async with background(front_end.serve()):
+            while not cluster.options.service_socket(DRIVER).exists():
+                await asyncio.sleep(0.01)
+            answering = asyncio.create_task(cluster.prepare(claim))
+            async with asyncio.timeout(60):
+                await pods.asked.wait()
+            assert not answering.done()
+            pods.answer.set()
+            assert (await answering)[claim.uid].error
 
 
 async def test_the_kubelet_gets_the_health_of_a_device_right_after_prepare(node: DraNode) -> None:

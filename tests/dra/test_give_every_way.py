@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from dra_node import DraNode
+from kit.dra import DraNode
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, DeviceNode, Edits
 from devhost.backend.claim import node as node_claim

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dra_node import DRIVER, Cards, DraNode
+from kit.dra import DRIVER, Cards, DraNode
 from status_values import status
 
 from devhost.backend import Device, DeviceNode, Edits

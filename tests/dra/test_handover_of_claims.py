@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from dra_node import DRIVER, DraNode
+from kit.dra import DRIVER, DraNode
 
 RESOURCE = "example.com/card"
 HOOK = """

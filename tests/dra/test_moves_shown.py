@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet.faults import Gate, Point
-from dra_node import DraNode
+from kit.dra import DraNode
 from status_values import document_of, status
 
 from devhost.cli.running_host import View, answer

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from devhost_testing.dra import ApiServer
-from fake_clock import FakeClock
+from kit.clock import FakeClock
+from kit.waiting import background
 from status_values import Json, document_of
 
 from devhost.backend.errors import UsageError
@@ -72,13 +73,8 @@ class Scene:
             clock=self.clock,
             wall=lambda: self.clock.now,
         )
-        task = asyncio.create_task(self.condition.run())
-        try:
+        async with background(self.condition.run()):
             yield self.condition
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     def capture(self) -> Any:
         found = self.document

@@ -14,7 +14,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from claim_scene import (
+from devhost_testing import runtime
+from kit.claims import (
     DRIVER,
     KIND,
     PATIENT,
@@ -25,15 +26,12 @@ from claim_scene import (
     Scene,
     Together,
     WithCdi,
-    boot,
     config,
     result,
     uid,
 )
-from devhost_testing import runtime
 
-from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.backend import claim, option
+from devhost.backend import Device, claim, option
 from devhost.backend.model import ClaimHolder, Edits, unhealthy
 from devhost.dra.kube import ApiError
 
@@ -83,7 +81,7 @@ async def test_a_prepared_claim_has_its_file_before_the_answer(scene: Scene) -> 
     assert scene.left == [f"devhost-dra_{uid(1)}.json"]
     assert scene.container(ref, [device]) == {"CARD_A_MODE": "safe"}
     assert scene.cards.prepared == [["a"]]
-    assert scene.ledger.held == ["a"]
+    assert scene.held == ["a"]
 
 
 async def test_a_container_runtime_can_load_the_file_of_a_claim(scene: Scene) -> None:
@@ -136,15 +134,15 @@ async def test_a_prepared_claim_is_answered_while_something_else_answers(scene: 
 async def test_a_claim_that_was_allocated_again_gets_its_new_devices(scene: Scene) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
     (device,) = await scene.devices(scene.claim(1, result("gpu", "b")))
-    assert device.device == "b" and scene.ledger.held == ["b"]
+    assert device.device == "b" and scene.held == ["b"]
 
 
 async def test_a_claim_of_an_earlier_driver_name_is_prepared_again_with_the_new_one(scene: Scene) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
-    scene.preparer = scene.started_again("renamed.example.com")
+    scene.restart("renamed.example.com")
     (device,) = await scene.devices(scene.claim(1, result("gpu", "a", "renamed.example.com")))
     assert device.cdi_ids == (f"renamed.example.com/claim={uid(1)}-gpu-0",)
-    assert scene.ledger.held == ["a"]
+    assert scene.held == ["a"]
 
 
 @pytest.mark.conformance(74)
@@ -152,7 +150,7 @@ async def test_an_error_of_one_claim_is_not_one_of_the_others(scene: Scene) -> N
     good, bad = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "nothing"))
     first, second = await scene.prepare(good, bad)
     assert not isinstance(first, str) and isinstance(second, str)
-    assert scene.ledger.held == ["a"] and scene.left == [f"devhost-dra_{good.uid}.json"]
+    assert scene.held == ["a"] and scene.left == [f"devhost-dra_{good.uid}.json"]
 
 
 @pytest.mark.conformance(75)
@@ -170,7 +168,7 @@ async def test_each_reason_why_there_is_nothing_to_prepare_has_its_own_text(scen
         "ResourceClaim team/claim-3 is not allocated",
         f"ResourceClaim team/claim-4 has no device of driver {DRIVER}",
     ]
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 @pytest.mark.conformance(76)
@@ -182,7 +180,7 @@ async def test_devices_and_options_of_other_drivers_are_ignored(scene: Scene) ->
         config=[config({"nonsense": 1}, driver="other.example.com")],
     )
     (device,) = await scene.devices(ref)
-    assert device.device == "b" and scene.ledger.held == ["b"]
+    assert device.device == "b" and scene.held == ["b"]
 
 
 @pytest.mark.conformance(77)
@@ -209,7 +207,7 @@ async def test_an_unknown_option_is_refused_with_its_path(scene: Scene) -> None:
     assert await scene.error(ref) == (
         "config[1].opaque.parameters.options.mod: unknown key (did you mean mode?)"
     )
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 @pytest.mark.conformance(79)
@@ -313,7 +311,7 @@ async def test_a_device_without_its_node_is_named_and_reported_as_unhealthy(scen
     scene.cards.node = "/dev/no-such-node"
     error = await scene.error(scene.claim(1, result("gpu", "a")))
     assert error == f"{RESOURCE}: /dev/no-such-node does not exist on the node"
-    assert scene.scanner.denied == {"a": ["/dev/no-such-node"]} and scene.ledger.held == []
+    assert scene.scanner.denied == {"a": ["/dev/no-such-node"]} and scene.held == []
 
 
 async def test_the_refusal_of_a_backend_is_the_error_of_the_claim(scene: Scene) -> None:
@@ -326,8 +324,9 @@ async def test_a_held_device_is_refused_with_its_holder(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     await scene.devices(scene.claim(1, result("gpu", "a")))
-    scene.ledger.tokens.add("b")
-    assert "ResourceClaim team/claim-1" in await scene.error(scene.claim(2, result("gpu", "a")))
+    scene.node.give(Device("b"), RESOURCE, "cards")
+    scene.node.hear(card="b")
+    assert "a claim holds it" in await scene.error(scene.claim(2, result("gpu", "a")))
     (line,) = (one for one in caplog.records if one.message == "a claim cannot be prepared")
     assert getattr(line, "fields", {})["holder"] == "ResourceClaim team/claim-1"
     assert "a pod holds it" in await scene.error(scene.claim(3, result("gpu", "b")))
@@ -339,7 +338,7 @@ async def test_admin_access_never_holds_and_is_never_refused_for_that(scene: Sce
     await scene.devices(scene.claim(1, result("gpu", "a")))
     admin = scene.claim(2, result("look", "a", adminAccess=True), result("look", "b", adminAccess=True))
     assert len(await scene.devices(admin)) == 2
-    assert scene.ledger.held == ["a"]
+    assert scene.held == ["a"]
     assert await scene.devices(scene.claim(3, result("gpu", "b")))
     record = await scene.files.read(admin.uid)
     assert record is not None and all(device.admin for device in record.devices)
@@ -351,7 +350,7 @@ async def test_a_shared_device_is_prepared_as_often_as_it_is_shared(scenes: Any)
     refs = [scene.claim(n, result("gpu", "a", shareID=f"share-{n}")) for n in range(3)]
     first, second = await scene.devices(refs[0]), await scene.devices(refs[1])
     assert [first[0].share, second[0].share] == ["share-0", "share-1"]
-    assert "is held" in await scene.error(refs[2])
+    assert "all 2 shares are in use" in await scene.error(refs[2])
     await scene.unprepare(refs[0])
     assert await scene.devices(refs[2])
 
@@ -427,7 +426,7 @@ async def test_releasing_is_done_for_an_unknown_claim_and_again(scene: Scene) ->
     await scene.devices(ref)
     assert await scene.unprepare(ref) == [""] and await scene.unprepare(ref) == [""]
     assert await scene.unprepare(ClaimHolder("team", "odd", "../../etc/passwd")) == [""]
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 @pytest.mark.conformance(87)
@@ -437,14 +436,14 @@ async def test_a_claim_is_released_while_the_api_server_is_down(scene: Scene) ->
     scene.api.down = True
     scene.api.claims.clear()
     assert await scene.unprepare(ref) == [""]
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 async def test_an_unreachable_api_server_is_an_error_and_leaves_nothing(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     scene.api.down = True
     assert "connection refused" in await scene.error(ref)
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -519,7 +518,7 @@ async def test_a_cancelled_prepare_leaves_nothing(scene: Scene) -> None:
     await asyncio.wait([task])
     scene.api.gate.set()
     assert task.cancelled()
-    assert scene.left == [] and scene.ledger.held == [] and not scene.ledger.reserving
+    assert scene.left == [] and scene.held == [] and not scene.ledger.by_device()
 
 
 @pytest.mark.conformance(89)
@@ -532,7 +531,7 @@ async def test_a_prepare_that_ends_after_its_claim_was_released_leaves_nothing(s
     assert await scene.unprepare(ref) == [""]
     scene.api.gate.set()
     assert await task == {ref.uid: f"{ref} was released while it was being prepared"}
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
     assert await scene.devices(ref)  # a new call is a new one
 
 
@@ -553,7 +552,7 @@ async def test_a_release_while_the_backend_answers_leaves_nothing(scenes: Any) -
     go.set()
     assert await task == {ref.uid: f"{ref} was released while it was being prepared"}
     assert await release == {ref.uid: ""}
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 async def test_a_backend_that_hangs_is_an_error_before_the_kubelet_gives_up(scenes: Any) -> None:
@@ -567,7 +566,7 @@ async def test_a_backend_that_hangs_is_an_error_before_the_kubelet_gives_up(scen
     ref = scene.claim(1, result("gpu", "a"))
     assert await scene.error(ref) == f"{ref} could not be prepared within 0.1 s"
     go.set()
-    assert scene.left == [] and scene.ledger.held == [] and not scene.ledger.reserving
+    assert scene.left == [] and scene.held == [] and not scene.ledger.by_device()
 
 
 @pytest.mark.conformance(90)
@@ -582,7 +581,7 @@ async def test_a_full_disk_is_an_error_without_a_file_and_without_a_holder(
         patch.setattr(os, "fsync", full)
         error = await scene.error(ref)
     assert error.startswith(f"cannot write {scene.files.path(ref.uid)}: No space left on device")
-    assert scene.left == [] and scene.ledger.held == [] and not scene.ledger.reserving
+    assert scene.left == [] and scene.held == [] and not scene.ledger.by_device()
     assert await scene.devices(ref)
 
 
@@ -594,36 +593,30 @@ async def test_a_claim_stays_held_if_its_file_cannot_be_removed(scene: Scene) ->
     file.mkdir()
     (error,) = await scene.unprepare(ref)
     assert error.startswith(f"cannot remove {file}")
-    assert scene.ledger.held == ["a"]
+    assert scene.held == ["a"]
 
 
 @pytest.mark.conformance(91)
 async def test_a_restart_between_prepare_and_release_changes_nothing(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"), result("gpu", "b", adminAccess=True))
     answer = await scene.devices(ref)
-    scene.files.close()
-    scene.files = ClaimFiles(scene.place / "cdi", boot_id=scene.place / "boot_id")
-    scene.ledger.claims = {}
+    scene.restart()
     for record in await scene.files.read_all():
-        scene.ledger.prepared(record.claim, record.devices)
-    assert scene.ledger.held == ["a"]
-    scene.preparer = scene.started_again()
+        scene.ledger.prepared(record.claim, record.devices, record.driver)
+    assert scene.held == ["a"]
     scene.api.down = True
     assert await scene.devices(ref) == answer
     assert await scene.unprepare(ref) == [""]
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 @pytest.mark.conformance(92)
 async def test_a_claim_of_an_earlier_boot_is_prepared_again(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
-    boot(scene.place, "boot-2")
-    scene.files.close()
-    scene.files = ClaimFiles(scene.place / "cdi", boot_id=scene.place / "boot_id")
+    scene.boot = "boot-2"
+    scene.restart()
     assert await scene.files.read_all() == [] and scene.left == []
-    scene.ledger.claims = {}
-    scene.preparer = scene.started_again()
     assert await scene.devices(ref)
     assert scene.cards.prepared == [["a"], ["a"]]
 
@@ -641,9 +634,11 @@ async def test_a_removed_file_is_restored_at_the_next_prepare(scene: Scene) -> N
 async def test_a_claim_that_is_answered_from_its_record_holds_its_devices(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     answer = await scene.devices(ref)
-    scene.ledger.claims = {}
-    assert await scene.devices(ref) == answer and scene.ledger.held == ["a"]
-    scene.ledger.claims, scene.ledger.tokens = {}, {"a"}
+    scene.restart()
+    assert await scene.devices(ref) == answer and scene.held == ["a"]
+    scene.restart()
+    scene.node.give(Device("a"), RESOURCE, "cards")
+    scene.node.hear(card="a")
     assert "a pod holds it" in await scene.error(ref)
 
 
@@ -652,7 +647,7 @@ async def test_a_claim_of_two_pods_is_held_until_it_is_released(scene: Scene) ->
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
     await scene.devices(ref)
-    assert "is held" in await scene.error(scene.claim(2, result("gpu", "a")))
+    assert "a claim holds it" in await scene.error(scene.claim(2, result("gpu", "a")))
     await scene.unprepare(ref)
     assert await scene.devices(scene.claim(2, result("gpu", "a")))
 
@@ -663,11 +658,12 @@ async def test_a_claim_is_refused_a_node_that_a_container_has_although_the_backe
     terminal, other_end = os.openpty()
     try:
         scene.cards.node = os.ttyname(other_end)
-        scene.ledger.in_use = frozenset({claim.node(scene.cards.node)})
+        scene.node.give(Device("other", claims=frozenset({claim.node(scene.cards.node)})))
         ref = scene.claim(1, result("gpu", "a"))
-        assert await scene.error(ref) == f"node:{scene.cards.node} is in use"
+        error = await scene.error(ref)
+        assert f"node:{scene.cards.node} is in use" in error and "gives it without a claim" in error
         assert (scene.left, scene.cards.prepared) == ([], [])
-        scene.ledger.in_use = frozenset()
+        scene.node.allocations.of(RESOURCE).release(["other"])
         assert await scene.devices(ref)
     finally:
         os.close(terminal)
@@ -688,4 +684,4 @@ async def test_a_prepared_claim_whose_device_is_gone_is_refused_until_it_is_back
 async def test_what_the_containers_of_a_claim_are_given_is_known(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
-    assert [node.path for node in scene.ledger.given.claims[ref.uid].nodes] == ["/dev/null"]
+    assert [node.path for node in scene.node.allocations.given.claims[ref.uid].nodes] == ["/dev/null"]

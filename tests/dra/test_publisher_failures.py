@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from devhost_testing.dra.api_objects import SLICES
-from publisher_scene import DRIVER, RESOURCE, Node, offered, offers
+from kit.publisher import DRIVER, RESOURCE, Node, offered, offers
 
 from devhost.backend.model import HEALTHY, Cause, Device, unhealthy
 from devhost.dra.aliases import Aliased

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claim_scene import DRIVER, Cards, Scene, Together, WithCdi, boot, claim_files, config, result
 from devhost_testing import runtime
+from kit.claims import DRIVER, Cards, Scene, Together, WithCdi, config, result
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice
@@ -38,9 +38,7 @@ class Node:
     def restart(self) -> None:
         """Another run of devhost."""
         scene = self.scene
-        scene.files.close()
-        scene.files = claim_files(scene.place)
-        scene.preparer = scene.started_again()
+        scene.restart()
         scene.scanner.devices = {name: one.device for name, one in scene.resources.offered.items()}
         self.refresher = Refresher(scene.preparer, self, scene.files)
 
@@ -143,7 +141,7 @@ async def test_a_claim_whose_device_is_gone_gives_nothing_until_it_is_back(
     )
     nics = [one for one in devices if one.base == "nic"]
     assert node.container(nics).numbers  # a container with the other request starts
-    files = ClaimFiles(node.scene.place / "cdi", boot_id=boot(node.scene.place))
+    files = ClaimFiles(node.scene.place / "cdi", boot_id=node.scene.place / "boot_id")
     assert [record.claim.uid for record in await files.read_all()] == [ref.uid]
     files.close()
     node.scene.scanner.devices = every

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from dra_node import DRIVER, SLICES, Cards, DraNode
+from kit.dra import DRIVER, SLICES, Cards, DraNode
 from scraped_series import value
 from status_values import Json, document_of, status
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from claim_scene import POOL, CardOptions, Cards, Scene, claim_files, config, result, uid
-from dra_node import DraNode
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.claims import POOL, CardOptions, Cards, Scene, config, result, uid
+from kit.dra import DraNode
 
-from devhost.allocation.allocations import Allocations
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, Mount, option
 from devhost.backend.model import ClaimHolder
@@ -35,7 +34,7 @@ SIZE = 80
 
 
 class SharingScene(Scene):
-    """The cards ``a`` to ``d`` with 80 GiB and 100 cores each, and the ledger of devhost itself."""
+    """The cards ``a`` to ``d`` with 80 GiB and 100 cores each, and they are shared by amount."""
 
     def __init__(
         self,
@@ -49,7 +48,6 @@ class SharingScene(Scene):
         self.backend = ResourceBackend(self.entry.name, self.scanner, self.entry)
         for name in "abcd":
             self.resize(name, SIZE)
-        self.restart()
 
     def resize(self, name: str, memory: int) -> None:
         """Makes a card have this much memory, in GiB."""
@@ -58,15 +56,8 @@ class SharingScene(Scene):
         device = Device(name, {"memory": memory * 1024} if memory else {})
         self.resources.offered[name] = replace(offered, device=device)
 
-    def restart(self) -> None:
-        """Begins with nothing but the files, as a devhost that has just started."""
-        self.ledger = Allocations(lambda: 0.0, lambda: None).claims  # type: ignore[assignment]
-        self.preparer = self.started_again()
-
     async def restarted(self) -> None:
         """Ends devhost and starts it again."""
-        self.files.close()
-        self.files = claim_files(self.place)
         self.restart()
         for record in await self.files.read_all():
             self.ledger.prepared(record.claim, record.devices, record.driver)
@@ -404,7 +395,7 @@ def test_parts_of_a_device_are_never_more_than_it_has_for_any_scheduler(
                 for card in "ab":
                     assert total(recorded, card) <= SIZE
                     totals = {"memory": SIZE * GIB}
-                    used_now = scene.ledger.used(("cards", card), totals)  # type: ignore[attr-defined]
+                    used_now = scene.ledger.used(("cards", card), totals)
                     assert used_now == {"memory": total(recorded, card) * GIB}
         finally:
             scene.close()

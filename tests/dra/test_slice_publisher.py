@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from devhost_testing.dra.api_objects import SLICES, Object
-from publisher_scene import DRIVER, NODE, RESOURCE, Node, offered, offers
+from kit.publisher import DRIVER, NODE, RESOURCE, Node, offered, offers
 
 from devhost.backend.model import Cause, Device, unhealthy
 from devhost.dra.publisher import Offers

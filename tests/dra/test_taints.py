@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claim_scene import DRIVER, Scene, result
+from kit.claims import DRIVER, Scene, result
 from slice_rules import slice_problems
 
 from devhost.backend import Cause, Device, unhealthy

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.node import Node
-from dra_node import Cards, DraNode
+from kit.dra import Cards, DraNode
 from ways import also_entered, way
 from work import rested
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from dra_node import Cards, DraNode
+from kit.dra import Cards, DraNode
 
 from devhost.backend import Attribute, Device
 from devhost.dra.api import dra_v1_pb2 as v1

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claim_scene import DRIVER, KIND, POOL, Scene, config, result, uid
 from devhost_testing.dra import DraState
+from kit.claims import DRIVER, KIND, POOL, Scene, config, result, uid
 
-from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
 from devhost.backend.model import ClaimHolder, unhealthy
@@ -32,10 +31,7 @@ class Node:
     def start_again(self) -> None:
         """Another run of devhost, which has not read the files yet."""
         scene = self.scene
-        scene.files.close()
-        scene.files = ClaimFiles(scene.place / "cdi", boot_id=scene.place / "boot_id")
-        scene.ledger.claims = {}
-        scene.preparer = scene.started_again(clock=lambda: self.now)
+        scene.restart(clock=lambda: self.now)
         kubelet = KubeletClaims(scene.place / "kubelet" / "plugins")
         self.upkeep = Upkeep(
             scene.preparer, scene.files, scene.ledger, scene.resources, kubelet, questions=0.2
@@ -103,7 +99,7 @@ async def test_a_directory_emptied_while_devhost_was_down_is_rebuilt_from_two_li
     await node.lists()
     assert scene.left == []
     await node.lists()
-    assert scene.spec(ref) == spec and scene.ledger.held == ["a", "b"]
+    assert scene.spec(ref) == spec and scene.held == ["a", "b"]
     assert scene.cards.prepared == [["a", "b"]]  # only once: containers use them
     assert await scene.devices(ref) == devices
 
@@ -120,7 +116,7 @@ async def test_rebuilding_waits_for_the_api_server(node: Node) -> None:
     assert scene.left == []
     scene.api.down = False
     await node.lists()
-    assert scene.ledger.held == ["a"]
+    assert scene.held == ["a"]
 
 
 async def test_a_claim_released_after_a_list_began_is_not_rebuilt_from_it(node: Node) -> None:
@@ -134,7 +130,7 @@ async def test_a_claim_released_after_a_list_began_is_not_rebuilt_from_it(node: 
     node.now = began + 1
     assert await scene.unprepare(ref) == [""]
     await node.upkeep.follow(node.listing(began))
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 async def test_a_released_claim_that_the_kubelet_still_lists_holds_nothing_until_it_is_prepared(
@@ -147,13 +143,13 @@ async def test_a_released_claim_that_the_kubelet_still_lists_holds_nothing_until
     assert await scene.unprepare(ref) == [""]
     for _ in range(3):
         await node.lists()
-        assert scene.left == [] and scene.ledger.held == []
+        assert scene.left == [] and scene.held == []
     await node.prepared(ref)
     scene.files.path(ref.uid).unlink()
     await scene.files.read_again()
     await node.lists()
     await node.lists()
-    assert scene.left == [scene.files.path(ref.uid).name] and scene.ledger.held == ["a"]
+    assert scene.left == [scene.files.path(ref.uid).name] and scene.held == ["a"]
 
 
 async def test_a_release_during_rebuilding_leaves_nothing(node: Node) -> None:
@@ -171,7 +167,7 @@ async def test_a_release_during_rebuilding_leaves_nothing(node: Node) -> None:
     assert await scene.unprepare(ref) == [""]
     scene.api.gate.set()
     await rebuilding
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 async def test_claims_of_other_drivers_and_odd_names_are_ignored(node: Node) -> None:
@@ -195,9 +191,9 @@ async def test_a_record_without_pod_and_claim_is_removed_after_the_grace(node: N
     scene.api.claims.clear()
     await node.lists()
     await node.lists(GRACE - 1)
-    assert scene.ledger.held == ["a"]
+    assert scene.held == ["a"]
     await node.lists(1)
-    assert scene.left == [] and scene.ledger.held == []
+    assert scene.left == [] and scene.held == []
 
 
 async def test_the_record_of_a_claim_whose_name_another_one_has_now_is_removed(node: Node) -> None:
@@ -207,7 +203,7 @@ async def test_the_record_of_a_claim_whose_name_another_one_has_now_is_removed(n
     await node.prepared(scene.claim(2, result("gpu", "b"), name="same"))
     await node.lists()
     await node.lists(GRACE)
-    assert scene.left == [f"devhost-dra_{uid(2)}.json"] and scene.ledger.held == ["b"]
+    assert scene.left == [f"devhost-dra_{uid(2)}.json"] and scene.held == ["b"]
 
 
 @pytest.mark.parametrize("keeps", ["claim", "pod", "unreachable", "forbidden", "no claim", "no pods", "back"])
@@ -227,7 +223,7 @@ async def test_a_record_stays_while_anything_may_need_it(node: Node, keeps: str)
     for number in range(4):
         node.claims = dict(running) if keeps == "pod" or (keeps == "back" and number % 2) else {}
         await node.lists(GRACE, pods=0 if keeps == "no pods" else 1)
-    assert scene.left == [f"devhost-dra_{ref.uid}.json"] and scene.ledger.held == ["a"]
+    assert scene.left == [f"devhost-dra_{ref.uid}.json"] and scene.held == ["a"]
 
 
 async def test_the_api_server_is_asked_once_in_a_grace_about_a_claim_that_exists(node: Node) -> None:
@@ -251,12 +247,12 @@ async def test_a_record_stays_while_the_kubelet_has_the_claim(node: Node, caplog
     scene.api.claims.clear()
     for _ in range(3):
         await node.lists(GRACE)
-    assert scene.ledger.held == ["a"]
+    assert scene.held == ["a"]
     assert [str(claim) for claim in node.upkeep.kept.values()] == ["ResourceClaim team/claim-1"]
     assert caplog.messages.count("a claim that is gone stays prepared") == 1
     kubelet.write()
     await node.lists()
-    assert scene.ledger.held == [] and scene.left == [] and node.upkeep.kept == {}
+    assert scene.held == [] and scene.left == [] and node.upkeep.kept == {}
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "checksum", "large", "directory", "list"])
@@ -282,7 +278,7 @@ async def test_a_record_of_the_kubelet_that_cannot_be_used_keeps_nothing(node: N
     scene.api.claims.clear()
     await node.lists()
     await node.lists(GRACE)
-    assert scene.ledger.held == []
+    assert scene.held == []
 
 
 async def test_a_claim_without_record_holds_its_device_as_soon_as_one_list_names_it(node: Node) -> None:
@@ -294,7 +290,8 @@ async def test_a_claim_without_record_holds_its_device_as_soon_as_one_list_names
     scene.api.down = True
     await node.lists()
     scene.api.down = False
-    assert "is held by ResourceClaim team/claim-1" in await scene.error(scene.claim(2, result("gpu", "a")))
+    assert scene.ledger.by_device()["cards", "a"] == [ref]
+    assert "a claim holds it" in await scene.error(scene.claim(2, result("gpu", "a")))
     assert await scene.unprepare(ref) == [""]
     node.claims.clear()
     await scene.devices(scene.claim(2, result("gpu", "a")))
@@ -309,9 +306,9 @@ async def test_a_claim_without_record_that_no_list_names_any_longer_is_released_
     node.claims.clear()
     await node.lists()
     await node.lists(GRACE - 1)
-    assert scene.ledger.held == ["a"]
+    assert scene.held == ["a"]
     await node.lists(1)
-    assert scene.ledger.held == []
+    assert scene.held == []
 
 
 async def test_one_pass_asks_about_many_records_at_once_and_ends_in_time(node: Node) -> None:

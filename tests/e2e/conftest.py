@@ -15,7 +15,7 @@ from devhost_testing import zram as zram_devices
 from devhost_testing.zram import Zram
 from onenode import binaries, namespaces, probe, shipped, waiting
 from onenode.access import Access
-from onenode.claims import Claims
+from onenode.claims import Claims, Driver
 from onenode.cluster import Cluster
 from onenode.offers import FUSE, SHARES, configuration
 from onenode.plugin import Devhost
@@ -86,8 +86,17 @@ def devhost(cluster: Cluster) -> Iterator[Devhost]:
 
 
 @pytest.fixture
-def pods(cluster: Cluster) -> Iterator[Pods]:
-    """Creates pods; they are deleted after the test."""
+def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
+    """A devhost that can serve claims; it serves nothing yet."""
+    with Driver(cluster) as driver:
+        yield driver
+
+
+@pytest.fixture
+def pods(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Pods]:
+    """Creates pods; they are deleted after the test, while its driver still runs."""
+    if "driver" in request.fixturenames:
+        request.getfixturevalue("driver")
     pods = Pods(cluster)
     yield pods
     pods.clear()

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 from onenode.access import RIGHTS
 from onenode.api import ApiError
-from onenode.claims import CARD, DRIVER, Claims, Driver
-from onenode.cluster import Cluster
+from onenode.claims import CARD, DRIVER
 from onenode.machine import device_file
 from onenode.offers import FUSE, ZRAM
-from onenode.pods import Pods
 from onenode.release import NAME
 from onenode.settings import SPECIFICATIONS
 from onenode.waiting import until
@@ -23,21 +20,6 @@ from onenode.waiting import until
 CLASS = {"deviceClassName": "card.example.com"}
 CARDS = {"name": CARD, "backend": "cards", "serve": "dra"}
 DISKS = {"name": ZRAM, "where": {"subsystem": "block", "sysName": "zram[1-9]*"}, "serve": "dra"}
-
-
-@pytest.fixture
-def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
-    """A devhost that can serve claims; it serves nothing yet."""
-    with Driver(cluster) as driver:
-        yield driver
-
-
-@pytest.fixture
-def pods(cluster: Cluster, driver: Driver) -> Iterator[Pods]:
-    """Creates pods; they are deleted while the driver still runs."""
-    pods = Pods(cluster)
-    yield pods
-    pods.clear()
 
 
 def by(expression: str, name: str = "card.example.com") -> dict[str, Any]:

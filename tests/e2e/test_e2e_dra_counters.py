@@ -50,14 +50,6 @@ def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
         yield driver
 
 
-@pytest.fixture
-def pods(cluster: Cluster, driver: Driver) -> Iterator[Pods]:
-    """Creates pods; they are deleted while the driver still runs."""
-    pods = Pods(cluster)
-    yield pods
-    pods.clear()
-
-
 def kind(name: str) -> dict[str, Any]:
     expression = f'device.attributes["{DRIVER}"].kind == "{name}"'
     return {"deviceClassName": "nic.example.com", "selectors": [{"cel": {"expression": expression}}]}
@@ -66,7 +58,7 @@ def kind(name: str) -> dict[str, Any]:
 @pytest.mark.conformance(124)
 @pytest.mark.parametrize(("first", "second"), [("pf", "vf"), ("vf", "pf")])
 def test_of_a_function_and_a_part_of_it_only_one_is_given(
-    claims: Claims, pods: Pods, first: str, second: str
+    driver: Driver, claims: Claims, pods: Pods, first: str, second: str
 ) -> None:
     claims.create("one", kind(first))
     claims.create("other", kind(second))
@@ -80,7 +72,7 @@ def test_of_a_function_and_a_part_of_it_only_one_is_given(
 
 
 @pytest.mark.conformance(124)
-def test_all_parts_of_a_function_are_given_at_once(claims: Claims, pods: Pods) -> None:
+def test_all_parts_of_a_function_are_given_at_once(driver: Driver, claims: Claims, pods: Pods) -> None:
     for name in ("one", "other"):
         claims.create(name, kind("vf"))
     users = [pods.create(f"user-{name}", claims=[name]).running() for name in ("one", "other")]

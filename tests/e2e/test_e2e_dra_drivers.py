@@ -9,7 +9,6 @@ from onenode.access import RIGHTS, Access
 from onenode.claims import CARD, DRIVER, Claims, Driver
 from onenode.cluster import Cluster
 from onenode.offers import ZRAM
-from onenode.pods import Pods
 from onenode.waiting import until
 
 OTHER = "disks.example.org"
@@ -38,14 +37,6 @@ def driver(cluster: Cluster, claims: Claims, others: Claims) -> Iterator[Driver]
     assert of_one in rights
     with Access(cluster, rights.replace(of_one, of_both)), Driver(cluster) as driver:
         yield driver
-
-
-@pytest.fixture
-def pods(cluster: Cluster, driver: Driver) -> Iterator[Pods]:
-    """Creates pods; they are deleted while the driver still runs."""
-    pods = Pods(cluster)
-    yield pods
-    pods.clear()
 
 
 def test_a_pod_gets_a_device_of_each_driver_with_one_claim(driver, claims, others, pods, zram):

@@ -28,14 +28,6 @@ def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
 
 
 @pytest.fixture
-def pods(cluster: Cluster, driver: Driver) -> Iterator[Pods]:
-    """Creates pods; they are deleted while the driver still runs."""
-    pods = Pods(cluster)
-    yield pods
-    pods.clear()
-
-
-@pytest.fixture
 def history(cluster: Cluster, driver: Driver) -> Iterator[History]:
     """What both sides offer of the cards during the test."""
     with History(cluster.api, CARD, DRIVER) as history:

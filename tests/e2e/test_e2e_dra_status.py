@@ -10,7 +10,6 @@ from onenode.access import POD_NAME, RIGHTS, STATUS_RIGHTS, Access
 from onenode.api import Api, ApiError, Json
 from onenode.claims import CARD, CLAIMS, DRIVER, Claims, Driver
 from onenode.cluster import Cluster
-from onenode.pods import Pods
 from onenode.release import NAME
 from onenode.settings import API_PORT, NODE
 from onenode.waiting import until
@@ -35,14 +34,6 @@ def driver(cluster: Cluster, rights: Api, claims: Claims) -> Iterator[Driver]:
     """A devhost that writes the status of claims."""
     with Driver(cluster) as driver:
         yield driver
-
-
-@pytest.fixture
-def pods(cluster: Cluster, driver: Driver) -> Iterator[Pods]:
-    """Creates pods; they are deleted while the driver still runs."""
-    pods = Pods(cluster)
-    yield pods
-    pods.clear()
 
 
 def claim(cluster: Cluster, name: str) -> Json:

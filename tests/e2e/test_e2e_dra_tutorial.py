@@ -8,37 +8,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from onenode import image
-from onenode.claims import DRIVER, Claims, Driver
+from onenode.claims import DRIVER
 from onenode.cluster import Cluster
 from onenode.kubectl import Refused
-from onenode.pods import Pods
 from onenode.settings import NODE
 from onenode.waiting import until
 
 PAGE = (Path(__file__).parents[2] / "docs/dra.md").read_text()
 FUSE = "example.com/fuse"
-
-
-@pytest.fixture
-def driver(cluster: Cluster, access: None, claims: Claims) -> Iterator[Driver]:
-    """A devhost that can serve claims; it serves nothing yet."""
-    with Driver(cluster) as driver:
-        yield driver
-
-
-@pytest.fixture
-def pods(cluster: Cluster, driver: Driver) -> Iterator[Pods]:
-    """Creates pods; they are deleted while the driver still runs."""
-    pods = Pods(cluster)
-    yield pods
-    pods.clear()
 
 
 def file(name: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 from devhost.backend.files import fingerprint
 from devhost.host.reload import MAX_CHECKS, ConfigWatch

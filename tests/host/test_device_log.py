@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.allocator import Listed
 from moments import now as moment
 from moments import served
 
 from devhost.allocation.inventory import Inventory
-from devhost.backend.model import HEALTHY, Device, Health, Holder, unhealthy
+from devhost.backend.model import HEALTHY, Device, Holder, unhealthy
 from devhost.discovery.health import HealthTracker
 from devhost.host.shown import device_log
 from devhost.host.shown.changes import Changes, changes
@@ -29,22 +29,18 @@ GRACE = NODE.grace
 WAIT = "it is moving from the device plugin to DRA: devhost waits"
 
 
-@dataclass
-class Rig:
-    """An inventory, its devices, and the log lines about them since the last read."""
+class Rig(Listed):
+    """The list of a resource, and the log lines about its devices since the last read."""
 
-    caplog: pytest.LogCaptureFixture
-    now: float = 100.0
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        super().__init__()
+        self.caplog = caplog
         self.caplog.set_level(logging.INFO, "devhost")
-        self.inventory = Inventory(lambda: self.now, lambda: self.now)
         self.shown = moment()
 
-    def show(self, devices: Sequence[str], replicas: int = 1, of: Of = Of.EACH) -> list[str]:
-        offers = [Offer(Device(device), replicas) for device in devices]
-        self.inventory.update(units(of, offers), self.verdict, Reason)
+    def logs(self, devices: Sequence[str], replicas: int = 1, of: Of = Of.EACH) -> list[str]:
+        """The lines that a list with these devices leads to."""
+        self.show(*devices, replicas=replicas, of=of)
         self.follow()
         return self.lines()
 
@@ -54,10 +50,6 @@ class Rig:
         step = step_between(self.shown, now)
         self.shown = step.now
         device_log.write(step)
-
-    def verdict(self, device: Device) -> Health:
-        reason = self.reasons.get(device.id)
-        return unhealthy(reason) if reason else HEALTHY
 
     def lines(self) -> list[str]:
         """Level, message and fields without the resource, which is checked for each line."""
@@ -77,99 +69,99 @@ def rig(caplog: pytest.LogCaptureFixture) -> Rig:
 
 
 def test_a_device_that_becomes_unhealthy_is_a_warning_and_its_recovery_a_line(rig: Rig) -> None:
-    rig.show("ab")
-    rig.reasons["a"] = "port 1 is down"
-    assert rig.show("ab") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
-    assert rig.show("ab") == []
-    rig.reasons.clear()
-    assert rig.show("ab") == ["INFO device is healthy again device=a"]
-    assert rig.show("ab") == []
+    rig.logs("ab")
+    rig.sick["a"] = "port 1 is down"
+    assert rig.logs("ab") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
+    assert rig.logs("ab") == []
+    rig.sick.clear()
+    assert rig.logs("ab") == ["INFO device is healthy again device=a"]
+    assert rig.logs("ab") == []
 
 
 def test_the_devices_of_the_first_list_are_not_logged_one_by_one(rig: Rig) -> None:
-    assert rig.show("abc") == []
+    assert rig.logs("abc") == []
 
 
 def test_a_device_that_is_unhealthy_from_the_start_is_logged_with_its_reason(rig: Rig) -> None:
-    rig.reasons["a"] = "port 1 is down"
-    assert rig.show("abc") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
-    rig.reasons.clear()
-    assert rig.show("abc") == ["INFO device is healthy again device=a"]
+    rig.sick["a"] = "port 1 is down"
+    assert rig.logs("abc") == ["WARNING device is unhealthy device=a reason=port 1 is down"]
+    rig.sick.clear()
+    assert rig.logs("abc") == ["INFO device is healthy again device=a"]
 
 
 def test_devices_of_a_list_that_was_empty_at_first_appear(rig: Rig) -> None:
-    assert rig.show("") == []
-    assert rig.show("a") == ["INFO device appeared device=a"]
+    assert rig.logs("") == []
+    assert rig.logs("a") == ["INFO device appeared device=a"]
 
 
 def test_a_new_reason_for_an_unhealthy_device_is_logged(rig: Rig) -> None:
-    rig.show("a")
-    rig.reasons["a"] = "hot"
-    rig.show("a")
-    rig.reasons["a"] = "lost"
-    assert rig.show("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
-    assert rig.show("a") == []
-    rig.reasons.clear()
-    assert rig.show("a") == ["INFO device is healthy again device=a"]
+    rig.logs("a")
+    rig.sick["a"] = "hot"
+    rig.logs("a")
+    rig.sick["a"] = "lost"
+    assert rig.logs("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
+    assert rig.logs("a") == []
+    rig.sick.clear()
+    assert rig.logs("a") == ["INFO device is healthy again device=a"]
 
 
 def test_alternating_reasons_are_logged_once_each_until_the_device_is_healthy(rig: Rig) -> None:
-    rig.show("a")
+    rig.logs("a")
     for _ in range(2):
-        rig.reasons["a"] = "hot"
-        assert rig.show("a") == ["WARNING device is unhealthy device=a reason=hot"]
-        rig.reasons["a"] = "lost"
-        assert rig.show("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
+        rig.sick["a"] = "hot"
+        assert rig.logs("a") == ["WARNING device is unhealthy device=a reason=hot"]
+        rig.sick["a"] = "lost"
+        assert rig.logs("a") == ["WARNING device is unhealthy for another reason device=a reason=lost"]
         for reason in ("hot", "lost"):
-            rig.reasons["a"] = reason
-            assert rig.show("a") == []
-        rig.reasons.clear()
-        rig.show("a")
+            rig.sick["a"] = reason
+            assert rig.logs("a") == []
+        rig.sick.clear()
+        rig.logs("a")
 
 
 def test_a_reason_with_another_number_each_time_does_not_fill_the_log(rig: Rig) -> None:
-    rig.show("a")
+    rig.logs("a")
     lines = []
     for degrees in range(100):
-        rig.reasons["a"] = f"it has {degrees} °C"
-        lines += rig.show("a")
+        rig.sick["a"] = f"it has {degrees} °C"
+        lines += rig.logs("a")
     assert len(lines) == REASONS
 
 
 def test_a_device_that_comes_back_unhealthy_is_logged_again(rig: Rig) -> None:
-    rig.show("ab")
-    rig.reasons["a"] = "hot"
-    rig.show("ab")
-    rig.reasons["a"] = "lost"
-    rig.show("ab")
-    rig.show("b")
-    assert rig.show("ab") == [
+    rig.logs("ab")
+    rig.sick["a"] = "hot"
+    rig.logs("ab")
+    rig.sick["a"] = "lost"
+    rig.logs("ab")
+    rig.logs("b")
+    assert rig.logs("ab") == [
         "INFO device appeared device=a",
         "WARNING device is unhealthy device=a reason=lost",
     ]
-    rig.reasons["a"] = "hot"
-    assert rig.show("ab") == ["WARNING device is unhealthy for another reason device=a reason=hot"]
+    rig.sick["a"] = "hot"
+    assert rig.logs("ab") == ["WARNING device is unhealthy for another reason device=a reason=hot"]
 
 
 def test_a_device_that_vanishes_is_logged_once_and_at_once(rig: Rig) -> None:
-    rig.show("ab")
-    assert rig.show("a") == ["INFO device left device=b reason=the device is gone"]
-    assert rig.show("a") == []
+    rig.logs("ab")
+    assert rig.logs("a") == ["INFO device left device=b reason=the device is gone"]
+    assert rig.logs("a") == []
     rig.now += GRACE
-    assert rig.show("a") == []
-    assert rig.show("ab") == ["INFO device appeared device=b"]
+    assert rig.logs("a") == []
+    assert rig.logs("ab") == ["INFO device appeared device=b"]
 
 
 def test_a_device_that_returns_while_still_listed_is_logged_as_appeared(rig: Rig) -> None:
-    rig.show("ab")
-    rig.show("a")
-    assert rig.show("ab") == ["INFO device appeared device=b"]
+    rig.logs("ab")
+    rig.logs("a")
+    assert rig.logs("ab") == ["INFO device appeared device=b"]
 
 
 def test_a_device_that_appears_unhealthy_is_logged_with_its_reason(rig: Rig) -> None:
-    rig.show("a")
-    rig.reasons["b"] = "port 1 is down"
-    assert rig.show("ab") == [
+    rig.logs("a")
+    rig.sick["b"] = "port 1 is down"
+    assert rig.logs("ab") == [
         "INFO device appeared device=b",
         "WARNING device is unhealthy device=b reason=port 1 is down",
     ]
@@ -177,49 +169,49 @@ def test_a_device_that_appears_unhealthy_is_logged_with_its_reason(rig: Rig) -> 
 
 @pytest.mark.parametrize("of", Of)
 def test_a_device_shared_a_hundred_times_is_one_line_for_each_change(rig: Rig, of: Of) -> None:
-    rig.show("ab", 100, of)
-    rig.reasons["a"] = "hot"
-    assert rig.show("ab", 100, of) == ["WARNING device is unhealthy device=a reason=hot"]
-    rig.reasons.clear()
-    assert rig.show("ab", 100, of) == ["INFO device is healthy again device=a"]
-    assert rig.show("b", 100, of) == ["INFO device left device=a reason=the device is gone"]
-    assert rig.show("", 100, of) == ["INFO device left device=b reason=the device is gone"]
-    assert rig.show("b", 100, of) == ["INFO device appeared device=b"]
+    rig.logs("ab", 100, of)
+    rig.sick["a"] = "hot"
+    assert rig.logs("ab", 100, of) == ["WARNING device is unhealthy device=a reason=hot"]
+    rig.sick.clear()
+    assert rig.logs("ab", 100, of) == ["INFO device is healthy again device=a"]
+    assert rig.logs("b", 100, of) == ["INFO device left device=a reason=the device is gone"]
+    assert rig.logs("", 100, of) == ["INFO device left device=b reason=the device is gone"]
+    assert rig.logs("b", 100, of) == ["INFO device appeared device=b"]
 
 
 def test_another_way_of_sharing_is_no_change_of_devices(rig: Rig) -> None:
-    rig.show("ab")
+    rig.logs("ab")
     for replicas, of in ((100, Of.EACH), (50, Of.EACH), (3, Of.ALL), (1, Of.EACH), (100, Of.EACH)):
-        assert rig.show("ab", replicas, of) == []
-    rig.reasons["a"] = "hot"
-    assert rig.show("ab", 50) == ["WARNING device is unhealthy device=a reason=hot"]
+        assert rig.logs("ab", replicas, of) == []
+    rig.sick["a"] = "hot"
+    assert rig.logs("ab", 50) == ["WARNING device is unhealthy device=a reason=hot"]
 
 
 @pytest.mark.parametrize("of", Of)
 def test_ten_thousand_changes_at_once_are_a_few_lines_and_a_count(rig: Rig, of: Of) -> None:
     many = [f"d{n}" for n in range(10_000)]
-    rig.show(many, of=of)
-    rig.reasons = dict.fromkeys(many, "backend toy does not answer")
-    lines = rig.show(many, of=of)
+    rig.logs(many, of=of)
+    rig.sick = dict.fromkeys(many, "backend toy does not answer")
+    lines = rig.logs(many, of=of)
     assert lines[0] == "WARNING device is unhealthy device=d0 reason=backend toy does not answer"
     assert lines[NAMED:] == ["WARNING more devices are unhealthy devices=9980"]
-    rig.reasons = {}
-    assert rig.show(many, of=of)[NAMED:] == ["INFO more devices are healthy again devices=9980"]
-    assert rig.show([], of=of)[NAMED:] == ["INFO more devices left devices=9980"]
-    assert rig.show(many, of=of)[NAMED:] == ["INFO more devices appeared devices=9980"]
+    rig.sick = {}
+    assert rig.logs(many, of=of)[NAMED:] == ["INFO more devices are healthy again devices=9980"]
+    assert rig.logs([], of=of)[NAMED:] == ["INFO more devices left devices=9980"]
+    assert rig.logs(many, of=of)[NAMED:] == ["INFO more devices appeared devices=9980"]
 
 
 def test_the_largest_number_of_logged_changes_has_no_count(rig: Rig) -> None:
     many = [f"d{n}" for n in range(NAMED)]
-    rig.show([])
-    assert len(rig.show(many)) == NAMED
+    rig.logs([])
+    assert len(rig.logs(many)) == NAMED
 
 
 def test_changes_are_logged_in_the_order_of_the_list(rig: Rig) -> None:
     names = [f"d{number:02}" for number in range(NAMED)]
-    rig.show(names)
-    rig.reasons = dict.fromkeys(reversed(names), "hot")
-    assert rig.show(names) == [f"WARNING device is unhealthy device={name} reason=hot" for name in names]
+    rig.logs(names)
+    rig.sick = dict.fromkeys(reversed(names), "hot")
+    assert rig.logs(names) == [f"WARNING device is unhealthy device={name} reason=hot" for name in names]
 
 
 def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from allocated import allocated
 from devhost_testing.kubelet import UnexpectedAdmissionError
+from kit.allocator import allocated
 from status_values import status
 
 from devhost.allocation.allocator import UnhealthyDevice

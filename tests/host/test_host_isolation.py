@@ -179,11 +179,3 @@ async def test_a_device_with_ten_thousand_nodes_is_refused_at_allocate(rig, kube
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         with pytest.raises(UnexpectedAdmissionError, match="10000 device nodes, more than 1024"):
             await kubelet.admit("pod", "main", TOY, 1)
-
-
-async def test_numa_minus_one_never_reaches_the_kubelet(rig, kubelet):
-    rig.scripts["toy"].devices = [replace(device, numa_nodes=(-1,)) for device in rig.scripts["toy"].devices]
-    rig.write(BOTH[0])
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        assert {device.numa_nodes for device in kubelet.devices(TOY)} == {()}

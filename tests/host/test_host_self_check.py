@@ -11,7 +11,8 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
+from kit.waiting import until
 
 from devhost.kubelet.self_check import MOST, SelfCheck
 from devhost.kubelet.server import CONNECTIONS
@@ -31,13 +32,6 @@ def put_in_place(path: Path, *, listening: bool):
             mute.listen()
         aside.rename(path)
         yield
-
-
-async def until(condition):
-    """Waits for what happens inside the process."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from allocated import allocated
+from kit.allocator import allocated
 from status_values import status
 
 from devhost.allocation.allocator import UnhealthyDevice

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from allocated import allocated
+from kit.allocator import allocated
 from status_values import status
 
 from devhost.allocation.allocator import UnhealthyDevice

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "chart"))
 
 import programs
-from toy_resource import ToyResource
+from kit.kubelet import ToyResource
 
 from devhost.allocation.allocator import Allocated
 from devhost.kubelet.server import STREAMS, PluginServer

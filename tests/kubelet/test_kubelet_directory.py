@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,10 +13,8 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
-
-sys.path.append(str(Path(__file__).parent))
-
-from toy_resource import ToyResource
+from kit.kubelet import ToyResource
+from kit.waiting import background
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.kubelet.kubelet_socket import ABSENT, NO_DIRECTORY, NOT_A_DIRECTORY, REMOVED, KubeletSocket
@@ -187,14 +184,11 @@ async def test_a_directory_that_hangs_does_not_stop_the_event_loop(
     kubelet = KubeletSocket(directory, poll=0.01)
     kubelet.subscribe(seen.set)
     slow = hanging()
-    task = asyncio.create_task(kubelet.run())
-    async with asyncio.timeout(60):
+    async with background(kubelet.run()), asyncio.timeout(60):
         await slow.reached.wait()
         assert not seen.is_set()
         slow.over.set()
         await seen.wait()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
     assert threading.main_thread().ident not in slow.looked
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
-
-sys.path.append(str(Path(__file__).parent))
-
 from devhost_testing.api import api_pb2_grpc
 from devhost_testing.kubelet import KubeletSimulator
-from toy_resource import ToyResource
+from kit.kubelet import ToyResource
+from kit.waiting import until
 
 from devhost.allocation.allocator import Allocated
 from devhost.allocation.inventory import Entry, Snapshot
@@ -49,12 +46,6 @@ async def serving(
         yield server
     finally:
         await server.stop()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def newest(stream: Any) -> list[str]:

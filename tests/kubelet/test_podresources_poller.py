@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.waiting import background, until
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.claims import ClaimedDevice
@@ -51,18 +52,8 @@ async def running(
     allocations = Allocations(clock, timing=AllocationTiming(list_allocated=0.01, list_held=held))
     inventory = Inventory(lambda: 0.0, clock, allocations=allocations.of(TOY))
     holders = PodResourcesPoller(source, allocations, lambda: None, timing=timing)
-    task = asyncio.create_task(holders.run())
-    try:
+    async with background(holders.run()):
         yield holders, inventory
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def levels(caplog: pytest.LogCaptureFixture) -> list[str]:

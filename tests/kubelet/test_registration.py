@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,11 +13,8 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator, events
-from fake_clock import FakeClock
-
-sys.path.append(str(Path(__file__).parent))
-
-from toy_resource import ToyResource
+from kit.clock import FakeClock
+from kit.kubelet import ToyResource
 
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.kubelet_socket import Identity, KubeletSocket, identity

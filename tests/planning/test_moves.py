@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fake_clock import FakeClock
+from kit.clock import FakeClock
 
 from devhost.backend.model import Holder
 from devhost.planning.claims import UNNAMED

@@ -237,7 +237,7 @@ PATTERNS = (
 )
 
 
-def test_an_entry_gets_what_its_where_selects_whatever_the_conditions() -> None:
+def test_an_entry_gets_what_its_where_selects_for_any_conditions() -> None:
     found = {}
     for n, (value, other) in enumerate(product((*VALUES, None), (*VALUES[:4], 1, True, ("a",), None))):
         attributes = {"a": value, "b": other}

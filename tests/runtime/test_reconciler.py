@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
-from fake_clock import FakeClock
+from kit.clock import FakeClock
+from kit.waiting import background
 
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import EnvironmentFailure
@@ -40,13 +41,8 @@ class Work:
 
 @asynccontextmanager
 async def running(reconciler: Reconciler) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(reconciler.run())
-    try:
+    async with background(reconciler.run()) as task:
         yield task
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 @pytest.fixture

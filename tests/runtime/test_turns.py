@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from kit.waiting import background
+
 from devhost.runtime.turns import Lock, Turns
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
@@ -43,14 +45,12 @@ async def test_there_is_no_next_one_while_the_one_before_leaves(tmp_path: Path, 
     assert acting.take()
     assert leaving.take()
     turns = Turns(tmp_path, "node", Waiting(), nothing, ready)
-    coming = asyncio.create_task(turns.come())
-    await until(lambda: not turns.reason)
-    waiting = Lock(tmp_path / "turn-node.waiting")
-    assert waiting.free()
-    leaving.release()
-    await until(lambda: not waiting.free())
-    coming.cancel()
-    await asyncio.wait([coming])
+    async with background(turns.come()):
+        await until(lambda: not turns.reason)
+        waiting = Lock(tmp_path / "turn-node.waiting")
+        assert waiting.free()
+        leaving.release()
+        await until(lambda: not waiting.free())
     acting.release()
 
 
@@ -76,12 +76,10 @@ async def test_a_rehearsal_that_fails_unexpectedly_is_a_reason_and_not_the_end(
     acting = Lock(tmp_path / "turn-node.acting")
     assert acting.take()
     turns = Turns(tmp_path, "node", Waiting(), nothing, rehearse)
-    coming = asyncio.create_task(turns.come())
-    async with asyncio.timeout(60):
-        while turns.reason == "looking for devices":
-            await asyncio.sleep(0.01)
-    assert turns.reason == "the look at the devices failed, see the log"
-    assert not coming.done()
-    coming.cancel()
-    await asyncio.wait([coming])
+    async with background(turns.come()) as coming:
+        async with asyncio.timeout(60):
+            while turns.reason == "looking for devices":
+                await asyncio.sleep(0.01)
+        assert turns.reason == "the look at the devices failed, see the log"
+        assert not coming.done()
     acting.release()

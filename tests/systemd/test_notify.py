@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from kit.waiting import background
 from servicemanager import Listener
 
 from devhost.runtime.systemd import SystemdNotifier, line
@@ -45,12 +46,8 @@ def logged(caplog) -> Callable[[str], list[str]]:
 
 @asynccontextmanager
 async def notifying(notify: SystemdNotifier, service: Service) -> AsyncIterator[Service]:
-    task = asyncio.create_task(notify.run(lambda: service.planned, lambda: service.line, service.stopped))
-    try:
+    async with background(notify.run(lambda: service.planned, lambda: service.line, service.stopped)):
         yield service
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def notify(listener: Listener, **environment: str) -> SystemdNotifier:
@@ -206,11 +203,9 @@ async def test_a_failing_status_line_does_not_stop_the_heartbeat(listener, logge
     def broken() -> str:
         raise RuntimeError("a bug")
 
-    task = asyncio.create_task(notify(listener).run(lambda: True, broken, Service().stopped))
-    assert (await listener.next())["WATCHDOG"] == "1"
-    assert logged("cannot build the status line for systemd")
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with background(notify(listener).run(lambda: True, broken, Service().stopped)):
+        assert (await listener.next())["WATCHDOG"] == "1"
+        assert logged("cannot build the status line for systemd")
 
 
 def test_the_line_reports_no_problem_only_after_every_backend_has_scanned():

@@ -11,6 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from kit.waiting import background
 from test_status_socket import Source
 
 from devhost.runtime import rundir
@@ -37,12 +38,10 @@ async def server(tmp_path: Path, path: Path) -> AsyncIterator[StatusServer]:
 @asynccontextmanager
 async def running(server: StatusServer) -> AsyncIterator[None]:
     """The server runs, and stops at the end."""
-    task = asyncio.create_task(server.run())
     try:
-        yield
+        async with background(server.run()):
+            yield
     finally:
-        task.cancel()
-        await asyncio.wait([task])
         await server.stop()
 
 

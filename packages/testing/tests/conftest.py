@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 from devhost_testing.api import api_pb2_grpc
 from devhost_testing.kubelet import KubeletSimulator, Profile
+from kit.clock import FakeClock
 
 from devhost.kubelet.api import api_pb2
 
@@ -170,19 +171,9 @@ async def kubelet(plugin_dir: Path, profile: Profile) -> AsyncIterator[KubeletSi
         yield simulator
 
 
-class Clock:
-    """Time that passes only when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from devhost_testing.kubelet import ContainerStartError, KubeletSimulator, Point, events, hang
+from kit.waiting import background
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 
@@ -51,13 +52,11 @@ async def test_a_start_removes_only_sockets(plugin_dir):
 
 async def test_the_socket_accepts_connections_before_calls_are_served(plugin_dir):
     simulator = KubeletSimulator(plugin_dir)
-    starting = asyncio.create_task(simulator.start(delay_serving=3600))
-    await asyncio.sleep(0)  # the start goes on to its delay
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(simulator.socket))
-    assert not simulator.events.of(events.Started)
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
+    async with background(simulator.start(delay_serving=3600)):
+        await asyncio.sleep(0)  # the start goes on to its delay
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(simulator.socket))
+        assert not simulator.events.of(events.Started)
     assert not simulator.running
     assert not simulator.socket.exists()
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from devhost_gpu.nvidia.specifications import FILE, KIND, GpuSpecification, Spec
 from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
 from gpu_ctk import install
+from kit.waiting import background
 
 from devhost.backend import HEALTHY, Device, Event, Health, unhealthy
 from devhost.backend.errors import BackendError
@@ -152,13 +153,10 @@ class Place:
                 self.look()
 
         self.look()
-        task = asyncio.create_task(follow())
         try:
-            yield
+            async with background(follow()):
+                yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
             self.context.close()
 
     async def until(self, condition: Callable[[], bool]) -> None:

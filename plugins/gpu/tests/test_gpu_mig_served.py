@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ import pytest
 from devhost_gpu.environment import Environment, Timings
 from gpu_nvidia import DGX, NvidiaMachine
 from gpu_setup import gpu_with
-
-sys.path.append(str(Path(__file__).parents[3] / "tests/dra"))
-
-from dra_node import QUICK, DraNode
+from kit.dra import QUICK, DraNode
 
 A = DGX[0]
 ENTRY = "{name: example.com/mig, backend: gpu, where: {kind: mig}, serve: dra, dra: {counters: true}}"

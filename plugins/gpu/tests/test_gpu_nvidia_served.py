@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,15 +41,6 @@ class Dgx(Node):
         self.machine = machine
         machine.tree.device("virtual/misc/fuse", "misc", "fuse", "10:229")
         self.configure(CONFIG)
-
-    def users(self) -> list[str]:
-        """The processes that have the driver open."""
-        marker, found = os.fspath(self.machine.nvml.open_marker), []
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if marker in map(os.path.realpath, (process / "fd").iterdir()):
-                    found.append(process.name)
-        return found
 
     async def settled(self, gpus: int, **split: int) -> None:
         """Waits until the kubelet can hand out so many GPUs, and instances of each profile."""
@@ -147,10 +137,10 @@ async def test_one_process_uses_nvml_and_none_when_devhost_has_ended(node: Dgx) 
     async with node.served():
         await node.settled(6)
         found: list[list[str]] = []
-        await node.until(lambda: found.append(node.users()) or len(found[-1]) == 1)
+        await node.until(lambda: found.append(node.machine.users()) or len(found[-1]) == 1)
         (first,) = found[-1]
         node.configure(f"{CONFIG}backends: {{gpu: {{ignoreXids: [63]}}}}")
         await node.reload()
-        await node.until(lambda: node.users() not in ([], [first]) and len(node.users()) == 1)
+        await node.until(lambda: node.machine.users() not in ([], [first]) and len(node.machine.users()) == 1)
         await node.settled(6)
-    await node.until(lambda: not node.users())
+    await node.until(lambda: not node.machine.users())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from devhost_gpu.occupied import Occupied, sees_node
 from devhost_gpu.options import GpuOptions, Strategy
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import DGX, NvidiaMachine
-from gpu_nvidia_desk import PATIENCE, Clock
+from gpu_nvidia_desk import PATIENCE
 from gpu_setup import gpu_with
+from kit.clock import AheadClock
+from kit.waiting import listening
 
 from devhost.backend import claim
 from devhost.backend.errors import BackendError
@@ -61,7 +63,7 @@ class Scene:
     """A backend on a machine with processes, and a clock that a test can put forward."""
 
     def __init__(self, root: Path, options: GpuOptions = REFUSE, **seconds: float) -> None:
-        self.root, self.held, self.clock = root, Held(), Clock()
+        self.root, self.held, self.clock = root, Held(), AheadClock()
         kind = gpu_with(replace(STANDARD, clock=self.clock, timings=Timings(**seconds)))
         self.fixture = BackendFixture[Gpu](kind)
         self.backend = self.fixture(root, options, held=self.held)
@@ -94,21 +96,9 @@ class Scene:
             self.backend.occupied.check()
         return {one.id: one.health.reason or "" for one in self.backend.discover() if not one.health}
 
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[asyncio.Event]:
+    def watched(self) -> AbstractAsyncContextManager[asyncio.Event]:
         """Listens to the backend; the event is set whenever it asks for a scan."""
-        changed = asyncio.Event()
-
-        async def listen() -> None:
-            async for _ in self.backend.watch():
-                changed.set()
-
-        task = asyncio.create_task(listen())
-        try:
-            yield changed
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return listening(self.backend.watch())
 
     def close(self) -> None:
         self.backend.close()

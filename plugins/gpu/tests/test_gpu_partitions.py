@@ -23,6 +23,7 @@ from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
 from gpu_setup import gpu_with
 from hypothesis import given, strategies
+from kit.machine import Provisioned
 
 from devhost.backend import Device, NotYet
 from devhost.backend.errors import BackendError, ConfigError
@@ -35,32 +36,25 @@ GPU, GPU_REPORTED = DGX[0], "NVML has not answered"
 CPX = Layout(compute="CPX")
 
 
-class Machine:
+class Machine(Provisioned):
     """devhost on MI300X: its options, and what pods hold."""
 
     def __init__(self, root: Path, looking: BackendFixture[Gpu]) -> None:
+        super().__init__()
         self.driver = AmdDriver(root)
         self.now = 1000.0
-        self.held: frozenset[str] | None = frozenset()
-        self.held_first: list[frozenset[str]] = []
-        """What is answered before that, one for each question."""
         self._looking = looking
-        self._running: tuple[tuple[Layout, ...], Gpu] | None = None
-
-    def restart(self) -> None:
-        """What devhost knew in memory is gone."""
-        self._running = None
 
     def backend(self, *layouts: Layout) -> Gpu:
         """The backend with these options; a new one if they differ."""
-        if self._running is None or self._running[0] != layouts:
+        if self.running is None or self.running[0] != layouts:
             kind = gpu_with(replace(STANDARD, write=self.driver.write, clock=lambda: self.now))
             made = self._looking(
-                self.driver.tree, GpuOptions(partitions=layouts), held=self._ask_held, kind=kind
+                self.driver.tree, GpuOptions(partitions=layouts), held=self.ask_held, kind=kind
             )
             made.discover()
-            self._running = layouts, made
-        return self._running[1]
+            self.running = layouts, made
+        return self.running[1]
 
     def once(self, *layouts: Layout) -> None:
         """One call, and the scan after it."""
@@ -70,31 +64,16 @@ class Machine:
         finally:
             backend.discover()
 
-    def bring(self, *layouts: Layout) -> None:
-        """Calls until nothing is withdrawn."""
-        for _ in range(4):
-            try:
-                self.once(*layouts)
-            except NotYet as error:
-                if "must be withdrawn" not in str(error):
-                    raise
-            else:
-                return
-        raise AssertionError("it never ends")
-
     def devices(self) -> dict[str, Device]:
         """What is found now."""
-        assert self._running
-        return by_id(self._running[1])
+        assert self.running
+        return by_id(self.running[1])
 
     def hold(self, *devices: str) -> None:
         """Pods have these devices."""
         found = self.devices()
         claims = (found[one].claims | found[one].part_of | {f"device:gpu/{one}"} for one in devices)
         self.held = frozenset().union(*claims)
-
-    def _ask_held(self) -> frozenset[str] | None:
-        return self.held_first.pop(0) if self.held_first else self.held
 
 
 @pytest.fixture
@@ -319,12 +298,12 @@ def h100(nvidia: NvidiaMachine, at: Callable[..., NvidiaDesk]) -> MigDesk:
     return MigDesk(nvidia, at)
 
 
-class MigDesk:
+class MigDesk(Provisioned):
     """devhost on an H100 in MIG mode: its options, and what pods hold."""
 
     def __init__(self, machine: NvidiaMachine, make: Callable[..., NvidiaDesk]) -> None:
+        super().__init__()
         self.machine = machine
-        self.held: frozenset[str] = frozenset()
         self._make = make
         self._desks: dict[tuple[str, ...], NvidiaDesk] = {}
 
@@ -332,24 +311,15 @@ class MigDesk:
         """The backend with this layout."""
         if mig not in self._desks:
             options = GpuOptions(partitions=(Layout(mig=mig),))
-            made = self._desks[mig] = self._make(self.machine, options, held=lambda: self.held)
+            made = self._desks[mig] = self._make(self.machine, options, held=self.ask_held)
             made.until(lambda: GPU_REPORTED not in str(made.reasons().values()))
         return self._desks[mig]
 
-    def bring(self, *mig: str) -> None:
-        """Calls until nothing is withdrawn."""
-        for _ in range(4):
-            desk = self.desk(*mig)
-            desk.look()
-            try:
-                desk.backend.provision()
-            except NotYet as error:
-                if "must be withdrawn" not in str(error):
-                    raise
-            else:
-                desk.look()
-                return
-        raise AssertionError("it never ends")
+    def once(self, *mig: str) -> None:
+        desk = self.desk(*mig)
+        desk.look()
+        desk.backend.provision()
+        desk.look()
 
     @property
     def uuids(self) -> dict[str, str]:

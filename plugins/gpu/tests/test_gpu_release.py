@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,15 +35,6 @@ class Machine(Node):
         super().__init__(place, gpu_with(environment), root=machine.root, timing=timing)
         self.machine = machine
         self.configure(CONFIG)
-
-    def users(self) -> list[str]:
-        """The processes that have the driver open."""
-        marker, found = os.fspath(self.machine.nvml.open_marker), []
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if marker in map(os.path.realpath, (process / "fd").iterdir()):
-                    found.append(process.name)
-        return found
 
     def nvidia(self) -> Nvidia:
         """The code for NVIDIA's cards in the running devhost."""
@@ -86,9 +75,9 @@ async def node(tmp_path: Path, nvidia: NvidiaMachine, environment: Environment) 
 async def test_no_process_has_the_driver_open_when_a_release_returns(node: Machine) -> None:
     async with node.served():
         await node.offers({GPU: 2})
-        assert len(node.users()) == 1
+        assert len(node.machine.users()) == 1
         until = await node.host.backends.release("gpu", 600)
-        assert node.users() == []
+        assert node.machine.users() == []
         await node.offers({GPU: 0})
         assert node.reasons() == {f"{RELEASED}{until} (to end that: devhost resume gpu)"}
         scanner = node.host.scanners["gpu"]
@@ -97,7 +86,7 @@ async def test_no_process_has_the_driver_open_when_a_release_returns(node: Machi
         await node.until(lambda: scanner.condition.last_scan != before)
         assert node.nvidia().client.processes == []
         await node.host.backends.release("gpu", 900)  # again: only its end changes
-        assert node.users() == []
+        assert node.machine.users() == []
         assert await node.host.backends.resume("gpu")
         await node.offers({GPU: 2})
         assert not await node.host.backends.resume("gpu")
@@ -123,10 +112,10 @@ async def test_a_release_survives_a_restart_of_devhost(node: Machine) -> None:
         await node.until(lambda: len(node.devices("gpu")) == 2)
         await node.until(lambda: GPU in node.host.services and node.reasons())
         assert {reason[: len(RELEASED + until)] for reason in node.reasons()} == {RELEASED + until}
-        assert node.users() == []
+        assert node.machine.users() == []
         node.reload_driver()
         await node.offers({GPU: 2})
-        assert len(node.users()) == 1
+        assert len(node.machine.users()) == 1
 
 
 async def test_a_release_survives_an_edit_of_the_options(node: Machine) -> None:
@@ -137,7 +126,7 @@ async def test_a_release_survives_an_edit_of_the_options(node: Machine) -> None:
         await node.reload()
         await node.until(lambda: node.host.scanners["gpu"].condition.last_scan is not None)
         await node.offers({GPU: 0})
-        assert node.users() == []
+        assert node.machine.users() == []
         await node.host.backends.resume("gpu")
         await node.offers({GPU: 2})
 
@@ -173,7 +162,7 @@ async def test_a_process_that_does_not_end_makes_the_release_fail_and_starts_no_
         await node.offers({GPU: 1})
         hang = nvidia.nvml.fault("*", hang=600)
         node.look("gpu")
-        await node.until(lambda: bool(node.users()))
+        await node.until(lambda: bool(node.machine.users()))
         with pytest.raises(BackendError, match=r"devhost-nvml \(pid \d+\) has not ended: a call into the"):
             await node.host.backends.release("gpu", 600)
         await node.offers({GPU: 0})
@@ -281,4 +270,4 @@ async def test_signs_are_noticed_without_an_event(node: Machine) -> None:
         await node.offers({GPU: 2})
         shutil.rmtree(node.root / UVM[1:])
         await node.offers({GPU: 0})
-        await node.until(lambda: not node.users())
+        await node.until(lambda: not node.machine.users())

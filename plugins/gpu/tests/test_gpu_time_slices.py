@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -12,19 +11,16 @@ from devhost_gpu.options import GpuOptions, GpuResourceOptions
 from devhost_testing.kubelet import ContainerStartError
 from devhost_testing.node import Node
 from gpu_nvidia import DGX, NvidiaMachine
-from gpu_nvidia_desk import Clock, NvidiaDesk
+from gpu_nvidia_desk import NvidiaDesk
 from gpu_setup import gpu_with
+from kit.claims import config, uid
+from kit.clock import AheadClock
+from kit.dra import DRIVER, QUICK, DraNode
 
 from devhost.backend import AllocateRequest, AllocationError, Device
 from devhost.backend.errors import ConfigError
 from devhost.config import load
 from devhost.discovery import catalog
-
-sys.path.append(str(Path(__file__).parents[3] / "tests/dra"))
-
-from claim_scene import config, uid
-from dra_node import DRIVER, QUICK, DraNode
-
 from devhost.dra.api import dra_v1_pb2 as v1
 
 GPU = "nvidia.com/gpu"
@@ -133,7 +129,7 @@ class SlicedNode(Node):
     """A machine with GPUs that containers share."""
 
     def __init__(self, place: Path, root: Path | None = None) -> None:
-        self.clock = Clock()
+        self.clock = AheadClock()
         super().__init__(place, gpu_with(Environment(Timings(mps_check=0.1), clock=self.clock)), root=root)
 
     def share(self, where: str = "{vendor: nvidia, kind: gpu}", **entries: str) -> None:

@@ -22,6 +22,9 @@ def add(subsystem: str, path: str, node: str = "") -> Event:
     return Event(subsystem, "add", f"/sys/devices/{path}", f"/dev/infiniband/{node}" if node else "")
 
 
+Change = Callable[[Path], Iterator[Event]]
+
+
 def rename(tree: RdmaTree, kind: str, old: str, new: str) -> Event:
     """Gives a network interface or an RDMA device another name, as udev's rules do at boot."""
     link = tree.root / "sys/class" / kind / old
@@ -36,16 +39,28 @@ def rename(tree: RdmaTree, kind: str, old: str, new: str) -> Event:
     return Event(kind, "move", path)
 
 
-def rename_rdma_device(root: Path) -> Iterator[Event]:
-    tree = connectx.connectx6_infiniband(root)
-    yield Event()
-    yield rename(tree, "infiniband", "mlx5_0", "ibp59s0")
+RENAMED: dict[str, tuple[Callable[[Path], RdmaTree], str, str, str]] = {
+    "rename_rdma_device": (connectx.connectx6_infiniband, "infiniband", "mlx5_0", "ibp59s0"),
+    "rename_software_device": (machines.software, "infiniband", "rxe0", "rxe9"),
+    "rename_interface": (connectx.connectx5_roce, "net", "ens1f0np0", "storage0"),
+    "rename_interface_of_the_physical_function": (connectx.virtual_functions, "net", "ens3f0np0", "fabric0"),
+    "rename_interface_above_a_scalable_function": (connectx.scalable_function, "net", "p0", "uplink0"),
+    "rename_interface_of_a_software_device": (machines.software, "net", "dum0", "dummy0"),
+}
+"""The machine, the kind of what gets another name, the old one and the new one."""
 
 
-def rename_software_device(root: Path) -> Iterator[Event]:
-    tree = machines.software(root)
-    yield Event()
-    yield rename(tree, "infiniband", "rxe0", "rxe9")
+def renaming(name: str) -> Change:
+    """The change with this name in the table."""
+    machine, *words = RENAMED[name]
+
+    def change(root: Path) -> Iterator[Event]:
+        tree = machine(root)
+        yield Event()
+        yield rename(tree, *words)
+
+    change.__name__ = name
+    return change
 
 
 def rename_rdma_device_and_give_its_name_to_a_new_one(root: Path) -> Iterator[Event]:
@@ -56,30 +71,6 @@ def rename_rdma_device_and_give_its_name_to_a_new_one(root: Path) -> Iterator[Ev
     tree.ibdev(function, "mlx5_0", infiniband(EDR))
     yield renamed
     yield add("infiniband", f"{function}/infiniband/mlx5_0")
-
-
-def rename_interface(root: Path) -> Iterator[Event]:
-    tree = connectx.connectx5_roce(root)
-    yield Event()
-    yield rename(tree, "net", "ens1f0np0", "storage0")
-
-
-def rename_interface_of_the_physical_function(root: Path) -> Iterator[Event]:
-    tree = connectx.virtual_functions(root)
-    yield Event()
-    yield rename(tree, "net", "ens3f0np0", "fabric0")
-
-
-def rename_interface_above_a_scalable_function(root: Path) -> Iterator[Event]:
-    tree = connectx.scalable_function(root)
-    yield Event()
-    yield rename(tree, "net", "p0", "uplink0")
-
-
-def rename_interface_of_a_software_device(root: Path) -> Iterator[Event]:
-    tree = machines.software(root)
-    yield Event()
-    yield rename(tree, "net", "dum0", "dummy0")
 
 
 def load_rdma_ucm(root: Path) -> Iterator[Event]:
@@ -187,14 +178,9 @@ def delete_and_add_a_software_device(root: Path) -> Iterator[Event]:
         yield add("infiniband", path.removeprefix("/sys/devices/"))
 
 
-CHANGES: list[Callable[[Path], Iterator[Event]]] = [
-    rename_rdma_device,
+CHANGES: list[Change] = [
+    *map(renaming, RENAMED),
     rename_rdma_device_and_give_its_name_to_a_new_one,
-    rename_software_device,
-    rename_interface,
-    rename_interface_of_the_physical_function,
-    rename_interface_above_a_scalable_function,
-    rename_interface_of_a_software_device,
     load_rdma_ucm,
     load_ib_umad,
     finish_registering,

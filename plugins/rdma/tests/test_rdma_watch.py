@@ -21,6 +21,7 @@ import pytest
 from descriptors import open_descriptors
 from devhost_rdma.netlink import LINK, PORT, Links, RdmaCore
 from devhost_rdma.watch import PortWatch, Times
+from kit.waiting import background, until
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
 
 from devhost.backend import Event
@@ -205,22 +206,10 @@ async def watching(
             async for event in events:
                 seen.events.put_nowait(event)
 
-    task = asyncio.ensure_future(follow())
-    try:
+    async with background(follow()):
         # the sockets are opened as soon as the task runs for the first time
         await asyncio.sleep(0)
         yield seen
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition that no event reports."""
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - the code under test has no hook for a test to wait on
-            await asyncio.sleep(0.005)
 
 
 async def test_a_link_that_goes_down_is_an_event(kernel: Kernel) -> None:

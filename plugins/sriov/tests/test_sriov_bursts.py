@@ -12,6 +12,7 @@ import sriov_network as machines
 from devhost_sriov import Sriov
 from devhost_sriov.bursts import BurstWait
 from devhost_sriov.options import SriovOptions
+from kit.waiting import until
 from sriov_backend import FakeKernel, network_of
 from sriov_tree import SriovTree
 
@@ -24,12 +25,6 @@ from devhost.telemetry.metrics import Metrics
 
 BUS = "pci0000:00/0000:00:05.0"
 PF = f"{BUS}/0000:02:00.0"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what it asks has no event
-            await asyncio.sleep(0.005)
 
 
 class Node:

@@ -19,6 +19,7 @@ from devhost_sriov.options import SriovOptions
 from devhost_sriov.scan import Scan
 from devhost_sriov.watch import DevlinkSource, RouteSource, network_events
 from devhost_testing.fixtures import BackendFixture, by_id
+from kit.waiting import background
 from sriov_backend import FakeKernel, answered_by, network_of
 
 from devhost.backend import Event
@@ -241,8 +242,6 @@ async def test_a_recorded_tree_is_not_watched(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     with closing(ServiceContext("sriov", tmp_path)) as context:
         events = network_events(context, Subject())
-        waiting = asyncio.ensure_future(heard(events))
-        await asyncio.sleep(0)
-        assert "is a recorded tree" in caplog.messages[0]
-        waiting.cancel()
-        await asyncio.wait([waiting])
+        async with background(heard(events)):
+            await asyncio.sleep(0)
+            assert "is a recorded tree" in caplog.messages[0]

@@ -14,6 +14,7 @@ from devhost_sriov import Sriov
 from devhost_sriov.options import SriovOptions, VirtualFunctions
 from devhost_sriov.pci_bus import Bus, PhysicalFunction, write
 from devhost_sriov.provisioning import FILE, Made, Ownership, Provisioner
+from kit.machine import Provisioned
 from sriov_kernel import BOOT, PATH, PHYSICAL, Kernel
 from sriov_others import A10
 
@@ -25,20 +26,13 @@ from devhost.discovery import catalog
 FIRST, SECOND, THIRD, FOURTH = (f"0000:02:10.{number}" for number in (0, 2, 4, 6))
 
 
-class Machine:
+class Machine(Provisioned):
     """devhost on a card: its options, and what pods hold and see."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__()
         self.kernel = Kernel(root)
-        self.held: frozenset[str] | None = frozenset()
-        self.held_first: list[frozenset[str]] = []
-        """What is answered before that, one for each question."""
         self.listed: set[str] = set()
-        self._running: tuple[tuple[VirtualFunctions, ...], Provisioner] | None = None
-
-    def restart(self) -> None:
-        """What devhost knew in memory is gone."""
-        self._running = None
 
     def hold(self, *addresses: str) -> None:
         """Pods have these."""
@@ -46,39 +40,24 @@ class Machine:
 
     def once(self, *entries: VirtualFunctions) -> None:
         """One call, and a look after it."""
-        if self._running is None or self._running[0] != entries:
+        if self.running is None or self.running[0] != entries:
             root = self.kernel.root
             provisioner = Provisioner(
                 Bus(root, self.kernel.write),
                 Ownership(root),
                 entries,
-                self._ask_held,
+                self.ask_held,
                 self._is_listed,
                 logging.getLogger("devhost.backend.sriov"),
             )
-            self._running = entries, provisioner
+            self.running = entries, provisioner
         try:
-            self._running[1].run()
+            self.running[1].run()
         finally:
-            self.listed = set(self.kernel.virtual) - self._running[1].leaving
-
-    def bring(self, *entries: VirtualFunctions) -> None:
-        """Calls until it has nothing to wait for but pods."""
-        for _ in range(4):
-            try:
-                self.once(*entries)
-            except NotYet as error:
-                if "must be withdrawn" not in str(error):
-                    raise
-            else:
-                return
-        raise AssertionError("it never ends")
+            self.listed = set(self.kernel.virtual) - self.running[1].leaving
 
     def _is_listed(self, address: str) -> bool:
         return address in self.listed
-
-    def _ask_held(self) -> frozenset[str] | None:
-        return self.held_first.pop(0) if self.held_first else self.held
 
 
 def held_with(*addresses: str) -> frozenset[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from devhost_testing.kubelet import UnexpectedAdmissionError
+from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from devhost_udev import Udev
 from devhost_udev.options import Group, UdevOptions
+from status_values import status
 
 from devhost.backend import AllocateRequest, Device, Edits
 
@@ -147,6 +150,37 @@ class Versioned(Udev):
         known = {device.claims: device for device in super().discover()}
         devices = tuple(known[device.claims] for device in request.devices)
         return super().allocate(replace(request, devices=devices))
+
+
+class NamingNode(Node):
+    """A node whose devices have other ids when ``Versioned.ids`` says so."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place, Versioned)
+
+    def reasons(self) -> dict[str, str]:
+        """Token → reason, of what the status lists as Unhealthy."""
+        return {
+            device["id"]: device["reason"]
+            for resource in status(self.host)["resources"]
+            for device in resource["devices"]
+            if device["reason"]
+        }
+
+    async def refused(self, pod: str, resource: str) -> bool:
+        try:
+            await self.kubelet.admit(pod, "main", resource, 1)
+        except UnexpectedAdmissionError:
+            return True
+        return False
+
+
+@pytest.fixture
+async def naming_node(tmp_path: Path) -> AsyncIterator[NamingNode]:
+    Versioned.ids = {}
+    async with NamingNode(tmp_path) as made:
+        yield made
+    Versioned.ids = {}
 
 
 @pytest.fixture

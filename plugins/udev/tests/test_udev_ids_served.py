@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from devhost_testing.kubelet import UnexpectedAdmissionError
-from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from status_values import status
 
-from .conftest import Versioned
+from .conftest import NamingNode, Versioned
 
 FUNCTION = "pci0000:6a/0000:6a:01.0"
 WQ = "example.com/wq"
@@ -28,12 +25,9 @@ resources: [{name: example.com/wq, backend: udev, where: {group: wq}}]
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    Versioned.ids = {}
-    async with Node(tmp_path, Versioned) as made:
-        tree(made.root)
-        yield made
-    Versioned.ids = {}
+def node(naming_node: NamingNode) -> NamingNode:
+    tree(naming_node.root)
+    return naming_node
 
 
 def tree(root: Path) -> Tree:
@@ -49,29 +43,13 @@ def tree(root: Path) -> Tree:
     return machine
 
 
-def disable(node: Node, queue: str) -> None:
+def disable(node: NamingNode, queue: str) -> None:
     Tree(node.root).remove(f"/sys/devices/{FUNCTION}/dsa0/{queue}/dsa!{queue}")
 
 
-async def refused(node: Node, pod: str) -> bool:
-    try:
-        await node.kubelet.admit(pod, "main", WQ, 1)
-    except UnexpectedAdmissionError:
-        return True
-    return False
-
-
-def reasons(node: Node) -> dict[str, str]:
-    """Token → reason, of what the status lists as Unhealthy."""
-    return {
-        device["id"]: device["reason"]
-        for resource in status(node.host)["resources"]
-        for device in resource["devices"]
-        if device["reason"]
-    }
-
-
-async def test_the_queue_of_a_running_pod_is_not_reallocated_when_another_is_disabled(node: Node) -> None:
+async def test_the_queue_of_a_running_pod_is_not_reallocated_when_another_is_disabled(
+    node: NamingNode,
+) -> None:
     node.configure(PLAIN)
     async with node.served():
         await node.offers({WQ: 2})
@@ -81,12 +59,12 @@ async def test_the_queue_of_a_running_pod_is_not_reallocated_when_another_is_dis
     disable(node, first[0].removeprefix("dsa-0000:6a:01.0-"))
     async with node.served():
         await node.kubelet.wait_for(lambda: {device.id for device in node.kubelet.devices(WQ)} == set(second))
-        assert await refused(node, "three")
+        assert await node.refused("three", WQ)
 
 
 @pytest.mark.parametrize("config", [PLAIN, TEMPLATE, GROUP], ids=["plain", "template", "group"])
 async def test_after_the_upgrade_a_queue_under_its_former_id_stays_with_its_pod(
-    node: Node, config: str
+    node: NamingNode, config: str
 ) -> None:
     """The kubelet still names the queue as the earlier version did; only its pod's end makes it free."""
     Versioned.ids = {"/dev/dsa/wq0.0": FIRST, "/dev/dsa/wq0.1": SECOND}
@@ -101,9 +79,9 @@ async def test_after_the_upgrade_a_queue_under_its_former_id_stays_with_its_pod(
     Versioned.ids = {}
     new = f"{prefix}dsa-0000:6a:01.0-wq0.1"
     async with node.served():
-        await node.until(lambda: reasons(node).get(new) == f"held by a pod under its former id {two}")
+        await node.until(lambda: node.reasons().get(new) == f"held by a pod under its former id {two}")
         assert not node.kubelet.healthy(WQ)
-        assert await refused(node, "three")
+        assert await node.refused("three", WQ)
         (held,) = status(node.host)["held"]
         assert (held["id"], held["devices"], held["reason"]) == (two, [new], "the device has another id now")
         node.kubelet.release("two")
@@ -112,7 +90,7 @@ async def test_after_the_upgrade_a_queue_under_its_former_id_stays_with_its_pod(
         assert {one.host_path.rpartition("/")[2] for one in started.devices} == {"wq0.1"}
 
 
-async def test_a_former_id_that_may_mean_either_queue_keeps_both_until_its_pod_ends(node: Node) -> None:
+async def test_a_former_id_that_may_mean_either_queue_keeps_both_until_its_pod_ends(node: NamingNode) -> None:
     Versioned.ids = {"/dev/dsa/wq0.0": FIRST, "/dev/dsa/wq0.1": SECOND}
     node.configure(PLAIN)
     async with node.served():
@@ -120,13 +98,13 @@ async def test_a_former_id_that_may_mean_either_queue_keeps_both_until_its_pod_e
         await node.kubelet.admit("one", "main", WQ, 1)
     Versioned.ids = {}
     async with node.served():
-        await node.until(lambda: len(reasons(node)) == 2)
-        assert await refused(node, "two")
+        await node.until(lambda: len(node.reasons()) == 2)
+        assert await node.refused("two", WQ)
         node.kubelet.release("one")
         await node.offers({WQ: 2})
 
 
-async def test_shares_under_former_ids_count_among_the_shares_of_today(node: Node) -> None:
+async def test_shares_under_former_ids_count_among_the_shares_of_today(node: NamingNode) -> None:
     Versioned.ids = {"/dev/dsa/wq0.0": FIRST, "/dev/dsa/wq0.1": SECOND}
     node.configure(SHARED)
     async with node.served():
@@ -135,8 +113,8 @@ async def test_shares_under_former_ids_count_among_the_shares_of_today(node: Nod
     Versioned.ids = {}
     share = token.rpartition("::")[2]
     async with node.served():
-        await node.until(lambda: len(reasons(node)) == 2)
-        assert {name.rpartition("::")[2] for name in reasons(node)} == {share}
+        await node.until(lambda: len(node.reasons()) == 2)
+        assert {name.rpartition("::")[2] for name in node.reasons()} == {share}
         await node.kubelet.wait_for(lambda: len(node.kubelet.healthy(WQ)) == 2)
         node.kubelet.release("one")
         await node.offers({WQ: 4})

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from devhost_testing.kubelet import UnexpectedAdmissionError
-from devhost_testing.node import Node
 from devhost_udev import Udev
-from status_values import status
 
 from devhost.backend import Device
 
-from .conftest import Machine, Versioned
+from .conftest import Machine, NamingNode, Versioned
 
 XHCI = "pci0000:00/0000:00:14.0"
 DWC3 = tuple(f"platform/soc/{address}.usb" for address in ("fe800000", "fe900000"))
@@ -216,33 +213,12 @@ RESOURCE = "example.com/stick"
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    Versioned.ids = {}
-    async with Node(tmp_path, Versioned) as made:
-        made.configure(f"resources: [{{name: {RESOURCE}, backend: udev, where: {{subsystem: tty}}}}]")
-        yield made
-    Versioned.ids = {}
+def node(naming_node: NamingNode) -> NamingNode:
+    naming_node.configure(f"resources: [{{name: {RESOURCE}, backend: udev, where: {{subsystem: tty}}}}]")
+    return naming_node
 
 
-def reasons(node: Node) -> dict[str, str]:
-    """Id → reason of the devices that the status lists as Unhealthy."""
-    return {
-        device["id"]: device["reason"]
-        for resource in status(node.host)["resources"]
-        for device in resource["devices"]
-        if device["reason"]
-    }
-
-
-async def refused(node: Node, pod: str) -> bool:
-    try:
-        await node.kubelet.admit(pod, "main", RESOURCE, 1)
-    except UnexpectedAdmissionError:
-        return True
-    return False
-
-
-async def test_pods_with_equal_devices_on_both_sides_keep_them_over_a_restart(node: Node) -> None:
+async def test_pods_with_equal_devices_on_both_sides_keep_them_over_a_restart(node: NamingNode) -> None:
     machine = Machine(node.root)
     xhci(machine)
     for bus, name in ((1, "ttyUSB0"), (2, "ttyUSB1")):
@@ -252,14 +228,14 @@ async def test_pods_with_equal_devices_on_both_sides_keep_them_over_a_restart(no
         (first,) = (await node.kubelet.admit("one", "main", RESOURCE, 1)).device_ids
     async with node.served():
         await node.offers({RESOURCE: 2})
-        assert reasons(node) == {}
+        assert node.reasons() == {}
         (second,) = (await node.kubelet.admit("two", "main", RESOURCE, 1)).device_ids
         assert first != second
 
 
 @pytest.mark.parametrize("holds", [1, 2], ids=["usb2", "superspeed"])
 async def test_a_port_that_a_pod_holds_under_its_former_id_is_free_when_that_pod_ends(
-    node: Node, holds: int
+    node: NamingNode, holds: int
 ) -> None:
     """The former id may mean either side, so neither is given to another pod meanwhile."""
     machine = Machine(node.root)
@@ -273,16 +249,16 @@ async def test_a_port_that_a_pod_holds_under_its_former_id_is_free_when_that_pod
     Versioned.ids = {}
     plug(machine, 3 - holds, "2", f"ttyUSB{3 - holds}", files={"version": " 3.00"})
     async with node.served():
-        await node.until(lambda: len(reasons(node)) == 2)
-        assert set(reasons(node).values()) == {f"held by a pod under its former id {before}"}
-        assert await refused(node, "two")
+        await node.until(lambda: len(node.reasons()) == 2)
+        assert set(node.reasons().values()) == {f"held by a pod under its former id {before}"}
+        assert await node.refused("two", RESOURCE)
         node.kubelet.release("one")
         await node.offers({RESOURCE: 2})
         await node.container({RESOURCE: 2})
 
 
 async def test_a_device_of_a_board_stays_with_its_pod_over_an_upgrade_and_a_reboot(
-    node: Node, tmp_path: Path
+    node: NamingNode, tmp_path: Path
 ) -> None:
     """The kubelet names the device by the number that its controller had before the reboot."""
     controller = f"{DWC3[0]}/xhci-hcd.5.auto"
@@ -299,8 +275,8 @@ async def test_a_device_of_a_board_stays_with_its_pod_over_an_upgrade_and_a_rebo
     Versioned.ids = {}
     async with node.served():
         await node.until(
-            lambda: list(reasons(node).values()) == [f"held by a pod under its former id {before}"]
+            lambda: list(node.reasons().values()) == [f"held by a pod under its former id {before}"]
         )
-        assert await refused(node, "two")
+        assert await node.refused("two", RESOURCE)
         node.kubelet.release("one")
         await node.offers({RESOURCE: 1})

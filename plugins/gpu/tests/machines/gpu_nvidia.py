@@ -6,6 +6,8 @@ and of the MIG user guide ("Device Nodes and Capabilities").
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from gpu_nvml import LIBRARY, Nvml
@@ -47,6 +49,15 @@ class NvidiaMachine:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(library)
         self.load_driver()
+
+    def users(self) -> list[str]:
+        """The processes that have the driver open."""
+        marker, found = os.fspath(self.nvml.open_marker), []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if marker in map(os.path.realpath, (process / "fd").iterdir()):
+                    found.append(process.name)
+        return found
 
     def load_driver(self, version: str = "570.124.06") -> None:
         """Loads the driver: its module and its directory in ``/proc``."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,21 +18,13 @@ from devhost_gpu.options import GpuOptions
 from devhost_testing.fixtures import BackendFixture
 from gpu_nvidia import NvidiaMachine
 from gpu_setup import gpu_with
+from kit.clock import AheadClock
+from kit.waiting import listening
 
 from devhost.backend import Device
 
 PATIENCE = 60.0
 """Seconds to wait for what must happen."""
-
-
-class Clock:
-    """Monotonic seconds, which a test can move ``ahead``."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.ahead
 
 
 class NvidiaDesk:
@@ -47,7 +39,7 @@ class NvidiaDesk:
         **seconds: float,
     ) -> None:
         self.machine = machine
-        self.clock = Clock()
+        self.clock = AheadClock()
         patient = {"first_answer": PATIENCE, "answer": PATIENCE, "instances": PATIENCE}
         timings = Timings(**(patient | seconds))
         kind = gpu_with(replace(environment, timings=timings, clock=self.clock))
@@ -124,22 +116,9 @@ class NvidiaDesk:
                 if await asyncio.to_thread(condition):
                     return
 
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[asyncio.Event]:
+    def watched(self) -> AbstractAsyncContextManager[asyncio.Event]:
         """Listens to the backend; the event is set whenever it asks for a scan, see :meth:`finds`."""
-        changed = asyncio.Event()
-
-        async def listen() -> None:
-            async for _ in self.backend.watch():
-                changed.set()
-
-        task = asyncio.create_task(listen())
-        try:
-            yield changed
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        return listening(self.backend.watch())
 
     def close(self) -> None:
         """Ends the backend and its processes."""

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from devhost_testing.dra import ApiServer
 from devhost_testing.dra.api_objects import SLICES, Object
-from fake_clock import FakeClock
 
 from devhost.backend.model import HEALTHY, Device, Health
 from devhost.dra.credentials import Access, Credentials
@@ -21,6 +20,7 @@ from devhost.dra.slices import Offered
 from devhost.planning.claims import Key
 from devhost.planning.sides import NO_UNITS, Sides
 from devhost.telemetry.metrics import Metrics
+from kit.clock import FakeClock
 
 DRIVER = "devhost.example.com"
 NODE = "n1"
@@ -108,6 +108,10 @@ class CountedApi(KubeApi):
         with self._in_flight():
             return await super().update(path, body)
 
+    async def patch(self, path: str, body: Object) -> Object:
+        with self._in_flight():
+            return await super().patch(path, body)
+
     async def apply(self, *args: Any, **options: Any) -> Object:
         with self._in_flight():
             return await super().apply(*args, **options)
@@ -129,14 +133,59 @@ class CountedRecord(SliceRecord):
             await super().write(devices, units)
 
 
-class Node:
+class Talking:
+    """Something that talks to an API server, with a clock that the test moves."""
+
+    def __init__(self, server: ApiServer, clock: FakeClock) -> None:
+        self.server = server
+        self.clock = clock
+        self.in_flight = InFlight()
+        self.api: CountedApi
+
+    def connect(self, **options: Any) -> CountedApi:
+        """Another client of the API server."""
+        url = self.server.url
+        self.api = CountedApi(self.in_flight, Access(lambda _: Credentials(url, None)), **options)
+        return self.api
+
+    async def passes(self, seconds: float) -> None:
+        """Time passes, from timer to timer, between which each side can answer the other."""
+        end = self.clock.now + seconds
+        while (now := self.clock.now) < end:
+            await self._quiet()
+            due = min(self.clock.timers, default=end)
+            await self.clock.advance(min(max(due, now + STEP), end) - now)
+        await self._quiet()
+
+    async def _quiet(self) -> None:
+        """Lets requests be answered until nothing happens any more."""
+        while True:
+            before = self._progress()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await self.clock.settle()
+            if self._progress() == before and not self._busy():
+                return
+            await asyncio.sleep(0.001 if self._busy() else 0)  # a thread or the kernel is at work
+
+    def _progress(self) -> tuple[object, ...]:
+        return len(self.server.requests), len(self.server.writes), self.server.watches
+
+    def _busy(self) -> bool:
+        """Whether a call waits for its answer, or what one side did to a watch has not reached the other."""
+        came = self.api.watches, self.api.received
+        return (
+            self.in_flight.calls > 0 or self.server.sending or came != (self.server.watches, self.server.sent)
+        )
+
+
+class Node(Talking):
     """The publisher of a node, and its API server."""
 
     def __init__(self, place: Path) -> None:
+        clock = FakeClock()
+        super().__init__(ApiServer(clock=clock.time), clock)
         self._place = place
-        self.clock = FakeClock()
-        self._in_flight = InFlight()
-        self.server = ApiServer(clock=self.clock.time)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -150,11 +199,8 @@ class Node:
         await self.server.stop()
 
     def _start(self) -> None:
-        access = Access(lambda _: Credentials(self.server.url, None))
-        self.api = CountedApi(
-            self._in_flight, access, timeout=60.0, first_try=60.0, idle=600.0, sleep=self._slept
-        )
-        self.record = CountedRecord(self._in_flight, self._place / "driver" / "published.json")
+        self.connect(timeout=60.0, first_try=60.0, idle=600.0, sleep=self._slept)
+        self.record = CountedRecord(self.in_flight, self._place / "driver" / "published.json")
         self.sides = Sides(self.clock.time)
         self.sides.start(self.record.load(), DRIVER)
         self.publisher = Publisher(
@@ -193,38 +239,6 @@ class Node:
         """The devices change; enough time passes for their slices."""
         self.publisher.follow({resource: ("gpu", wanted)})
         await self.passes(12)
-
-    async def passes(self, seconds: float) -> None:
-        """Time passes, from timer to timer, between which each side can answer the other."""
-        end = self.clock.now + seconds
-        while (now := self.clock.now) < end:
-            await self._quiet()
-            due = min(self.clock.timers, default=end)
-            await self.clock.advance(min(max(due, now + STEP), end) - now)
-        await self._quiet()
-
-    async def _quiet(self) -> None:
-        """Lets requests be answered until nothing happens any more."""
-        while True:
-            before = self._progress()
-            for _ in range(5):
-                await asyncio.sleep(0)
-            await self.clock.settle()
-            if self._progress() == before and not self._busy():
-                return
-            await asyncio.sleep(0.001 if self._busy() else 0)  # a thread or the kernel is at work
-
-    def _progress(self) -> tuple[object, ...]:
-        return len(self.server.requests), len(self.server.writes), self.server.watches
-
-    def _busy(self) -> bool:
-        """Whether a call waits for its answer, or what one side did to a watch has not reached the other."""
-        came = self.api.watches, self.api.received
-        return (
-            self._in_flight.calls > 0
-            or self.server.sending
-            or came != (self.server.watches, self.server.sent)
-        )
 
     def slices(self) -> list[Object]:
         return self.server.stored(SLICES)

@@ -1,10 +1,11 @@
-"""A clock that stands still until the test moves it."""
+"""Clocks: one that stands still until the test moves it, and one that the test puts forward."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import itertools
+import time
 from collections.abc import Callable
 
 
@@ -19,10 +20,7 @@ class FakeTimer:
 
 
 class FakeClock:
-    """Passes for ``devhost.runtime.reconciler.Clock``.
-
-    Code that only wants to know the time takes ``clock.time``.
-    """
+    """Passes for ``devhost.runtime.reconciler.Clock``, and for a function that gives the time."""
 
     STEPS = 50
     """Turns the event loop gets after each timer: what it set off can run until it waits again."""
@@ -34,6 +32,8 @@ class FakeClock:
 
     def time(self) -> float:
         return self.now
+
+    __call__ = time
 
     def call_at(self, when: float, callback: Callable[[], object], /) -> FakeTimer:
         timer = FakeTimer(callback)
@@ -62,3 +62,13 @@ class FakeClock:
                 await self.settle()
         self.now = end
         await self.settle()
+
+
+class AheadClock:
+    """Real monotonic seconds, and what is added to them."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.cdi.claim_metadata import MetadataFiles
-from devhost.allocation.claims import ClaimedDevice, DeviceHeld
-from devhost.allocation.given import Given, Node
+from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, ClaimHolder, Health
 from devhost.discovery.runner import BackendRunner
-from devhost.discovery.scanner import Scanner
 from devhost.dra.inventory import DraDevice
 from devhost.dra.kube import ApiError, Unreachable
 from devhost.dra.prepare import Preparer
-from devhost.planning.claims import Key, Pod
 from devhost.planning.settings import DraTerms, ResourceSettings, Serve, Share
 from devhost.planning.timing import AllocationTiming
-from devhost.telemetry.metrics import Metrics
+from kit.allocator import Ledger, NotingScanner
 
 DRIVER = "devhost.example.com"
 RESOURCE = "example.com/card"
@@ -135,92 +131,6 @@ class FakeApi:
             raise ApiError(404, "NotFound", f'resourceclaims "{name}" not found') from None
 
 
-class Ledger:
-    """Who holds what, by the rules that claims have."""
-
-    def __init__(self) -> None:
-        self.in_use: frozenset[str] = frozenset()
-        self.claims: dict[str, tuple[ClaimHolder, list[ClaimedDevice]]] = {}
-        self.tokens: set[str] = set()
-        """The ids of devices that containers hold through the device plugin."""
-        self.reserving: set[str] = set()
-        self.given = Given()
-        self.ledger = self
-        """It is the claims, and the allocations of all resources, too."""
-
-    @contextmanager
-    def reserved(
-        self,
-        claim: ClaimHolder,
-        wanted: Sequence[ClaimedDevice],
-        pods: Collection[Pod] = (),
-        driver: str = "",
-    ) -> Iterator[None]:
-        for one in wanted:
-            if one.admin:
-                continue
-            card = one.key[1]
-            if card in self.tokens:
-                raise DeviceHeld(f"{card} is held: a pod holds it through {one.resource}")
-            others = [holder for holder in self.holders(card) if holder.uid != claim.uid]
-            if len(others) >= one.replicas:
-                raise DeviceHeld(f"{card} is held by {others[0]}", others)
-        self.reserving.add(claim.uid)
-        try:
-            yield
-        finally:
-            self.reserving.discard(claim.uid)
-
-    def give(
-        self,
-        resource: str,
-        devices: Mapping[Key, Device],
-        nodes: frozenset[str],
-        claim: ClaimHolder,
-        *,
-        running: bool = False,
-    ) -> None:
-        if not running and (used := nodes & self.in_use):
-            raise DeviceHeld(f"{min(used)} is in use")
-
-    def prepared(self, claim: ClaimHolder, devices: Sequence[ClaimedDevice], driver: str = "") -> None:
-        self.claims[claim.uid] = claim, list(devices)
-
-    def gave(self, uid: str, nodes: Iterable[Node], driver: str) -> None:
-        self.given.gave_claim(uid, nodes)
-
-    def released(self, uid: str, driver: str = "") -> None:
-        self.claims.pop(uid, None)
-
-    def holders(self, device: str) -> list[ClaimHolder]:
-        """The claims that hold a device, once for each share of it."""
-        return [
-            holder
-            for holder, devices in self.claims.values()
-            for one in devices
-            if one.key[1] == device and not one.admin
-        ]
-
-    @property
-    def held(self) -> list[str]:
-        """The ids of the devices that claims hold."""
-        return sorted(one.key[1] for _, devices in self.claims.values() for one in devices if not one.admin)
-
-
-class NotingScanner(Scanner):
-    """Notes which devices lack something."""
-
-    def __init__(self, runner: BackendRunner) -> None:
-        super().__init__(runner, Metrics(), lambda caused_at: None)
-        self.denied: dict[str, list[str]] = {}
-
-    def report_missing(self, device: str, paths: Sequence[str]) -> None:
-        self.denied[device] = list(paths)
-
-    def recheck(self) -> None:
-        return
-
-
 @dataclass
 class Resources:
     """The devices that are offered, by name."""
@@ -244,17 +154,12 @@ class Resources:
         return key[1] in self.gone
 
 
-def boot(place: Path, name: str = "boot-1") -> Path:
-    """A file with the id of a boot."""
+def claim_files(place: Path, boot: str = "boot-1") -> ClaimFiles:
+    """The files of claims, in this boot."""
     file = place / "boot_id"
-    file.write_text(f"{name}\n")
-    return file
-
-
-def claim_files(place: Path) -> ClaimFiles:
-    """The files of claims, in the first boot."""
+    file.write_text(f"{boot}\n")
     metadata = MetadataFiles(place / "plugins")
-    return ClaimFiles(place / "cdi", deadline=PATIENT.allocate, boot_id=boot(place), metadata=metadata)
+    return ClaimFiles(place / "cdi", deadline=PATIENT.allocate, boot_id=file, metadata=metadata)
 
 
 def result(request: str, device: str, driver: str = DRIVER, **more: Any) -> dict[str, Any]:
@@ -280,8 +185,8 @@ class Scene:
         **more: Any,
     ) -> None:
         self.place = place
+        self.boot = "boot-1"
         self.api = FakeApi()
-        self.ledger = Ledger()
         self.files = claim_files(place)
         self.entry = ResourceSettings(
             0,
@@ -298,11 +203,20 @@ class Scene:
         self.resources = Resources()
         for name in "abcd":
             self.offer(name, replicas=replicas)
-        self.preparer = self.started_again(**more)
+        self.restart(**more)
 
-    def started_again(self, driver: str = DRIVER, **more: Any) -> Preparer:
-        """Another preparer of the same parts."""
-        return Preparer(driver, self.api, self.resources, self.ledger, self.files, **more)
+    def restart(self, driver: str = DRIVER, **more: Any) -> None:
+        """Another run of devhost, which has not read the files yet."""
+        self.files.close()
+        self.files = claim_files(self.place, self.boot)
+        self.node = Ledger()
+        self.ledger = self.node.allocations.claims
+        self.preparer = Preparer(driver, self.api, self.resources, self.ledger, self.files, **more)
+
+    @property
+    def held(self) -> list[str]:
+        """The ids of the devices that claims hold, once for each share."""
+        return sorted(one.device.id for one in self.ledger.held())
 
     @property
     def cards(self) -> Cards:

@@ -32,7 +32,7 @@ from devhost.telemetry.document import json_line
 DRIVER = "devhost.example.com"
 NODE = "node-1"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-TLS = Path(__file__).parent / "tls"
+TLS = Path(__file__).parents[1] / "dra" / "tls"
 QUICK = replace(
     NODE_QUICK,
     allocation=replace(NODE_QUICK.allocation, list_held=0.1, no_pods=0.1),

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import pytest
+
 from devhost.backend import Attribute, Backend, Event
 from devhost.backend.errors import BackendTimeout
 from devhost.backend.model import Device, Health
@@ -167,3 +169,12 @@ class Scene:
 
 def event(number: int) -> Event:
     return Event("tty", "add", f"/sys/devices/virtual/tty/t{number}", f"/dev/t{number}")
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Message and reason, or what else the line is about, of each line in the log."""
+    told = []
+    for record in caplog.records:
+        fields = vars(record)["fields"]
+        told.append((record.getMessage(), fields.get("reason", fields.get("devices", ""))))
+    return told

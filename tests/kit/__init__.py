@@ -1,0 +1,1 @@
+"""One rig for each layer, which all tests of that layer use."""

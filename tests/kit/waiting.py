@@ -1,0 +1,42 @@
+"""Waiting for what no event tells of, and work that goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for a condition, at most a minute."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def listening(events: AsyncIterable[object]) -> AsyncIterator[asyncio.Event]:
+    """Follows events until the context ends; what it yields is set at each of them."""
+    seen = asyncio.Event()
+
+    async def follow() -> None:
+        async for _ in events:
+            seen.set()
+
+    async with background(follow()):
+        yield seen
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+    """Does something until the context ends; then raises what it failed with."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
