@@ -97,6 +97,25 @@ def test_a_rare_module_is_imported_when_it_is_used_and_not_before() -> None:
     assert shown.splitlines() == ["False True True", "shutil SSLProtocol"]
 
 
+def test_code_that_imports_parts_of_a_rare_module_or_sets_its_names_gets_the_module() -> None:
+    shown = _run(
+        "import sys\n"
+        "from devhost.cli.memory import defer_rare_modules\n"
+        "defer_rare_modules()\n"
+        "from h11._headers import Headers\n"
+        "import h11._util, h11\n"
+        "head = h11.Request(method='GET', target='/', headers=[('Host', 'a')])\n"
+        "print(h11._headers.Headers is Headers, type(head.headers) is Headers)\n"
+        "print(h11._util.RemoteProtocolError is h11.RemoteProtocolError)\n"
+        "import tempfile\n"
+        "tempfile.tempdir = '/nowhere'\n"
+        "print(tempfile.gettempdir())\n"
+        "from textwrap import *\n"
+        "print(dedent('  a'))\n"
+    )
+    assert shown.splitlines() == ["True True", "True", "/nowhere", "a"]
+
+
 RARE = (
     *("click", "fractions", "ipaddress", "shlex", "ssl", "tempfile"),
     *("devhost.allocation.cdi.injector", "devhost.config.amounts", "devhost.config.difference"),

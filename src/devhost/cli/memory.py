@@ -10,7 +10,9 @@ import sys
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -68,14 +70,33 @@ def collect_as_usual() -> None:
 
 
 class Deferred(ModuleType):
-    """Takes the place of a module until a name of it is needed."""
+    """Takes the place of a module until a name of it is needed, or one is set."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
+        if name == "__path__":  # submodules can be imported before the package
+            found = PathFinder.find_spec(self.__name__)
+            if found is not None and found.submodule_search_locations is not None:
+                return found.submodule_search_locations
+        if name.startswith("__") and name != "__all__":
             raise AttributeError(name)  # what import asks of every module
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
+        return getattr(self._module(), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType):
+            super().__setattr__(name, value)  # a submodule, from import
+        else:
+            setattr(self._module(), name, value)
+
+    def _module(self) -> ModuleType:
+        with _REPLACING:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
+        module = importlib.import_module(self.__name__)
+        vars(module).update((name, one) for name, one in vars(self).items() if isinstance(one, ModuleType))
+        return module
+
+
+_REPLACING = Lock()
 
 
 def defer_rare_modules() -> None:
