@@ -11,6 +11,7 @@ import pytest
 from devhost.backend.errors import (
     MAX_MESSAGE,
     MAX_REASON,
+    AllocationError,
     ConfigError,
     DevhostError,
     Diagnostic,
@@ -95,6 +96,11 @@ def test_a_message_and_its_hint_are_whole_up_to_the_limit_and_cut_with_a_mark_be
     longer = DevhostError("x" * (MAX_MESSAGE + 1), "y" * (MAX_MESSAGE + 1))
     assert longer.message == "x" * (MAX_MESSAGE - 1) + "…"
     assert longer.hint == "y" * (MAX_MESSAGE - 1) + "…"
+
+
+def test_an_error_made_from_an_exception_has_its_text() -> None:
+    error = AllocationError(ValueError("busy"), Path("/sys/card"))  # type: ignore[arg-type]  # by a backend
+    assert (words(error), error.message) == ("busy (/sys/card)", "busy")
 
 
 def test_all_errors_of_a_configuration_are_shown() -> None:

@@ -40,8 +40,8 @@ class DevhostError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        self.message = cut(message, MAX_MESSAGE)
-        self.hint = cut(hint, MAX_MESSAGE)
+        self.message = cut(str(message), MAX_MESSAGE)  # a backend may pass the exception that it caught
+        self.hint = cut(str(hint), MAX_MESSAGE)
         super().__init__(self.message)
 
     def __str__(self) -> str:
