@@ -108,6 +108,25 @@ async def test_a_replacement_token_keeps_its_device_after_devhost_restarts(rig, 
         await kubelet.wait_for(lambda: listed(kubelet) == {token: True})
 
 
+async def test_a_replacement_token_that_the_kubelet_forgets_too_is_free_once_its_pod_has_ended(rig, kubelet):
+    rig.scripts["toy"].devices = devices(1)
+    rig.write(f"name: {TOY}, backend: toy")
+    async with rig.running() as host:
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        token = await held_then_forgotten(rig, kubelet, host)
+        second = stand_in(token)
+        kubelet.release("train")
+        assert (await kubelet.admit("next", "main", TOY, 1)).device_ids == (second,)
+        await rig.until(lambda: (rows(host)[second]["holder"] or {}).get("pod") == "next")
+        await kubelet.restart(forget=True)
+        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+        with pytest.raises(UnexpectedAdmissionError, match="held by a pod, which the kubelet no"):
+            await kubelet.admit("early", "main", TOY, 1)
+        kubelet.release("next")
+        last = await kubelet.admit("last", "main", TOY, 1)
+        assert dict(last.response.envs) == {"DEVICES": token}
+
+
 async def test_a_kubelet_with_its_checkpoint_is_offered_everything_as_before(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy")
     async with rig.running() as host:

@@ -230,7 +230,7 @@ class Inventory:
         The list may show it later: it is made again with the plan, which may take long.
         """
         leases, second = self.allocations.leases, stand_in(name)
-        if leases.is_forgotten(name):
+        if leases.state(name) is LeaseState.FORGOTTEN:
             return _meaning(FORGOTTEN, leases.holder(name))
         if second in self.allocations:
             return _meaning(f"held by {pod(leases.holder(second))} as {second}", leases.holder(second))

@@ -232,11 +232,6 @@ class Leases:
         held = self.held.keys() & tokens
         return {by for token in held if (by := self.held[token].named_by) is not None}
 
-    def is_forgotten(self, token: str) -> bool:
-        """Whether the kubelet has forgotten that a container holds a token."""
-        lease = self.held.get(token)
-        return lease is not None and lease.forgotten_by is not None and lease.holder is not None
-
     def forgotten(self) -> dict[str, Holder]:
         """The tokens that the kubelet has forgotten, each with the container that holds it, or held it."""
         return {
