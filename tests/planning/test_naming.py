@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from devhost.backend.model import MAX_STRING, MAX_STRINGS, too_large
 from devhost.planning import naming
-from devhost.planning.naming import MAX_STRING, MAX_STRINGS, too_large
 
 # a busy machine must not fail the tests
 patient = settings(

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from devhost.backend.frozen import frozen
-from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, unhealthy
+from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.discovery.health import Grounds, joint, named, worst
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.plan import LIST_LIMIT, Unit, differences, listed_bytes
@@ -229,7 +229,8 @@ class Inventory:
 
         The list may show it later: it is made again with the plan, which may take long.
         """
-        leases, second = self.allocations.leases, stand_in(name)
+        leases = self.allocations.leases
+        second = STAND_IN + name if len(name) < MAX_DEVICE_ID else stand_in(name)  # mostly without a call
         if leases.state(name) is LeaseState.FORGOTTEN:
             return _meaning(FORGOTTEN, leases.holder(name))
         if second in self.allocations:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from devhost.backend import AllocateRequest, Consumed, NoOptions, claim, templates
 from devhost.backend.errors import AllocationError, BackendError, absent_paths, one_line, words
 from devhost.backend.frozen import frozen
-from devhost.backend.model import Device, DeviceNode, Edits, Mount
+from devhost.backend.model import Device, DeviceNode, Edits, Mount, too_large
 from devhost.backend.sysfs import is_regular, node_number, read_lines
 from devhost.discovery.runner import MAX_NODES, BackendRunner, check_edits
 from devhost.discovery.scanner import Scanner
 from devhost.planning.amounts import NO_LIMIT, Limit
 from devhost.planning.give import NO_GIVE, Give
-from devhost.planning.naming import too_large, variable
+from devhost.planning.naming import variable
 from devhost.planning.settings import ResourceSettings, prepares
 
 from .device_info import Document, flaw

@@ -229,6 +229,29 @@ class Edits:
         return Edits(*things, env, annotations, tuple(cdi), lasting, attributes)
 
 
+MAX_STRING = 128 << 10
+"""Bytes of the longest variable that a program gets: ``MAX_ARG_STRLEN``, 32 pages (execve(2))."""
+
+MAX_STRINGS = 2 << 20
+"""Bytes of all of them with the usual stack of 8 MiB: a quarter of it (execve(2))."""
+
+
+def too_large(env: Mapping[str, str]) -> str:
+    """Why Linux starts no program with these variables; empty if it may.
+
+    The sizes are those of execve(2): a string has its closing NUL, and all together a pointer to each.
+    """
+    total = 0
+    for name, value in env.items():
+        size = len(name.encode()) + len(value.encode()) + 2
+        if size > MAX_STRING:
+            return f"the variable {name} has {size} bytes, and Linux takes at most {MAX_STRING}"
+        total += size + 8
+    if total > MAX_STRINGS:
+        return f"its variables have {total} bytes, and Linux takes at most {MAX_STRINGS}"
+    return ""
+
+
 def _once(found: dict[tuple[str, str], Thing], place: tuple[str, str], thing: Thing) -> Thing:
     """What is found at a place with this added: the first that was, required if one of them is."""
     known = found.setdefault(place, thing)

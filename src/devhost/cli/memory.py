@@ -27,7 +27,6 @@ _RARE = (
         "ast",
         "base64",
         "calendar",
-        "h11",
         "ipaddress",
         "locale",
         "pkgutil",
@@ -39,7 +38,10 @@ _RARE = (
     ),
     "asyncio.sslproto",
 )
-"""Modules that other modules import for a few rare calls, or that are needed only after the start, as h11."""
+"""Modules that other modules import for a few rare calls."""
+
+_LATER = ("h11",)
+"""Packages that the start does not need. The HTTP server imports h11 before it listens, on a thread."""
 
 _OWN_HASHES = ("_md5", "_sha1", "_blake2", "_sha3")
 """Python's own hashes. Some distributions omit them; hashlib then needs those of OpenSSL."""
@@ -79,15 +81,16 @@ class Deferred(ModuleType):
                 return found.submodule_search_locations
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)  # what import asks of every module
-        return getattr(self._module(), name)
+        return getattr(self.load(), name)
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, ModuleType):
             super().__setattr__(name, value)  # a submodule, from import
         else:
-            setattr(self._module(), name, value)
+            setattr(self.load(), name, value)
 
-    def _module(self) -> ModuleType:
+    def load(self) -> ModuleType:
+        """Imports the module, which takes this place."""
         with _REPLACING:
             if sys.modules.get(self.__name__) is self:
                 del sys.modules[self.__name__]
@@ -103,6 +106,9 @@ def defer_rare_modules() -> None:
     """Delays the import of modules that are rarely needed until the first use, which saves 1 MB of memory."""
     for name in _RARE:
         if name not in sys.modules:
+            sys.modules[name] = Deferred(name)
+    for name in _LATER:
+        if name not in sys.modules and find_spec(name) is not None:  # the import says that it is missing
             sys.modules[name] = Deferred(name)
 
 

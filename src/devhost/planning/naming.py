@@ -36,12 +36,6 @@ MAX_NAME = 63
 MAX_SUBDOMAIN = 253
 """The greatest length of a DNS subdomain, such as the name of a Kubernetes object."""
 
-MAX_STRING = 128 << 10
-"""Bytes of the longest variable that a program gets: ``MAX_ARG_STRLEN``, 32 pages (execve(2))."""
-
-MAX_STRINGS = 2 << 20
-"""Bytes of all of them with the usual stack of 8 MiB: a quarter of it (execve(2))."""
-
 MAX_ATTRIBUTE = 64
 """Bytes of the longest text that is an attribute of a device in a slice (``DeviceAttribute.string``)."""
 
@@ -192,22 +186,6 @@ def variable_problem(name: str) -> str:
         return "an unusable variable name"
     if any(found[1] is None for found in _BRACES.finditer(name)):
         return "a brace that is neither {RESOURCE} nor {RESOURCE-} in the variable name"
-    return ""
-
-
-def too_large(env: Mapping[str, str]) -> str:
-    """Why Linux starts no program with these variables; empty if it may.
-
-    The sizes are those of execve(2): a string has its closing NUL, and all together a pointer to each.
-    """
-    total = 0
-    for name, value in env.items():
-        size = len(name.encode()) + len(value.encode()) + 2
-        if size > MAX_STRING:
-            return f"the variable {name} has {size} bytes, and Linux takes at most {MAX_STRING}"
-        total += size + 8
-    if total > MAX_STRINGS:
-        return f"its variables have {total} bytes, and Linux takes at most {MAX_STRINGS}"
     return ""
 
 

@@ -23,6 +23,7 @@ import h11
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.backend.frozen import frozen
+from devhost.backend.threads import elsewhere
 
 from . import log
 from .connections import Connections, drain_refused, send, while_present
@@ -195,6 +196,7 @@ class HttpServer:
 
     async def start(self, at: Listen) -> Listen:
         """Listens on TCP, and returns the actual address. Raises ``EnvironmentFailure`` if it is unusable."""
+        await _parser_imported()
         accept, head = self._connections.accept, self._limits.head
         try:
             if at.host:
@@ -214,6 +216,7 @@ class HttpServer:
 
     async def take(self, listener: socket.socket) -> None:
         """Serves a unix socket that listens, instead of the one before, whose connections stay."""
+        await _parser_imported()
         server = await asyncio.start_unix_server(
             self._connections.accept, sock=listener, limit=self._limits.head
         )
@@ -306,6 +309,11 @@ def _split(target: str) -> tuple[str, str] | None:
         target = target if target.startswith("/") else f"/{target}"
     path, _, query = target.partition("?")
     return (path, query) if path.startswith("/") else None
+
+
+async def _parser_imported() -> None:
+    """Returns when h11 is imported, if that is late: connections may leave no descriptor to do it with."""
+    await elsewhere(lambda: h11.Connection)
 
 
 @cache

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from devhost.backend import templates
 from devhost.backend.errors import AllocationError, printable
-from devhost.backend.model import AttributeValue, Device, DeviceNode, Edits, Mount
+from devhost.backend.model import AttributeValue, Device, DeviceNode, Edits, Mount, too_large
 from devhost.backend.where import show
-from devhost.planning.naming import too_large, variable
+from devhost.planning.naming import variable
 
 from . import CDI_NAME, COUNT, ID, Give, GiveMount, GiveNode
 
