@@ -313,9 +313,12 @@ async def test_two_variables_with_one_name_refuse_the_pod_if_only_its_number_mak
         assert "two variables have the name CARD1 (rename CARD{serial})" in await refusal(node, 2)
 
 
-async def test_devices_are_unhealthy_if_linux_would_not_take_a_variable_of_theirs(node: Node) -> None:
-    (node.root / "slot").write_text("x" * 200_000)
-    configure(node, card("{env: {SLOT: '{slot}'}}"))
+@pytest.mark.parametrize(("length", "times"), [(200_000, 1), (400, 500)])
+async def test_devices_are_unhealthy_if_linux_would_not_take_a_variable_of_theirs(
+    node: Node, length: int, times: int
+) -> None:
+    (node.root / "slot").write_text("x" * length)
+    configure(node, card(f"{{env: {{SLOT: '{'{slot}' * times}'}}}}"))
     async with node.served():
         await node.until(lambda: len(node.kubelet.devices(CARD)) == 2)
         assert not node.kubelet.healthy(CARD)

@@ -13,10 +13,11 @@ import grpc.aio
 import pytest
 from devhost_testing.api import api_pb2_grpc
 from devhost_testing.kubelet import KubeletSimulator
+from kit.allocator import Supply
 from kit.kubelet import ToyResource
 from kit.waiting import until
 
-from devhost.allocation.allocator import Allocated
+from devhost.allocation.allocator import Allocated, Allocator
 from devhost.allocation.inventory import Entry, Snapshot
 from devhost.allocation.resource_backend import Granted
 from devhost.backend.errors import AllocationError
@@ -38,7 +39,7 @@ WAIT = 60.0
 
 @asynccontextmanager
 async def serving(
-    resource: ToyResource, directory: Path, timing: KubeletTiming
+    resource: ToyResource | Allocator, directory: Path, timing: KubeletTiming
 ) -> AsyncIterator[PluginServer]:
     server = PluginServer(resource, directory, Metrics(), lambda: None, timing=timing)
     await server.start()
@@ -219,6 +220,20 @@ async def test_an_answer_that_the_kubelet_would_not_receive_is_refused_with_the_
             await stub.Allocate(request, timeout=WAIT)
 
 
+async def test_devices_of_an_answer_that_the_kubelet_would_not_receive_stay_free(tmp_path: Path) -> None:
+    rig = Supply(tmp_path)
+    rig.show("a")
+    rig.runner.discover([])
+    rig.answer = lambda devices: Edits(annotations={"a": "x" * RECEIVE_LIMIT})
+    async with serving(rig.allocator, tmp_path, NODE) as server, channel(server.path) as connection:
+        stub = api_pb2_grpc.DevicePluginStub(connection)
+        request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=["a"])])
+        with pytest.raises(grpc.aio.AioRpcError, match="and the kubelet receives at most"):
+            await stub.Allocate(request, timeout=WAIT)
+    assert not rig.held()
+    assert not rig.inventory.allocations.holds("a")
+
+
 class Annotated(ToyResource):
     """Gives one annotation of some length."""
 
@@ -227,8 +242,8 @@ class Annotated(ToyResource):
         self.length = length
 
     async def allocate(self, tokens: Sequence[str]) -> Allocated:
-        _, record = await super().allocate(tokens)
-        return Allocated(Granted(Edits(annotations={"a": "x" * self.length})), record)
+        _, *rest = await super().allocate(tokens)
+        return Allocated(Granted(Edits(annotations={"a": "x" * self.length})), *rest)
 
 
 class Recording(ToyResource):

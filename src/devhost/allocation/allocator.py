@@ -79,12 +79,17 @@ StartCheck = Callable[[str, Sequence[str]], Awaitable[None]]
 given nodes."""
 
 
+_Record = Callable[[], Coroutine[Any, Any, None]]
+
+
 class Allocated(NamedTuple):
     """What one container gets, before it is recorded."""
 
     granted: Granted
-    record: Callable[[], Coroutine[Any, Any, None]]
+    record: _Record
     """Counts the devices as the container's; to be called once. The tokens are reserved until then."""
+    cancel: Callable[[], None] = lambda: None
+    """Ends the reservation; to be called instead, if the container does not get the devices."""
 
 
 @frozen
@@ -269,9 +274,9 @@ class Allocator:
                 await hand_out()
                 await in_pieces(tokens, lambda _: reservation.drop())
 
-        return Allocated(granted, record)
+        return Allocated(granted, record, reservation.end)
 
-    async def _hand_out(self, request: _RequestedTokens) -> Allocated:
+    async def _hand_out(self, request: _RequestedTokens) -> tuple[Granted, _Record]:
         began, wanted = time.monotonic(), request.wanted
         terms = lasting = self._backend.terms
         if shares := self._shares(request):
@@ -319,7 +324,7 @@ class Allocator:
             self._gave(got, numbers, granted, answer.unclaimed)
             self._preferred.allocated(self.name, self.inventory, began, tuple(wanted))
 
-        return Allocated(granted, record)
+        return granted, record
 
     def given(self, tokens: Iterable[str]) -> list[str]:
         """Ids of the devices that the holder of these tokens got, each once."""

@@ -35,7 +35,7 @@ def frozen(*, kw_only: bool) -> Callable[[type[T]], type[T]]: ...
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> Any:
-    """The same as ``dataclass(frozen=True, slots=True)``.
+    """The same as ``dataclass(frozen=True, slots=True)``, but without ``InitVar`` and an own ``__init__``.
 
     Args:
         kw_only: whether all parameters of ``__init__`` are keywords.
@@ -45,7 +45,7 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> Any:
 
 @dataclass_transform(field_specifiers=(field,))
 def mutable(cls: type[T]) -> type[T]:
-    """The same as ``dataclass(slots=True)``."""
+    """The same as ``dataclass(slots=True)``, but without ``InitVar`` and an own ``__init__``."""
     return _made(cls, _SHARED)
 
 

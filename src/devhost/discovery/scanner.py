@@ -26,7 +26,7 @@ from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Health
-from devhost.planning.give import NO_GIVE, is_long
+from devhost.planning.give import NO_GIVE, length
 from devhost.planning.plan import differences
 from devhost.planning.settings import ResourceSettings
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
@@ -467,10 +467,11 @@ class Verdicts:
         used = frozenset[str]() if give is NO_GIVE else give.attributes
         fits = give is not NO_GIVE and used <= self._scanner.requested
         each, texts = fits and give.depends_on_device, used if fits and give.env else ()
+        harmless = give.harmless if texts else 0
 
         def usable(device: Device) -> Health:
             own = in_resource(device, known.verdict(device, now), uses)
-            if each or any(is_long(device.attributes.get(name, "")) for name in texts):
+            if each or any(length(device.attributes.get(name, "")) > harmless for name in texts):
                 return worst(own, entry.given(known.absent, device))
             return own if given.healthy else worst(own, given)
 

@@ -305,10 +305,14 @@ class PluginServer:
         """Adds what a container gets to the response, unless the kubelet would not receive that."""
         allocated = await self._resource.allocate(tokens)
         granted = allocated.granted
-        response.container_responses.append(container_response(granted.edits, granted.left_out))
-        if (size := response.ByteSize()) > RECEIVE_LIMIT:
-            reason = f"the answer has {size} bytes, and the kubelet receives at most {RECEIVE_LIMIT}"
-            raise AllocationError(f"{self._resource.name}: {reason}")
+        try:
+            response.container_responses.append(container_response(granted.edits, granted.left_out))
+            if (size := response.ByteSize()) > RECEIVE_LIMIT:
+                reason = f"the answer has {size} bytes, and the kubelet receives at most {RECEIVE_LIMIT}"
+                raise AllocationError(f"{self._resource.name}: {reason}")
+        except BaseException:
+            allocated.cancel()
+            raise
         return allocated
 
     def _start_recording(self, answered: Sequence[tuple[Sequence[str], Allocated]]) -> None:

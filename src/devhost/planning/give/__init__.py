@@ -10,13 +10,16 @@ from typing import Final
 from devhost.backend import OptionError, option, templates
 from devhost.backend.frozen import frozen
 from devhost.backend.model import NOTHING, PERMISSIONS, AttributeValue, freeze
-from devhost.planning.naming import SUBDOMAIN
+from devhost.planning.naming import MAX_STRING, SUBDOMAIN
 
 MOST = 64
 """Members of each list and mapping."""
 
 LONGEST = 4096
 """Characters of each text; also the longest path in Linux (``PATH_MAX``)."""
+
+MOST_BYTES = 4
+"""Bytes of a character in UTF-8, at most."""
 
 ID: Final = "id"
 COUNT: Final = "count"
@@ -187,6 +190,12 @@ class Give:
         return any("{" in text for text in (*paths, *self.cdi_devices, *names))
 
     @property
+    def harmless(self) -> int:
+        """The length of attributes with which no variable may be longer than Linux takes."""
+        times = max((_value(one).count("{") for one in self.env.values()), default=0)
+        return (MAX_STRING - LONGEST) // (MOST_BYTES * max(times, 1))
+
+    @property
     def depends_on_count(self) -> bool:
         """Whether it matters how many devices the resource has."""
         return self.variables(partial=True) != self.variables(partial=False)
@@ -200,9 +209,11 @@ NO_GIVE: Final = Give()
 """That of an entry without ``give``."""
 
 
-def is_long(value: AttributeValue) -> bool:
-    """Whether a variable with this value may be longer than Linux takes."""
-    return isinstance(value, str | tuple) and sum(map(len, value)) > LONGEST
+def length(value: AttributeValue) -> int:
+    """The characters of a text, or of texts that are joined; 0 for anything else, which is short."""
+    if isinstance(value, tuple):
+        return len(value) + sum(map(len, value))
+    return len(value) if isinstance(value, str) else 0
 
 
 def _value(variable: str | GiveVariable) -> str:
