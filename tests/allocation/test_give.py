@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from devhost.allocation.cdi import spec
 from devhost.backend import Attribute
 from devhost.backend.errors import AllocationError
-from devhost.backend.model import Device
+from devhost.backend.model import MAX_STRING, Device
 from devhost.discovery.runner import check_edits
 from devhost.discovery.validation import valid_devices
 from devhost.planning.give import Give, GiveMount, GiveNode
 from devhost.planning.give.edits import given as gives
-from devhost.planning.naming import MAX_STRING
 
 RESOURCE = "example.com/card"
 DECLARED = {"serial": Attribute(str, "serial", "A"), "devNode": Attribute(str, "node", "/dev/x")}

@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from functools import cache
 from operator import attrgetter
+from threading import Lock
 from types import CodeType, FunctionType
 from typing import Any, Final, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
+
+_SUBCLASSING = Lock()
+"""Two threads may not change the same base at once."""
 
 
 class _Factory:
@@ -52,15 +56,16 @@ def mutable(cls: type[T]) -> type[T]:
 def _frozen(given: type[T], kw_only: bool) -> type[T]:
     above = [vars(base).get("__dataclass_params__") for base in given.__mro__[1:]]
     bases = [parameters for parameters in above if parameters is not None]
-    if not all(parameters.frozen for parameters in bases):
-        raise TypeError("cannot inherit frozen dataclass from a non-frozen one")
-    for parameters in bases:
-        parameters.frozen = False  # otherwise methods would be generated that only this class has
-    try:
-        made = _made(given, _FROZEN, kw_only)
-    finally:
+    with _SUBCLASSING:
+        if not all(parameters.frozen for parameters in bases):
+            raise TypeError("cannot inherit frozen dataclass from a non-frozen one")
         for parameters in bases:
-            parameters.frozen = True
+            parameters.frozen = False  # otherwise methods would be generated that only this class has
+        try:
+            made = _made(given, _FROZEN, kw_only)
+        finally:
+            for parameters in bases:
+                parameters.frozen = True
     vars(made)["__dataclass_params__"].frozen = True  # for subclasses
     return made
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from devhost.backend import OptionError, option, templates
 from devhost.backend.frozen import frozen
-from devhost.backend.model import NOTHING, PERMISSIONS, AttributeValue, freeze
-from devhost.planning.naming import MAX_STRING, SUBDOMAIN
+from devhost.backend.model import MAX_STRING, NOTHING, PERMISSIONS, AttributeValue, freeze
+from devhost.planning.naming import SUBDOMAIN
 
 MOST = 64
 """Members of each list and mapping."""
