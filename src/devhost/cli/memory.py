@@ -108,7 +108,7 @@ def defer_rare_modules() -> None:
         if name not in sys.modules:
             sys.modules[name] = Deferred(name)
     for name in _LATER:
-        if name not in sys.modules and find_spec(name) is not None:  # the import says that it is missing
+        if name not in sys.modules and find_spec(name) is not None:  # otherwise the import fails at once
             sys.modules[name] = Deferred(name)
 
 
