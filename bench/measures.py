@@ -6,12 +6,12 @@ from .measure import Measure, Statistic
 
 P50, P99, MAX = Statistic.P50, Statistic.P99, Statistic.MAX
 
-START_10 = Measure("start-10", "process start → 10 resources with a first list", "s", {P50: 0.7}, (P50, MAX))
+START_10 = Measure("start-10", "process start → 10 resources with a first list", "s", {P50: 0.5}, (P50, MAX))
 START_100 = Measure(
-    "start-100", "process start → 100 resources with a first list", "s", {P50: 1.5}, (P50, MAX)
+    "start-100", "process start → 100 resources with a first list", "s", {P50: 1}, (P50, MAX)
 )
 START_BIG = Measure(
-    "start-10000", "process start → first list of 10 000 devices", "s", {P50: 1.5}, (P50, MAX)
+    "start-10000", "process start → first list of 10 000 devices", "s", {P50: 1.2}, (P50, MAX)
 )
 UEVENT = Measure("uevent", "kernel uevent → new list", "ms", {P50: 6, P99: 20})
 FOLLOWING = Measure("following", "hot-plug soon after another change → new list", "ms", {P99: 10})
