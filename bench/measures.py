@@ -7,9 +7,7 @@ from .measure import Measure, Statistic
 P50, P99, MAX = Statistic.P50, Statistic.P99, Statistic.MAX
 
 START_10 = Measure("start-10", "process start → 10 resources with a first list", "s", {P50: 0.5}, (P50, MAX))
-START_100 = Measure(
-    "start-100", "process start → 100 resources with a first list", "s", {P50: 1}, (P50, MAX)
-)
+START_100 = Measure("start-100", "process start → 100 resources with a first list", "s", {P50: 1}, (P50, MAX))
 START_BIG = Measure(
     "start-10000", "process start → first list of 10 000 devices", "s", {P50: 1.2}, (P50, MAX)
 )
