@@ -230,12 +230,10 @@ class Inventory:
         The list may show it later: it is made again with the plan, which may take long.
         """
         leases = self.allocations.leases
-        second = STAND_IN + name if len(name) < MAX_DEVICE_ID else stand_in(name)  # mostly without a call
         if leases.state(name) is LeaseState.FORGOTTEN:
             return _meaning(FORGOTTEN, leases.holder(name))
-        if second in self.allocations:
-            return _meaning(f"held by {pod(leases.holder(second))} as {second}", leases.holder(second))
-        return None
+        second = STAND_IN + name if len(name) < MAX_DEVICE_ID else stand_in(name)  # mostly without a call
+        return _held_as(second, leases.holder(second)) if second in self.allocations else None
 
     def stands_in_for(self, name: str) -> Reason | None:
         """Why a stand-in must not be allocated; ``None`` if a container holds it, or its token is free."""
@@ -517,8 +515,7 @@ class Inventory:
         reasons = {token: by_holder[holder] for token, holder in forgotten.items()}
         for name in self.allocations.tokens():
             if (token := stood_for(name, entries)) is not None:
-                holder = self.allocations.leases.holder(name)
-                reasons[token] = _meaning(f"held by {pod(holder)} as {name}", holder)
+                reasons[token] = _held_as(name, self.allocations.leases.holder(name))
         for token in sorted(reasons.keys() & entries.keys()):
             before = self.snapshot.entries.get(stand_in(token))
             made = _stand_in(entries[token], before)
@@ -570,6 +567,11 @@ class Inventory:
         health = unhealthy("; ".join(dict.fromkeys(reason.text for reason in reasons)))
         held_by = tuple(dict.fromkeys(holder for reason in reasons for holder in reason.held_by))
         return entry._replace(health=health, since=since, gone_at=gone_at, held_by=held_by)
+
+
+def _held_as(second: str, holder: Holder | None) -> Reason:
+    """Why a token must not be allocated while a container holds its stand-in."""
+    return _meaning(f"held by {pod(holder)} as {second}", holder)
 
 
 def _meaning(text: str, holder: Holder | None) -> Reason:

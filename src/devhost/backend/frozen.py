@@ -39,7 +39,7 @@ def frozen(*, kw_only: bool) -> Callable[[type[T]], type[T]]: ...
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> Any:
-    """The same as ``dataclass(frozen=True, slots=True)``, but without ``InitVar`` and an own ``__init__``.
+    """The same as ``dataclass(frozen=True, slots=True)``, without support for ``InitVar`` and ``__init__``.
 
     Args:
         kw_only: whether all parameters of ``__init__`` are keywords.
@@ -49,7 +49,7 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> Any:
 
 @dataclass_transform(field_specifiers=(field,))
 def mutable(cls: type[T]) -> type[T]:
-    """The same as ``dataclass(slots=True)``, but without ``InitVar`` and an own ``__init__``."""
+    """The same as ``dataclass(slots=True)``, without support for ``InitVar`` and ``__init__``."""
     return _made(cls, _SHARED)
 
 
@@ -73,7 +73,7 @@ def _frozen(given: type[T], kw_only: bool) -> type[T]:
 def _made(given: type[T], shared: Mapping[str, Any], kw_only: bool = False) -> type[T]:
     own = {name: method for name, method in shared.items() if vars(given).get(name) is None}
     given.__doc__ = given.__doc__ or given.__name__  # the default text is long, and takes long to make
-    # Python 3.14 and later have none yet, if the module does not import annotations as texts
+    # empty from Python 3.14 on where a module does not have ``from __future__ import annotations``
     texts = vars(given).get("__annotations__", {})
     if texts:  # of a text, dataclass finds out with regular expressions whether it is one of these
         given.__annotations__ = {
@@ -83,9 +83,10 @@ def _made(given: type[T], shared: Mapping[str, Any], kw_only: bool = False) -> t
     made = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(given)
     if texts:
         made.__annotations__ = texts
-    for one in fields(made):  # type: ignore[arg-type]  # it is a dataclass now
+    every = fields(made)  # type: ignore[arg-type]  # it is a dataclass now
+    for one in every:
         one.type = texts.get(one.name, one.type)
-    compared = [one for one in fields(made) if one.compare]  # type: ignore[arg-type]  # it is a dataclass now
+    compared = [one for one in every if one.compare]
     hashed = [one for one in compared if one.hash is not False]
     own["__init__"] = _init(made)
     own["__compared__"] = attrgetter("__class__", *(one.name for one in compared))
