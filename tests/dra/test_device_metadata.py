@@ -350,7 +350,8 @@ async def test_a_file_has_lists_and_names_only_as_the_api_server_takes_them(plac
         made.server.drop_fields("strings")
         made.server.refuse_attribute("model")
         async with made.node.served():
-            await made.synced()
+            # slices without the card agree with what the API server takes until the attribute is known
+            await made.node.until(lambda: any(spec.get("devices") for spec in made.slices()))
             claim = made.allocate("one", made.name_of("c0"))
             assert not (await made.prepare(claim))[claim.uid].error
             (file,) = (made.options.plugins_dir / DRIVER / "dra-device-metadata").iterdir()
