@@ -66,7 +66,7 @@ def _classes(decorated: Any, keywords: Any) -> SimpleNamespace:
     return SimpleNamespace(Point=Point, Nothing=Nothing, Named=Named, Same=Same, Options=Options, Deep=Deep)
 
 
-def _mutable_classes(decorated: Any) -> SimpleNamespace:
+def _mutable_classes(decorated: Any, by_identity: Any) -> SimpleNamespace:
     @decorated
     class Count:
         name: str
@@ -78,13 +78,21 @@ def _mutable_classes(decorated: Any) -> SimpleNamespace:
     class More(Count):
         reason: str = ""
 
-    return SimpleNamespace(Count=Count, More=More)
+    @by_identity
+    class Call:
+        name: str
+        more: list[str] = field(default_factory=list)
+
+    return SimpleNamespace(Count=Count, More=More, Call=Call)
 
 
 OURS = _classes(frozen, frozen(kw_only=True))
 ORDINARY = _classes(dataclass(frozen=True, slots=True), dataclass(frozen=True, slots=True, kw_only=True))
 Point = OURS.Point
-MUTABLE = _mutable_classes(mutable), _mutable_classes(dataclass(slots=True))
+MUTABLE = (
+    _mutable_classes(mutable, mutable(eq=False)),
+    _mutable_classes(dataclass(slots=True), dataclass(slots=True, eq=False)),
+)
 
 
 def _outcome(act: Callable[[], object]) -> object:
@@ -154,6 +162,7 @@ MUTABLE_USES: dict[str, Callable[[SimpleNamespace], object]] = {
     "not equal to a subclass": lambda of: of.Count("a") == of.More("a"),
     "not hashed": lambda of: hash(of.Count("a")),
     "without a dictionary": lambda of: hasattr(of.Count("a"), "__dict__"),
+    "by identity": lambda of: (of.Call("a") == of.Call("a"), len({of.Call("a"), of.Call("a")}), of.Call("a")),
     "replaced": lambda of: replace(of.More("a"), reason="b"),
     "copied": lambda of: (copy.copy(of.Count("a")), copy.deepcopy(of.Count("a", 1, {"b": 1}))),
 }

@@ -6,7 +6,7 @@ import inspect
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
@@ -169,7 +169,7 @@ class OptionError(ValueError):
         self.known = known
 
 
-@dataclass(frozen=True)
+@frozen
 class NoOptions:
     """The options of a backend that has none."""
 

@@ -47,10 +47,23 @@ def frozen(cls: type[T] | None = None, /, *, kw_only: bool = False) -> Any:
     return (lambda given: _frozen(given, kw_only)) if cls is None else _frozen(cls, kw_only)
 
 
+@overload
+def mutable(cls: type[T], /) -> type[T]: ...
+
+
+@overload
+def mutable(*, eq: bool) -> Callable[[type[T]], type[T]]: ...
+
+
 @dataclass_transform(field_specifiers=(field,))
-def mutable(cls: type[T]) -> type[T]:
-    """The same as ``dataclass(slots=True)``, without support for ``InitVar`` and ``__init__``."""
-    return _made(cls, _SHARED)
+def mutable(cls: type[T] | None = None, /, *, eq: bool = True) -> Any:
+    """The same as ``dataclass(slots=True)``, without support for ``InitVar`` and ``__init__``.
+
+    Args:
+        eq: whether instances with equal values are equal, and so have no hash.
+    """
+    shared = _SHARED if eq else _REPR
+    return (lambda given: _made(given, shared)) if cls is None else _made(cls, shared)
 
 
 def _frozen(given: type[T], kw_only: bool) -> type[T]:
@@ -184,7 +197,8 @@ def _set_state(self: Any, state: list[Any]) -> None:
         object.__setattr__(self, one.name, value)
 
 
-_SHARED: Final[Mapping[str, Any]] = {"__eq__": _eq, "__hash__": None, "__repr__": _repr}
+_REPR: Final[Mapping[str, Any]] = {"__repr__": _repr}
+_SHARED: Final[Mapping[str, Any]] = {**_REPR, "__eq__": _eq, "__hash__": None}
 _FROZEN: Final[Mapping[str, Any]] = {
     **_SHARED,
     "__hash__": _hash,

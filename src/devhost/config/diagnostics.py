@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from dataclasses import field
+from typing import NamedTuple, NoReturn, Protocol
 
 from devhost.backend import Attribute
 from devhost.backend.errors import MAX_REASON, ConfigError, Diagnostic, cut, printable
@@ -20,8 +20,7 @@ _SHOWN = 60
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.*/-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Mark:
+class Mark(NamedTuple):
     """A position in the file, counted from 1; line 0 means the whole file."""
 
     line: int

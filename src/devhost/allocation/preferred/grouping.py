@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 from devhost.backend.frozen import frozen, mutable
@@ -37,7 +37,7 @@ LONGEST = 64
 """Requests of one admission that are remembered."""
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class Call:
     """One container's request for one resource.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from math import comb, prod
 from operator import mul
@@ -170,7 +170,7 @@ def _places_of(availability: Availability, candidates: Sequence[int]) -> list[_P
     return found
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class _Part:
     """Devices, as bits, in classes: devices of one class have equal links to every device outside the part.
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 
 from .policies import PlaceUsage, Scale
 from .topology import Place, Topology, Vertex
@@ -64,7 +64,7 @@ _Near = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]
 _ALONE: _Near = ((), (), (), False)
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class VertexClass:
     """Vertices that nothing distinguishes, with the best choice of each number of tokens below one of them.
 
