@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ class Hanging:
 
     over: threading.Event
     reached: asyncio.Event
-    """Whether a thread waits for it."""
+    """Whether a thread has looked."""
     looked: set[int]
     """The threads that have looked."""
 
@@ -163,8 +163,8 @@ def hanging(directory: Path, monkeypatch: pytest.MonkeyPatch, hang: threading.Ev
             def wait(path: Path | str, *args: Any, **options: Any) -> Any:
                 if not hang.is_set() and directory in (Path(path), *Path(path).parents):
                     found.looked.add(threading.get_ident())
+                    loop.call_soon_threadsafe(found.reached.set)
                     if threading.get_ident() != threading.main_thread().ident:
-                        loop.call_soon_threadsafe(found.reached.set)
                         hang.wait(60)
                 return call(path, *args, **options)
 
@@ -177,14 +177,17 @@ def hanging(directory: Path, monkeypatch: pytest.MonkeyPatch, hang: threading.Ev
     return begin
 
 
+@pytest.mark.parametrize("work", [KubeletSocket.run, KubeletSocket.look])
 async def test_a_directory_that_hangs_does_not_stop_the_event_loop(
-    directory: Path, hanging: Callable[[], Hanging]
+    directory: Path,
+    hanging: Callable[[], Hanging],
+    work: Callable[[KubeletSocket], Coroutine[Any, Any, object]],
 ) -> None:
     seen = asyncio.Event()
     kubelet = KubeletSocket(directory, poll=0.01)
     kubelet.subscribe(seen.set)
     slow = hanging()
-    async with background(kubelet.run()), asyncio.timeout(60):
+    async with background(work(kubelet)), asyncio.timeout(60):
         await slow.reached.wait()
         assert not seen.is_set()
         slow.over.set()
@@ -260,6 +263,28 @@ async def test_a_look_is_not_older_than_its_caller_and_callers_share_it(
         assert await asyncio.gather(first, *later) == [True] * 4
     assert kubelet.identity == present
     assert len(asked) == 2
+
+
+async def test_a_look_may_rely_on_a_reading_that_is_new_enough_and_succeeded(directory: Path) -> None:
+    now, read, broken = 100.0, 0, False
+
+    def identify(path: Path) -> tuple[int, int, int]:
+        nonlocal read
+        read += path == directory
+        if broken:
+            raise OSError(errno.EIO, "Input/output error")
+        return (1, 2, 3)
+
+    kubelet = KubeletSocket(directory, identify=identify, clock=lambda: now)
+    assert await kubelet.look(0.5)
+    now += 0.25
+    assert (await kubelet.look(0.5), read) == (True, 1)
+    now += 0.25
+    assert (await kubelet.look(0.5), read) == (True, 2)
+    assert (await kubelet.look(), read) == (True, 3)
+    broken = True
+    assert not await kubelet.look()
+    assert not await kubelet.look(0.5)
 
 
 def test_a_read_only_directory_is_reported_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:

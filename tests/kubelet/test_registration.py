@@ -168,7 +168,7 @@ async def test_a_kubelet_that_comes_between_the_look_and_register_gets_one_regis
         def late(path: Path) -> Identity | None:
             return identity(path) if simulator.events.of(events.Registered, TOY) else (1, 1, 1)
 
-        kubelet = KubeletSocket(tmp_path, identify=late)
+        kubelet = KubeletSocket(tmp_path, identify=late, clock=lambda: 0.0)  # no reading ever gets too old
         rivals = Rivals(Answers(FakeClock()), tmp_path)
         registration = Registration(ToyResource(), kubelet, rivals, Metrics(), lambda: None)
         tasks = [asyncio.create_task(rivals.run()), asyncio.create_task(registration.run())]
@@ -179,6 +179,7 @@ async def test_a_kubelet_that_comes_between_the_look_and_register_gets_one_regis
             registration.follow(take_over=False)  # its next step begins with a look
             await kubelet.look()
         assert registration.condition.registrations == len(simulator.events.of(events.Registered, TOY)) == 1
+        assert registration.condition.state is RegistrationState.REGISTERED
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)

@@ -7,6 +7,7 @@ kubelet. inotify only triggers another look, and a slow poll covers what it miss
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import stat
 import time
@@ -72,8 +73,10 @@ class KubeletSocket:
         poll: float = KUBELET.poll,
         identify: Callable[[Path], Identity | None] = identity,
         worker: FileWorker | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._identify = identify
+        self._clock = clock
         self.directory = directory
         self._poll = poll
         self.path = directory / KUBELET_SOCKET
@@ -91,6 +94,8 @@ class KubeletSocket:
         self._seen: _Seen | None = None
         self._worker = worker or FileWorker("kubelet directory", "")
         self._reading = asyncio.Lock()
+        self._read_at = -math.inf
+        """When the last reading that succeeded began; monotonic seconds."""
         self._next: asyncio.Task[bool] | None = None
         """The reading that has not begun yet."""
         self._failures = FailureLog(
@@ -127,12 +132,15 @@ class KubeletSocket:
         if not await self.look():
             raise EnvironmentFailure(self.unread)
 
-    async def look(self) -> bool:
+    async def look(self, within: float = 0.0) -> bool:
         """Reads the directory on the thread, and calls the subscribers if something has changed.
 
         It returns whether that was possible, and so whether the event loop may use what is in the directory:
-        a file system that hangs would stop it. Callers share one reading, which begins after the call.
+        a file system that hangs would stop it. Callers share one reading, which begins after the call; one
+        that began less than ``within`` seconds before, and succeeded, is enough.
         """
+        if not self.unread and self._clock() - self._read_at < within:
+            return True
         if self._next is None:
             self._next = asyncio.create_task(self._look())
         return await asyncio.shield(self._next)
@@ -140,11 +148,13 @@ class KubeletSocket:
     async def _look(self) -> bool:
         async with self._reading:
             self._next = None
+            began = self._clock()
             try:
                 seen = await self._worker.file(f"read {self.directory}", self._read)
             except EnvironmentFailure as error:
                 self._fails(str(error))
                 return False
+        self._read_at = began
         self._failures.succeeded()
         self._follow(seen)
         return True

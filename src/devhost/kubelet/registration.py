@@ -47,6 +47,10 @@ from .server import PluginServer, register_request
 
 log = get(__name__)
 
+FRESH = 0.02
+"""Seconds for which a step relies on a reading of the kubelet's directory: each socket that devhost makes
+there wakes every resource."""
+
 AT_ONCE = 3
 """How often a registration that was lost because another instance exited is made again without back-off,
 until one has held for :attr:`KubeletTiming.steady`: two instances that keep restarting must slow down."""
@@ -126,6 +130,9 @@ class _Served:
     answers: Answers
     uncontested: bool
     """Whether the kubelet listed no device of the resource right before."""
+    known: bool = False
+    """Whether the directory was read since. A kubelet that came between the reading before Register and
+    Register has answered it."""
     taker: Path | None = None
     """The socket of the plugin that has taken the resource over."""
 
@@ -253,7 +260,8 @@ class Registration:
     async def _reconcile(self) -> float:
         """Takes the next step; returns the seconds until the one after it, unless it is woken before."""
         # the watch may be late, and a directory that hangs must not stop the event loop in what follows
-        if not await self._kubelet.look() or self._loop.stopped:
+        fresh = FRESH if self._served is None or self._served.known else 0.0
+        if not await self._kubelet.look(fresh) or self._loop.stopped:
             return self._timing.poll
         if self._served is None:
             # after a loss, wait before the next try
@@ -275,10 +283,14 @@ class Registration:
                 return wait
             self._contest = None
         else:
+            if not self._served.known:
+                self._served.known = True
+                self._served.identity = self._kubelet.identity or self._served.identity
             identity = self._served.identity
         try:
             if self._served is None:
                 self._served = await self._register(identity)
+                return self._timing.stream  # the list stream, or a change in the directory, ends this wait
             return self._until_next_check(self._served)
         except DevhostError as error:  # refused or lost: no later step continues it
             self._failed(str(error))
@@ -439,9 +451,6 @@ class Registration:
             "registered", resource=self._resource.name, devices=len(self._resource.inventory.snapshot.entries)
         )
         now = self._clock.time()
-        # a kubelet that came since the last look has answered, or its coming ends the stream
-        await self._kubelet.look()
-        identity = self._kubelet.identity or identity
         uncontested, self._uncontested = self._uncontested, False
         answers = Answers(self._resource, self._rivals, since=now)
         return _Served(server, identity, now, now + self._timing.stream, answers, uncontested)
