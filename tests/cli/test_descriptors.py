@@ -120,9 +120,9 @@ def test_a_host_that_runs_out_of_descriptors_logs_it_once_and_recovers(config: P
         stack.callback(process.kill)
         for line in process.stderr:
             lines.append(line)
-            if " listening " in line:
+            if " holders of devices are unknown " in line:  # it has started
                 break
-        port = int(lines[-1].strip().rpartition(":")[2])
+        port = next(int(line.strip().rpartition(":")[2]) for line in lines if " listening address=" in line)
         with ExitStack() as flood:
             for _ in range(150):
                 one = flood.enter_context(socket.socket())
