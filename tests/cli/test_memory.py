@@ -116,6 +116,27 @@ def test_code_that_imports_parts_of_a_rare_module_or_sets_its_names_gets_the_mod
     assert shown.splitlines() == ["True True", "True", "/nowhere", "a"]
 
 
+def test_the_parser_of_http_is_imported_on_a_thread_before_connections_can_take_all_descriptors() -> None:
+    shown = _run(
+        "import asyncio, sys, threading\n"
+        "from devhost.cli.memory import defer_rare_modules\n"
+        "defer_rare_modules()\n"
+        "from devhost.runtime.http import HttpServer, Listen\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        if name == 'h11._readers':\n"
+        "            print(threading.current_thread() is threading.main_thread())\n"
+        "async def main():\n"
+        "    server = HttpServer({})\n"
+        "    await server.start(Listen('127.0.0.1', 0))\n"
+        "    print(type(sys.modules['h11']).__name__)\n"
+        "    await server.stop()\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "asyncio.run(main())\n"
+    )
+    assert shown.splitlines() == ["False", "module"]
+
+
 RARE = (
     *("click", "fractions", "ipaddress", "shlex", "ssl", "tempfile"),
     *("devhost.allocation.cdi.injector", "devhost.config.amounts", "devhost.config.difference"),
