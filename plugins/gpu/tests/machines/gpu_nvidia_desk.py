@@ -126,5 +126,5 @@ class NvidiaDesk:
         for vendor in self.backend.vendors.values():
             for process in vendor.client.processes if isinstance(vendor, Nvidia) else ():
                 process.kill()
-                process.wait_gone(PATIENCE)
+                process.wait(PATIENCE)
         self._looking.close()
