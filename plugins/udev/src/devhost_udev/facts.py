@@ -128,14 +128,14 @@ class Reader:
         if chain[0].subsystem == "vfio":
             return chain[0].name.removeprefix("noiommu-")
         if chain[0].subsystem == "vfio-dev" and len(chain) > 1:
-            return self._tree.linked_name(chain[1].path, "iommu_group")
+            return self._tree.target(f"{chain[1].path}/iommu_group")
         return ""
 
     def _functions(self, group: str, chain: Sequence[Kobject]) -> list[str]:
         """The PCI functions of an IOMMU group, which its node gives access to; none for another node."""
         if chain[0].subsystem != "vfio" or not group.isdecimal():
             return []
-        return [name for name in self._tree.entries(f"{_GROUPS}/{group}/devices") if BDF.fullmatch(name)]
+        return [name for name in self._tree.names(f"{_GROUPS}/{group}/devices") if BDF.fullmatch(name)]
 
     def _mediated(self, chain: Sequence[Kobject]) -> str:
         """The UUID of the mediated device that a node gives access to; empty if it is none.
@@ -143,7 +143,7 @@ class Reader:
         Its name is the UUID (Documentation/driver-api/vfio-mediated-device.rst of the Linux kernel).
         """
         if chain[0].subsystem == "vfio":
-            names = self._tree.entries(f"{_GROUPS}/{self._iommu_group(chain)}/devices")
+            names = self._tree.names(f"{_GROUPS}/{self._iommu_group(chain)}/devices")
         else:
             names = [one.name for one in chain[1:2]]
         return names[0] if len(names) == 1 and _UUID.fullmatch(names[0]) else ""
@@ -174,7 +174,7 @@ class Reader:
         if self._properties or self._links:
             self._add_properties(found, key, device)
         for name in self._sysattrs:
-            found[SYSATTR_FAMILY + name] = self._tree.attribute(device.path, name)
+            found[SYSATTR_FAMILY + name] = self._tree.sysattr(device.path, name)
         return found
 
     def _add_hardware(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:

@@ -93,7 +93,7 @@ class Hardware:
         return self._placed(self._tree.chain(sys_path) if sys_path else ())
 
     def function(self, address: str) -> Function | None:
-        path = self._tree.pci(address) if BDF.fullmatch(address) else ""
+        path = self._tree.function(address) if BDF.fullmatch(address) else ""
         if not path:
             return None
         vendor, device = (self._tree.read(path, file).removeprefix("0x") for file in ("vendor", "device"))
