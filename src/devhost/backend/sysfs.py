@@ -311,6 +311,13 @@ class Sysfs:
         """Whether there is such a path; any error means "no"."""
         return os.path.exists(self.prefix + path)  # noqa: PTH110 - a plain string path
 
+    def inode(self, path: str) -> int:
+        """The inode of a file or directory; 0 if it does not exist. See :meth:`identities`."""
+        try:
+            return os.stat(self.prefix + path).st_ino  # noqa: PTH116 - a plain string path
+        except OSError:
+            return 0
+
     def target(self, path: str) -> str:
         """The last name in the target of a link such as ``driver`` or ``subsystem``; empty without a link."""
         return link_target(self.prefix + path).rpartition("/")[2]

@@ -6,7 +6,6 @@ Linux kernel. Lines of ``status``: ``status_show`` there, and further ones in Xi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -109,10 +108,7 @@ class Memory:
 
 def identity(sysfs: Sysfs, path: str) -> Identity:
     """Distinguishes the directory at ``path`` from a later one of the same name."""
-    try:
-        return path, os.stat(sysfs.prefix + path).st_ino  # noqa: PTH116 - a plain string path
-    except OSError:
-        return path, 0
+    return path, sysfs.inode(path)
 
 
 OPERATING = "operating"

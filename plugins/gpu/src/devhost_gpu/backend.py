@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -269,11 +269,9 @@ class Gpu(Backend):
         shared = {use.resource for use in mps_entries(self.context.entries)}
         return node_labels(devices, offered, self._cards, self._sysfs, shared)
 
-    async def watch(self) -> AsyncGenerator[Event, None]:
-        """Yields the events of the vendors' code, which are not uevents."""
-        async with aclosing(self._events.events()) as events:  # so that it ends at once
-            async for event in events:
-                yield event
+    def watch(self) -> AsyncGenerator[Event, None]:
+        """The events of the vendors' code, which are not uevents."""
+        return self._events.events()
 
     def release(self) -> None:
         """Closes the drivers that the vendors' code keeps in use."""

@@ -143,7 +143,6 @@ class Udev(Backend):
             if not os.path.exists(self._prefix + path):  # noqa: PTH110 - any error means "no"
                 yield path
 
-    async def watch(self) -> AsyncIterator[Event]:
-        """Yields changes of nodes that cause no uevent, such as creating or removing one by hand."""
-        async for event in node_events(self.context, self.options.groups):
-            yield event
+    def watch(self) -> AsyncIterator[Event]:
+        """Changes of nodes that cause no uevent, such as creating or removing one by hand."""
+        return node_events(self.context, self.options.groups)
