@@ -21,8 +21,9 @@ from devhost.backend.sysfs import prefix_of
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device, to_kubevirt
 from .attributes import ATTRIBUTES
+from .facts import Record
 from .options import KUBEVIRT, UdevOptions, Use
-from .scan import Record, Scan
+from .scan import Scan
 from .watch import node_events
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from devhost.backend import AttributeValue, templates
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.sysfs import BDF, natural, pcie_path, prefix_of
 
+from .facts import Record
 from .nodes import DEV, SKIPPED
 from .options import Group, Member, Pair, UsbMember, is_glob
-from .scan import Record, Scan
+from .scan import Scan
 from .sysfs import Kobject, SysTree
 
 _OF_A_UNIT = frozenset({"auxiliary", "hdaudio", "hid", "serial-base", "soundwire", "usb-serial"})
