@@ -27,10 +27,9 @@ from devhost.backend.sysfs import Sysfs
 
 from .attributes import ATTRIBUTES
 from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, AdapterScanner, by_vendor
-from .driverless import LastAttributes, missing_drivers
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
-from .limits import limits_without_effect
+from .missing import LastAttributes, limits_without_effect, missing_drivers
 from .options import FIRMWARE, HAMI_USE, TIME_SLICE, GpuOptions, GpuResourceOptions, mps_entries, sharing
 from .vendor import (
     CanLink,

@@ -26,9 +26,8 @@ from devhost.backend.purpose import PURPOSE
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .attributes import ATTRIBUTES, of_function, of_unit
-from .health import health_of
 from .missing_drivers import MissingDrivers
-from .model import Kind, Place
+from .model import Kind, Place, health_of
 from .namespaces import Absent, Presence, refusal
 from .netlink import RdmaCore, running_core
 from .nodes import missing_node_reason, required
