@@ -244,9 +244,7 @@ async def test_a_cancelled_run_does_not_wait_for_a_program_that_cannot_be_killed
 ) -> None:
     survivors: list[subprocess.Popen[bytes]] = []
     command = program("import time; time.sleep(600)")
-    task = asyncio.ensure_future(
-        run_async(command, deadline=10 * PATIENT, grace=0.05, kill=survivors.append)
-    )
+    task = asyncio.ensure_future(run_async(command, deadline=10 * PATIENT, grace=0.05, kill=survivors.append))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

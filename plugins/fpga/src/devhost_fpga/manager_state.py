@@ -76,6 +76,16 @@ def manager(sysfs: Sysfs, path: str) -> Manager:
     return Manager(path, sysfs.text(f"{path}/state"), status)
 
 
+def manager_of(sysfs: Sysfs, engine: str) -> Manager:
+    """The manager of a management engine, which is below the engine or one of its devices; empty if it has
+    none.
+    """
+    for parent in (engine, *(f"{engine}/{name}" for name in sysfs.names(engine) if "mgr" in name)):
+        for name in sysfs.names(f"{parent}/fpga_manager"):
+            return manager(sysfs, f"{parent}/fpga_manager/{name}")
+    return Manager()
+
+
 @frozen
 class LastValues:
     """The last values of a port or an engine that could be read.

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from devhost.backend import AllocationError, process
 from devhost.backend.frozen import frozen, mutable
 from devhost_fpga.allocation import numbered
-from devhost_fpga.manager_state import Manager, identity, manager
+from devhost_fpga.manager_state import Manager, identity, manager, manager_of
 from devhost_fpga.model import FpgaSysfs, Interface, Reading, Slot
 from devhost_fpga.options import Program
 
@@ -292,15 +292,6 @@ def settled(
         clock.sleep(min(left, pause * (1 - SPREAD * clock.draw())))
         pause = min(CAP, pause * 2)
     return found
-
-
-def manager_of(sysfs: FpgaSysfs, engine: str) -> Manager:
-    """The state of the fpga_manager of a management engine; empty if there is none."""
-    for name in sysfs.names(engine):
-        if name.startswith("dfl-fme-mgr"):
-            for one in sysfs.names(f"{engine}/{name}/fpga_manager"):
-                return manager(sysfs, f"{engine}/{name}/fpga_manager/{one}")
-    return Manager()
 
 
 _OPERATING = "operating"
