@@ -24,7 +24,6 @@ from devhost.backend.process import (
     NotStarted,
     OutputTooLarge,
     ProcessError,
-    Stop,
     TimedOut,
     Worker,
     kill_group,
@@ -245,36 +244,15 @@ async def test_a_cancelled_run_does_not_wait_for_a_program_that_cannot_be_killed
 ) -> None:
     survivors: list[subprocess.Popen[bytes]] = []
     command = program("import time; time.sleep(600)")
-    task = asyncio.ensure_future(run_async(command, deadline=PATIENT, grace=0.05, kill=survivors.append))
+    task = asyncio.ensure_future(run_async(command, deadline=10 * PATIENT, grace=0.05, kill=survivors.append))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await task
+        async with asyncio.timeout(PATIENT):
+            await task
     assert survivors[0].poll() is None
     survivors[0].kill()
     survivors[0].wait(PATIENT)
-
-
-def test_a_run_that_is_stopped_kills_its_program(tmp_path: Path, program: Callable[[str], list[str]]) -> None:
-    pid, stop = tmp_path / "pid", Stop()
-    command = program(
-        "import os, time\n"
-        f"with open({str(pid)!r}, 'w') as file: file.write('%d\\n' % os.getpid())\n"
-        "time.sleep(600)\n"
-    )
-
-    def stop_once_it_runs() -> None:
-        wait_for(lambda: pid.exists() and pid.read_text().endswith("\n"))
-        stop.set()
-
-    other = threading.Thread(target=stop_once_it_runs)
-    other.start()
-    with pytest.raises(Ended, match="the tool was stopped"):
-        run(command, deadline=10 * PATIENT, name="the tool", stop=stop)
-    other.join()
-    assert not exists(int(pid.read_text()))
-    stop.close()
-    stop.set()  # does nothing now
 
 
 def test_no_descriptor_stays_open(program: Callable[[str], list[str]]) -> None:

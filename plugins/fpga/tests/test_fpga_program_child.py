@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 from devhost_fpga.programming.child import DFL_REQUEST, OPAE_REQUEST, carry_out
-from devhost_fpga.programming.loader import ProgrammingResult, Unkillable, judge, run
+from devhost_fpga.programming.loader import ProgrammingResult, judge, run
 from fpga_programming import gbs
 
-from devhost.backend.process import kill_group
+from devhost.backend.process import TimedOut, kill_group
 
 NODE, NUMBER = "/dev/null", [1, 3]
 IMAGE = b"image" * 1000
@@ -228,24 +228,25 @@ def test_a_process_that_cannot_be_ended_is_left_and_watched() -> None:
     # a call into the kernel cannot be had here: the signal is kept from it instead
     started: list[subprocess.Popen[bytes]] = []
     command = python("import time; time.sleep(600)")
-    with pytest.raises(Unkillable) as caught:
+    with pytest.raises(TimedOut) as caught:
         run({}, [], 0.05, command=command, grace=0.05, kill=started.append)
     child = started[0]
-    assert not caught.value.leftover.is_gone
+    left = caught.value.leftover
+    assert left is not None and not left.is_gone
     kill_group(child)
     child.wait(60)
-    assert caught.value.leftover.is_gone
+    assert left.is_gone
 
 
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("raise ValueError('odd')", "ValueError: odd"),
-        ("import sys; sys.exit(3)", "status 3"),
-        ("import os; os.kill(os.getpid(), 7)", "signal SIGBUS"),
-        ("print('nonsense')", "its answer cannot be parsed"),
-        ("print('[]')", "its answer cannot be parsed"),
-        ("pass", "its answer cannot be parsed"),
+        ("raise ValueError('odd')", "exited with status 1: ValueError: odd"),
+        ("import sys; sys.exit(3)", "exited with status 3"),
+        ("import os; os.kill(os.getpid(), 7)", "was killed by SIGBUS"),
+        ("print('nonsense')", "gave an answer that cannot be parsed"),
+        ("print('[]')", "gave an answer that cannot be parsed"),
+        ("pass", "gave an answer that cannot be parsed"),
     ],
 )
 def test_a_crash_differs_from_a_refusal(code: str, text: str) -> None:

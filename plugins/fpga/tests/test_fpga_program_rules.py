@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from devhost_fpga.model import DeviceKind, Unit
 from devhost_fpga.options import Program
-from devhost_fpga.programming.loader import ProgrammingResult, Unkillable
+from devhost_fpga.programming.loader import ProgrammingResult
 from devhost_fpga.programming.programmer import PATIENCE
 from fpga_programming import (
     AFU,
@@ -29,6 +29,7 @@ from fpga_programming import (
 )
 
 from devhost.backend import AllocationError, Device
+from devhost.backend.process import Leftover, TimedOut
 
 CORE_DEADLINE = 25.0
 """Seconds that the core gives PreStartContainer (``devhost.allocation.allocator``)."""
@@ -252,8 +253,11 @@ def test_holders_are_asked_again_before_each_port(two_ports: Machine) -> None:
         (ProgrammingResult("file", errno.ENODEV), "No such device"),
         (ProgrammingResult("start", errno.EAGAIN), "cannot be started: Resource temporarily unavailable"),
         (ProgrammingResult("time"), "took too long"),
-        (ProgrammingResult("crash", text="signal SIGBUS"), "the file became shorter"),
-        (ProgrammingResult("crash", text="signal SIGKILL"), "ended unexpectedly: signal SIGKILL"),
+        (ProgrammingResult("crash", text="was killed by SIGBUS"), "the file became shorter"),
+        (
+            ProgrammingResult("crash", text="was killed by SIGKILL"),
+            "the programming process was killed by SIGKILL",
+        ),
     ],
 )
 def test_each_failure_has_a_readable_reason(card: Machine, verdict: ProgrammingResult, words: str) -> None:
@@ -361,17 +365,22 @@ def test_a_slow_first_port_leaves_the_second_to_the_next_try(two_ports: Machine)
     assert two_ports.kernel.ports == [0, 1]
 
 
-class Stuck:
-    """A process that a call into the kernel holds."""
+class Stuck(Leftover):
+    """A process that a call into the kernel holds until it is released."""
 
-    is_gone = False
+    def __init__(self) -> None:
+        self.is_held = True
+
+    @property
+    def is_gone(self) -> bool:
+        return not self.is_held
 
 
 def test_a_process_that_cannot_be_ended_keeps_its_fpga_refused_until_it_is_gone(card: Machine) -> None:
     process = Stuck()
 
     def hang() -> None:
-        raise Unkillable(process)
+        raise TimedOut("too late", leftover=process)
 
     program = card.put(gbs())
     card.kernel.meanwhile = hang
@@ -379,7 +388,7 @@ def test_a_process_that_cannot_be_ended_keeps_its_fpga_refused_until_it_is_gone(
     card.kernel.meanwhile = lambda: None
     assert "hangs in the kernel" in refusal(card, program)
     assert card.kernel.ports == [0], "nothing was started beside it"
-    process.is_gone = True
+    process.is_held = False
     card.programmer.program([card.region()], program)
     assert card.kernel.ports == [0, 0]
 

@@ -8,24 +8,24 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from devhost_gpu.discovery import NVIDIA, Adapter
+from devhost_gpu.discovery import NVIDIA
 from devhost_gpu.environment import Timings
 from devhost_gpu.nvidia.allocation import edits
 from devhost_gpu.nvidia.cards import NvidiaFacts
-from devhost_gpu.nvidia.cdi import NamedByCdi
+from devhost_gpu.nvidia.cdi import CdiNames
 from devhost_gpu.nvidia.specifications import FILE, KIND, GpuSpecification, Specifications, Wanted
 from devhost_gpu.options import GpuOptions
 from devhost_gpu.vendor import Card, ContainerRequest
 from gpu_ctk import install
 from kit.waiting import background
 
-from devhost.backend import HEALTHY, Device, Event, Health, unhealthy
+from devhost.backend import HEALTHY, Device, Health, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.process import kill_group
 from devhost.backend.sysfs import Sysfs
@@ -36,23 +36,6 @@ THEIRS = "nvidia.com/gpu"
 ONE = Wanted(frozenset({A}), frozenset({A}))
 ACCESS = ["/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"]
 """The nodes that give access to the MIG instance: to its GPU instance, and to its compute instance."""
-
-
-class Cards:
-    """A family of cards that a test changes."""
-
-    def __init__(self, *uuids: str) -> None:
-        self.cards = [card(uuid) for uuid in uuids]
-
-    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        return self.cards
-
-    def notice(self, event: Event) -> None: ...
-
-    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
-        return {}
-
-    def close(self) -> None: ...
 
 
 def card(uuid: str, health: Health = HEALTHY, driver: str = "") -> Card:
@@ -85,7 +68,7 @@ class Place:
             device_list_strategy="cdi", cdi_directories=("/etc/cdi", "/var/run/cdi", str(self.own))
         )
         self.held: frozenset[str] | None = frozenset()
-        self.cards = Cards(A, B)
+        self.cards = [card(A), card(B)]
         self.checks = 0
         self.specified = self.begun()
 
@@ -98,11 +81,11 @@ class Place:
         enough = self.checks + times
         await self.until(lambda: self.checks >= enough)
 
-    def begun(self, **seconds: float) -> NamedByCdi:
+    def begun(self, **seconds: float) -> CdiNames:
         """As after a start of devhost."""
         context = ServiceContext("gpu", self.root, held=self._asked_for_held)
         self.context = context
-        return NamedByCdi(self.cards, self.options, context, Timings(**seconds))
+        return CdiNames(self.options, context, Timings(**seconds))
 
     def file(self, path: str, text: str = "") -> Path:
         made = self.root / path
@@ -130,9 +113,12 @@ class Place:
     def written(self) -> Path:
         return self.own / FILE
 
+    def scan(self) -> list[Card]:
+        return self.specified.named(self.cards, is_closed=False)
+
     def look(self) -> dict[str, tuple[str, str]]:
         """What a scan finds: the name of each card, and why it is unhealthy."""
-        cards = self.specified.scan(())
+        cards = self.scan()
         facts = [(card, card.facts) for card in cards if isinstance(card.facts, NvidiaFacts)]
         return {card.id: (own.cdi, card.device.health.reason or "") for card, own in facts}
 
@@ -190,7 +176,7 @@ async def test_cards_are_unhealthy_until_nvidia_ctk_has_named_them(place: Place)
     (call,) = place.calls
     assert call[:2] == ["cdi", "generate"]
     assert {"--format=json", "--device-name-strategy=uuid", "--driver-root=/", "--dev-root=/"} <= set(call)
-    given = edits(place.specified.scan(()), ContainerRequest(place.options, Sysfs(place.root)))
+    given = edits(place.scan(), ContainerRequest(place.options, Sysfs(place.root)))
     assert given.cdi_devices == (own(A)[0], own(B)[0])
     assert not given.nodes and not given.env and not given.mounts
 
@@ -202,7 +188,7 @@ async def test_a_start_of_devhost_finds_what_is_written_and_writes_nothing(place
     assert place.look() == {A: own(A), B: own(B)}
     before = place.written.stat()
     async with place.watched():
-        place.cards.cards.append(card(M))
+        place.cards.append(card(M))
         place.install(names=[A, B, M])
         await place.until(lambda: place.look()[M] == own(M))
     assert len(place.calls) == 2
@@ -220,12 +206,12 @@ async def test_missing_driver_files_cause_another_specification(checked: Place) 
 
 
 async def test_a_new_driver_version_causes_another_specification(place: Place) -> None:
-    place.cards.cards = [card(A, driver="570.1")]
+    place.cards = [card(A, driver="570.1")]
     place.install(names=[A])
     async with place.watched():
         await place.until(lambda: place.look()[A] == own(A))
         await place.until(lambda: len(place.calls) == 1)
-        place.cards.cards = [card(A, driver="580.2")]
+        place.cards = [card(A, driver="580.2")]
         place.look()
         await place.until(lambda: len(place.calls) == 2)
 
@@ -270,7 +256,7 @@ async def test_a_gpu_for_the_display_causes_no_further_writes(checked: Place) ->
     """nvidia-ctk omits it, so that no specification would ever name it."""
     ordinary = card(B)
     display = replace(ordinary.device, attributes={"purpose": "display"}, reserved="it drives the display")
-    checked.cards.cards = [card(A), replace(ordinary, device=display)]
+    checked.cards = [card(A), replace(ordinary, device=display)]
     async with checked.kept(names=[A]):
         await checked.checked_again()
         assert checked.look()[A] == own(A)
@@ -278,7 +264,7 @@ async def test_a_gpu_for_the_display_causes_no_further_writes(checked: Place) ->
 
 
 async def test_a_lost_gpu_costs_the_others_nothing(place: Place) -> None:
-    place.cards.cards = [card(A), card(B, unhealthy("fell off the bus"))]
+    place.cards = [card(A), card(B, unhealthy("fell off the bus"))]
     place.install(fails="GPU is lost", picks=True)
     async with place.watched():
         await place.until(lambda: place.look()[A] == own(A))
@@ -295,11 +281,11 @@ async def test_an_error_of_nvidia_ctk_is_shown_as_it_wrote_it(place: Place) -> N
 
 
 async def test_an_mig_instance_that_is_gone_leaves_the_file(place: Place) -> None:
-    place.cards.cards = [card(A), card(M)]
+    place.cards = [card(A), card(M)]
     place.install(names=[A, M])
     async with place.watched():
         await place.until(lambda: place.look()[M] == own(M))
-        place.cards.cards = [card(A)]
+        place.cards = [card(A)]
         place.install(names=[A])
         place.look()
         await place.until(lambda: M not in place.written.read_text())
@@ -309,7 +295,7 @@ async def test_an_instance_waits_until_the_nodes_that_give_access_to_it_are_in_t
     checked: Place,
 ) -> None:
     """nvidia-ctk names an instance also without them, and a container could not use it."""
-    checked.cards.cards = [card(A), instance()]
+    checked.cards = [card(A), instance()]
     async with checked.kept(names=[A, M], nodes={M: ["/dev/nvidia0"]}):
         gone = f"{ACCESS[0]}, which gives access to it, does not exist"
         await checked.until(lambda: checked.look() == {A: own(A), M: ("", gone)})
@@ -322,7 +308,7 @@ async def test_an_instance_waits_until_the_nodes_that_give_access_to_it_are_in_t
 
 
 async def test_nvidia_ctk_that_leaves_out_nodes_of_an_instance_is_asked_again(place: Place) -> None:
-    place.cards.cards = [instance()]
+    place.cards = [instance()]
     for path in ACCESS:
         place.file(path.lstrip("/"))
     async with place.kept(names=[M], nodes={M: ["/dev/nvidia0", ACCESS[0]]}):
@@ -332,7 +318,7 @@ async def test_nvidia_ctk_that_leaves_out_nodes_of_an_instance_is_asked_again(pl
 
 
 def test_a_specification_of_others_without_the_nodes_of_an_instance_does_not_name_it(place: Place) -> None:
-    place.cards.cards = [instance()]
+    place.cards = [instance()]
     for path in ACCESS:
         place.file(path.lstrip("/"))
     node = {"hostPath": f"/run/nvidia/driver{ACCESS[0]}", "path": ACCESS[0]}
@@ -360,7 +346,7 @@ async def test_without_nvidia_ctk_names_of_others_are_taken(place: Place) -> Non
     assert place.look() == {A: (f"{THEIRS}={A}", ""), B: (f"{THEIRS}={B}", "")}
     async with place.watched():
         file.unlink()
-        place.cards.cards.append(card(M))
+        place.cards.append(card(M))
         await place.until(lambda: "there is no /usr/bin/nvidia-ctk" in place.look()[A][1])
     assert not place.own.exists()
 
@@ -455,7 +441,7 @@ async def test_the_file_is_removed_with_the_last_card_once_no_container_has_one(
     async with place.watched():
         await place.until(place.written.exists)
         place.held = frozenset({f"device:gpu/{A}"})
-        place.cards.cards = []
+        place.cards = []
         place.look()
         await place.checked_again()
         assert place.written.exists()
@@ -501,7 +487,7 @@ async def test_additional_devices_get_names_and_variables_for_the_runtime(asking
     assert asking.look()[A] == ("", "its CDI specification is not written yet")
     async with asking.watched():
         await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
-    given = edits(asking.specified.scan(()), ContainerRequest(asking.options, Sysfs(asking.root)))
+    given = edits(asking.scan(), ContainerRequest(asking.options, Sysfs(asking.root)))
     assert given.cdi_devices == (
         own(A)[0],
         own(B)[0],
@@ -536,7 +522,7 @@ async def test_a_node_without_devices_of_a_kind_offers_its_gpus_without_them(
     asking.install(modes={name: what for name, what in EXTRAS.items() if name != "gds"})
     async with asking.watched():
         await asking.until(lambda: asking.look() == {A: own(A), B: own(B)})
-    given = edits(asking.specified.scan(()), ContainerRequest(asking.options, Sysfs(asking.root)))
+    given = edits(asking.scan(), ContainerRequest(asking.options, Sysfs(asking.root)))
     assert f"{OWN}/gds=all" not in given.cdi_devices and f"{OWN}/mofed=all" in given.cdi_devices
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("gdsEnabled: nvidia-ctk cdi generate --mode=gds found nothing")
@@ -580,7 +566,7 @@ async def test_without_nvidia_ctk_other_programs_may_name_additional_devices(ask
         assert "nvidia.com/gdrcopy=all" in asking.look()[A][1]
         asking.file("etc/cdi/gdrcopy.json", specification("nvidia.com/gdrcopy", ["all"]))
         await asking.until(lambda: asking.look()[A] == (f"{THEIRS}={A}", ""))
-    given = edits(asking.specified.scan(()), ContainerRequest(asking.options, Sysfs(asking.root)))
+    given = edits(asking.scan(), ContainerRequest(asking.options, Sysfs(asking.root)))
     assert given.cdi_devices[2:] == (
         "nvidia.com/imex-channel=0",
         "nvidia.com/gdrcopy=all",

@@ -30,7 +30,7 @@ def client(nvidia: NvidiaMachine) -> Iterator[Client]:
     yield make
     for one in made:
         one.close()
-        assert all(process.wait_gone(PATIENCE) for process in one.processes)
+        assert all(process.wait(PATIENCE) for process in one.processes)
 
 
 def place(found: Partitions, name: str, start: int) -> Placement:

@@ -63,7 +63,7 @@ def start() -> Iterator[Callable[..., Desk]]:
     for desk in desks:
         desk.process.end()
         desk.process.kill()
-        assert desk.process.wait_gone(PATIENCE)
+        assert desk.process.wait(PATIENCE)
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
@@ -233,7 +233,7 @@ def test_a_call_that_hangs_ends_the_process_and_is_attributed_to_its_gpu(
         return desk.process.is_over
 
     wait_until(is_over)
-    assert desk.process.wait_gone(PATIENCE)
+    assert desk.process.wait(PATIENCE)
     assert desk.process.hung_gpu == B
     with pytest.raises(Ended, match="did not answer within"):
         desk.process.ask("inventory", [A, B], 0.05)
@@ -291,7 +291,7 @@ def test_ending_releases_the_driver(nvidia: NvidiaMachine, start: Callable[..., 
     assert holds(desk.process.pid, nvidia)
     desk.process.end()
     desk.process.end()
-    assert desk.process.wait_gone(PATIENCE)
+    assert desk.process.wait(PATIENCE)
     assert not desk.process.failure
 
 
@@ -301,7 +301,7 @@ def test_ending_kills_a_process_that_hangs(nvidia: NvidiaMachine, start: Callabl
     desk.gpus(A)
     os.kill(desk.process.pid, signal.SIGSTOP)  # as a call into the kernel holds it: it cannot end by itself
     desk.process.end()
-    assert desk.process.wait_gone(PATIENCE)
+    assert desk.process.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("hangs", [False, True])

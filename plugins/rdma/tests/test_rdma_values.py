@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from devhost_rdma import model
-from devhost_rdma.health import health_of
-from devhost_rdma.model import IbDevice, Kind, Place, Port, best_port, place_at, place_of
+from devhost_rdma.model import IbDevice, Kind, Place, Port, best_port, health_of, place_at, place_of
 from devhost_rdma.nodes import in_order
 
 from devhost.backend import Cause

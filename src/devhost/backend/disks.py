@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import NamedTuple
 
 from .frozen import frozen
-from .sysfs import Sysfs
+from .sysfs import Mount, Sysfs, mounts, read_table
 
 SWAP = "swap space"
 """What :class:`Disks` has in place of a mount point for swap space."""
 
 _CLASS = "/sys/class/block"
-_LIMIT = 8 * 1024 * 1024
 
 
 @frozen
@@ -42,17 +40,19 @@ def disks(sysfs: Sysfs, concerns: Callable[[str], bool] = lambda point: True) ->
     Args:
         concerns: whether a file system at this mount point counts.
     """
-    mounts = [mount for mount in _mounts(sysfs.prefix) if concerns(mount.point)]
+    proc = f"{sysfs.prefix}/proc"
+    every = [*mounts(f"{proc}/1/mountinfo")] or [*mounts(f"{proc}/self/mountinfo")]
+    counted = [mount for mount in every if concerns(mount.point)]
     places: dict[tuple[str, str, str], list[str]] = {}
     found: dict[str, str] = {}
-    for mount in sorted(mounts, key=lambda one: (len(one.point), one.point)):
+    for mount in sorted(counted, key=lambda one: (len(one.point), one.point)):
         source = (mount.number, mount.kind, mount.source)
         if source not in places:  # a kubelet mounts one file system many times
             places[source] = list(_devices(mount, sysfs))
             _note(sysfs, places[source], mount.point, found)
-    swaps = (line.split()[:1] for line in _lines(f"{sysfs.prefix}/proc/swaps"))
+    swaps = (line.split()[:1] for line in read_table(f"{proc}/swaps") or ())
     _note(sysfs, [_by_node(sysfs, node) for first in swaps for node in first], SWAP, found)
-    return Disks(found, not any(mount.kind == "zfs" for mount in mounts))
+    return Disks(found, not any(mount.kind == "zfs" for mount in counted))
 
 
 def _note(sysfs: Sysfs, paths: Sequence[str], what: str, found: dict[str, str]) -> None:
@@ -65,25 +65,7 @@ def _note(sysfs: Sysfs, paths: Sequence[str], what: str, found: dict[str, str]) 
             waiting += [_block(sysfs, name) for name in sysfs.names(f"{path}/slaves")]
 
 
-class _Mount(NamedTuple):
-    """A mounted file system. ``number`` is ``major:minor``."""
-
-    number: str
-    point: str
-    kind: str
-    source: str
-
-
-def _mounts(prefix: str) -> Iterator[_Mount]:
-    for line in _lines(f"{prefix}/proc/1/mountinfo") or _lines(f"{prefix}/proc/self/mountinfo"):
-        # proc_pid_mountinfo(5): id parent major:minor root point options [tags] - type source options
-        before, dash, after = line.partition(" - ")
-        fields, described = before.split(" "), after.split(" ")
-        if dash and len(fields) > 5 and len(described) > 1:
-            yield _Mount(fields[2], fields[4], described[0], described[1])
-
-
-def _devices(mount: _Mount, sysfs: Sysfs) -> Iterator[str]:
+def _devices(mount: Mount, sysfs: Sysfs) -> Iterator[str]:
     """The block devices of a file system; may yield empty paths."""
     number = sysfs.device(f"/sys/dev/block/{mount.number}")
     if number:
@@ -116,11 +98,3 @@ def _by_node(sysfs: Sysfs, node: str) -> str:
 def _block(sysfs: Sysfs, name: str) -> str:
     """The directory of a block device by its kernel name; empty if there is none."""
     return sysfs.device(f"{_CLASS}/{name}") if name else ""
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - a plain string path
-            return file.read(_LIMIT).splitlines()
-    except OSError:
-        return []

@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from .sysfs import OWN_MOUNTS, mounts
+
 FINGERPRINT_LIMIT = (1 << 20) + 1
 """Bytes of a file that its fingerprint depends on."""
 
@@ -119,12 +121,7 @@ def _is_standard_input(found: os.stat_result) -> bool:
 def _kind_of_file_system(device: int) -> str:
     """The type of a mounted file system, from ``/proc/self/mountinfo``; empty if it is not known."""
     number = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            fields, _, rest = line.partition(" - ")
-            if fields.split()[2] == number:
-                return rest.split()[0]
-    return ""
+    return next((mount.kind for mount in mounts(OWN_MOUNTS) if mount.number == number), "")
 
 
 def digest(seen: Fingerprint) -> str:

@@ -20,7 +20,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -55,6 +55,16 @@ RECEIVE_BUFFER = 4 * 1024 * 1024
 
 DRAIN_LIMIT = 64
 """Datagrams read at once before the event loop continues."""
+
+IFNAME, OPERSTATE, CARRIER = 3, 16, 33
+"""Attributes of a link (``IFLA_IFNAME``, ``_OPERSTATE``, ``_CARRIER``, if_link.h)."""
+
+_NEWLINK, _DELLINK = 16, 17
+_IFINFO = struct.Struct("=BxHiII")
+"""``struct ifinfomsg``: family, hardware type, index, flags, changed flags."""
+
+_LINK_FLAGS = 0x1 | 0x40 | 0x10000 | 0x20000
+"""IFF_UP, IFF_RUNNING, IFF_LOWER_UP, IFF_DORMANT."""
 
 _SO_RCVBUFFORCE = 33
 _SOL_NETLINK = 270
@@ -254,6 +264,51 @@ def shares_network_namespace(sysfs: Sysfs) -> bool:
     except OSError:
         return False
     return own == set(sysfs.names(NETWORK)) - _NO_INTERFACES
+
+
+class LinkStates:
+    """The last state of network links, by the messages that rtnetlink sends about them.
+
+    The kernel also sends them for what rarely matters (wireless events, promiscuous mode, queue lengths).
+    Numbers: rtnetlink.h, if_link.h and if.h in include/uapi/linux of the Linux kernel.
+
+    Args:
+        compared: the attributes (``IFLA_…``) whose changes count, besides the flags of state and carrier.
+        optional: those of them that a message omits if a link has none; others that it omits are unchanged.
+        concerns: whether a link counts, by its index.
+    """
+
+    def __init__(
+        self,
+        compared: Collection[int],
+        optional: Collection[int] = (),
+        concerns: Callable[[int], bool] = lambda index: True,
+    ) -> None:
+        self._compared = compared
+        self._optional = optional
+        self._concerns = concerns
+        self._known: dict[int, dict[int, bytes]] = {}
+
+    def forget(self) -> None:
+        """Forgets every link: the next message about each counts as a change."""
+        self._known.clear()
+
+    def changed(self, message: Message) -> str | None:
+        """The name of the link that a message reports as new, removed or changed; ``None`` for any other."""
+        if message.kind not in (_NEWLINK, _DELLINK) or len(message.payload) < _IFINFO.size:
+            return None
+        family, _, index, flags, _ = _IFINFO.unpack_from(message.payload)
+        if family != 0 or not self._concerns(index):
+            return None  # a bridge reports its ports in its own family; links have separate messages
+        found = attributes(message.payload[_IFINFO.size :])
+        now = {kind: value for kind, value in found if kind in self._compared}
+        before = self._known.pop(index, None)
+        if message.kind == _NEWLINK:
+            kept = {kind: value for kind, value in (before or {}).items() if kind not in self._optional}
+            self._known[index] = now = kept | now | {0: (flags & _LINK_FLAGS).to_bytes(4, "little")}
+            if now == before:
+                return None
+        return text(now.get(IFNAME))
 
 
 class Groups(NamedTuple):

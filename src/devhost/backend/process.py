@@ -26,16 +26,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn, Protocol
+from typing import IO, Any, NoReturn, Protocol
 
 from .backoff import Backoff
 from .errors import BackendError, BackendTimeout
 from .frozen import frozen
-from .threads import NoThread, start
+from .threads import NoThread, answered, start
 
 OUTPUT_LIMIT = 1 << 20
 """Bytes of output that :func:`run` accepts, and of the longest line of a running program."""
@@ -55,6 +55,9 @@ _COMPILED = Path(__file__).parents[1] / "compiled.py"
 
 Kill = Callable[["subprocess.Popen[bytes]"], None]
 """Kills a process; :func:`kill_group` unless a test wants one that survives."""
+
+_Handler = Callable[[], bool | None]
+"""Reads or writes what a pipe has now: true for something, ``None`` for nothing, false at the end."""
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -148,32 +151,6 @@ def python(program: Path | str, *arguments: str, packages: bool = True) -> list[
     return [sys.executable, *flags, os.fspath(_COMPILED), os.fspath(program), *arguments]
 
 
-class Stop:
-    """Stops a :func:`run` from another thread. Every method may be called from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.is_set = False
-
-    def fileno(self) -> int:
-        """The descriptor that can be read once :meth:`set` was called."""
-        return self._descriptor
-
-    def set(self) -> None:
-        """Stops the run; does nothing after :meth:`close`."""
-        with self._lock:
-            self.is_set = True
-            if self._descriptor >= 0:
-                os.eventfd_write(self._descriptor, 1)
-
-    def close(self) -> None:
-        """Closes the descriptor."""
-        with self._lock:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
 def run(
     command: Sequence[str],
     *,
@@ -185,7 +162,6 @@ def run(
     grace: float = GRACE,
     kill: Kill = kill_group,
     clock: Callable[[], float] = time.monotonic,
-    stop: Stop | None = None,
 ) -> Result:
     """Runs a program to its end. Blocks for ``deadline`` and ``grace`` seconds at most.
 
@@ -201,38 +177,13 @@ def run(
         limit: bytes that it may write to standard output.
         grace: seconds for it to end after it was killed.
         clock: monotonic seconds.
-        stop: kills it early.
 
     Raises:
         NotStarted: it cannot be started.
-        Ended: it was stopped.
         TimedOut: it did not end in time.
         OutputTooLarge: it wrote more than ``limit`` bytes.
     """
-    until = clock() + deadline
-    process = _started(command, name, subprocess.PIPE, descriptors)
-    exchange = _Exchange(process, stdin, limit, stop)
-    try:
-        in_time = exchange.until(until, clock)
-        kill(process)
-        is_gone = _reaped(process, grace)
-        exchange.read_rest()
-    finally:
-        exchange.close()
-        if process.returncode is None:  # the kernel holds it, or the caller was interrupted
-            kill(process)
-    if stop is not None and stop.is_set:
-        raise Ended(f"{name} was stopped")
-    if exchange.is_too_large:
-        raise OutputTooLarge(f"{name} wrote more than {limit} bytes")
-    if not in_time:
-        held = "" if is_gone else " and cannot be killed: a call into the kernel holds it"
-        raise TimedOut(
-            f"{name} did not end within {deadline:g} s{held}",
-            bytes(exchange.output),
-            None if is_gone else Leftover(process),
-        )
-    return Result(process.returncode, bytes(exchange.output), bytes(exchange.errors[-ERROR_LIMIT:]))
+    return _Once(name, deadline, grace, kill, clock).run(command, stdin, descriptors, limit)
 
 
 async def run_async(
@@ -252,128 +203,231 @@ async def run_async(
     Raises:
         NotStarted, TimedOut, OutputTooLarge: as :func:`run` does.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-    stop = Stop()
-
-    def finish(result: Result | None, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        elif result is not None:
-            future.set_result(result)
-
-    def follow() -> None:
-        result, problem = None, None
-        try:
-            result = run(
-                command, deadline=deadline, name=name, limit=limit, grace=grace, kill=kill, stop=stop
-            )
-        except Exception as error:  # noqa: BLE001 - the caller gets it
-            problem = error
-        finally:
-            stop.close()
-        with suppress(RuntimeError):  # the loop is closed: nothing waits for the result
-            loop.call_soon_threadsafe(finish, result, problem)
-
+    once = _Once(name, deadline, grace, kill, time.monotonic)
     try:
-        start(name, follow)
+        future = answered(name, once.run, command, b"", (), limit)
     except NoThread as error:
-        stop.close()
         raise NotStarted(f"{name} cannot be started: {error}") from None
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        stop.set()
+        once.kill()
         with suppress(Exception):
             await future
         raise
 
 
-class _Exchange:
-    """Writes a program's input and reads its output, without blocking."""
+class _Child:
+    """A program, its pipes, and the times at which it is killed: what one run and a running program share.
 
-    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, limit: int, stop: Stop | None) -> None:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        self._process = process
-        self._input = memoryview(stdin)
-        self._limit = limit
-        self.output = bytearray()
-        self.errors = bytearray()
-        self._selector = selectors.DefaultSelector()
-        self._streams = (process.stdin, process.stdout, process.stderr)
+    One thread follows it. Other methods may be called from any thread, also before it is started.
+    """
+
+    def __init__(self, name: str, grace: float, kill: Kill, clock: Callable[[], float]) -> None:
+        self._name = name
+        self._grace = grace
+        self._kill_process = kill
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._is_expected_to_end = False
+        self._is_late = False
+        self._rest_until: float | None = None
+        self._kill_at: float | None = None
+        self._reason: str | None = None
+        self._finished = threading.Event()
+        self._wake = -1
+
+    def kill(self, reason: str | None = None) -> None:
+        """Kills the program with its process group. Does not wait.
+
+        Args:
+            reason: becomes :attr:`LineProcess.failure`.
+        """
+        with self._lock:
+            self._reason = self._reason or reason
+            self._is_over = self._is_expected_to_end = True
+            if self._wake >= 0:
+                self._kill_process(self._process)
+                self._kill_at = self._clock() + self._grace
+            self._wake_up()
+
+    def _start(self, command: Sequence[str], errors: int, descriptors: Collection[int] = ()) -> None:
+        wake = -1
+        try:
+            wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                cwd="/",
+                pass_fds=tuple(descriptors),
+                start_new_session=True,  # a new process group, and Ctrl-C only reaches devhost
+            )
+        except BaseException as error:
+            if wake >= 0:
+                os.close(wake)
+            if not isinstance(error, OSError):
+                raise
+            text = f"{self._name} cannot be started: {command[0]}: {error.strerror or type(error).__name__}"
+            raise NotStarted(text, error.errno or 0) from error
         for stream in self._streams:
             os.set_blocking(stream.fileno(), False)
-        self._selector.register(process.stdin, selectors.EVENT_WRITE, self._write)
-        self._selector.register(process.stdout, selectors.EVENT_READ, self._read_output)
-        self._selector.register(process.stderr, selectors.EVENT_READ, self._read_errors)
-        self._exit = _exit_descriptor(process.pid)
-        if self._exit is not None:
-            self._selector.register(self._exit, selectors.EVENT_READ, _nothing)
-        self._stop = stop
-        if stop is not None:
-            self._selector.register(stop, selectors.EVENT_READ, _nothing)
+        self._wake = wake
+        if self._is_over:
+            self.kill()
 
     @property
-    def is_too_large(self) -> bool:
-        return len(self.output) > self._limit
+    def _streams(self) -> list[IO[bytes]]:
+        streams = self._process.stdin, self._process.stdout, self._process.stderr
+        return [stream for stream in streams if stream is not None]
 
-    def until(self, deadline: float, clock: Callable[[], float]) -> bool:
-        """Continues until the program has ended or is stopped; false if the deadline passes first."""
-        while not _has_exited(self._process.pid) and not self.is_too_large:
-            if self._stop is not None and self._stop.is_set:
-                break
-            left = deadline - clock()
-            if left <= 0:
-                return False
-            for key, _ in self._selector.select(left if self._exit is not None else min(left, _POLL)):
-                key.data()
-        return True
+    def _pipes(self) -> Iterable[tuple[IO[bytes], int, _Handler]]:
+        """What to do when a pipe can be written or read."""
+        raise NotImplementedError
 
-    def read_rest(self) -> None:
-        """Reads what is still in the pipes."""
-        for read in (self._read_output, self._read_errors):
-            while not self.is_too_large and read():
-                pass
+    def _ended(self) -> None:
+        """The program has ended, or the kernel holds it after it was killed. Called once, at the end."""
 
-    def close(self) -> None:
-        self._selector.close()
+    def _follow(self) -> None:
+        """Passes on what the program reads and writes until it has ended, and kills it when it is time."""
+        exit_descriptor = _exit_descriptor(self._process.pid)
+        try:
+            with selectors.DefaultSelector() as selector:
+                for stream, event, handler in self._pipes():
+                    selector.register(stream, event, handler)
+                selector.register(self._wake, selectors.EVENT_READ, self._woken)
+                if exit_descriptor is not None:
+                    selector.register(exit_descriptor, selectors.EVENT_READ, _nothing)
+                while not _has_exited(self._process.pid):
+                    for key, _ in selector.select(self._time_left(poll=exit_descriptor is None)):
+                        if key.data() is False:
+                            selector.unregister(key.fileobj)
+                    if not self._keep_time():
+                        break
+                self._kill_process(self._process)  # what it has started, too
+                _reaped(self._process, self._grace)
+                for key in selector.get_map().values():  # what it wrote just before its end
+                    while key.events == selectors.EVENT_READ and key.data():
+                        pass
+        finally:
+            if exit_descriptor is not None:
+                os.close(exit_descriptor)
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._process.returncode is None:  # the kernel holds it, or the caller was interrupted
+            self._kill_process(self._process)
+        with self._lock:
+            if self._process.returncode and not self._is_expected_to_end:
+                self._reason = f"{self._name} {_ending(self._process.returncode)}"
+            self._is_over = True
+            self._close()
+            self._finished.set()
+        self._ended()
+
+    def _close(self) -> None:
         for stream in self._streams:
             stream.close()
-        if self._exit is not None:
-            os.close(self._exit)
+        os.close(self._wake)
+        self._wake = -1
 
-    def _write(self) -> None:
-        stdin = self._streams[0]
+    def _wake_up(self) -> None:
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def _woken(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._streams[0].close()
+            self._kill_at = self._clock() + self._grace
+
+    def _time_left(self, *, poll: bool) -> float | None:
+        with self._lock:
+            due = [at for at in (self._rest_until, self._kill_at) if at is not None]
+        left = max(0.0, min(due) - self._clock()) if due else None
+        return left if not poll else _POLL if left is None else min(left, _POLL)
+
+    def _keep_time(self) -> bool:
+        """Ends an idle program when it is time; false if it is time to kill it."""
+        with self._lock:
+            now = self._clock()
+            if self._rest_until is not None and now >= self._rest_until:
+                self._rest_until = None
+                self._is_expected_to_end = True
+                self._end()
+            self._is_late = self._kill_at is not None and now >= self._kill_at
+        return not self._is_late
+
+
+class _Once(_Child):
+    """One run of a program, whose output is kept."""
+
+    def __init__(
+        self, name: str, deadline: float, grace: float, kill: Kill, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(name, grace, kill, clock)
+        self._deadline = deadline
+        self._kill_at = clock() + deadline
+        self._output = bytearray()
+        self._errors = bytearray()
+
+    def run(self, command: Sequence[str], stdin: bytes, descriptors: Collection[int], limit: int) -> Result:
+        """See the function :func:`run`."""
+        self._left = memoryview(stdin)
+        self._limit = limit
+        self._start(command, subprocess.PIPE, descriptors)
+        self._follow()
+        output = bytes(self._output)
+        if self._is_too_large:
+            raise OutputTooLarge(f"{self._name} wrote more than {limit} bytes")
+        if self._is_late:
+            is_gone = self._process.returncode is not None
+            held = "" if is_gone else " and cannot be killed: a call into the kernel holds it"
+            text = f"{self._name} did not end within {self._deadline:g} s{held}"
+            raise TimedOut(text, output, None if is_gone else Leftover(self._process))
+        return Result(self._process.returncode, output, bytes(self._errors[-ERROR_LIMIT:]))
+
+    def _pipes(self) -> Iterable[tuple[IO[bytes], int, _Handler]]:
+        handlers = (self._write, self._read_output, self._read_errors)
+        events = (selectors.EVENT_WRITE, selectors.EVENT_READ, selectors.EVENT_READ)
+        return zip(self._streams, events, handlers, strict=True)
+
+    @property
+    def _is_too_large(self) -> bool:
+        return len(self._output) > self._limit
+
+    def _write(self) -> bool | None:
+        assert self._process.stdin is not None
         try:
-            self._input = self._input[os.write(stdin.fileno(), self._input[:_CHUNK]) :]
+            self._left = self._left[os.write(self._process.stdin.fileno(), self._left[:_CHUNK]) :]
         except BlockingIOError:
-            return
+            return None
         except OSError:
-            self._input = self._input[:0]  # it has closed its input
-        if not self._input:
-            self._selector.unregister(stdin)
-            stdin.close()
+            self._left = self._left[:0]  # it has closed its input
+        if not self._left:
+            self._process.stdin.close()
+        return bool(self._left)
 
-    def _read_output(self) -> bool:
-        return self._read(1, self.output)
+    def _read_output(self) -> bool | None:
+        if (data := _read(self._process.stdout)) is None:
+            return None
+        self._output += data
+        if self._is_too_large:
+            self.kill()
+        return bool(data) and not self._is_too_large
 
-    def _read_errors(self) -> bool:
-        found = self._read(2, self.errors)
-        del self.errors[: -2 * ERROR_LIMIT]
-        return found
-
-    def _read(self, index: int, into: bytearray) -> bool:
-        stream = self._streams[index]
-        try:
-            data = os.read(stream.fileno(), _CHUNK)
-        except BlockingIOError:
-            return False
-        into += data
-        if not data:
-            with suppress(KeyError):
-                self._selector.unregister(stream)
+    def _read_errors(self) -> bool | None:
+        if (data := _read(self._process.stderr)) is None:
+            return None
+        self._errors += data
+        del self._errors[: -2 * ERROR_LIMIT]
         return bool(data)
 
 
@@ -387,7 +441,7 @@ class Lines(Protocol):
         """The program has ended, or the kernel holds it after it was killed. Called once, at the end."""
 
 
-class LineProcess:
+class LineProcess(_Child):
     """A running program that reads lines from standard input and writes lines to standard output.
 
     Its standard error is dropped. Methods may be called from any thread.
@@ -415,34 +469,17 @@ class LineProcess:
         kill: Kill = kill_group,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(name, grace, kill, clock)
         self._lines = lines
-        self._name = name
         self._limit = limit
-        self._grace = grace
-        self._kill_process = kill
-        self._clock = clock
-        self._lock = threading.Lock()
+        self._rest = bytearray()
         self._writing = threading.Lock()
-        self._is_over = False
-        self._is_expected_to_end = False
-        self._rest_until: float | None = None
-        self._kill_at: float | None = None
-        self._reason: str | None = None
-        self._finished = threading.Event()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._start(command, subprocess.DEVNULL)
         try:
-            self._process = _started(command, name, subprocess.DEVNULL, ())
-        except BaseException:
-            os.close(self._wake)
-            raise
-        assert self._process.stdin is not None
-        self._input = self._process.stdin
-        os.set_blocking(self._input.fileno(), False)
-        try:
-            self._thread = start(name, self._follow)
+            start(name, self._follow)
         except NoThread as error:
             kill(self._process)
-            os.close(self._wake)
+            self._close()
             raise NotStarted(f"{name} cannot be started: {error}") from None
 
     @property
@@ -480,7 +517,7 @@ class LineProcess:
                     if self._is_over:
                         raise Ended(self._reason or f"{self._name} has ended")
                     self._rest_until = None
-                    descriptor = self._input.fileno()
+                    descriptor = self._streams[0].fileno()
                     try:
                         data = data[os.write(descriptor, data) :]
                         continue
@@ -507,20 +544,6 @@ class LineProcess:
             self._end()
             self._wake_up()
 
-    def kill(self, reason: str | None = None) -> None:
-        """Kills the program with its process group. Does not wait.
-
-        Args:
-            reason: becomes :attr:`failure`.
-        """
-        with self._lock:
-            self._reason = self._reason or reason
-            self._is_over = self._is_expected_to_end = True
-            if not self._finished.is_set():
-                self._kill_process(self._process)
-                self._kill_at = self._clock() + self._grace
-            self._wake_up()
-
     def wait(self, patience: float) -> bool:
         """Waits for at most this many seconds until the process has ended; whether it has."""
         until = time.monotonic() + patience
@@ -528,99 +551,26 @@ class LineProcess:
             return False
         return _reaped(self._process, max(0.0, until - time.monotonic()))  # it may have been left behind
 
-    def _end(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._input.close()
-            self._kill_at = self._clock() + self._grace
-
-    def _wake_up(self) -> None:
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
-
-    def _follow(self) -> None:
-        """Reads until the program has ended."""
-        exit_descriptor = _exit_descriptor(self._process.pid)
-        try:
-            self._read_all(exit_descriptor)
-        finally:
-            if exit_descriptor is not None:
-                os.close(exit_descriptor)
-            self._finish()
-
-    def _read_all(self, exit_descriptor: int | None) -> None:
+    def _pipes(self) -> Iterable[tuple[IO[bytes], int, _Handler]]:
         assert self._process.stdout is not None
-        rest = bytearray()
-        is_open = True
-        with selectors.DefaultSelector() as selector, self._process.stdout as output:
-            os.set_blocking(output.fileno(), False)
-            selector.register(output, selectors.EVENT_READ)
-            selector.register(self._wake, selectors.EVENT_READ)
-            if exit_descriptor is not None:
-                selector.register(exit_descriptor, selectors.EVENT_READ)
-            # until it has ended: pass its lines on, and keep the times at which it must rest or be killed
-            while not _has_exited(self._process.pid):
-                for key, _ in selector.select(self._time_left(poll=exit_descriptor is None)):
-                    if key.fd == self._wake:
-                        os.eventfd_read(self._wake)
-                    elif key.fileobj is output and not self._read(output.fileno(), rest):
-                        selector.unregister(output)
-                        is_open = False
-                        with self._lock:
-                            self._end()  # it cannot answer any longer
-                if not self._keep_time():
-                    break
-            # what it wrote just before its end
-            while is_open and self._read(output.fileno(), rest, is_last=True):
-                pass
+        return [(self._process.stdout, selectors.EVENT_READ, self._read_lines)]
 
-    def _time_left(self, *, poll: bool) -> float | None:
-        with self._lock:
-            due = [at for at in (self._rest_until, self._kill_at) if at is not None]
-        left = max(0.0, min(due) - self._clock()) if due else None
-        return left if not poll else _POLL if left is None else min(left, _POLL)
-
-    def _keep_time(self) -> bool:
-        """Ends an idle program when it is time, and kills one that did not end; false if that failed."""
-        with self._lock:
-            now = self._clock()
-            if self._rest_until is not None and now >= self._rest_until:
-                self._rest_until = None
-                self._is_expected_to_end = True
-                self._end()
-            if self._kill_at is None or now < self._kill_at:
-                return True
-            self._kill_process(self._process)
-        return False
-
-    def _read(self, descriptor: int, rest: bytearray, *, is_last: bool = False) -> bool:
-        try:
-            data = os.read(descriptor, _CHUNK)
-        except BlockingIOError:
-            return not is_last
-        except OSError:
-            return False
-        rest += data
-        *lines, last = rest.split(b"\n")
-        rest[:] = last
+    def _read_lines(self) -> bool | None:
+        if (data := _read(self._process.stdout)) is None:
+            return None
+        *lines, last = (self._rest + data).split(b"\n")
+        self._rest = last
         for line in lines:
             self._lines.received(bytes(line))
-        if len(rest) > self._limit:
+        if len(last) > self._limit:
             self.kill(f"{self._name} wrote a line of more than {self._limit} bytes")
-            return False
-        return bool(data)
-
-    def _finish(self) -> None:
-        self._kill_process(self._process)  # what it has started, too
-        _reaped(self._process, self._grace)
+        elif data:
+            return True
         with self._lock:
-            if self._process.returncode and not self._is_expected_to_end:
-                self._reason = f"{self._name} {_ending(self._process.returncode)}"
-            self._is_over = True
-            self._input.close()
-            os.close(self._wake)
-            self._wake = -1
-            self._finished.set()
+            self._end()  # it cannot answer any longer
+        return False
+
+    def _ended(self) -> None:
         self._lines.ended()
 
 
@@ -681,7 +631,7 @@ class Worker:
     def pid(self) -> int | None:
         """The id of the process that answers; ``None`` while there is none."""
         run = self._run
-        return None if run is None or run.process.is_gone else run.process.pid
+        return None if run is None or run.is_gone else run.pid
 
     def ask(self, question: Mapping[str, object], deadline: float | None = None) -> dict[str, Any]:
         """Sends a request, and blocks until its answer is there.
@@ -700,11 +650,11 @@ class Worker:
         limit = self._deadline if deadline is None else deadline
         with self._turn:
             before = self._run
-            if before is not None and not before.process.is_over:
+            if before is not None and not before.is_over:
                 try:
                     return self._answer(before, line, limit)
                 except Ended as error:
-                    if before.process.failure is not None:
+                    if before.failure is not None:
                         self._fail(error)
                     # it ended because it was idle, just before this request
             fresh = self._started()
@@ -717,12 +667,12 @@ class Worker:
         """Kills the program, if it runs. A later request starts it again."""
         with self._turn:
             if self._run is not None:
-                self._run.process.kill()
+                self._run.kill()
 
     def _started(self) -> _Run:
         if self._problem is not None and self._clock() < self._not_before:
             raise self._problem.with_traceback(None)
-        if self._run is not None and not self._run.process.wait(self._grace):
+        if self._run is not None and not self._run.wait(self._grace):
             self._fail(TimedOut(f"{self._name} cannot be killed: a call into the kernel holds it"))
         try:
             run = _Run(self._command, self._name, self._grace, self._kill, self._clock)
@@ -737,35 +687,35 @@ class Worker:
         if not run.is_ready.wait(max(0.0, self._start_deadline - age)):
             text = f"{self._name} is not ready within {self._start_deadline:g} s"
             if age > self._longest_start:
-                run.process.kill(text)
+                run.kill(text)
                 self._fail(TimedOut(text))
             if self._idle is not None:
-                run.process.rest(self._longest_start)  # there may be no further request
+                run.rest(self._longest_start)  # there may be no further request
             raise TimedOut(text)
         try:
-            run.process.send(line, deadline)
+            run.send(line, deadline)
             written = run.answers.get(timeout=deadline)
         except Empty:
             text = f"{self._name} did not answer within {deadline:g} s"
-            run.process.kill(text)
+            run.kill(text)
             self._fail(TimedOut(text))
         except TimedOut as error:
             self._fail(error)
         if written is None:
-            raise Ended(run.process.failure or f"{self._name} ended without an answer")
+            raise Ended(run.failure or f"{self._name} ended without an answer")
         try:
             answer = json.loads(written)
             if not isinstance(answer, dict):
                 raise ValueError
         except ValueError:
             text = f"{self._name} answered something that is no JSON object"
-            run.process.kill(text)
+            run.kill(text)
             self._fail(ProcessError(text))
         # it works: no back-off, and it stays for further requests
         self._problem = None
         self._backoff.reset()
         if self._idle is not None:
-            run.process.rest(max(self._idle, min(self._idle_per_start * run.start_took, 300.0)))
+            run.rest(max(self._idle, min(self._idle_per_start * run.start_took, 300.0)))
         return answer
 
     def _fail(self, problem: ProcessError) -> NoReturn:
@@ -774,7 +724,7 @@ class Worker:
         raise problem
 
 
-class _Run:
+class _Run(LineProcess):
     """One run of a worker's program, and what it has written."""
 
     def __init__(
@@ -784,8 +734,7 @@ class _Run:
         self.answers: SimpleQueue[bytes | None] = SimpleQueue()
         self.began = clock()
         self.start_took = 0.0
-        self._clock = clock
-        self.process = LineProcess(command, self, name=name, grace=grace, kill=kill, clock=clock)
+        super().__init__(command, self, name=name, grace=grace, kill=kill, clock=clock)
 
     def received(self, line: bytes) -> None:
         if self.is_ready.is_set():
@@ -797,25 +746,6 @@ class _Run:
     def ended(self) -> None:
         self.is_ready.set()
         self.answers.put(None)
-
-
-def _started(
-    command: Sequence[str], name: str, errors: int, descriptors: Collection[int]
-) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            bufsize=0,
-            cwd="/",
-            pass_fds=tuple(descriptors),
-            start_new_session=True,  # a new process group, and Ctrl-C only reaches devhost
-        )
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise NotStarted(f"{name} cannot be started: {command[0]}: {reason}", error.errno or 0) from error
 
 
 def _reaped(process: subprocess.Popen[bytes], patience: float) -> bool:
@@ -858,6 +788,17 @@ def _ending(status: int, errors: bytes = b"") -> str:
     lines = errors.decode(errors="replace").strip().splitlines()
     last = f": {' '.join(lines[-1].split())[:200]}" if lines else ""
     return f"exited with status {status}{last}"
+
+
+def _read(stream: IO[bytes] | None) -> bytes | None:
+    """What can be read of a pipe now: nothing at its end; ``None`` if there may be something later."""
+    assert stream is not None
+    try:
+        return os.read(stream.fileno(), _CHUNK)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def _nothing() -> None:

@@ -89,9 +89,7 @@ class FabricManagers:
             return False
         if physical := self._sysfs.link(f"{path}/physfn"):
             path = os.path.normpath(f"{path}/{physical}")
-        try:
-            inode = os.stat(self._sysfs.prefix + path).st_ino  # noqa: PTH116 - a plain string path
-        except OSError:
+        if not (inode := self._sysfs.inode(path)):
             return False
         known = self._known.get(path)
         if known is None or known[0] != inode:

@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from pathlib import Path
+from typing import NamedTuple
 
 from .frozen import frozen
 
@@ -35,6 +36,9 @@ SYSFS_LIMIT = 4096
 
 RECORD_LIMIT = 64 * 1024
 """Bytes of a ``uevent`` file or of udevd's record of one device."""
+
+TABLE_LIMIT = 8 * 1024 * 1024
+"""Bytes of a table of the kernel: about fifty thousand routes."""
 
 _FOREIGN = ("/kernel/", "/fs/")
 """Parts of sysfs without devices: reading files of debugfs and tracefs may block or have side effects."""
@@ -82,16 +86,35 @@ def is_live(root: Path) -> bool:
     except OSError:
         return False
     device = f"{os.major(number)}:{os.minor(number)}"
-    try:
-        mounts = Path(OWN_MOUNTS).read_text(errors="replace")
-    except OSError:
-        return False
-    for line in mounts.splitlines():
+    return any(mount.kind == "sysfs" and mount.number == device for mount in mounts(OWN_MOUNTS))
+
+
+class Mount(NamedTuple):
+    """A mounted file system: its device number ``major:minor``, where it is, its type and its source."""
+
+    number: str
+    point: str
+    kind: str
+    source: str
+
+
+def mounts(path: str) -> Iterator[Mount]:
+    """The mounts in a ``mountinfo`` file; none if it cannot be read."""
+    for line in read_table(path) or ():
         # proc_pid_mountinfo(5): id parent major:minor root point options [tags] - type source options
-        before, _, after = line.partition(" - ")
-        if after.startswith("sysfs ") and before.split(" ")[2:3] == [device]:
-            return True
-    return False
+        before, dash, after = line.partition(" - ")
+        fields, described = before.split(" "), after.split(" ")
+        if dash and len(fields) > 5 and len(described) > 1:
+            yield Mount(fields[2], fields[4], described[0], described[1])
+
+
+def read_table(path: str) -> list[str] | None:
+    """The lines of a table of the kernel, such as those in ``/proc``; ``None`` if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - a plain string path
+            return file.read(TABLE_LIMIT).splitlines()
+    except OSError:
+        return None
 
 
 def read_bytes(path: str, limit: int = SYSFS_LIMIT) -> bytes | None:
@@ -310,6 +333,13 @@ class Sysfs:
     def exists(self, path: str) -> bool:
         """Whether there is such a path; any error means "no"."""
         return os.path.exists(self.prefix + path)  # noqa: PTH110 - a plain string path
+
+    def inode(self, path: str) -> int:
+        """The inode of a file or directory; 0 if it does not exist. See :meth:`identities`."""
+        try:
+            return os.stat(self.prefix + path).st_ino  # noqa: PTH116 - a plain string path
+        except OSError:
+            return 0
 
     def target(self, path: str) -> str:
         """The last name in the target of a link such as ``driver`` or ``subsystem``; empty without a link."""

@@ -7,6 +7,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from .errors import EnvironmentFailure
@@ -77,16 +78,16 @@ def start(name: str, call: Callable[..., object], *args: object) -> threading.Th
     return thread
 
 
-async def elsewhere(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of a computation that is too long for the event loop: on a thread, if one can be started.
+def answered(name: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    """The result of a call on a new thread, for the running event loop; the call goes on if it is cancelled.
 
-    The computation is finite and does not wait for anything. It must not use what the loop changes. It goes
-    on if the caller is cancelled.
+    Raises:
+        NoThread: as :func:`start`.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def finish(value: Any, error: BaseException | None) -> None:
+    def finish(value: Any, error: Exception | None) -> None:
         if future.done():
             return
         if error is None:
@@ -100,13 +101,21 @@ async def elsewhere(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) 
             value = call(*args, **kwargs)
         except Exception as caught:  # noqa: BLE001 - it is the caller's
             error = caught
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for this answer
             loop.call_soon_threadsafe(finish, value, error)
-        except RuntimeError:
-            return  # the loop is closed: nothing waits for this answer
 
+    start(name, run)
+    return future
+
+
+async def elsewhere(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of a computation that is too long for the event loop: on a thread, if one can be started.
+
+    The computation is finite and does not wait for anything. It must not use what the loop changes. It goes
+    on if the caller is cancelled.
+    """
     try:
-        start("computation", run)
+        future = answered("computation", call, *args, **kwargs)
     except NoThread:
         return call(*args, **kwargs)  # slower for everybody else, but right
     return await future

@@ -19,7 +19,7 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
 from .frozen import frozen
 from .netlink import NETWORK
-from .sysfs import Sysfs
+from .sysfs import Sysfs, read_table
 
 MAIN_TABLE = 254
 """The default routing table (``RT_TABLE_MAIN``, linux/rtnetlink.h)."""
@@ -154,9 +154,6 @@ def _listed(names: Sequence[str]) -> str:
 INIT_NET = "/proc/1/net"
 """The network of the first process, which is that of the node if ``/proc`` is."""
 
-_LIMIT = 8 * 1024 * 1024
-"""Bytes to read from one file: about fifty thousand routes."""
-
 _UP, _REJECT = 0x1, 0x200
 _V4 = re.compile(r"(\S+)\t([0-9A-F]{8})\t([0-9A-F]{8})\t([0-9A-F]{4})(?:\t\d+){3}\t([0-9A-F]{8})\b")
 _V6 = re.compile(
@@ -217,11 +214,7 @@ class NetFiles:
         return [port for port in self.lower(OVS) if port != name]
 
     def _lines(self, name: str) -> list[str] | None:
-        try:
-            with open(f"{self._sysfs.prefix}{INIT_NET}/{name}", errors="replace") as file:  # noqa: PTH123 - a plain string path
-                return file.read(_LIMIT).splitlines()
-        except OSError:
-            return None
+        return read_table(f"{self._sysfs.prefix}{INIT_NET}/{name}")
 
 
 def _default4(lines: Sequence[str]) -> Iterator[DefaultRoute]:

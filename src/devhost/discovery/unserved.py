@@ -8,10 +8,9 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from devhost.backend.sysfs import BDF, Sysfs, pci_path
+from devhost.backend.sysfs import BDF, PCI_BUS, Sysfs, pci_path
 
 _NET = "/sys/class/net"
-_PCI = "/sys/bus/pci/devices"
 
 _MAX_LINKED = 40
 """The most links from one to the next, as in the kernel (path_resolution(7))."""
@@ -88,8 +87,8 @@ def why_unserved(root: Path, text: str) -> tuple[str, str] | None:
     if sysfs.exists(f"{_NET}/{text}"):
         return _interface(sysfs, text)
     address = resolved(root, text.lower())
-    if BDF.fullmatch(address) and sysfs.exists(f"{_PCI}/{address}"):
-        function = sysfs.pci(sysfs.device(f"{_PCI}/{address}"))
+    if BDF.fullmatch(address) and sysfs.exists(f"{PCI_BUS}/{address}"):
+        function = sysfs.pci(sysfs.device(f"{PCI_BUS}/{address}"))
         ids = f" {function.vendor}:{function.device}" if function else ""
         driver = function.driver if function else ""
         bound = f"with driver {driver}" if driver else "without a driver"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -148,11 +147,9 @@ class Fpga(Backend):
                     self.context.log.info("health checks of %s FPGAs succeed again", name)
         return verdicts
 
-    async def watch(self) -> AsyncGenerator[Event, None]:
+    def watch(self) -> AsyncGenerator[Event, None]:
         """Changes without a uevent: ids of regions that containers program, states, errors."""
-        async with aclosing(self._watch.events()) as events:  # closes it at once
-            async for event in events:
-                yield event
+        return self._watch.events()
 
     def _present(self) -> Mapping[str, Family]:
         """The families whose drivers are loaded, or were at an earlier scan."""

@@ -20,7 +20,17 @@ from .allocation import node_claims
 from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, of_pci, present
 from .dfl_cards import Card, Cards, Engine, Layout, Port
 from .dfl_health import Finding
-from .manager_state import BUSY_REASON, MAX_BUSY, REBIND, Identity, LastValues, Manager, Memory, identity
+from .manager_state import (
+    BUSY_REASON,
+    MAX_BUSY,
+    REBIND,
+    Identity,
+    LastValues,
+    Manager,
+    Memory,
+    identity,
+    manager_of,
+)
 from .model import (
     LOST,
     ONES,
@@ -87,7 +97,7 @@ class EngineFamily:
         for unit in units:
             for engine in dict.fromkeys(slot.engine for slot in unit.slots if slot.engine):
                 if engine not in findings:
-                    if engine in busy or self._cards.manager(engine).is_busy:
+                    if engine in busy or manager_of(self._sysfs, engine).is_busy:
                         findings[engine] = before.get(engine, Finding())
                     else:
                         registers = dfl_health.ENGINE_LOCKED

@@ -16,10 +16,8 @@ from dataclasses import field
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import DEVICES, natural
 
-from .manager_state import Manager, manager
+from .manager_state import Manager, manager_of
 from .model import FpgaSysfs, Interface, ParentDevice, Reading, place
-
-NO_MANAGER = Manager()
 
 _NUMBER = re.compile(r"[0-9]{1,4}")
 
@@ -63,7 +61,7 @@ class Engine:
     place: ParentDevice
     kernel_name: str
     interfaces: tuple[Reading, ...] = ()
-    manager: Manager = NO_MANAGER
+    manager: Manager = field(default_factory=Manager)
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -132,7 +130,7 @@ class Cards:
             place=where,
             kernel_name=path.rpartition("/")[2],
             interfaces=tuple(map(self._sysfs.reading, self._interface_files(path))),
-            manager=self.manager(path),
+            manager=manager_of(self._sysfs, path),
             texts={name: self._sysfs.text(f"{path}/{name}") for name in ENGINE_TEXTS},
         )
 
@@ -144,13 +142,6 @@ class Cards:
             if self._layout.region.fullmatch(name):
                 below = f"{engine}/{name}/fpga_region"
                 yield from (f"{below}/{region}/compat_id" for region in self._sysfs.names(below))
-
-    def manager(self, engine: str) -> Manager:
-        """The ``fpga_manager`` of an engine, which is below the engine or one of its devices."""
-        for parent in (engine, *(f"{engine}/{name}" for name in self._sysfs.names(engine) if "mgr" in name)):
-            for name in self._sysfs.names(f"{parent}/fpga_manager"):
-                return manager(self._sysfs, f"{parent}/fpga_manager/{name}")
-        return NO_MANAGER
 
 
 def _joined(engines: Sequence[tuple[str, Engine]], ports: Sequence[tuple[str, Port]]) -> Iterator[Card]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from devhost.backend import MissingDriver
-from devhost.backend.sysfs import PciFilter
+from devhost.backend.sysfs import PCI_BUS, PciFilter
 
 from . import attributes, pci_ids
 from .model import Family, FpgaSysfs, Unit
@@ -97,8 +97,8 @@ def _has(*classes: str) -> Callable[[FpgaSysfs], bool]:
 
 
 def _has_xrt_vendor(sysfs: FpgaSysfs) -> bool:
-    bus = "/sys/bus/pci/devices"
-    return any(sysfs.hexadecimal(f"{bus}/{one}/vendor") in pci_ids.VENDORS for one in sysfs.names(bus))
+    found = sysfs.names(PCI_BUS)
+    return any(sysfs.hexadecimal(f"{PCI_BUS}/{one}/vendor") in pci_ids.VENDORS for one in found)
 
 
 def _has_zocl(sysfs: FpgaSysfs) -> bool:

@@ -6,7 +6,6 @@ Linux kernel. Lines of ``status``: ``status_show`` there, and further ones in Xi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -77,6 +76,16 @@ def manager(sysfs: Sysfs, path: str) -> Manager:
     return Manager(path, sysfs.text(f"{path}/state"), status)
 
 
+def manager_of(sysfs: Sysfs, engine: str) -> Manager:
+    """The manager of a management engine, which is below the engine or one of its devices; empty if it has
+    none.
+    """
+    for parent in (engine, *(f"{engine}/{name}" for name in sysfs.names(engine) if "mgr" in name)):
+        for name in sysfs.names(f"{parent}/fpga_manager"):
+            return manager(sysfs, f"{parent}/fpga_manager/{name}")
+    return Manager()
+
+
 @frozen
 class LastValues:
     """The last values of a port or an engine that could be read.
@@ -109,10 +118,7 @@ class Memory:
 
 def identity(sysfs: Sysfs, path: str) -> Identity:
     """Distinguishes the directory at ``path`` from a later one of the same name."""
-    try:
-        return path, os.stat(sysfs.prefix + path).st_ino  # noqa: PTH116 - a plain string path
-    except OSError:
-        return path, 0
+    return path, sysfs.inode(path)
 
 
 OPERATING = "operating"

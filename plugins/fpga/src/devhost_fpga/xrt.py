@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
-from devhost.backend.sysfs import BDF, Sysfs, pcie_path
+from devhost.backend.sysfs import BDF, PCI_BUS, Sysfs, pcie_path
 
 from . import attributes, model, pci_ids, xrt_cards, xrt_health
 from .allocation import node_claims
@@ -31,8 +31,6 @@ from .model import DeviceKind, Unit
 from .pci_ids import AMA
 from .xrt_cards import Identity, Role, XrtFunction
 from .xrt_health import Condition
-
-_LISTING = "/sys/bus/pci/devices"
 
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -66,10 +64,10 @@ class Xrt:
 
     def scan(self) -> Iterable[Unit]:
         """The cards that exist now, in the order of their addresses."""
-        listed = self._sysfs.identities(_LISTING)
+        listed = self._sysfs.identities(PCI_BUS)
         functions: dict[str, tuple[XrtFunction, int]] = {}
         for address in sorted(listed):
-            path = self._sysfs.device(f"{_LISTING}/{address}")
+            path = self._sysfs.device(f"{PCI_BUS}/{address}")
             found = xrt_cards.function(self._sysfs, path) if path else None
             if found:
                 functions[address] = (found, listed[address])
@@ -202,8 +200,6 @@ def _device(
 FPGAS = 2
 """FPGAs on a U30."""
 
-_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_.-]")
-
 _MAX_SERIAL = 50
 """Characters of a serial number that an id contains; an id may have 63."""
 
@@ -275,7 +271,7 @@ def _card(serial: str, members: Members) -> Unit:
     for device in reversed(devices):
         facts.update(device.attributes)  # the lower address last, so that it wins
     device = Device(
-        id=f"u30-{_NOT_IN_ID.sub('_', serial)[:_MAX_SERIAL]}",
+        id=f"u30-{_NOT_IN_NAME.sub('_', serial)[:_MAX_SERIAL]}",
         attributes={**facts, "serial": serial},
         claims=frozenset[str]().union(*(one.claims for one in devices)),
         part_of=frozenset[str]().union(*(one.part_of for one in devices)),
@@ -361,7 +357,7 @@ class Ama:
     def _unit(self, path: str, name: str, seen: set[str]) -> Unit:
         text = self._sysfs.text(f"{path}/bus_id")
         address = text if BDF.fullmatch(text) else f"0000:{text}"
-        where = self._sysfs.device(f"{_LISTING}/{address}") if BDF.fullmatch(address) else ""
+        where = self._sysfs.device(f"{PCI_BUS}/{address}") if BDF.fullmatch(address) else ""
         if not where or address in seen:
             reason = (
                 "its driver does not report its PCI function"
@@ -379,10 +375,10 @@ class Ama:
         return Unit(device, (path,))
 
     def _idle(self, seen: set[str]) -> Iterator[Unit]:
-        for address in self._sysfs.names(_LISTING):
-            if address in seen or self._sysfs.hexadecimal(f"{_LISTING}/{address}/device") != _TRANSCODER[1]:
+        for address in self._sysfs.names(PCI_BUS):
+            if address in seen or self._sysfs.hexadecimal(f"{PCI_BUS}/{address}/device") != _TRANSCODER[1]:
                 continue
-            where = self._sysfs.device(f"{_LISTING}/{address}")
+            where = self._sysfs.device(f"{PCI_BUS}/{address}")
             function = self._sysfs.pci(where) if where else None
             if function and (function.vendor, function.device) == _TRANSCODER and not function.driver:
                 reason = f"no driver is bound to it (run modprobe {AMA})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,10 +27,9 @@ from devhost.backend.sysfs import Sysfs
 
 from .attributes import ATTRIBUTES
 from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, AdapterScanner, by_vendor
-from .driverless import LastAttributes, missing_drivers
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
-from .limits import limits_without_effect
+from .missing import LastAttributes, limits_without_effect, missing_drivers
 from .options import FIRMWARE, HAMI_USE, TIME_SLICE, GpuOptions, GpuResourceOptions, mps_entries, sharing
 from .vendor import (
     CanLink,
@@ -44,6 +43,7 @@ from .vendor import (
 )
 
 if TYPE_CHECKING:
+    from .nvidia.cdi import CdiNames
     from .nvidia.sharing import Limiters
     from .occupied import Occupied
     from .partitioning import Partitioner
@@ -84,6 +84,7 @@ class Gpu(Backend):
         self._missing: Sequence[MissingDriver] = ()
         self._events = MergedEvents(environment.timings)
         self._limiters: Limiters | None = None
+        self._cdi_names: CdiNames | None = None
         self.occupied: Occupied | None = None
         """The look at processes; ``None`` before the first scan, and without ``occupied: refuse``."""
         self._wedged = WedgedCards(context.root, environment)
@@ -267,17 +268,17 @@ class Gpu(Backend):
         shared = {use.resource for use in mps_entries(self.context.entries)}
         return node_labels(devices, offered, self._cards, self._sysfs, shared)
 
-    async def watch(self) -> AsyncGenerator[Event, None]:
-        """Yields the events of the vendors' code, which are not uevents."""
-        async with aclosing(self._events.events()) as events:  # so that it ends at once
-            async for event in events:
-                yield event
+    def watch(self) -> AsyncGenerator[Event, None]:
+        """The events of the vendors' code, which are not uevents."""
+        return self._events.events()
 
     def release(self) -> None:
         """Closes the drivers that the vendors' code keeps in use."""
         for vendor in self._vendors.values():
             if isinstance(vendor, CanRelease):
                 vendor.release()
+        if self._cdi_names:
+            self._cdi_names.wait_idle()  # until nvidia-ctk does not run
 
     def close(self) -> None:
         """Releases the hardware, even if :meth:`watch` never ran."""
@@ -292,24 +293,33 @@ class Gpu(Backend):
             vendor = maker(self.options, self.context, self._environment)
             self._vendors = {**self._vendors, name: vendor}
             if name == NVIDIA:
-                self._limiters = self._nvidia_limiters()
+                self._start_nvidia()
             self._update_events()
-        return vendor.scan(adapters)
+        cards = vendor.scan(adapters)
+        if name == NVIDIA and self._cdi_names:
+            return self._cdi_names.named(cards, is_closed=self._is_nvidia_closed())
+        return cards
 
     def _update_events(self) -> None:
-        others = {"limiters": self._limiters, "occupied": self.occupied}
+        others = {"cdi": self._cdi_names, "limiters": self._limiters, "occupied": self.occupied}
         self._events.update({**self._vendors, **{name: one for name, one in others.items() if one}})
 
-    def _nvidia_limiters(self) -> Limiters:
+    def _start_nvidia(self) -> None:
+        """Creates what NVIDIA's cards need besides the code that finds them."""
         from .nvidia.sharing import Limiters
         from .nvidia.time_slices import TimeSlices
 
-        def is_closed() -> bool:
-            vendor = self._vendors[NVIDIA]
-            return self.context.released or (isinstance(vendor, CanRelease) and vendor.is_closed)
+        timings = self._environment.timings
+        slices = TimeSlices(self.context, self.options.driver_root, self._environment, self._is_nvidia_closed)
+        self._limiters = Limiters(self.context, timings, slices)
+        if "cdi" in self.options.strategies:
+            from .nvidia.cdi import CdiNames
 
-        slices = TimeSlices(self.context, self.options.driver_root, self._environment, is_closed)
-        return Limiters(self.context, self._environment.timings, slices)
+            self._cdi_names = CdiNames(self.options, self.context, timings)
+
+    def _is_nvidia_closed(self) -> bool:
+        vendor = self._vendors[NVIDIA]
+        return self.context.released or (isinstance(vendor, CanRelease) and vendor.is_closed)
 
     def _with_wedged(self, cards: Mapping[str, Card], adapters: Sequence[Adapter]) -> Mapping[str, Card]:
         """The cards, made Unhealthy if their driver has reported a reset and does not answer."""
@@ -393,12 +403,7 @@ def _intel(options: GpuOptions, context: Context, environment: Environment) -> V
 def _nvidia(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
     from .nvidia.gpus import Nvidia
 
-    vendor = Nvidia(options, context, environment)
-    if "cdi" not in options.strategies:
-        return vendor
-    from .nvidia.cdi import NamedByCdi
-
-    return NamedByCdi(vendor, options, context, environment.timings)
+    return Nvidia(options, context, environment)
 
 
 def _other(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
-from devhost.backend.sysfs import BDF, DEVICES, Sysfs, natural, pcie_path
+from devhost.backend.sysfs import BDF, DEVICES, PCI_BUS, Sysfs, natural, pcie_path
 
 VENDORS = NVIDIA, AMD, INTEL, OTHER = "nvidia", "amd", "intel", "other"
 """The values of the attribute ``vendor``."""
@@ -141,8 +141,6 @@ def nodes_of(sysfs: Sysfs, path: str) -> tuple[str, ...]:
     """The names of the DRM devices of the device at ``path``."""
     return tuple(name for name in sysfs.names(f"{path}/drm") if NODE.fullmatch(name))
 
-
-PCI_BUS = "/sys/bus/pci/devices"
 
 _VIRTUAL_FUNCTION = re.compile(r"virtfn\d{1,5}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9._:@+-]|^[^A-Za-z0-9]+")

@@ -17,7 +17,7 @@ from itertools import groupby
 from devhost.backend import AttributeValue, Device, Offered
 from devhost.backend.frozen import frozen
 from devhost.backend.purpose import PURPOSE
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.sysfs import PCI_BUS, Sysfs
 
 from .amd.kfd import KfdNode
 from .attributes import GPU, MIG, PARTITION
@@ -344,7 +344,7 @@ def _firmware(devices: Iterable[Device], sysfs: Sysfs) -> Labels:
     """The versions of firmware: the number of cards by each."""
     counts: Counter[str] = Counter()
     for address in {str(device.attributes.get("pciBusID", "")) for device in devices} - {""}:
-        place = f"/sys/bus/pci/devices/{address}/fw_version"
+        place = f"{PCI_BUS}/{address}/fw_version"
         for name, file in _FIRMWARE.items():
             if (version := sysfs.integer(f"{place}/{file}_fw_version")) is not None:
                 counts[f"beta.amd.com/gpu.firmware.{name}.fw.{version}"] += 1
@@ -450,5 +450,5 @@ def _nodes(cards: Mapping[str, Card]) -> dict[str, KfdNode]:
 
 def _classes(devices: Iterable[Device], sysfs: Sysfs) -> dict[str, str]:
     addresses = {str(device.attributes["pciBusID"]) for device in devices if "pciBusID" in device.attributes}
-    texts = {address: sysfs.text(f"/sys/bus/pci/devices/{address}/class") for address in addresses}
+    texts = {address: sysfs.text(f"{PCI_BUS}/{address}/class") for address in addresses}
     return {address: text.removeprefix("0x").rjust(6, "0") for address, text in texts.items() if text}

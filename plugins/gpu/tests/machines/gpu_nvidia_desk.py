@@ -12,7 +12,6 @@ from pathlib import Path
 
 from devhost_gpu import Gpu
 from devhost_gpu.environment import STANDARD, Environment, Timings
-from devhost_gpu.nvidia.cdi import NamedByCdi
 from devhost_gpu.nvidia.gpus import Nvidia
 from devhost_gpu.options import GpuOptions
 from devhost_testing.fixtures import BackendFixture
@@ -70,7 +69,6 @@ class NvidiaDesk:
     def nvidia(self) -> Nvidia:
         """The code for NVIDIA's cards; exists from the first scan on."""
         vendor = self.backend.vendors["nvidia"]
-        vendor = vendor.vendor if isinstance(vendor, NamedByCdi) else vendor
         assert isinstance(vendor, Nvidia)
         return vendor
 
@@ -126,5 +124,5 @@ class NvidiaDesk:
         for vendor in self.backend.vendors.values():
             for process in vendor.client.processes if isinstance(vendor, Nvidia) else ():
                 process.kill()
-                process.wait_gone(PATIENCE)
+                process.wait(PATIENCE)
         self._looking.close()

@@ -17,6 +17,7 @@ from devhost.backend import (
     HEALTHY,
     AllocateRequest,
     AllocationError,
+    Attribute,
     AttributeValue,
     Backend,
     Cause,
@@ -35,7 +36,16 @@ from devhost.backend import (
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import PciFilter, Sysfs
 
-from .attributes import ATTRIBUTES
+ATTRIBUTES = {
+    "kind": Attribute(str, "a whole device, or one of its cores", "device", words=("device", "core")),
+    "device": Attribute(int, "number of the device in the instance", 0),
+    "core": Attribute(int, "number of the core in its device; devices have none", 0),
+    "cores": Attribute(int, "how many cores the device has", 2),
+    "devNode": Attribute(str, "path of the device node", "/dev/neuron0", begins="/dev/"),
+    "model": Attribute(str, "name of the chip", "Trainium1"),
+    "instanceType": Attribute(str, "family of EC2 instances", "Trn1"),
+}
+"""The attributes of devices and cores."""
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 """The variable from which Neuron's runtime learns its cores."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from itertools import chain
 from pathlib import Path
 
@@ -27,9 +26,8 @@ from devhost.backend.purpose import PURPOSE
 from devhost.backend.sysfs import Sysfs, pcie_path
 
 from .attributes import ATTRIBUTES, of_function, of_unit
-from .health import health_of
 from .missing_drivers import MissingDrivers
-from .model import Kind, Place
+from .model import Kind, Place, health_of
 from .namespaces import Absent, Presence, refusal
 from .netlink import RdmaCore, running_core
 from .nodes import missing_node_reason, required
@@ -185,11 +183,9 @@ class Rdma(Backend):
         """
         return self._verbs.probe(devices, self._names) if self._has_own_nodes() else {}
 
-    async def watch(self) -> AsyncIterator[Event]:
+    def watch(self) -> AsyncIterator[Event]:
         """Changes of ports, which cause no uevent."""
-        async with aclosing(self._ports.events()) as events:
-            async for event in events:
-                yield event
+        return self._ports.events()
 
     def _without_drivers(self, units: Iterable[Unit], absent: Iterable[Absent]) -> Sequence[MissingDriver]:
         functions = [unit.function for unit in units]

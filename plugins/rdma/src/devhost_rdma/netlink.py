@@ -3,33 +3,31 @@
 Numbers and meanings: include/uapi/rdma/rdma_netlink.h of the Linux kernel (client ``RDMA_NL_NLDEV``),
 observed on kernel 6.12. Everything else is read from sysfs.
 
-The kernel also sends ``RTM_NEWLINK`` for changes that affect no RDMA port (wireless events, promiscuous mode,
-queue lengths). Only a change of name, administrative state or carrier counts. Numbers: rtnetlink.h, if_link.h
-and if.h in include/uapi/linux of the Linux kernel.
+Of changes of links, only those of name, administrative state or carrier may affect an RDMA port.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from devhost.backend import Event
-from devhost.backend.frozen import frozen
 from devhost.backend.netlink import (
+    CARRIER,
+    IFNAME,
     NETWORK,
+    OPERSTATE,
     RDMA,
     ROUTE,
     Groups,
+    LinkStates,
     Message,
     ask,
     attributes,
     messages,
     number,
-    text,
 )
 from devhost.backend.sysfs import is_live
 
@@ -120,24 +118,6 @@ class Notifications:
 LINK_GROUPS = 1
 """Bit mask of the multicast group of links (``RTMGRP_LINK``)."""
 
-_NEWLINK = 16
-_DELLINK = 17
-_IFNAME = 3
-_OPERSTATE = 16
-_CARRIER = 33
-# family, padding, hardware type, index, flags, changed flags (struct ifinfomsg)
-_IFINFO = struct.Struct("=BxHiII")
-_RELEVANT_FLAGS = 0x1 | 0x40 | 0x10000 | 0x20000
-"""IFF_UP, IFF_RUNNING, IFF_LOWER_UP, IFF_DORMANT."""
-
-
-@frozen
-class _Link:
-    flags: int
-    name: str = ""
-    operstate: int | None = None
-    carrier: int | None = None
-
 
 class Links:
     """The subscription to the links of a network namespace, and their last state."""
@@ -146,44 +126,17 @@ class Links:
     protocol = ROUTE
 
     def __init__(self) -> None:
-        self._links: dict[int, _Link] = {}
+        self._links = LinkStates({IFNAME, OPERSTATE, CARRIER})
 
     def groups(self) -> Groups:
         return Groups(LINK_GROUPS)
 
     def events(self, datagram: bytes) -> Iterable[Event]:
         """:data:`LINK` for a datagram after which ports may have changed."""
-        return (LINK,) if self.take(datagram) else ()
+        # each message counts, so that the state of every link in it is known
+        changed = [message for message in messages(datagram) if self._links.changed(message) is not None]
+        return (LINK,) if changed else ()
 
     def lost(self) -> None:
         """Forgets every link: the next message about each counts as a change."""
-        self._links.clear()
-
-    def take(self, datagram: bytes) -> bool:
-        """Reads one datagram; true if a link is new, or changed in a relevant way."""
-        changed = False
-        for message in messages(datagram):
-            if message.kind not in (_NEWLINK, _DELLINK) or len(message.payload) < _IFINFO.size:
-                continue
-            family, _, index, flags, _ = _IFINFO.unpack_from(message.payload)
-            if family != 0:
-                continue  # AF_BRIDGE: a port joined or left a bridge; the link has a separate message
-            if message.kind == _DELLINK:
-                changed |= self._links.pop(index, None) is not None
-            else:
-                changed |= self._update(index, flags & _RELEVANT_FLAGS, message.payload[_IFINFO.size :])
-        return changed
-
-    def _update(self, index: int, flags: int, data: bytes) -> bool:
-        known = self._links.get(index)
-        # attributes that a message omits are unchanged (wireless events omit some)
-        link = replace(known, flags=flags) if known is not None else _Link(flags)
-        for kind, value in attributes(data):
-            if kind == _IFNAME:
-                link = replace(link, name=text(value))
-            elif kind == _OPERSTATE:
-                link = replace(link, operstate=number(value))
-            elif kind == _CARRIER:
-                link = replace(link, carrier=number(value))
-        self._links[index] = link
-        return link != known
+        self._links.forget()

@@ -8,7 +8,6 @@ Other modules derive everything from a :class:`~.model.Function` and its :class:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -224,11 +223,9 @@ class Sriov(Backend):
         """Ends the netlink process, if there is one."""
         self._network.close()
 
-    async def watch(self) -> AsyncIterator[Event]:
+    def watch(self) -> AsyncIterator[Event]:
         """Changes of links, routes and embedded switches, which cause no uevent."""
-        async with aclosing(network_events(self.context, self._network)) as events:
-            async for event in events:
-                yield event
+        return network_events(self.context, self._network)
 
     def _is_offered(self, address: str) -> bool:
         """Whether a container can get a function, or a mediated device of it."""

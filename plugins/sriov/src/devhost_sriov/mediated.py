@@ -22,7 +22,6 @@ from devhost.backend import (
     claim,
     unhealthy,
 )
-from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF, Sysfs, pci_path, pcie_path
 
 from .allocation import CONTAINER
@@ -43,43 +42,13 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNUSABLE = {use: f"{use}: true is for functions, not for mediated devices" for use in (RDMA, VHOST_NET)}
 
 
-@frozen
-class Mediated:
-    """A mediated device as sysfs shows it. Unknown texts are empty.
-
-    ``whole`` has the addresses of the PCI functions that it is part of: that of its parent, and the physical
-    function of a virtual one. ``lack`` is why a container cannot get it now.
-    """
-
-    uuid: str
-    path: str
-    type: str
-    group: str
-    numa_node: int | None
-    whole: tuple[str, ...]
-    lack: str
-
-    @property
-    def attributes(self) -> dict[str, AttributeValue]:
-        texts = {
-            "kind": FunctionKind.MEDIATED.value,
-            "uuid": self.uuid,
-            "mdevUUID": self.uuid,
-            "mdevType": self.type,
-            "pfPciBusID": self.whole[0] if self.whole else "",
-        }
-        numbers = {"numaNode": self.numa_node, "iommuGroup": int(self.group) if self.group else None}
-        found: dict[str, AttributeValue] = {name: text for name, text in texts.items() if text}
-        return found | {name: number for name, number in numbers.items() if number is not None}
-
-
 class MediatedDevices:
     """Scans mediated devices, reading them again only after relevant events. Used by one thread."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
         self._is_stale = True
-        self._known: Mapping[str, tuple[int, Mediated, Device]] = {}
+        self._known: Mapping[str, tuple[int, Device]] = {}
 
     def notice(self, event: Event) -> None:
         """Notes what the next scan must read again."""
@@ -97,10 +66,9 @@ class MediatedDevices:
                 known[uuid] = before
             elif found := read(self._sysfs, uuid):
                 # an unchanged device stays the same object, which the core compares by identity
-                same = before is not None and before[1] == found
-                known[uuid] = inode, found, before[2] if before and same else _device(found)
+                known[uuid] = inode, before[1] if before and before[1] == found else found
         self._known = known
-        return (device for _, _, device in known.values())
+        return (device for _, device in known.values())
 
 
 def edits(sysfs: Sysfs, devices: Sequence[Device], request: AllocateRequest) -> Edits:
@@ -113,13 +81,13 @@ def edits(sysfs: Sysfs, devices: Sequence[Device], request: AllocateRequest) -> 
     for uuid in uuids:
         if (found := read(sysfs, uuid)) is None:
             raise AllocationError(f"{uuid} is gone")
-        if found.lack:
-            raise AllocationError(f"{uuid}: {found.lack}")
-        nodes.append(DeviceNode(_node(found.group), permissions="mrw"))
+        if not found.health:
+            raise AllocationError(f"{uuid}: {found.health.reason}")
+        nodes.append(DeviceNode(_node(found.attributes["iommuGroup"]), permissions="mrw"))
     return Edits(tuple(nodes), env={request.variable(VIRT_LAUNCHER, keep_hyphens=True): ",".join(uuids)})
 
 
-def read(sysfs: Sysfs, uuid: str) -> Mediated | None:
+def read(sysfs: Sysfs, uuid: str) -> Device | None:
     """The device with this UUID; ``None`` if there is none."""
     path = sysfs.device(f"{MDEV_BUS}/{uuid}") if _UUID.fullmatch(uuid) else ""
     if not path:
@@ -129,14 +97,28 @@ def read(sysfs: Sysfs, uuid: str) -> Mediated | None:
     # drivers without names have the directory of the type only, as in KubeVirt's getMdevTypeName
     type_name = sysfs.text(f"{path}/mdev_type/name") or sysfs.target(f"{path}/mdev_type")
     addresses = (*pcie_path(path)[-1:], sysfs.target(f"{pci_path(path)}/physfn"))
-    return Mediated(
-        uuid=uuid,
-        path=path,
-        type=type_name.replace(" ", "_"),
-        group=group,
-        numa_node=sysfs.numa_node(path),
-        whole=tuple(one for one in addresses if BDF.fullmatch(one)),
-        lack=_lack(sysfs, driver, group),
+    whole = tuple(one for one in addresses if BDF.fullmatch(one))
+    texts = {
+        "uuid": uuid,
+        "mdevUUID": uuid,
+        "mdevType": type_name.replace(" ", "_"),
+        "pfPciBusID": whole[0] if whole else "",
+    }
+    numa_node = sysfs.numa_node(path)
+    numbers = {"numaNode": numa_node, "iommuGroup": int(group) if group else None}
+    attributes: dict[str, AttributeValue] = {"kind": FunctionKind.MEDIATED.value}
+    attributes |= {name: text for name, text in texts.items() if text}
+    attributes |= {name: number for name, number in numbers.items() if number is not None}
+    lack = _lack(sysfs, driver, group)
+    return Device(
+        id=uuid,
+        attributes=attributes,
+        claims=frozenset((claim.iommu_group(group), claim.node(_node(group))) if group else ()),
+        part_of=frozenset(map(claim.pci, whole)),
+        numa_nodes=() if numa_node is None else (numa_node,),
+        pcie_path=pcie_path(path),
+        health=unhealthy(lack) if lack else HEALTHY,
+        unusable_for=_UNUSABLE,
     )
 
 
@@ -148,24 +130,10 @@ def _lack(sysfs: Sysfs, driver: str, group: str) -> str:
     return missing_node(sysfs, [CONTAINER, _node(group)])
 
 
-def _node(group: str) -> str:
+def _node(group: AttributeValue) -> str:
     """The node of a group. The kernel names such a group ``vfio-noiommu``, but its node has only the number.
 
     See ``vfio_noiommu_group_alloc`` and ``vfio_create_group`` of drivers/vfio/group.c, with the type
     ``VFIO_EMULATED_IOMMU``.
     """
     return f"/dev/vfio/{group}"
-
-
-def _device(found: Mediated) -> Device:
-    group = (claim.iommu_group(found.group), claim.node(_node(found.group))) if found.group else ()
-    return Device(
-        id=found.uuid,
-        attributes=found.attributes,
-        claims=frozenset(group),
-        part_of=frozenset(map(claim.pci, found.whole)),
-        numa_nodes=() if found.numa_node is None else (found.numa_node,),
-        pcie_path=pcie_path(found.path),
-        health=unhealthy(found.lack) if found.lack else HEALTHY,
-        unusable_for=_UNUSABLE,
-    )

@@ -1,8 +1,8 @@
 """Changes of links, routes and embedded switches, which cause no uevent.
 
 On a busy node, most messages are about interfaces, addresses and routes of pods. Only those in
-:class:`~.network.Interest` count, and only if they contain a change. Numbers: rtnetlink.h, if_link.h,
-if_addr.h and genetlink.h in include/uapi/linux of the Linux kernel.
+:class:`~.network.Interest` count, and only if they contain a change. Numbers: rtnetlink.h,
+if_link.h, if_addr.h and genetlink.h in include/uapi/linux of the Linux kernel.
 
 Messages only trigger a scan, which queries the state. Both sources report only their network namespace: in a
 pod without ``hostNetwork`` they report nothing about the node.
@@ -17,10 +17,14 @@ from contextlib import aclosing
 
 from devhost.backend import Context, Event
 from devhost.backend.netlink import (
+    CARRIER,
     GENERIC,
+    IFNAME,
     NETWORK,
+    OPERSTATE,
     ROUTE,
     Groups,
+    LinkStates,
     NetlinkWatcher,
     attributes,
     messages,
@@ -38,17 +42,12 @@ GROUPS = 1 << 0 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10
 ROUTES = Event(subsystem="net", action="change", sys_path=f"{NETWORK}/lo")
 """Routes or addresses changed: no function is read again, since none has this interface."""
 
-_NEWLINK, _DELLINK, _NEWADDR, _DELADDR, _NEWROUTE, _DELROUTE = 16, 17, 20, 21, 24, 25
+_NEWADDR, _DELADDR, _NEWROUTE, _DELROUTE = 20, 21, 24, 25
 _UNICAST = 1
-_IFINFO = struct.Struct("=BxHiII")
 _IFADDR = struct.Struct("=BBBBI")
 _RTMSG = struct.Struct("=BBBBBBBBI")
 _GENERIC = struct.Struct("=BBH")
-_FLAGS = 0x1 | 0x40 | 0x10000 | 0x20000
-"""IFF_UP, IFF_RUNNING, IFF_LOWER_UP, IFF_DORMANT."""
-
-_ADDRESS, _IFNAME, _MTU, _MASTER, _OPERSTATE, _CARRIER = 1, 3, 4, 10, 16, 33
-_COMPARED = frozenset({_ADDRESS, _IFNAME, _MTU, _MASTER, _OPERSTATE, _CARRIER})
+_ADDRESS, _MTU, _MASTER = 1, 4, 10
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 
 
@@ -60,7 +59,8 @@ class RouteSource:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._links: dict[int, dict[int, bytes]] = {}
+        compared = {_ADDRESS, IFNAME, _MTU, _MASTER, OPERSTATE, CARRIER}
+        self._links = LinkStates(compared, {_MASTER}, lambda index: index in network.interest.interfaces)
 
     def groups(self) -> Groups:
         """Links, and addresses and routes of IPv4 and IPv6."""
@@ -68,32 +68,19 @@ class RouteSource:
 
     def lost(self) -> None:
         """Forgets every link: the next message about each counts as a change."""
-        self._links.clear()
+        self._links.forget()
 
     def events(self, datagram: bytes) -> Iterator[Event]:
         for message in messages(datagram):
             data = message.payload
-            if message.kind in (_NEWLINK, _DELLINK) and len(data) >= _IFINFO.size:
-                yield from self._link(message.kind == _NEWLINK, data)
+            if (link := self._links.changed(message)) is not None:
+                yield Event("net", "change", f"{NETWORK}/{link}")
             elif message.kind in (_NEWADDR, _DELADDR) and len(data) >= _IFADDR.size:
                 yield from self._address(data)
             elif message.kind in (_NEWROUTE, _DELROUTE) and len(data) >= _RTMSG.size:
                 _, length, _, _, _, _, _, kind, _ = _RTMSG.unpack_from(data)
                 if length <= WIDEST and kind == _UNICAST:
                     yield ROUTES
-
-    def _link(self, is_there: bool, data: bytes) -> Iterator[Event]:
-        family, _, index, flags, _ = _IFINFO.unpack_from(data)
-        if family != 0 or index not in self._network.interest.interfaces:
-            return  # a bridge reports its ports in its own family; links have separate messages
-        now = {kind: value for kind, value in attributes(data[_IFINFO.size :]) if kind in _COMPARED}
-        before = self._links.pop(index, None)
-        if is_there:
-            # attributes that a message omits are unchanged, except the master
-            kept = {kind: value for kind, value in (before or {}).items() if kind != _MASTER}
-            self._links[index] = now = kept | now | {0: (flags & _FLAGS).to_bytes(4, "little")}
-        if not is_there or now != before:
-            yield Event("net", "change", f"{NETWORK}/{text(now.get(_IFNAME))}")
 
     def _address(self, data: bytes) -> Iterator[Event]:
         wanted = {normal(address) for address in self._network.interest.addresses}

@@ -21,8 +21,9 @@ from devhost.backend.sysfs import prefix_of
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device, to_kubevirt
 from .attributes import ATTRIBUTES
+from .facts import Record
 from .options import KUBEVIRT, UdevOptions, Use
-from .scan import Record, Scan
+from .scan import Scan
 from .watch import node_events
 
 if TYPE_CHECKING:
@@ -143,7 +144,6 @@ class Udev(Backend):
             if not os.path.exists(self._prefix + path):  # noqa: PTH110 - any error means "no"
                 yield path
 
-    async def watch(self) -> AsyncIterator[Event]:
-        """Yields changes of nodes that cause no uevent, such as creating or removing one by hand."""
-        async for event in node_events(self.context, self.options.groups):
-            yield event
+    def watch(self) -> AsyncIterator[Event]:
+        """Changes of nodes that cause no uevent, such as creating or removing one by hand."""
+        return node_events(self.context, self.options.groups)

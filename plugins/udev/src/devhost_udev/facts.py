@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
 
-from devhost.backend import AttributeValue, claim
+from devhost.backend import AttributeValue, Device, claim, unhealthy
 from devhost.backend.disks import disks
-from devhost.backend.frozen import frozen, mutable
+from devhost.backend.frozen import mutable
 from devhost.backend.sysfs import BDF, Sysfs, pcie_path, prefix_of, read_lines
 
+from .allocation import NO_USB_DEVICE, is_usb_device
 from .attributes import EVERYTHING, LINKS, PROPERTY_FAMILY, SHOWN, SYSATTR_FAMILY
 from .ids import Name, Namer, disk_of
 from .sysfs import Kobject, SysTree
@@ -43,37 +44,56 @@ def system_disks(root: Path) -> frozenset[str] | None:
 SystemDisks = Callable[[], frozenset[str] | None]
 
 
-@frozen
-class Facts:
-    """One device node. Its id is made from ``name``; the other fields become those of its device.
+WithLinks = Callable[[str, Mapping[str, AttributeValue], Sequence[str]], dict[str, AttributeValue]]
+"""Returns the attributes of a node with the links to it, given those that udevd's record has."""
 
-    ``links`` are the symbolic links to the node according to udevd. ``withheld`` is why the device must not
-    be offered: sysfs has a name or number that cannot be claimed. ``left_out`` is as in ``Device``.
+
+@mutable
+class Record:
+    """One device node; ``sys_path`` is empty if it is not in sysfs (yet).
+
+    ``own`` is the device with the id from its name, ``device`` how it is shown: the same, or withheld with
+    another id if several devices have that name. ``links`` are the links to it according to udevd. ``absent``
+    is ``device`` without its node, created when first needed and kept, so that an unchanged device is always
+    the same object.
     """
 
     sys_path: str
     node: str
     name: Name
-    attributes: dict[str, AttributeValue]
-    claims: frozenset[str]
-    part_of: frozenset[str]
-    numa_nodes: tuple[int, ...]
-    pcie_path: tuple[str, ...]
+    own: Device
+    device: Device
     links: tuple[str, ...] = ()
-    withheld: str | None = None
-    left_out: frozenset[str] = frozenset()
+    absent: Device | None = None
+    present: bool = True
+
+    @property
+    def seen(self) -> Device:
+        """The device as it is now, healthy or not."""
+        if self.present:
+            return self.device
+        if self.absent is None:
+            self.absent = replace(self.device, health=unhealthy(f"{self.node} is missing"))
+        return self.absent
 
 
 class Reader:
     """Reads the facts of nodes, as far as ``wanted`` requests them."""
 
     def __init__(
-        self, root: Path, tree: SysTree, namer: Namer, wanted: Collection[str], system: SystemDisks
+        self,
+        root: Path,
+        tree: SysTree,
+        namer: Namer,
+        wanted: Collection[str],
+        system: SystemDisks,
+        with_links: WithLinks,
     ) -> None:
         self._tree = tree
         self._namer = namer
         self._prefix = prefix_of(root)
         self._system = system
+        self._with_links = with_links
         everything = EVERYTHING in wanted
         self._properties = everything or any(want.startswith(PROPERTY_FAMILY) for want in wanted)
         self._links = everything or LINKS in wanted
@@ -81,8 +101,8 @@ class Reader:
         named = {want.removeprefix(SYSATTR_FAMILY) for want in wanted if want.startswith(SYSATTR_FAMILY)}
         self._sysattrs = sorted(named.union(SHOWN if everything else ()) - {""})
 
-    def facts(self, key: str) -> Facts | None:
-        """The facts of the device with this key (``c10:229``); ``None`` if it is gone or has no node."""
+    def record(self, key: str) -> Record | None:
+        """The record of the device with this key (``c10:229``); ``None`` if it is gone or has no node."""
         path = self._tree.path_of(key)
         chain = self._tree.chain(path)
         if not chain or chain[0].path != path:
@@ -105,19 +125,22 @@ class Reader:
         links = found.pop(LINKS, ())
         group = self._iommu_group(chain)
         claims = _claims(node, chain, pcie, usb, group, self._functions(group, chain))
-        return Facts(
-            sys_path=path,
-            node=node,
-            name=self._namer.name(key, node, chain, found, usb, pcie[-1] if pcie else ""),
-            attributes={name: value for name, value in found.items() if _is_plain(value)},
+        known = links if isinstance(links, tuple) else ()
+        name = self._namer.name(key, node, chain, found, usb, pcie[-1] if pcie else "")
+        attributes = {name: value for name, value in found.items() if _is_plain(value)}
+        own = Device(
+            id=name.id,
+            attributes=self._with_links(node, attributes, known),
             claims=frozenset(claims.own),
             part_of=frozenset(claims.part_of),
             numa_nodes=() if numa is None else (numa,),
             pcie_path=tuple(map(sys.intern, pcie)),
-            links=links if isinstance(links, tuple) else (),
-            withheld=claims.flaw,
+            withheld=claims.flaw,  # sysfs has a name or number that cannot be claimed
+            unusable_for={} if is_usb_device(attributes) else NO_USB_DEVICE,
+            former_ids=name.former,
             left_out=frozenset(odd - {LINKS}),
         )
+        return Record(path, node, name, own, own, known)
 
     def _iommu_group(self, chain: Sequence[Kobject]) -> str:
         """The number of the IOMMU group that this node gives access to; empty if there is none.
@@ -128,14 +151,14 @@ class Reader:
         if chain[0].subsystem == "vfio":
             return chain[0].name.removeprefix("noiommu-")
         if chain[0].subsystem == "vfio-dev" and len(chain) > 1:
-            return self._tree.linked_name(chain[1].path, "iommu_group")
+            return self._tree.target(f"{chain[1].path}/iommu_group")
         return ""
 
     def _functions(self, group: str, chain: Sequence[Kobject]) -> list[str]:
         """The PCI functions of an IOMMU group, which its node gives access to; none for another node."""
         if chain[0].subsystem != "vfio" or not group.isdecimal():
             return []
-        return [name for name in self._tree.entries(f"{_GROUPS}/{group}/devices") if BDF.fullmatch(name)]
+        return [name for name in self._tree.names(f"{_GROUPS}/{group}/devices") if BDF.fullmatch(name)]
 
     def _mediated(self, chain: Sequence[Kobject]) -> str:
         """The UUID of the mediated device that a node gives access to; empty if it is none.
@@ -143,7 +166,7 @@ class Reader:
         Its name is the UUID (Documentation/driver-api/vfio-mediated-device.rst of the Linux kernel).
         """
         if chain[0].subsystem == "vfio":
-            names = self._tree.entries(f"{_GROUPS}/{self._iommu_group(chain)}/devices")
+            names = self._tree.names(f"{_GROUPS}/{self._iommu_group(chain)}/devices")
         else:
             names = [one.name for one in chain[1:2]]
         return names[0] if len(names) == 1 and _UUID.fullmatch(names[0]) else ""
@@ -174,7 +197,7 @@ class Reader:
         if self._properties or self._links:
             self._add_properties(found, key, device)
         for name in self._sysattrs:
-            found[SYSATTR_FAMILY + name] = self._tree.attribute(device.path, name)
+            found[SYSATTR_FAMILY + name] = self._tree.sysattr(device.path, name)
         return found
 
     def _add_hardware(self, found: dict[str, AttributeValue], chain: Sequence[Kobject]) -> None:

@@ -25,11 +25,11 @@ from devhost.backend.where import shortened, show
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device
 from .attributes import NUMBER
-from .facts import node_claims
+from .facts import Record, node_claims
 from .ids import RANKS, apart, fit, joined, ranked
 from .members import Contribution, Function, Hardware, Pairing, Paths, Row, last_number, outside_dev
 from .options import Group, GroupMount, Member, is_glob
-from .scan import Record, Scan
+from .scan import Scan
 
 Attributes = Mapping[str, AttributeValue]
 

@@ -377,7 +377,7 @@ class Namer:
             address = _number(self._tree.read(chain[0].path, file))
             if not address:
                 continue
-            for bar, line in enumerate(self._tree.lines(function.path, "resource")):
+            for bar, line in enumerate(self._tree.text(f"{function.path}/resource").splitlines()):
                 first, last = ([*map(_number, line.split()), 0, 0])[:2]
                 if first <= address <= last:
                     return (f"bar{bar}.{address - first:x}",)

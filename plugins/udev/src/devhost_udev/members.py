@@ -21,9 +21,10 @@ from devhost.backend import AttributeValue, templates
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.sysfs import BDF, natural, pcie_path, prefix_of
 
+from .facts import Record
 from .nodes import DEV, SKIPPED
 from .options import Group, Member, Pair, UsbMember, is_glob
-from .scan import Record, Scan
+from .scan import Scan
 from .sysfs import Kobject, SysTree
 
 _OF_A_UNIT = frozenset({"auxiliary", "hdaudio", "hid", "serial-base", "soundwire", "usb-serial"})
@@ -93,7 +94,7 @@ class Hardware:
         return self._placed(self._tree.chain(sys_path) if sys_path else ())
 
     def function(self, address: str) -> Function | None:
-        path = self._tree.pci(address) if BDF.fullmatch(address) else ""
+        path = self._tree.function(address) if BDF.fullmatch(address) else ""
         if not path:
             return None
         vendor, device = (self._tree.read(path, file).removeprefix("0x") for file in ("vendor", "device"))

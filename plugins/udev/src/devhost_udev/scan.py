@@ -7,47 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from devhost.backend import AttributeValue, Device, Event, unhealthy
-from devhost.backend.frozen import mutable
+from devhost.backend import AttributeValue, Device, Event
 
-from .allocation import NO_USB_DEVICE, is_usb_device
+from .allocation import NO_USB_DEVICE
 from .attributes import EVERYTHING, LINKS
-from .facts import Facts, Reader, node_claims, system_disks
-from .ids import Name, Namer, apart, is_misc, undeclared
+from .facts import Reader, Record, node_claims, system_disks
+from .ids import Namer, apart, is_misc, undeclared
 from .nodes import NodeTree
 from .sysfs import SysTree
 
 NAMED = 3
 """The most other devices that the reason of a withheld one names."""
-
-
-@mutable
-class Record:
-    """One device node; ``sys_path`` is empty if it is not in sysfs (yet).
-
-    ``own`` is the device with the id from its name, ``device`` how it is shown: the same, or withheld with
-    another id if several devices have that name. ``links`` are the links to it according to udevd. ``absent``
-    is ``device`` without its node, created when first needed and kept, so that an unchanged device is always
-    the same object.
-    """
-
-    sys_path: str
-    node: str
-    name: Name
-    own: Device
-    device: Device
-    links: tuple[str, ...] = ()
-    absent: Device | None = None
-    present: bool = True
-
-    @property
-    def seen(self) -> Device:
-        """The device as it is now, healthy or not."""
-        if self.present:
-            return self.device
-        if self.absent is None:
-            self.absent = replace(self.device, health=unhealthy(f"{self.node} is missing"))
-        return self.absent
 
 
 class Scan:
@@ -139,29 +109,17 @@ class Scan:
                 disks.append(system_disks(self._root))
             return disks[0]
 
-        reader = Reader(self._root, self._tree, self._namer, self._wanted, system)
-        fresh: dict[str, Facts] = {}
+        reader = Reader(self._root, self._tree, self._namer, self._wanted, system, self._with_links)
+        fresh: dict[str, Record] = {}
         for key in [key for key in numbers if key in changed or key in stale]:
-            facts = reader.facts(key)
-            if facts is None:
+            record = reader.record(key)
+            if record is None:
                 self._remove(key)
             else:
-                fresh[key] = facts
-        for key, facts in fresh.items():
-            self._remove(facts.node)  # until now it was only known by its path
-            device = Device(
-                id=facts.name.id,
-                attributes=self._with_links(facts.node, facts.attributes, facts.links),
-                claims=facts.claims,
-                part_of=facts.part_of,
-                numa_nodes=facts.numa_nodes,
-                pcie_path=facts.pcie_path,
-                withheld=facts.withheld,
-                unusable_for={} if is_usb_device(facts.attributes) else NO_USB_DEVICE,
-                former_ids=facts.name.former,
-                left_out=facts.left_out,
-            )
-            self._put(key, Record(facts.sys_path, facts.node, facts.name, device, device, facts.links))
+                fresh[key] = record
+        for key, record in fresh.items():
+            self._remove(record.node)  # until now it was only known by its path
+            self._put(key, record)
 
     def _undeclared(self, numbers: Collection[str]) -> None:
         """Adds nodes that are only in ``/dev``, and removes those that are gone or in sysfs by now."""

@@ -13,16 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import (
-    DEVICES,
-    link_target,
-    natural,
-    prefix_of,
-    read_bytes,
-    read_line,
-    read_lines,
-    sysattr,
-)
+from devhost.backend.sysfs import DEVICES, PCI_BUS, Sysfs, read_bytes
 
 KINDS = {"c": "char", "b": "block"}
 """The first letter of a device key (``c10:229``), in udevd's notation, and the directory in ``/sys/dev``."""
@@ -81,11 +72,11 @@ class Kobject:
         return self.properties.get("DEVTYPE", "")
 
 
-class SysTree:
-    """Reads the device tree below ``root``. What was read is cached until :meth:`forget`."""
+class SysTree(Sysfs):
+    """Reads the device tree below ``root``. What devices have in common is cached until :meth:`forget`."""
 
     def __init__(self, root: Path) -> None:
-        self._prefix = prefix_of(root)
+        super().__init__(root)
         self._kobjects: dict[str, Kobject | None] = {}
         self._texts: dict[tuple[str, str], str] = {}
 
@@ -102,7 +93,7 @@ class SysTree:
         found: dict[str, int] = {}
         for letter, kind in KINDS.items():
             try:
-                with os.scandir(f"{self._prefix}/sys/dev/{kind}") as entries:
+                with os.scandir(f"{self.prefix}/sys/dev/{kind}") as entries:
                     for entry in entries:
                         if _NUMBER.fullmatch(entry.name):
                             found[letter + entry.name] = entry.inode()
@@ -113,12 +104,11 @@ class SysTree:
     def path_of(self, key: str) -> str:
         """The directory of a device number, ``/sys/devices/…``; empty if it is gone."""
         directory = f"/sys/dev/{KINDS[key[0]]}"
-        return self._linked(directory, link_target(f"{self._prefix}{directory}/{key[1:]}"))
+        return self._linked(directory, self.link(f"{directory}/{key[1:]}"))
 
-    def pci(self, address: str) -> str:
+    def function(self, address: str) -> str:
         """The directory of a PCI function, ``/sys/devices/…``; empty if there is none."""
-        directory = "/sys/bus/pci/devices"
-        return self._linked(directory, link_target(f"{self._prefix}{directory}/{address}"))
+        return self._linked(PCI_BUS, self.link(f"{PCI_BUS}/{address}"))
 
     def _linked(self, directory: str, target: str) -> str:
         path = posixpath.normpath(posixpath.join(directory, target)) if target else ""
@@ -131,14 +121,11 @@ class SysTree:
         return self._kobjects[path]
 
     def _read(self, path: str) -> Kobject | None:
-        here = self._prefix + path
-        directory, _, subsystem = link_target(f"{here}/subsystem").rpartition("/")
+        directory, _, subsystem = self.link(f"{path}/subsystem").rpartition("/")
         if not subsystem:
             return None
-        pairs = [line.partition("=") for line in read_lines(f"{here}/uevent")]
-        # the driver core writes its own lines first; text from hardware in a later one cannot replace them
-        properties = {key: value for key, _, value in reversed(pairs) if key}
-        driver = properties.get("DRIVER") or link_target(f"{here}/driver").rpartition("/")[2]
+        properties = self.uevent(path)
+        driver = properties.get("DRIVER") or self.target(f"{path}/driver")
         return Kobject(path, subsystem, properties, driver, directory.endswith("/class"))
 
     def chain(self, path: str) -> tuple[Kobject, ...]:
@@ -163,10 +150,10 @@ class SysTree:
         With native multipath, namespaces are below ``/sys/devices/virtual/nvme-subsystem``, which only has
         links to the controllers.
         """
-        names = [name for name in self.entries(path) if _NVME_CONTROLLER.fullmatch(name)]
+        names = [name for name in self.names(path) if _NVME_CONTROLLER.fullmatch(name)]
         if len(names) != 1:
             return ""
-        return self._linked(path, link_target(f"{self._prefix}{path}/{names[0]}"))
+        return self._linked(path, self.link(f"{path}/{names[0]}"))
 
     def read(self, path: str, attribute: str) -> str:
         """A text attribute of one line in the directory ``path``; empty if there is none.
@@ -177,7 +164,7 @@ class SysTree:
         asked = (path, attribute)
         text = self._texts.get(asked)
         if text is None:
-            text = read_line(f"{self._prefix}{path}/{attribute}")
+            text = self.text(f"{path}/{attribute}")
             text = text if text.isprintable() else ""
             if path in self._kobjects:
                 self._texts[asked] = text
@@ -187,22 +174,7 @@ class SysTree:
         """Whether there is text that :meth:`read` leaves out, because it has more than one plain line."""
         if self.read(path, attribute):
             return False
-        return bool((read_bytes(f"{self._prefix}{path}/{attribute}") or b"").strip())
-
-    def lines(self, path: str, attribute: str) -> list[str]:
-        """The lines of a text attribute in the directory ``path``; none if it does not exist."""
-        return read_lines(f"{self._prefix}{path}/{attribute}")
-
-    def linked_name(self, path: str, link: str) -> str:
-        """The last name in the target of a link in the directory ``path``; empty if there is none."""
-        return link_target(f"{self._prefix}{path}/{link}").rpartition("/")[2]
-
-    def entries(self, path: str) -> list[str]:
-        """The names in a directory, in natural order; none if it does not exist."""
-        try:
-            return sorted(os.listdir(self._prefix + path), key=natural)
-        except OSError:
-            return []
+        return bool((read_bytes(f"{self.prefix}{path}/{attribute}") or b"").strip())
 
     def cell_name(self, path: str) -> str:
         """The name of the device at ``path`` among those with the same parent, without a counted number.
@@ -213,7 +185,7 @@ class SysTree:
         base = _base(name)
         if not base:
             return name
-        twins = [one for one in self.entries(above) if _base(one) == base]
+        twins = [one for one in self.names(above) if _base(one) == base]
         rank = twins.index(name) if name in twins else 0
         return f"{base}.{rank}" if rank else base
 
@@ -230,7 +202,3 @@ class SysTree:
         if path.rpartition("/")[0] != DEVICES.rstrip("/") or not names:  # not /sys/devices/platform
             names.append(path.rpartition("/")[2])
         return ".".join(reversed(names))
-
-    def attribute(self, path: str, name: str) -> str:
-        """The value of the attribute ``sysattr.<name>``, see :func:`devhost.backend.sysfs.sysattr`."""
-        return sysattr(self._prefix, path, name)

@@ -79,7 +79,7 @@ def _port(tree: SysTree, device: Kobject) -> tuple[str, str, tuple[str, ...]]:
     before = parts[depth - 1] if depth else ""
     # earlier versions had neither the side, nor the firmware's name of an automatically numbered controller
     former = tuple(f"{name}-usb{ports}" for name in names_before(before))
-    others = [name for name in tree.entries(controller) if _ROOT_HUB.fullmatch(name) and name != hub]
+    others = [name for name in tree.names(controller) if _ROOT_HUB.fullmatch(name) and name != hub]
     stable = tree.stable_name(controller)
     if _is_super_speed(tree, controller, hub, others):
         port = f"{stable}-ss{ports}"

@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any, Protocol
 from devhost.backend import AllocationError, process
 from devhost.backend.frozen import frozen, mutable
 from devhost_fpga.allocation import numbered
-from devhost_fpga.manager_state import Manager, identity, manager
+from devhost_fpga.manager_state import Manager, identity, manager, manager_of
 from devhost_fpga.model import FpgaSysfs, Interface, Reading, Slot
 from devhost_fpga.options import Program
 
@@ -36,7 +35,7 @@ Loaded = tuple[object, ...]
 @mutable
 class _Engine:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    leftover: Leftover | None = None
+    leftover: process.Leftover | None = None
     loaded: dict[str, Loaded] = field(default_factory=dict)
 
 
@@ -64,7 +63,7 @@ class Engines:
         finally:
             mine.lock.release()
 
-    def block(self, engine: str, leftover: Leftover) -> None:
+    def block(self, engine: str, leftover: process.Leftover) -> None:
         """Blocks the engine until a process that could not be killed has ended."""
         self._engine(engine).leftover = leftover
 
@@ -95,6 +94,8 @@ ENGINES: Engines = Engines()
 COMMAND: Sequence[str] = tuple(process.python(Path(__file__).with_name("child.py"), packages=False))
 """The program that opens the device nodes."""
 
+NAME = "the programming process"
+
 Request = Mapping[str, Any]
 """The request that :mod:`.child` reads."""
 
@@ -103,30 +104,14 @@ Request = Mapping[str, Any]
 class ProgrammingResult:
     """The result of programming: ``step`` is the step that failed, empty on success.
 
-    In addition to the steps of the child there are ``start``, ``time`` and ``crash``, with details in
-    ``text``. ``status`` has the driver's bits for a hardware error (OPAE only).
+    In addition to the steps of the child there are ``start``, ``time`` and ``crash``; what happened then is
+    the clause ``text``. ``status`` has the driver's bits for a hardware error (OPAE only).
     """
 
     step: str = ""
     errno: int = 0
     status: int = 0
     text: str = ""
-
-
-class Leftover(Protocol):
-    """A killed process that hangs in a system call: :class:`devhost.backend.process.Leftover`."""
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has ended."""
-
-
-class Unkillable(Exception):
-    """The process was killed, but hangs in a system call."""
-
-    def __init__(self, leftover: Leftover) -> None:
-        super().__init__("the process does not end")
-        self.leftover = leftover
 
 
 class Run(Protocol):
@@ -149,7 +134,7 @@ def run(
 ) -> ProgrammingResult:
     """Runs the program with one request. Blocks at most for ``patience`` and ``grace`` seconds.
 
-    ``descriptors`` are open files to pass on. Raises ``Unkillable`` if it did not answer within ``patience``
+    ``descriptors`` are open files to pass on. Raises ``TimedOut`` if it did not answer within ``patience``
     seconds, and does not end within ``grace`` seconds after it was killed.
     """
     try:
@@ -158,7 +143,7 @@ def run(
             deadline=patience,
             stdin=json.dumps(request).encode(),
             descriptors=descriptors,
-            name="the programming process",
+            name=NAME,
             grace=grace,
             kill=kill,
         )
@@ -166,13 +151,11 @@ def run(
         return ProgrammingResult("start", error.errno)
     except process.TimedOut as error:
         if error.leftover is not None:
-            raise Unkillable(error.leftover) from error
+            raise
         return ProgrammingResult("time")
     except process.ProcessError as error:
-        return ProgrammingResult("crash", text=error.message)
-    if result.status:
-        return ProgrammingResult("crash", text=_cause(result.status, result.errors))
-    return judge(result.output)
+        return ProgrammingResult("crash", text=error.message.removeprefix(f"{NAME} "))
+    return ProgrammingResult("crash", text=result.failure) if result.failure else judge(result.output)
 
 
 def judge(output: bytes) -> ProgrammingResult:
@@ -183,14 +166,7 @@ def judge(output: bytes) -> ProgrammingResult:
             str(answer.get("step", "")), int(answer.get("errno", 0)), int(answer.get("status", 0))
         )
     except (ValueError, AttributeError, TypeError):
-        return ProgrammingResult("crash", text="its answer cannot be parsed")
-
-
-def _cause(status: int, stderr: bytes) -> str:
-    if status < 0:
-        return f"signal {signal.Signals(-status).name}"
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip()[:200] if lines else f"status {status}"
+        return ProgrammingResult("crash", text="gave an answer that cannot be parsed")
 
 
 _PRIVILEGED = "the container of devhost must be privileged"
@@ -256,12 +232,12 @@ def why(verdict: ProgrammingResult, detail: str = "") -> str:
         case "flags" | "firmware":
             return _with(_system(verdict.errno, _WRITE), detail)
         case "start":
-            return f"the programming process cannot be started: {os.strerror(verdict.errno)}"
+            return f"{NAME} cannot be started: {os.strerror(verdict.errno)}"
         case "time":
-            return "it took too long, and the programming process was killed"
-    if verdict.text == "signal SIGBUS":
+            return f"it took too long, and {NAME} was killed"
+    if verdict.text == "was killed by SIGBUS":
         return _PROGRAM_ERRORS[errno.EFAULT]
-    return f"the programming process ended unexpectedly: {verdict.text}"
+    return f"{NAME} {verdict.text}"
 
 
 def bits(status: int) -> str:
@@ -316,15 +292,6 @@ def settled(
         clock.sleep(min(left, pause * (1 - SPREAD * clock.draw())))
         pause = min(CAP, pause * 2)
     return found
-
-
-def manager_of(sysfs: FpgaSysfs, engine: str) -> Manager:
-    """The state of the fpga_manager of a management engine; empty if there is none."""
-    for name in sysfs.names(engine):
-        if name.startswith("dfl-fme-mgr"):
-            for one in sysfs.names(f"{engine}/{name}/fpga_manager"):
-                return manager(sysfs, f"{engine}/{name}/fpga_manager/{one}")
-    return Manager()
 
 
 _OPERATING = "operating"
@@ -405,11 +372,12 @@ class Loader:
     ) -> None:
         try:
             verdict = self._run(request, descriptors, patience)
-        except Unkillable as unkillable:
-            self._engines.block(slot.engine, unkillable.leftover)
+        except process.TimedOut as error:
+            if error.leftover is not None:
+                self._engines.block(slot.engine, error.leftover)
             raise AllocationError(
                 "it took too long and cannot be stopped; its engine is blocked until the process ends"
-            ) from unkillable
+            ) from error
         if verdict.step:
             raise AllocationError(why(verdict, self._manager(slot).status))
 

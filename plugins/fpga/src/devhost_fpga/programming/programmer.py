@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from logging import Logger
 
 from devhost.backend import AllocationError
-from devhost_fpga.manager_state import REBIND
+from devhost_fpga.manager_state import REBIND, manager_of
 from devhost_fpga.model import DeviceKind, FpgaSysfs, Interface, Slot, Unit
 from devhost_fpga.options import Program
 
 from . import loader
 from .bitstream import Bitstream, name_of, opened
-from .loader import ENGINES, Clock, Engines, Loader, Run, label, manager_of, settled
+from .loader import ENGINES, Clock, Engines, Loader, Run, label, settled
 
 
 def check_slots(unit: Unit, program: Program) -> None:

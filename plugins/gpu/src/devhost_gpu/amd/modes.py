@@ -9,7 +9,6 @@ loaded again, for all GPUs that XGMI connects. The driver then also chooses the 
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -97,10 +96,7 @@ class Modes:
 
     def _identity(self, gpu: Adapter) -> int:
         """Identifies one loading of the driver, which creates the file."""
-        try:
-            return os.stat(self._sysfs.prefix + _file(gpu, MEMORY)).st_ino  # noqa: PTH116 - a plain string path
-        except OSError:
-            return 0
+        return self._sysfs.inode(_file(gpu, MEMORY))
 
 
 def _file(gpu: Adapter, kind: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -123,11 +122,7 @@ class DriverFiles:
         """Identifies one loading of the driver; ``None`` if it is not loaded."""
         if not self.is_loaded:
             return None
-        try:
-            inode = os.stat(self._sysfs.prefix + MODULE).st_ino  # noqa: PTH116 - a plain string path
-        except OSError:
-            inode = 0
-        return inode, self.version()
+        return self._sysfs.inode(MODULE), self.version()
 
     def exists(self, path: str) -> bool:
         return self._sysfs.exists(path)

@@ -16,29 +16,17 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from devhost.backend import Context, Edits, Event, Health, Usage, unhealthy
+from devhost.backend import Context, Event, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import Sysfs
-from devhost_gpu.discovery import Adapter
 from devhost_gpu.environment import DEFAULT, Timings
-from devhost_gpu.options import GpuOptions, Layout
-from devhost_gpu.vendor import (
-    CanLink,
-    CanMeasure,
-    CanNameProcesses,
-    CanPartition,
-    CanRelease,
-    Card,
-    Change,
-    ContainerRequest,
-    MergedEvents,
-    VendorBackend,
-)
+from devhost_gpu.options import GpuOptions
+from devhost_gpu.vendor import Card
 
 from .allocation import CHANNEL, dev_root
 from .cards import NvidiaFacts
@@ -270,10 +258,10 @@ _NVIDIA_HELD = ("device:gpu/GPU-", "device:gpu/MIG-")
 """Prefixes of the NVIDIA devices that containers hold (``Context.held``)."""
 
 
-class SpecificationUpdater:
-    """Writes devhost's specifications when that is necessary, never while a pod waits.
+class CdiNames:
+    """The CDI names of NVIDIA cards.
 
-    Scans call :meth:`want` and :meth:`names`.
+    Writes devhost's specifications when that is necessary, never while a pod waits.
     """
 
     def __init__(self, options: GpuOptions, context: Context, timings: Timings = DEFAULT) -> None:
@@ -282,7 +270,7 @@ class SpecificationUpdater:
         self._context = context
         self._timings = timings
         self._gpus = GpuSpecification(context.root, options, timings)
-        self.additional = AdditionalDevices(options, context, timings)
+        self._additional = AdditionalDevices(options, context, timings)
         self._others = Specifications(context.root, options.cdi_directories, TOOLKIT_KIND)
         self._unnamed = (
             f"there is no {options.nvidia_CTK_path} on this machine, and no CDI specification in "
@@ -298,16 +286,46 @@ class SpecificationUpdater:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
 
-    def names(self, access: Access = frozenset()) -> dict[str, str]:
-        """The qualified name of each card, by its UUID, preferably from devhost's specification.
+    def named(self, cards: Sequence[Card], *, is_closed: bool) -> list[Card]:
+        """The cards of a scan with their names; those without one are Unhealthy, unless they are anyway.
 
-        A MIG instance without its capability nodes counts as not named: ``access``.
+        ``is_closed`` is whether the driver must not be opened.
         """
+        facts = {card.id: card.facts for card in cards if isinstance(card.facts, NvidiaFacts)}
+        uuids = {
+            card.id: facts[card.id].uuid
+            for card in cards
+            if card.id in facts and not card.device.reserved  # nvidia-ctk omits these
+        }
+        usable = {card.id for card in cards if card.device.health and not card.device.withheld}
+        access = frozenset((one.uuid, node) for one in facts.values() if one.uuid for node in one.access)
+        # a MIG instance without its capability nodes counts as not named
         names = self._others.names(access) | self._gpus.names(access)
         self._named = frozenset(names)
-        return names
+        self._want(
+            Wanted(
+                frozenset(uuid for name, uuid in uuids.items() if name in usable) - {""},
+                frozenset(uuids.values()) - {""},
+                access,
+                max((str(card.device.attributes.get("driverVersion", "")) for card in cards), default=""),
+                self._additional.requested(),
+                is_closed,
+            )
+        )
+        additional, missing = self._additional.names(), self._additional.missing_reason()
+        found = []
+        for card in cards:
+            device, own = card.device, facts.get(card.id)
+            if own is not None:
+                name = names.get(own.uuid, "")
+                if (missing or not name) and device.health and not device.withheld:
+                    reason = missing if name else self._missing_reason(own.uuid, access)
+                    device = replace(device, health=unhealthy(reason))
+                card = replace(card, device=device, facts=replace(own, cdi=name, cdi_additional=additional))
+            found.append(card)
+        return found
 
-    def missing_reason(self, uuid: str, access: Access) -> str:
+    def _missing_reason(self, uuid: str, access: Access) -> str:
         """Why a card has no name, as one sentence."""
         if reason := self._gpus.inaccessible(uuid, access):
             return reason
@@ -315,7 +333,7 @@ class SpecificationUpdater:
             return self.error
         return "its CDI specification is not written yet" if self._gpus.is_installed() else self._unnamed
 
-    def want(self, wanted: Wanted) -> None:
+    def _want(self, wanted: Wanted) -> None:
         """Sets what the last scan has found."""
         before, self._wanted = self._wanted, wanted
         if wanted != before and (loop := self._loop) is not None:
@@ -374,10 +392,10 @@ class SpecificationUpdater:
         if not wanted.known:
             if self._is_unused():
                 await call(self._gpus.remove)
-                await call(self.additional.remove)
+                await call(self._additional.remove)
             return False
         written = await self._write_gpus(wanted)
-        return await self.additional.update(wanted.driver, is_unused=self._is_unused()) or written
+        return await self._additional.update(wanted.driver, is_unused=self._is_unused()) or written
 
     def _is_unused(self) -> bool:
         """Whether it is certain that no container has an NVIDIA GPU."""
@@ -400,108 +418,3 @@ class SpecificationUpdater:
         await call(self._gpus.write, text, wanted, present)
         self._context.log.info("CDI specification written: %s", self._gpus.file)
         return True
-
-
-class NamedByCdi:
-    """Adds CDI names to NVIDIA cards; everything else is passed on to the vendor's code."""
-
-    def __init__(
-        self, vendor: VendorBackend, options: GpuOptions, context: Context, timings: Timings = DEFAULT
-    ) -> None:
-        self.vendor = vendor
-        self._updater = SpecificationUpdater(options, context, timings)
-        self._events = MergedEvents(timings)
-        self._events.update({"cards": vendor, "specification": self._updater})
-
-    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        cards = self.vendor.scan(adapters)
-        uuids = {
-            card.id: card.facts.uuid
-            for card in cards
-            if isinstance(card.facts, NvidiaFacts) and not card.device.reserved  # nvidia-ctk omits these
-        }
-        usable = {card.id for card in cards if card.device.health and not card.device.withheld}
-        wanted = {uuid for name, uuid in uuids.items() if name in usable}
-        drivers = {str(card.device.attributes.get("driverVersion", "")) for card in cards}
-        additional = self._updater.additional
-        access = frozenset(
-            (card.facts.uuid, node)
-            for card in cards
-            if isinstance(card.facts, NvidiaFacts) and card.facts.uuid
-            for node in card.facts.access
-        )
-        names = self._updater.names(access)
-        self._updater.want(
-            Wanted(
-                frozenset(wanted - {""}),
-                frozenset(uuids.values()) - {""},
-                access,
-                max(drivers, default=""),
-                additional.requested(),
-                self.is_closed,
-            )
-        )
-        additional_names, missing = additional.names(), additional.missing_reason()
-        return [self._named(card, names, access, additional_names, missing) for card in cards]
-
-    def notice(self, event: Event) -> None:
-        self.vendor.notice(event)
-
-    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
-        return self.vendor.probe(cards)
-
-    def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
-        """How a GPU gets the MIG instances of a layout."""
-        return self.vendor.change(cards, layout) if isinstance(self.vendor, CanPartition) else None
-
-    def links(self, a: Card, b: Card) -> int:
-        """How closely two cards are connected."""
-        return self.vendor.links(a, b) if isinstance(self.vendor, CanLink) else 0
-
-    def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
-        return self.vendor.usage(cards) if isinstance(self.vendor, CanMeasure) else {}
-
-    def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
-        return self.vendor.processes(cards) if isinstance(self.vendor, CanNameProcesses) else {}
-
-    async def watch(self) -> AsyncIterator[Event]:
-        """Yields the events of the vendor's code, and those of changed names."""
-        async with aclosing(self._events.events()) as events:
-            async for event in events:
-                yield event
-
-    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        return self.vendor.edits(cards, request)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the driver was not to be opened at the last scan."""
-        return isinstance(self.vendor, CanRelease) and self.vendor.is_closed
-
-    def release(self) -> None:
-        """Releases the driver, and waits until nvidia-ctk does not run."""
-        if isinstance(self.vendor, CanRelease):
-            self.vendor.release()
-        self._updater.wait_idle()
-
-    def close(self) -> None:
-        """Releases what the vendor's code keeps open."""
-        self.vendor.close()
-
-    def _named(
-        self,
-        card: Card,
-        names: Mapping[str, str],
-        access: Access,
-        additional: tuple[str, ...],
-        missing: str,
-    ) -> Card:
-        facts = card.facts
-        if not isinstance(facts, NvidiaFacts):
-            return card
-        name = names.get(facts.uuid, "")
-        device = card.device
-        if (missing or not name) and device.health and not device.withheld:
-            reason = missing if name else self._updater.missing_reason(facts.uuid, access)
-            device = replace(device, health=unhealthy(reason))
-        return replace(card, device=device, facts=replace(facts, cdi=name, cdi_additional=additional))

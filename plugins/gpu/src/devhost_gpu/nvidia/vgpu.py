@@ -7,7 +7,7 @@ discovery reads, too (NVIDIA/k8s-device-plugin, ``internal/vgpu``).
 from __future__ import annotations
 
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import Sysfs, read_bytes
+from devhost.backend.sysfs import PCI_BUS, Sysfs, read_bytes
 
 SIZE = 256
 """Bytes of the configuration space. The kernel shows 64 of them to a process without CAP_SYS_ADMIN."""
@@ -32,7 +32,7 @@ def read(sysfs: Sysfs, address: str) -> Vgpu | None:
 
     A sleeping GPU is not woken up: it is no vGPU.
     """
-    path = f"/sys/bus/pci/devices/{address}"
+    path = f"{PCI_BUS}/{address}"
     if sysfs.text(f"{path}/power/runtime_status") == "suspended":
         return Vgpu()
     config = read_bytes(f"{sysfs.prefix}{path}/config", SIZE) or b""

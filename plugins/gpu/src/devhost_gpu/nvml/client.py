@@ -153,7 +153,7 @@ class NvmlClient:
             found = find_library(self._context.root, self._driver_root)
             fits = scope == self._scope and self._library == _identified(found)
             if self._process is not None and self._process.is_over:
-                self._give_up(self._process.failure)
+                self._give_up(self._process.failure or "")
             if self._process is not None and not fits:
                 self._end()
             if not fits:
@@ -292,7 +292,7 @@ class NvmlClient:
             raise
         finally:
             process.end()
-            process.wait_gone(patience)
+            process.wait(patience)
 
     def pop_hung(self) -> list[str]:
         """The GPUs whose calls hung, so that the process was killed; each is returned once."""
@@ -317,7 +317,7 @@ class NvmlClient:
         processes = self.processes
         for process in processes:
             process.end()
-        return [one.pid for one in processes if not one.wait_gone(max(0.0, end - time.monotonic()))]
+        return [one.pid for one in processes if not one.wait(max(0.0, end - time.monotonic()))]
 
     def close(self) -> None:
         """Releases the driver until :meth:`reopen`: a scan that is still running does not open it again."""

@@ -69,7 +69,7 @@ class _NvmlRequest:
     is_late: bool = False
 
 
-class NvmlProcess:
+class NvmlProcess(LineProcess):
     """A process that uses NVML. Methods may be called from any thread, and wait only as long as documented.
 
     For ``command`` see :func:`program`; ``NotStarted`` is raised if it cannot be started. ``on_event`` is
@@ -85,36 +85,16 @@ class NvmlProcess:
         kill: Kill = kill_group,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock
+        self._now = clock
         self._on_event = on_event
         self._timings = timings
         self._changed = threading.Condition()
         self._open: dict[tuple[str, ...], _NvmlRequest] = {}
         self._count = 0
         self._waiting_for = ""
-        self._waiting_since = self._progress = self._clock()
-        self._reason = ""
+        self._waiting_since = self._progress = clock()
         self._hung_gpu = ""
-        self._lines = LineProcess(command, self, name=_NAME, limit=LINE_LIMIT, grace=timings.grace, kill=kill)
-
-    @property
-    def pid(self) -> int:
-        return self._lines.pid
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no request is possible any longer."""
-        return self._lines.is_over
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the process has ended. One that the kernel holds has not."""
-        return self._lines.is_gone
-
-    @property
-    def failure(self) -> str:
-        """Why the process has ended, if that was a failure; empty otherwise."""
-        return self._reason or self._lines.failure or ""
+        super().__init__(command, self, name=_NAME, limit=LINE_LIMIT, grace=timings.grace, kill=kill)
 
     @property
     def waiting_for(self) -> str:
@@ -162,33 +142,28 @@ class NvmlProcess:
                 starts.append(self._waiting_since)
             if self.is_over or not starts:
                 return
-            stuck = self._clock() - min(starts)
+            stuck = self._now() - min(starts)
             if stuck < self._timings.hung:
                 return
-            self._reason = f"NVML did not answer within {stuck:.0f} s"
             self._hung_gpu = self._waiting_for
-        self.kill()
+        self.kill(f"NVML did not answer within {stuck:.0f} s")
 
     def end(self) -> None:
         """Releases the driver, without waiting; after ``Timings.grace`` the process is killed."""
         if self.is_over:
             return
-        self._lines.end()
+        super().end()
         self._notify()
         # not a daemon: devhost must not end before the process, however long the driver takes
         try:
-            threading.Thread(target=self.wait_gone, args=(2 * self._timings.grace,), name="nvml-end").start()
+            threading.Thread(target=self.wait, args=(2 * self._timings.grace,), name="nvml-end").start()
         except RuntimeError:  # no thread can be started, so nothing would wait for it
-            self._lines.kill()
+            super().kill()
 
-    def kill(self) -> None:
+    def kill(self, reason: str | None = None) -> None:
         """Kills the process. Does not wait."""
-        self._lines.kill()
+        super().kill(reason)
         self._notify()
-
-    def wait_gone(self, patience: float) -> bool:
-        """Waits until the process has ended; whether it has."""
-        return self._lines.wait(patience)
 
     def received(self, line: bytes) -> None:
         """Handles a line of the program."""
@@ -198,11 +173,11 @@ class NvmlProcess:
             return
         if "waitingFor" in message:
             self._waiting_for = str(message["waitingFor"])
-            self._waiting_since = self._progress = self._clock()
+            self._waiting_since = self._progress = self._now()
         elif "id" in message:
             self._take_answer(message)
         elif message.get("event") == "unusable":
-            self._reason = str(message["text"])
+            self.kill(str(message["text"]))
         else:
             self._on_event(message)
 
@@ -212,18 +187,18 @@ class NvmlProcess:
         self._on_event({"event": "ended"})
 
     def _is_outdated(self, request: _NvmlRequest) -> bool:
-        return request.answer is not None and self._clock() - request.answered > self._timings.fresh
+        return request.answer is not None and self._now() - request.answered > self._timings.fresh
 
     def _send(self, do: str, gpus: Sequence[str], arguments: Message | None) -> _NvmlRequest:
         self._count += 1
         more = {} if arguments is None else {"with": arguments}
         with suppress(ProcessError):  # it has ended, which the caller finds out
-            self._lines.send(json.dumps({"id": self._count, "do": do, "gpus": list(gpus), **more}).encode())
-        return _NvmlRequest(self._count, self._clock())
+            self.send(json.dumps({"id": self._count, "do": do, "gpus": list(gpus), **more}).encode())
+        return _NvmlRequest(self._count, self._now())
 
     def _take_answer(self, message: Message) -> None:
         with self._changed:
-            self._progress = self._clock()
+            self._progress = self._now()
             request = next((one for one in self._open.values() if one.number == message["id"]), None)
             if request is None:
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -265,24 +265,7 @@ def partitions(answer: Mapping[str, Any]) -> Partitions:
     """Reads the answer to ``placements`` of one GPU."""
     names = {one["profile"]: one["name"] for one in answer["profiles"]}
     return Partitions(
-        tuple(
-            Profile(
-                one["profile"],
-                one["name"],
-                one["slices"],
-                one["multiprocessors"],
-                one["copyEngines"],
-                one["decoders"],
-                one["encoders"],
-                one["jpegEngines"],
-                one["ofaEngines"],
-                one["memory"],
-                tuple(
-                    Placement(one["profile"], start, size, one["name"]) for start, size in one["placements"]
-                ),
-            )
-            for one in answer["profiles"]
-        ),
+        tuple(Profile(**{**one, "placements": tuple(_placements(one))}) for one in answer["profiles"]),
         tuple(
             GpuInstance(
                 one["gi"],
@@ -293,6 +276,11 @@ def partitions(answer: Mapping[str, Any]) -> Partitions:
             for one in answer["instances"]
         ),
     )
+
+
+def _placements(profile: Mapping[str, Any]) -> Iterator[Placement]:
+    for start, size in profile["placements"]:
+        yield Placement(profile["profile"], start, size, profile["name"])
 
 
 def checks(answer: Mapping[str, Any]) -> dict[str, Check | NvmlError]:
@@ -368,15 +356,8 @@ def _is_name(uuid: str) -> bool:
 
 
 def _instance(answer: Mapping[str, Any]) -> Instance:
-    return Instance(
-        uuid=answer["uuid"],
-        index=answer["index"],
-        gi=answer["gi"],
-        ci=answer["ci"],
-        name=answer["name"] or "",
-        memory=answer["memory"],
-        shape=Shape(*answer["shape"]) if answer["shape"] else None,
-    )
+    shape = Shape(*answer["shape"]) if answer["shape"] else None
+    return Instance(**{**answer, "name": answer["name"] or "", "shape": shape})
 
 
 def _check(answer: Mapping[str, Any]) -> Check:
