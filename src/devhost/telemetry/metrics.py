@@ -19,7 +19,7 @@ from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from itertools import accumulate
-from typing import Generic, TypeVar, get_args
+from typing import Generic, Literal, TypeVar, get_args
 
 from devhost import __version__
 from devhost.backend import Usage
@@ -27,7 +27,30 @@ from devhost.backend.frozen import frozen
 from devhost.runtime.log import dropped, printable
 
 from .exposition import TABLE, Kind, Metric, Owner, gathered, number, process, sample, series_name, text
-from .problem_kinds import ProblemKind
+
+ProblemKind = Literal[
+    "config",
+    "kubelet",
+    "task",
+    "plugin",
+    "resource",
+    "dra",
+    "node",
+    "allocation",
+    "backend",
+    "driver",
+    "entry",
+    "plan",
+    "device",
+    "refused",
+    "verdict",
+    "events",
+    "provisioning",
+    "labels",
+    "observer",
+    "pods",
+]
+"""The kinds of problems, the most important first."""
 
 
 class CallFailure(StrEnum):

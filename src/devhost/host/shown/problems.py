@@ -21,7 +21,7 @@ from devhost.discovery.provisioning import ProvisioningState
 from devhost.discovery.scanner import BackendState
 from devhost.planning.claims import users
 from devhost.runtime.log import printable
-from devhost.telemetry.problem_kinds import ProblemKind
+from devhost.telemetry.metrics import ProblemKind
 
 from .entries import EntryState
 from .now import Now
