@@ -255,11 +255,8 @@ class Host:
             self.allocations,
             self.services,
             parts,
-            preferred=preferred,
-            verdicts=self.verdicts,
-            publication=self.publication,
-            dra=self.dra,
-            metrics=metrics,
+            self.verdicts,
+            self.dra,
         )
         self.rollout: Rollout | None = None
         """Whether a new file has left entries without devices, if that matters."""

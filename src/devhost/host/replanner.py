@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
-from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.where import selected
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
@@ -18,13 +17,11 @@ from devhost.planning.claims import Reason
 from devhost.planning.plan import Found, Plan, PlannedResource, RefusalKind
 from devhost.planning.planner import Planner, held_now, plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
-from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
 from .reload import Configuration
 from .service import ResourceService, ServiceParts, Services, terms
 from .shown.now import NONE
-from .shown.publication import Publication
 
 if TYPE_CHECKING:
     from devhost.discovery.handover.preparation import Handover
@@ -40,12 +37,8 @@ class Replanner:
         allocations: Allocations,
         services: Services,
         parts: ServiceParts,
-        *,
-        preferred: PreferredAllocation,
         verdicts: VerdictFollower,
-        publication: Publication,
         dra: DraSide,
-        metrics: Metrics,
     ) -> None:
         self.plan = Plan()
         self.plans = 0
@@ -59,11 +52,8 @@ class Replanner:
         self._allocations = allocations
         self._services = services
         self._parts = parts
-        self._preferred = preferred
         self._verdicts = verdicts
-        self._publication = publication
         self._dra = dra
-        self._metrics = metrics
         self._planner = Planner()
         self._settings = configuration.settings
         """Those for which the plan was made."""
@@ -95,7 +85,7 @@ class Replanner:
         while self.started and self._piece(steps):  # noqa: ASYNC110 - it waits for nothing
             await asyncio.sleep(0)
         self._planner, self._steps = planner, None
-        self._publication.show()  # of the settings before
+        self._parts.publication.show()  # of the settings before
 
     def replan(self, caused_at: float | None = None) -> None:
         """Makes the plan, and brings the services in line with it; a plan that takes long does so later.
@@ -160,19 +150,19 @@ class Replanner:
         self._dra.follow(self.plan, settings, backends)
         self._schedule()
         self.plans += 1
-        self._publication.soon()
+        self._parts.publication.soon()
 
     def _count(self, refusals: Counter[RefusalKind]) -> None:
         for kind in RefusalKind:
-            self._metrics.set("plan_refusals", kind, to=refusals[kind])
+            self._parts.metrics.set("plan_refusals", kind, to=refusals[kind])
 
     def allocations_changed(self) -> None:
         """The holders of devices have changed: a vanished device that was released may leave its list now."""
-        self._preferred.settle()
+        self._parts.preferred.settle()
         if self._depends_on_holders():
             self.replan()
         self._schedule()
-        self._publication.soon()
+        self._parts.publication.soon()
 
     def _depends_on_holders(self) -> bool:
         """Whether the plan, its reasons or those of tokens refer to containers."""
