@@ -9,7 +9,7 @@ from datetime import datetime
 from devhost.backend.sysfs import natural
 from devhost.runtime.log import printable
 from devhost.runtime.text import few
-from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument, drivers_of
+from devhost.telemetry.document import HostStatus, StatusDocument, drivers_of
 from devhost.telemetry.tables import (
     Alike,
     age,
@@ -156,9 +156,10 @@ def _devices(document: StatusDocument, now: datetime, everything: bool, screen: 
         every = [(name, Alike(device, 0)) for name, devices in found for device in devices]
         return _with_remarks(headers, [_device(name, one, now, known) for name, one in every])
     candidates = [(name, one) for name, devices in found for one in alike(devices)]
-    held = [row for row in candidates if _is_held(row[1].first)]
-    unhealthy = [row for row in candidates if _is_unhealthy(row[1].first) and not _is_held(row[1].first)]
-    healthy = [row for row in candidates if not (_is_unhealthy(row[1].first) or _is_held(row[1].first))]
+    held = [row for row in candidates if row[1].first.allocated]
+    free = [row for row in candidates if not row[1].first.allocated]
+    unhealthy = [row for row in free if row[1].first.health != "Healthy"]
+    healthy = [row for row in free if row[1].first.health == "Healthy"]
     origins = (lambda row: (row[0], row[1].first.device), lambda row: row[0])
     some_unhealthy = fair(unhealthy, MOST, *origins)
     some_healthy = fair(healthy, max(0, screen - len(held) - len(some_unhealthy)), *origins)
@@ -167,14 +168,6 @@ def _devices(document: StatusDocument, now: datetime, everything: bool, screen: 
     hidden = _size(unhealthy) - _size(some_unhealthy), _size(healthy) - _size(some_healthy)
     left_out = [_left_out(hidden[0], 0, "devices"), _more(hidden[1])]
     return _shortened(headers, rows, "\n".join(filter(None, left_out)))
-
-
-def _is_held(device: DeviceStatus) -> bool:
-    return device.allocated or device.holder is not None
-
-
-def _is_unhealthy(device: DeviceStatus) -> bool:
-    return device.health != "Healthy"
 
 
 def _more(healthy: int) -> str:

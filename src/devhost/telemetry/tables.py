@@ -91,7 +91,7 @@ def held_by(device: DeviceStatus, known: bool, unnamed: str = UNKNOWN_POD) -> st
     ``unnamed`` is shown for a container whose name is not in the document.
     """
     given = "" if tuple(device.given) in ((), (device.device,)) else f" with {few(device.given)}"
-    if device.allocated or device.holder:
+    if device.allocated:
         return f"{container(device.holder, unnamed)}{given}"
     return "" if known else "unknown"
 
@@ -196,7 +196,7 @@ def judged(verdict: VerdictStatus) -> str:
 
 
 def _said(device: DeviceStatus) -> Hashable:
-    if device.allocated or device.holder:
+    if device.allocated:
         return device.id
     return device.device, device.health, reason(device), device.since
 
