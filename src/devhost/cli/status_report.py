@@ -252,15 +252,13 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
         for one in pool.devices
         if (used := capacity(one))
     ]
-    if shared:
-        yield _first(("RESOURCE", "SHARED DEVICE", "IN USE"), shared, "devices", everything)
+    yield _first(("RESOURCE", "SHARED DEVICE", "IN USE"), shared, "devices", everything)
     counted: list[_Row] = [
         (pool.resource, one.set, one.name, f"{one.used} of {one.total}")
         for pool in dra.pools
         for one in pool.counters
     ]
-    if counted:
-        yield _first(("RESOURCE", "COUNTER SET", "COUNTER", "IN USE"), counted, "counters", everything)
+    yield _first(("RESOURCE", "COUNTER SET", "COUNTER", "IN USE"), counted, "counters", everything)
     claims: list[_Row] = [
         (
             f"{claim.namespace}/{claim.name}",
@@ -269,8 +267,7 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
         )
         for claim in dra.claims
     ]
-    if claims:
-        yield _first(("CLAIM", "DEVICES", "PODS"), claims, "claims", everything)
+    yield _first(("CLAIM", "DEVICES", "PODS"), claims, "claims", everything)
     moves: list[_Row] = [
         (
             one.resource,
@@ -282,15 +279,16 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
         )
         for one in dra.moves
     ]
-    if moves:
-        headers = ("RESOURCE", "MOVING", "LEAVES", "SINCE", "DEVICES", "REASON")
-        yield _first(headers, moves, "moves", everything, width=sys.maxsize)
+    headers = ("RESOURCE", "MOVING", "LEAVES", "SINCE", "DEVICES", "REASON")
+    yield _first(headers, moves, "moves", everything, width=sys.maxsize)
 
 
 def _first(
     headers: Sequence[str], rows: Sequence[_Row], what: str, everything: bool, width: int | None = None
 ) -> str:
-    """A table of the first rows, or of all, and the number of those that are not shown."""
+    """A table of the first rows, or of all, and the number of those that are not shown; empty without any."""
+    if not rows:
+        return ""
     shown = rows if everything else rows[:MOST]
     listed = table(headers, shown, width=width)
     left = len(rows) - len(shown)
@@ -324,11 +322,8 @@ def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
         (name, numbered(left.device, others), age(left.at, now), reason(left))
         for name, left, others in departures(document)
     ]
-    if not rows:
-        return ""
-    return _first(
-        ("RESOURCE", "LEFT RECENTLY", "AGO", "REASON"), rows, "devices that left recently", everything
-    )
+    headers = ("RESOURCE", "LEFT RECENTLY", "AGO", "REASON")
+    return _first(headers, rows, "devices that left recently", everything)
 
 
 def _held(document: StatusDocument, everything: bool) -> str:
@@ -343,11 +338,8 @@ def _held(document: StatusDocument, everything: bool) -> str:
         )
         for held, others in unlisted(document)
     ]
-    if not rows:
-        return ""
-    return _first(
-        ("RESOURCE", "NOT LISTED", "HELD BY", "DEVICES", "REASON"), rows, "held devices", everything
-    )
+    headers = ("RESOURCE", "NOT LISTED", "HELD BY", "DEVICES", "REASON")
+    return _first(headers, rows, "held devices", everything)
 
 
 def _backends(document: StatusDocument, now: datetime) -> str:
@@ -413,7 +405,7 @@ def _verdicts(document: StatusDocument, now: datetime, everything: bool) -> str:
         for verdict in document.verdicts
     ]
     headers = ("VERDICT", "BY", "SINCE", "ENDS", "DEVICES", "REASON")
-    return _first(headers, rows, "verdicts", everything) if rows else ""
+    return _first(headers, rows, "verdicts", everything)
 
 
 def _refusals(document: StatusDocument, everything: bool) -> str:
@@ -423,8 +415,6 @@ def _refusals(document: StatusDocument, everything: bool) -> str:
         for flawed in backend.refused_devices
     ]
     found += [(one.backend, one.device, reason(one)) for one in refused(document)]
-    if not found:
-        return ""
     rows: list[_Row] = [*sorted(found, key=lambda row: (row[0], natural(row[1])))]
     return _first(("BACKEND", "REFUSED DEVICE", "REASON"), rows, "refused devices", everything)
 
