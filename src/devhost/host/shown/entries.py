@@ -16,6 +16,7 @@ from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
+from devhost.discovery.health import overruled
 from devhost.discovery.scanner import BackendNow, BackendState
 from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
@@ -205,7 +206,7 @@ class EntryOutcomes:
         cordoned = sorted((offer.device.id for offer in found), key=natural)
         if not cordoned or not (wrong := entry.unexpected(count - len({offer.unit for offer in found}))):
             return ""
-        named = [f"{device}: {backend.cordon(device).reason}" for device in cordoned[:NAMED]]
+        named = [f"{device}: {overruled(backend.cordons, device).reason}" for device in cordoned[:NAMED]]
         return "; ".join((wrong, *named, *_rest(len(cordoned) - len(named), "more cordoned device")))
 
     def _moves(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> bool:
