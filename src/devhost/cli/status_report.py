@@ -8,7 +8,7 @@ from datetime import datetime
 
 from devhost.backend.sysfs import natural
 from devhost.runtime.log import printable
-from devhost.runtime.text import few
+from devhost.runtime.text import counted, few
 from devhost.telemetry.document import HostStatus, StatusDocument, drivers_of
 from devhost.telemetry.tables import (
     Alike,
@@ -166,15 +166,10 @@ def _devices(document: StatusDocument, now: datetime, everything: bool, screen: 
     shown = {(name, one.first.id) for name, one in (*held, *some_unhealthy, *some_healthy)}
     rows = [_device(name, one, now, known) for name, one in candidates if (name, one.first.id) in shown]
     hidden = _size(unhealthy) - _size(some_unhealthy), _size(healthy) - _size(some_healthy)
-    left_out = [_left_out(hidden[0], 0, "devices"), _more(hidden[1])]
-    return _shortened(headers, rows, "\n".join(filter(None, left_out)))
-
-
-def _more(healthy: int) -> str:
-    """A line for healthy devices that are not in the table."""
-    return (
-        f"... and {healthy} more healthy {'device' if healthy == 1 else 'devices'} (--all)" if healthy else ""
-    )
+    left_out = [line for line in [_left_out(hidden[0], 0, "devices")] if line]
+    if hidden[1]:
+        left_out.append(f"... and {counted(hidden[1], 'more healthy device')} (--all)")
+    return _shortened(headers, rows, "\n".join(left_out))
 
 
 def _size(rows: Iterable[tuple[str, Alike]]) -> int:

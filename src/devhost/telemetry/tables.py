@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import natural
-from devhost.runtime.text import few
+from devhost.runtime.text import counted, few
 
 from .document import (
     DepartedStatus,
@@ -66,7 +66,7 @@ def age(since: str | None, now: datetime) -> str:
 def empty_entry(entry: EntryStatus) -> str:
     """The label of an entry that lacks devices."""
     if count := entry.devices:
-        return "1 device" if count == 1 else f"{count} devices"
+        return counted(count, "device")
     if entry.state == "absent":
         return "not on this node"
     return entry.state if entry.state in ("waiting", "moving") else "no devices"

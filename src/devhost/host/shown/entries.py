@@ -22,6 +22,7 @@ from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
+from devhost.runtime.text import counted
 
 if TYPE_CHECKING:
     from devhost.telemetry.document import EntryStatus
@@ -464,7 +465,7 @@ def _joined(items: Sequence[str], word: str = "or") -> str:
 
 
 def _rest(count: int, what: str) -> list[str]:
-    return [f"{count} {what}{'' if count == 1 else 's'}"] if count > 0 else []
+    return [counted(count, what)] if count > 0 else []
 
 
 def _names(term: Term, views: Iterable[Mapping[str, AttributeValue]]) -> set[AttributeValue]:
