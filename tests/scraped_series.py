@@ -13,7 +13,7 @@ from devhost.telemetry.metrics import Metrics
 
 def samples(metrics: Metrics) -> Iterator[Sample]:
     """Every current sample."""
-    text = "".join(line for metric in metrics.collect() for line in metric.lines())
+    text = "".join(line for metric in metrics.collect() for line in metric.lines)
     for family in text_string_to_metric_families(text):
         yield from family.samples
 

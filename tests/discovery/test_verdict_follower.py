@@ -135,8 +135,8 @@ async def test_a_device_is_named_by_any_of_its_names(machine: Machine, name: str
     (machine.root / "dev/my-card").symlink_to("card0")
     machine.put(devices=[name])
     assert await machine.look() == {"cards/d0": FAN}
-    assert [one.devices for one in machine.follower.applied()] == [(("cards", "d0"),)]
-    assert machine.follower.flaws == []
+    assert [one.devices for one in machine.follower.now().applied()] == [(("cards", "d0"),)]
+    assert machine.follower.now().flaws == []
 
 
 async def test_the_directory_is_never_looked_for_in_the_event_loop(
@@ -171,12 +171,12 @@ async def test_what_does_not_answer_when_it_is_looked_for_is_read_and_is_a_probl
     machine.directory.write_text("no directory")
     monkeypatch.setattr(os.path, "lexists", refuse)
     assert await machine.look() == {}
-    assert [one.file for one in machine.follower.flaws] == [str(machine.directory)]
+    assert [one.file for one in machine.follower.now().flaws] == [str(machine.directory)]
 
 
 async def test_without_a_directory_nothing_happens(machine: Machine) -> None:
     assert await machine.look() == {}
-    assert (machine.plans, [*machine.follower.applied()], machine.follower.flaws) == ([], [], ())
+    assert (machine.plans, [*machine.follower.now().applied()], machine.follower.now().flaws) == ([], [], ())
 
 
 async def test_a_name_means_what_it_means_now_and_an_id_stays(machine: Machine) -> None:
@@ -225,7 +225,7 @@ async def test_a_device_that_two_backends_find_is_one(machine: Machine) -> None:
     await machine.plug("nodes", ["n0", ["node:/dev/card0"], {}])
     machine.put(devices=["/dev/card0"])
     assert await machine.look() == {"cards/d0": FAN, "nodes/n0": FAN}
-    assert machine.follower.flaws == []
+    assert machine.follower.now().flaws == []
 
 
 PCI, GROUP = "pci:0000:3b:00.0", "iommu:7"
@@ -239,8 +239,8 @@ async def test_a_verdict_on_a_device_counts_for_its_parts(machine: Machine, name
     machine.put(devices=[name])
     await machine.plug("nodes", ["vf", [], {}, [PCI]])
     assert await machine.look() == dict.fromkeys(("cards/gpu", "cards/mig0", "cards/mig1", "nodes/vf"), FAN)
-    assert machine.follower.flaws == []
-    (applied,) = machine.follower.applied()
+    assert machine.follower.now().flaws == []
+    (applied,) = machine.follower.now().applied()
     assert {device for _, device in applied.devices} == {"gpu", "mig0", "mig1", "vf"}
 
 
@@ -249,7 +249,7 @@ async def test_a_name_of_two_parts_is_one_of_several_devices(machine: Machine) -
     await machine.plug("cards", ["gpu", [PCI], {"serial": "S"}], *parts)
     machine.put(devices=["1g.10gb", "mig0"])
     assert await machine.look() == {"cards/mig0": FAN}
-    (flaw,) = machine.follower.flaws
+    (flaw,) = machine.follower.now().flaws
     assert flaw.reason == "1g.10gb is a name of cards/mig0, cards/mig1 (write the one that is meant)"
 
 
@@ -260,7 +260,7 @@ async def test_a_name_of_several_devices_changes_none_and_its_file_keeps_its_oth
     file = machine.put(devices=["S", "d2"])
     assert await machine.look() == {"cards/d2": FAN}
     reason = "S is a name of cards/d0, cards/d1 (write the one that is meant)"
-    assert machine.follower.flaws == [Flaw(str(file), reason)]
+    assert machine.follower.now().flaws == [Flaw(str(file), reason)]
 
 
 async def test_a_name_of_no_device_is_a_problem_once_every_backend_has_listed(machine: Machine) -> None:
@@ -268,11 +268,11 @@ async def test_a_name_of_no_device_is_a_problem_once_every_backend_has_listed(ma
     runner = BackendRunner(Nodes, None, machine.root)
     machine.scanners["nodes"] = Scanner(runner, Metrics(), lambda caused_at: None)
     assert await machine.look() == {"cards/d0": FAN}
-    assert machine.follower.flaws == []
+    assert machine.follower.now().flaws == []
     await machine.plug("nodes")
     assert machine.reasons() == {"cards/d0": FAN}
     reason = "no device is called d7 (correct the name, or remove the file)"
-    assert machine.follower.flaws == [Flaw(str(file), reason)]
+    assert machine.follower.now().flaws == [Flaw(str(file), reason)]
 
 
 async def test_only_a_cordon_counts_as_one(machine: Machine) -> None:
@@ -313,7 +313,7 @@ async def test_a_verdict_ends_at_its_time_by_the_clock_of_the_wall(machine: Mach
     assert await machine.look() == {"cards/d0": FAN}
     machine.wall += 1.0
     assert await machine.look() == {}
-    assert [*machine.follower.applied()] == []
+    assert [*machine.follower.now().applied()] == []
     # the clock was wrong, and is set back
     machine.wall -= 3600.0
     assert await machine.look() == {"cards/d0": FAN}
@@ -350,30 +350,30 @@ async def test_a_directory_that_cannot_be_read_keeps_what_it_had(machine: Machin
     away = machine.directory.rename(machine.directory.with_name("away"))
     machine.directory.touch()
     assert await machine.look() == {"cards/d0": FAN}
-    ((file, reason),) = [(one.file, one.reason) for one in machine.follower.flaws]
+    ((file, reason),) = [(one.file, one.reason) for one in machine.follower.now().flaws]
     assert (file, reason) == (str(machine.directory), f"cannot read {machine.directory}: Not a directory")
     machine.directory.unlink()
     away.rename(machine.directory)
     assert await machine.look() == {"cards/d0": FAN}
-    assert machine.follower.flaws == []
+    assert machine.follower.now().flaws == []
 
 
 async def test_a_file_instead_of_the_directory_is_a_problem(machine: Machine) -> None:
     machine.directory.parent.mkdir()
     machine.directory.touch()
     assert await machine.look() == {}
-    assert [one.file for one in machine.follower.flaws] == [str(machine.directory)]
+    assert [one.file for one in machine.follower.now().flaws] == [str(machine.directory)]
 
 
 async def test_only_an_old_cordon_may_have_been_forgotten(machine: Machine) -> None:
     machine.put("c.json")
     machine.put("u.json", kind="unhealthy", devices=["d1"])
     await machine.look()
-    since = next(machine.follower.applied()).verdict.since
+    since = next(iter(machine.follower.now().applied())).verdict.since
     machine.wall = since + OLD
-    assert [*machine.follower.forgotten()] == []
+    assert machine.follower.now().forgotten == []
     machine.wall += 1.0
-    assert [one.file for one in machine.follower.forgotten()] == ["c.json"]
+    assert [one.file for one in machine.follower.now().forgotten] == ["c.json"]
 
 
 async def test_a_problem_is_logged_once_and_once_more_when_it_ends(machine: Machine, caplog: Any) -> None:

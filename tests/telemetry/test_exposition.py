@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from devhost.telemetry.exposition import CONTENT_TYPE, TURN, Gathered, process, text
+from devhost.telemetry.exposition import CONTENT_TYPE, TURN, Metric, gathered, process, text
 from devhost.telemetry.metrics import Distribution, Family, Number
 
 BUCKETS = (0.1, 1.0, 5.0)
 
 
-async def read(*metrics: object) -> dict[str, list[tuple[str, dict[str, str], float]]]:
+async def read(*metrics: Metric) -> dict[str, list[tuple[str, dict[str, str], float]]]:
     """The result of a scrape of these metrics, by the metric's name."""
-    found = text_string_to_metric_families((await text(metrics)).decode())  # type: ignore[arg-type]
+    found = text_string_to_metric_families((await text(metrics)).decode())
     return {family.name: [(one.name, one.labels, one.value) for one in family.samples] for family in found}
 
 
@@ -30,13 +30,13 @@ async def read(*metrics: object) -> dict[str, list[tuple[str, dict[str, str], fl
 async def test_a_label_with_any_characters_is_read_back_unchanged(value: str) -> None:
     family = Family("gauge", "x", "Of one.", ("reason",), Number)
     family.labels(value).value = 1
-    assert await read(family) == {"x": [("x", {"reason": value}, 1.0)]}
+    assert await read(family.metric()) == {"x": [("x", {"reason": value}, 1.0)]}
 
 
 async def test_a_meaning_of_several_lines_is_one_line() -> None:
     family = Family("gauge", "x", 'First "line"\\\nsecond', (), Number)
     family.labels()
-    (found,) = text_string_to_metric_families((await text([family])).decode())
+    (found,) = text_string_to_metric_families((await text([family.metric()])).decode())
     assert found.documentation == 'First "line"\\\nsecond'
 
 
@@ -60,7 +60,7 @@ async def test_the_text_is_what_the_client_library_writes() -> None:
     for histogram in (theirs[2], ours[2]):  # type: ignore[misc]
         for value in (0.05, 0.1, 0.3, 5.0, 7.0):
             histogram.labels("1", "2").observe(value)
-    assert await text(ours) == prometheus_client.generate_latest(registry)
+    assert await text([one.metric() for one in ours]) == prometheus_client.generate_latest(registry)
 
 
 @given(st.lists(st.floats(0, 10), max_size=50))
@@ -80,7 +80,7 @@ async def test_an_ended_series_is_not_shown_and_restarts_at_zero() -> None:
     family.remove("a")
     family.remove("never there")
     family.end("c")
-    assert await read(family) == {"c": [("c_total", {"resource": "b"}, 1.0)]}
+    assert await read(family.metric()) == {"c": [("c_total", {"resource": "b"}, 1.0)]}
     assert family.labels("a").value == 0
 
 
@@ -88,7 +88,7 @@ async def test_series_may_end_and_begin_during_a_scrape() -> None:
     family = Family("gauge", "g", "Of one.", ("number",), Number)
     for number in range(3 * TURN):
         family.labels(str(number))
-    scrape = asyncio.create_task(text([family]))
+    scrape = asyncio.create_task(text([family.metric()]))
     await asyncio.sleep(0)
     family.remove("0")
     family.labels("more")
@@ -97,8 +97,8 @@ async def test_series_may_end_and_begin_during_a_scrape() -> None:
 
 
 async def test_a_metric_made_for_one_scrape_may_be_a_generator() -> None:
-    gathered = Gathered("x", "Of one.", ("kind",), (((kind,), 1) for kind in "ab"))
-    assert await read(gathered) == {"x": [("x", {"kind": kind}, 1.0) for kind in "ab"]}
+    made = gathered("x", "Of one.", ("kind",), (((kind,), 1) for kind in "ab"))
+    assert await read(made) == {"x": [("x", {"kind": kind}, 1.0) for kind in "ab"]}
 
 
 async def test_the_process_metrics_are_those_of_the_client_library() -> None:

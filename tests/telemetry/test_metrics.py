@@ -26,10 +26,10 @@ from devhost.telemetry.metrics import (
     Guess,
     Metrics,
     ObserverFailure,
+    ProblemKind,
     Scraped,
     device_samples,
 )
-from devhost.telemetry.problem_kinds import ProblemKind
 
 DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
 

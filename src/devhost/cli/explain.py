@@ -28,6 +28,7 @@ from devhost.planning.affinity.topology import Candidate, Topology, between
 from devhost.planning.plan import EntryMatch, as_one, explain, units
 from devhost.planning.settings import Of, ResourceSettings, Serve
 from devhost.runtime.log import printable
+from devhost.runtime.text import counted
 from devhost.telemetry.document import EntryStatus, members
 from devhost.telemetry.tables import reason, with_holders
 
@@ -107,8 +108,7 @@ def _entries(found: ScanResult, text: str) -> list[EntryStatus]:
 
 def _entry(status: EntryStatus) -> str:
     """One line about an entry: the number of its devices, why it lacks some, and what it just misses."""
-    count = "1 device" if status.devices == 1 else f"{status.devices} devices"
-    why = reason(status) or "; ".join(filter(None, [count, status.remark]))
+    why = reason(status) or "; ".join(filter(None, [counted(status.devices, "device"), status.remark]))
     return printable(f"{status.name} ({status.entry}): {why}")
 
 

@@ -292,7 +292,7 @@ def _listing(document: StatusDocument) -> Listing:
     holders: dict[str, dict[str, Holder | None]] = {}
     for resource in document.resources:
         for device in resource.devices:
-            if device.allocated or device.holder:
+            if device.allocated:
                 holders.setdefault(resource.name, {})[device.id] = _holder(device.holder)
     for held in document.held:
         holders.setdefault(held.resource, {})[held.id] = _holder(held.holder)

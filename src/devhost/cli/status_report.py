@@ -8,8 +8,8 @@ from datetime import datetime
 
 from devhost.backend.sysfs import natural
 from devhost.runtime.log import printable
-from devhost.runtime.text import few
-from devhost.telemetry.document import DeviceStatus, HostStatus, StatusDocument, drivers_of
+from devhost.runtime.text import counted, few
+from devhost.telemetry.document import HostStatus, StatusDocument, drivers_of
 from devhost.telemetry.tables import (
     Alike,
     age,
@@ -156,32 +156,20 @@ def _devices(document: StatusDocument, now: datetime, everything: bool, screen: 
         every = [(name, Alike(device, 0)) for name, devices in found for device in devices]
         return _with_remarks(headers, [_device(name, one, now, known) for name, one in every])
     candidates = [(name, one) for name, devices in found for one in alike(devices)]
-    held = [row for row in candidates if _is_held(row[1].first)]
-    unhealthy = [row for row in candidates if _is_unhealthy(row[1].first) and not _is_held(row[1].first)]
-    healthy = [row for row in candidates if not (_is_unhealthy(row[1].first) or _is_held(row[1].first))]
+    held = [row for row in candidates if row[1].first.allocated]
+    free = [row for row in candidates if not row[1].first.allocated]
+    unhealthy = [row for row in free if row[1].first.health != "Healthy"]
+    healthy = [row for row in free if row[1].first.health == "Healthy"]
     origins = (lambda row: (row[0], row[1].first.device), lambda row: row[0])
     some_unhealthy = fair(unhealthy, MOST, *origins)
     some_healthy = fair(healthy, max(0, screen - len(held) - len(some_unhealthy)), *origins)
     shown = {(name, one.first.id) for name, one in (*held, *some_unhealthy, *some_healthy)}
     rows = [_device(name, one, now, known) for name, one in candidates if (name, one.first.id) in shown]
     hidden = _size(unhealthy) - _size(some_unhealthy), _size(healthy) - _size(some_healthy)
-    left_out = [_left_out(hidden[0], 0, "devices"), _more(hidden[1])]
-    return _shortened(headers, rows, "\n".join(filter(None, left_out)))
-
-
-def _is_held(device: DeviceStatus) -> bool:
-    return device.allocated or device.holder is not None
-
-
-def _is_unhealthy(device: DeviceStatus) -> bool:
-    return device.health != "Healthy"
-
-
-def _more(healthy: int) -> str:
-    """A line for healthy devices that are not in the table."""
-    return (
-        f"... and {healthy} more healthy {'device' if healthy == 1 else 'devices'} (--all)" if healthy else ""
-    )
+    left_out = [line for line in [_left_out(hidden[0], 0, "devices")] if line]
+    if hidden[1]:
+        left_out.append(f"... and {counted(hidden[1], 'more healthy device')} (--all)")
+    return _shortened(headers, rows, "\n".join(left_out))
 
 
 def _size(rows: Iterable[tuple[str, Alike]]) -> int:
@@ -259,15 +247,13 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
         for one in pool.devices
         if (used := capacity(one))
     ]
-    if shared:
-        yield _first(("RESOURCE", "SHARED DEVICE", "IN USE"), shared, "devices", everything)
+    yield _first(("RESOURCE", "SHARED DEVICE", "IN USE"), shared, "devices", everything)
     counted: list[_Row] = [
         (pool.resource, one.set, one.name, f"{one.used} of {one.total}")
         for pool in dra.pools
         for one in pool.counters
     ]
-    if counted:
-        yield _first(("RESOURCE", "COUNTER SET", "COUNTER", "IN USE"), counted, "counters", everything)
+    yield _first(("RESOURCE", "COUNTER SET", "COUNTER", "IN USE"), counted, "counters", everything)
     claims: list[_Row] = [
         (
             f"{claim.namespace}/{claim.name}",
@@ -276,8 +262,7 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
         )
         for claim in dra.claims
     ]
-    if claims:
-        yield _first(("CLAIM", "DEVICES", "PODS"), claims, "claims", everything)
+    yield _first(("CLAIM", "DEVICES", "PODS"), claims, "claims", everything)
     moves: list[_Row] = [
         (
             one.resource,
@@ -289,15 +274,16 @@ def _dra(document: StatusDocument, now: datetime, everything: bool, screen: int)
         )
         for one in dra.moves
     ]
-    if moves:
-        headers = ("RESOURCE", "MOVING", "LEAVES", "SINCE", "DEVICES", "REASON")
-        yield _first(headers, moves, "moves", everything, width=sys.maxsize)
+    headers = ("RESOURCE", "MOVING", "LEAVES", "SINCE", "DEVICES", "REASON")
+    yield _first(headers, moves, "moves", everything, width=sys.maxsize)
 
 
 def _first(
     headers: Sequence[str], rows: Sequence[_Row], what: str, everything: bool, width: int | None = None
 ) -> str:
-    """A table of the first rows, or of all, and the number of those that are not shown."""
+    """A table of the first rows, or of all, and the number of those that are not shown; empty without any."""
+    if not rows:
+        return ""
     shown = rows if everything else rows[:MOST]
     listed = table(headers, shown, width=width)
     left = len(rows) - len(shown)
@@ -331,11 +317,8 @@ def _departed(document: StatusDocument, now: datetime, everything: bool) -> str:
         (name, numbered(left.device, others), age(left.at, now), reason(left))
         for name, left, others in departures(document)
     ]
-    if not rows:
-        return ""
-    return _first(
-        ("RESOURCE", "LEFT RECENTLY", "AGO", "REASON"), rows, "devices that left recently", everything
-    )
+    headers = ("RESOURCE", "LEFT RECENTLY", "AGO", "REASON")
+    return _first(headers, rows, "devices that left recently", everything)
 
 
 def _held(document: StatusDocument, everything: bool) -> str:
@@ -350,11 +333,8 @@ def _held(document: StatusDocument, everything: bool) -> str:
         )
         for held, others in unlisted(document)
     ]
-    if not rows:
-        return ""
-    return _first(
-        ("RESOURCE", "NOT LISTED", "HELD BY", "DEVICES", "REASON"), rows, "held devices", everything
-    )
+    headers = ("RESOURCE", "NOT LISTED", "HELD BY", "DEVICES", "REASON")
+    return _first(headers, rows, "held devices", everything)
 
 
 def _backends(document: StatusDocument, now: datetime) -> str:
@@ -420,7 +400,7 @@ def _verdicts(document: StatusDocument, now: datetime, everything: bool) -> str:
         for verdict in document.verdicts
     ]
     headers = ("VERDICT", "BY", "SINCE", "ENDS", "DEVICES", "REASON")
-    return _first(headers, rows, "verdicts", everything) if rows else ""
+    return _first(headers, rows, "verdicts", everything)
 
 
 def _refusals(document: StatusDocument, everything: bool) -> str:
@@ -430,8 +410,6 @@ def _refusals(document: StatusDocument, everything: bool) -> str:
         for flawed in backend.refused_devices
     ]
     found += [(one.backend, one.device, reason(one)) for one in refused(document)]
-    if not found:
-        return ""
     rows: list[_Row] = [*sorted(found, key=lambda row: (row[0], natural(row[1])))]
     return _first(("BACKEND", "REFUSED DEVICE", "REASON"), rows, "refused devices", everything)
 

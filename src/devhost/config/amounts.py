@@ -17,7 +17,7 @@ from .diagnostics import MEANT, KeyPath, shown, suggest
 from .document import Fields, Node
 from .language import LimitVariables, SharedCapacity, Sharing
 from .published import RESERVED
-from .reader import agreed
+from .reader import agreed, complain, find
 
 MOST = 8
 """Capacities of an entry: a device in a slice has 32 attributes and capacities together."""
@@ -31,10 +31,8 @@ def read_amounts(
     """The capacities that claims share, by the key ``share`` of an entry; what is wrong is reported."""
     if not sharing.capacity:
         return ()
-    at, here = _of(node, place)
-    capacity = at.entries["capacity"].value
+    capacity, here = find(node, "share.capacity", place)
     assert isinstance(capacity, Fields)  # it has been read as a mapping
-    here = here.key("capacity")
     if (count := len(sharing.capacity)) > MOST:
         here.report(capacity, f"must have at most {MOST} members, not {count}")
     return tuple(
@@ -105,13 +103,12 @@ def read_limit(
     place: KeyPath,
 ) -> Limit:
     """What limits containers, by the key ``share`` of an entry; what is wrong with it is reported."""
-    share, place = _of(node, place)
     given: object = sharing.limit
     if given is None:
         hint = "name what limits containers, or write limit: none if nothing does"
-        place.report(share, "the key limit is required with capacity", hint)
+        complain(node, "share", place, "the key limit is required with capacity", hint)
         return NO_LIMIT
-    at, place = share.entries["limit"].value, place.key("limit")
+    at, place = find(node, "share.limit", place)
     names = [one.name for one in amounts]
     if isinstance(given, LimitVariables):
         units = {name: factor(one.unit) for name, one in sharing.capacity.items()}
@@ -158,10 +155,3 @@ def _check_variables(
     if missing := [name for name in names if f"{CONSUMED}{name}" not in used]:
         message = f"no variable has {{{CONSUMED}{missing[0]}}}, so that containers are not limited to it"
         raise OptionError(message, key="env", hint="add one, or remove the capacity")
-
-
-def _of(node: Fields, place: KeyPath) -> tuple[Fields, KeyPath]:
-    """The value of the key ``share`` of an entry, and its place."""
-    found = node.entries["share"].value
-    assert isinstance(found, Fields)  # it has been read as a dataclass
-    return found, place.key("share")

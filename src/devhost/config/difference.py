@@ -1,16 +1,15 @@
-"""What changed between two settings: what a reload has to touch, and the line that the log shows.
+"""What changed between two settings: the line that the log shows of a reload.
 
 An entry is recognised by its backend and name, not by its position. Moving an entry does not change it, but
-the order decides which resource gets a device, so ``reordered`` reports that.
+the order decides which resource gets a device, so it is reported, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 
-from devhost.backend.frozen import frozen
 from devhost.planning.settings import ResourceSettings, Settings
 
 from .reader import camel
@@ -26,72 +25,24 @@ OTHERS: Mapping[str, Callable[[Settings], object]] = {
 """What settings have besides entries and options, by what the log calls it."""
 
 
-@frozen
-class Change:
-    """An entry that is in both files but differs; ``keys`` are the YAML keys that differ."""
-
-    old: ResourceSettings
-    new: ResourceSettings
-    keys: tuple[str, ...]
-
-
-@frozen
-class Difference:
-    """What must happen to turn one :class:`Settings` into another.
-
-    ``added`` and ``unchanged`` are entries of the new settings, ``removed`` of the old ones. ``backends`` are
-    the names of backends in both whose options changed, ``backends_added`` and ``backends_removed`` of those
-    that only one of the two uses. ``reordered`` is whether the order of entries in both changed, ``others``
-    are those of :data:`OTHERS` that changed.
-    """
-
-    added: tuple[ResourceSettings, ...] = ()
-    removed: tuple[ResourceSettings, ...] = ()
-    changed: tuple[Change, ...] = ()
-    unchanged: tuple[ResourceSettings, ...] = ()
-    backends: tuple[str, ...] = ()
-    backends_added: tuple[str, ...] = ()
-    backends_removed: tuple[str, ...] = ()
-    reordered: bool = False
-    others: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return any(getattr(self, field.name) for field in fields(self) if field.name != "unchanged")
-
-    def __str__(self) -> str:
-        if not self:
-            return "nothing changed"
-        parts = [
-            _part("added", (entry.name for entry in self.added)),
-            _part("removed", (entry.name for entry in self.removed)),
-            _part("changed", (f"{c.new.name} ({', '.join(c.keys)})" for c in self.changed)),
-            "order changed" if self.reordered else "",
-            _part("backend added:", self.backends_added),
-            _part("backend removed:", self.backends_removed),
-            _part("options changed of", self.backends),
-            *(f"{name} changed" for name in self.others),
-            f"{len(self.unchanged)} unchanged",
-        ]
-        return "; ".join(part for part in parts if part)
-
-
-def difference(old: Settings, new: Settings) -> Difference:
-    """Compares two settings entry by entry."""
+def difference(old: Settings, new: Settings) -> str:
+    """What changed, entry by entry; empty if nothing did."""
     before, after = dict(old.identified()), dict(new.identified())
     known = old.backends.keys() & new.backends.keys()
     kept = [key for key in after if key in before]
-    changes = [Change(before[key], after[key], _keys(before[key], after[key])) for key in kept]
-    return Difference(
-        added=tuple(entry for key, entry in after.items() if key not in before),
-        removed=tuple(entry for key, entry in before.items() if key not in after),
-        changed=tuple(change for change in changes if change.keys),
-        unchanged=tuple(change.new for change in changes if not change.keys),
-        backends=tuple(n for n in sorted(known) if not _alike(old.backends[n], new.backends[n])),
-        backends_added=tuple(sorted(new.backends.keys() - known)),
-        backends_removed=tuple(sorted(old.backends.keys() - known)),
-        reordered=kept != [key for key in before if key in after],
-        others=tuple(name for name, of in OTHERS.items() if of(old) != of(new)),
-    )
+    changed = {key: keys for key in kept if (keys := _keys(before[key], after[key]))}
+    parts = [
+        _part("added", [entry.name for key, entry in after.items() if key not in before]),
+        _part("removed", [entry.name for key, entry in before.items() if key not in after]),
+        _part("changed", [f"{after[key].name} ({', '.join(keys)})" for key, keys in changed.items()]),
+        "order changed" if kept != [key for key in before if key in after] else "",
+        _part("backend added:", sorted(new.backends.keys() - known)),
+        _part("backend removed:", sorted(old.backends.keys() - known)),
+        _part("options changed of", sorted(n for n in known if not _alike(old.backends[n], new.backends[n]))),
+        *(f"{name} changed" for name, of in OTHERS.items() if of(old) != of(new)),
+    ]
+    found = [part for part in parts if part]
+    return "; ".join((*found, f"{len(kept) - len(changed)} unchanged")) if found else ""
 
 
 def _keys(old: ResourceSettings, new: ResourceSettings) -> tuple[str, ...]:
@@ -122,7 +73,6 @@ def _alike(old: object, new: object) -> bool:
     return old == new
 
 
-def _part(label: str, names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
-    return f"{label} {', '.join(listed[:5])}{more}" if listed else ""
+def _part(label: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{label} {', '.join(names[:5])}{more}" if names else ""

@@ -15,6 +15,7 @@ from devhost.backend.frozen import frozen
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.catalog import load as load_catalog
 from devhost.planning.settings import Settings
+from devhost.runtime.text import counted
 
 from .diagnostics import Diagnostics, KeyPath
 from .document import PIPE_DEADLINE, Fields, Node, parse, read_file, refuse_other_file
@@ -125,7 +126,7 @@ def _accepted(path: Path, data: bytes) -> Accepted | None:
 def _neither(copy: Copy, diagnostics: Sequence[Diagnostic]) -> Diagnostic:
     """Why the copy cannot be used either, in one line."""
     first, more = diagnostics[0], len(diagnostics) - 1
-    rest = f"; and {more} more {'error' if more == 1 else 'errors'}" if more else ""
+    rest = f"; and {counted(more, 'more error')}" if more else ""
     text = (
         f"this copy of the configuration accepted at {copy.at} cannot be used either: {first.message}{rest}"
     )

@@ -13,6 +13,7 @@ from devhost.planning.settings import OWN_SOURCES, Alias
 from .diagnostics import KeyPath, shown, suggest
 from .document import Fields, Node
 from .language import ResourceDra
+from .reader import complain
 
 MOST = 24
 """Attributes and capacities of an entry, with those of its profile: a device in a slice has 32, of which
@@ -52,7 +53,7 @@ def read_published(
         if missing := [source for source in needed if not _is_source(source, backend)]:
             message = f"backend {backend.name} has no attribute {shown(missing[0])}, which this profile needs"
             hint = f"it is for entries with backend: {published.backend}"
-            place.key("profile").report(node.entries["profile"].value, message, hint)
+            complain(node, "profile", place, message, hint)
         attributes = {one.name: one for one in published.attributes} | attributes
         optional = [one for one in published.optional if _is_source(one.source, backend)]
         capacity = {one.name: one for one in (*published.capacity, *optional)} | capacity

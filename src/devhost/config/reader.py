@@ -691,15 +691,20 @@ def agreed(call: Callable[[], Any], node: Node, who: str, place: KeyPath) -> Any
     try:
         return call()
     except OptionError as error:
-        at, where = _find(node, error.key, place)
         hint = error.hint or (suggest(error.word, error.known, "words") if error.known else "")
-        where.report(at, error.message, hint)
+        complain(node, error.key, place, error.message, hint)
     except ValueError as error:
         place.report(node, str(error) or f"is refused by {who}")
     return WRONG
 
 
-def _find(node: Node, key: str, place: KeyPath) -> tuple[Node, KeyPath]:
+def complain(node: Node, key: str, place: KeyPath, message: str, hint: str = "") -> None:
+    """Reports what is wrong with the value at a path below ``node``, see :func:`find`."""
+    at, where = find(node, key, place)
+    where.report(at, message, hint)
+
+
+def find(node: Node, key: str, place: KeyPath) -> tuple[Node, KeyPath]:
     """The node at a path such as ``groups[2].paths`` below ``node``, as far as it exists."""
     for step in _steps(key):
         if isinstance(step, str) and isinstance(node, Fields) and step in node.entries:

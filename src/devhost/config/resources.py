@@ -33,10 +33,10 @@ from devhost.planning.settings import (
 )
 
 from .diagnostics import MEANT, KeyPath, Located, Mark, one_line, shown, suggest
-from .document import Entry, Fields, Items, Node, Scalar
+from .document import Entry, Fields, Node, Scalar
 from .language import Override, Resource, ResourceDra, Sharing
 from .published import read_published
-from .reader import WRONG, agreed, camel, keys, read_dataclass, read_fields, read_ranges, read_where
+from .reader import WRONG, agreed, camel, complain, keys, read_dataclass, read_fields, read_ranges, read_where
 
 BACKEND = "backend"
 """The key that decides which other keys an entry has."""
@@ -151,11 +151,10 @@ def _implied(options: Any, theirs: Fields, where: Where) -> Any:
 
 def _check_alone(reason: str, share: Share, exclusive: bool, node: Fields, place: KeyPath) -> None:
     if share.divides:
-        hint = "remove share, or add a separate entry for what may be shared"
-        place.key("share").report(node.entries["share"].value, reason, hint)
+        complain(node, "share", place, reason, "remove share, or add a separate entry for what may be shared")
     if not exclusive:
         hint = "remove it: two resources that have one device may hand it out at the same time"
-        place.key("exclusive").report(node.entries["exclusive"].value, reason, hint)
+        complain(node, "exclusive", place, reason, hint)
 
 
 def _why_alone(options: object) -> str | None:
@@ -179,7 +178,7 @@ def _check_only_for(options: object, where: Where, node: Fields, place: KeyPath)
         if not may_hold(where, known):
             kind = ", ".join(f"{name}: {value}" for name, value in known.items())
             message = f"is only for devices with {kind}, and where selects none"
-            place.key(key).report(node.entries[key].value, message, "remove it, or change where")
+            complain(node, key, place, message, "remove it, or change where")
 
 
 def read_third_party(node: Node, cls: type, what: str, place: KeyPath) -> Any:
@@ -228,7 +227,7 @@ def read_resources(
         _check_serve(node, values, has_dra, here)
         hint = catalog.to_install(values.get("backend", "")) if values.get("optional") else ""
         if hint and isinstance(node, Fields) and "name" in values:
-            _check_name(values["name"], node.entries["name"].value, here.key("name"))
+            _check_name(values["name"], node, here)
             skipped.append(Skipped(index, values["name"], values["backend"], hint))
             continue
         settings = None if theirs is None else _entry(node, index, values, theirs, catalog, driver, here)
@@ -274,17 +273,16 @@ def _entry(
     if not isinstance(node, Fields):
         return None
     name, kind = values.pop("name", None), values.pop("backend", None)
-    sound = name is not None and _check_name(name, node.entries["name"].value, place.key("name"))
+    sound = name is not None and _check_name(name, node, place)
     if kind is None:
         return None
     backend = backend_of(kind, node.entries["backend"].value, catalog, place.key("backend"))
     if backend is None:
         return None
     if name is not None and sound:
-        _check_fields(name, backend, node.entries["name"].value, place.key("name"))
+        _check_fields(name, backend, node, place)
     if values.get("name_map") and not naming.fields(name or ""):
-        at = node.entries["nameMap"].value
-        place.key("nameMap").report(at, "has no effect: the name has no attribute in braces", "remove it")
+        complain(node, "nameMap", place, "has no effect: the name has no attribute in braces", "remove it")
     sharing = values.pop("share", Sharing())
     where = _conditions(values.pop("where", None), backend, place.key("where"))
     healthy_while = _conditions(values.pop("healthy_while", None), backend, place.key("healthyWhile"))
@@ -426,56 +424,46 @@ def _check_serve(node: Node, values: Mapping[str, Any], has_dra: bool, place: Ke
     """Complains about what cannot be together with ``serve: dra``, and about one class for several names."""
     if not isinstance(node, Fields):
         return
-    name, terms, sharing = values.get("name", ""), values.get("dra"), values.get("share")
-    if terms is not None and terms.class_ and naming.fields(name):
-        at, where = _inner(node, "dra", "class", place)
+    name, terms = values.get("name", ""), values.get("dra", ResourceDra())
+    sharing = values.get("share", Sharing())
+    if terms.class_ and naming.fields(name):
         hint = "remove it: each name gets its own class, for example serial-a.example.com"
-        where.report(at, "one class cannot be for all names that a template makes", hint)
+        complain(node, "dra.class", place, "one class cannot be for all names that a template makes", hint)
     if values.get("serve") is not Serve.DRA:
-        if sharing is not None and sharing.capacity:
-            at, where = _inner(node, "share", "capacity", place)
+        if sharing.capacity:
             hint = "add serve: dra, or share by replicas"
-            where.report(at, "the device plugin API has no amounts", hint)
+            complain(node, "share.capacity", place, "the device plugin API has no amounts", hint)
         return
     if not has_dra:
         hint = "add dra: {driver: devhost.example.com} at the top level"
-        place.key("serve").report(node.entries["serve"].value, "the file names no DRA driver", hint)
+        complain(node, "serve", place, "the file names no DRA driver", hint)
     if values.get("give", NO_GIVE).annotations:
-        at, where = _inner(node, "give", "annotations", place)
-        where.report(at, "claims give no annotations", "remove them, or set serve: plugin")
-    if sharing is not None and sharing.of == Of.ALL:
-        at, where = _inner(node, "share", "of", place)
+        hint = "remove them, or set serve: plugin"
+        complain(node, "give.annotations", place, "claims give no annotations", hint)
+    if sharing.of == Of.ALL:
         hint = "remove it, as a claim with allocationMode: All gets every device; or set serve: plugin"
-        where.report(at, "claims cannot get all devices together from one entry", hint)
-    if sharing is not None and sharing.max_per_container is not None:
-        at, where = _inner(node, "share", "maxPerContainer", place)
+        complain(node, "share.of", place, "claims cannot get all devices together from one entry", hint)
+    if sharing.max_per_container is not None:
         hint = "remove it, as Kubernetes has no such limit for claims; or set serve: plugin"
-        where.report(at, "has no effect with serve: dra", hint)
-    if terms is not None and terms.counters:
-        _check_counters(node, values, place)
+        complain(node, "share.maxPerContainer", place, "has no effect with serve: dra", hint)
+    if terms.counters:
+        _check_counters(node, name, sharing, values.get("exclusive", True), place)
 
 
-def _check_counters(node: Fields, values: Mapping[str, Any], place: KeyPath) -> None:
+def _check_counters(node: Fields, name: str, sharing: Sharing, exclusive: bool, place: KeyPath) -> None:
     """Complains about what cannot be together with ``dra.counters``: a scheduler counts in one pool only."""
-    at, where = _inner(node, "dra", "counters", place)
-    if naming.fields(values.get("name", "")):
-        where.report(at, "devices that exclude each other need one name", "write a name without {…}")
-    if not values.get("exclusive", True):
-        where.report(at, "cannot be together with exclusive: false", "remove one of the two")
-    sharing = values.get("share")
-    if sharing is not None and (sharing.replicas > 1 or sharing.overrides):
-        where.report(at, "cannot be together with share.replicas", "remove one of the two")
-    if sharing is not None and sharing.of != Of.EACH:
-        where.report(at, "cannot be together with share.of", "remove one of the two")
-    if sharing is not None and sharing.capacity:
-        where.report(at, "cannot be together with share.capacity", "remove one of the two")
-
-
-def _inner(node: Fields, outer: str, inner: str, place: KeyPath) -> tuple[Node, KeyPath]:
-    """The value of a key within the mapping of another key of an entry, and its place."""
-    mapping = node.entries[outer].value
-    assert isinstance(mapping, Fields)  # it has been read as a dataclass
-    return mapping.entries[inner].value, place.key(outer).key(inner)
+    if naming.fields(name):
+        message = "devices that exclude each other need one name"
+        complain(node, "dra.counters", place, message, "write a name without {…}")
+    for key, is_there in (
+        ("exclusive: false", not exclusive),
+        ("share.replicas", sharing.replicas > 1 or sharing.overrides),
+        ("share.of", sharing.of != Of.EACH),
+        ("share.capacity", sharing.capacity),
+    ):
+        if is_there:
+            message = f"cannot be together with {key}"
+            complain(node, "dra.counters", place, message, "remove one of the two")
 
 
 def _check_claim_options(
@@ -485,14 +473,13 @@ def _check_claim_options(
     known = _keys(backend.ResourceOptions)
     if not wanted or known is None:
         return
-    items, where = _inner(node, "dra", "claimOptions", place)
-    assert isinstance(items, Items)
-    for n, (key, at) in enumerate(zip(wanted, items.items, strict=True)):
+    for n, key in enumerate(wanted):
+        at = f"dra.claimOptions[{n}]"
         if key not in known:
             message = f"backend {backend.name} adds no key {shown(key)} to entries"
-            where.item(n).report(at, message, suggest(key, known, "keys"))
+            complain(node, at, place, message, suggest(key, known, "keys"))
         elif key == limiter:
-            where.item(n).report(at, f"{key} limits containers, so claims must not set it", "remove it")
+            complain(node, at, place, f"{key} limits containers, so claims must not set it", "remove it")
 
 
 def _refuse_shared_class(entries: Sequence[Placed]) -> None:
@@ -553,13 +540,11 @@ def _of(of: str, backend: type[Backend], node: Fields, place: KeyPath) -> Of | s
         message = (
             f"must be one of {', '.join(Of)}, or an attribute of backend {backend.name}, not {shown(of)}"
         )
-        at, where = _inner(node, "share", "of", place)
-        where.report(at, message, suggest(of, {**dict.fromkeys(Of), **backend.attributes}, "values"))
+        hint = suggest(of, {**dict.fromkeys(Of), **backend.attributes}, "values")
+        complain(node, "share.of", place, message, hint)
     elif attribute.type is list:
-        at, where = _inner(node, "share", "of", place)
-        where.report(
-            at, f"{shown(of)} is a list, and the id of a unit is one value", "name another attribute"
-        )
+        message = f"{shown(of)} is a list, and the id of a unit is one value"
+        complain(node, "share.of", place, message, "name another attribute")
     return of
 
 
@@ -567,34 +552,33 @@ _VARIABLE = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|\$\w+|\{\{.*?\}\}")
 """A variable of a shell, of Kubernetes or of a Helm template."""
 
 
-def _check_name(name: str, at: Node, place: KeyPath) -> bool:
+def _check_name(name: str, node: Node, place: KeyPath) -> bool:
     """Whether the name is legal for any values of the attributes in a template."""
     if variable := _VARIABLE.search(name):
         message = f"{shown(name)} has {shown(variable[0])} in it, and variables are not expanded"
         hint = "write the name itself; {ATTRIBUTE} is replaced by an attribute of the device"
-        place.report(at, message, hint)
+        complain(node, "name", place, message, hint)
         return False
     problem = naming.template_problem(name)
     if problem:
-        place.report(at, f"{shown(name)} {problem}", "for example example.com/serial")
+        complain(node, "name", place, f"{shown(name)} {problem}", "for example example.com/serial")
     return not problem
 
 
-def _check_fields(name: str, backend: type[Backend], at: Node, place: KeyPath) -> None:
+def _check_fields(name: str, backend: type[Backend], node: Node, place: KeyPath) -> None:
     for field in naming.fields(name):
         if declared(backend.attributes, field) is None:
             message = f"backend {backend.name} has no attribute {shown(field)} to name resources after"
-            place.report(at, message, suggest(field, backend.attributes, "attributes"))
+            complain(node, "name", place, message, suggest(field, backend.attributes, "attributes"))
 
 
 def _refuse_second(node: Node, name: str | None, seen: dict[str, Mark], place: KeyPath) -> None:
     """A plain name must be unique; a template may appear twice, because it makes different names."""
     if not name or naming.fields(name) or not isinstance(node, Fields):
         return
-    at = node.entries["name"].value
     if name in seen:
         message = f"{shown(name)} is already offered by the entry in line {seen[name].line}"
-        place.key("name").report(at, message, "make one entry of both: where may be a list of blocks")
+        complain(node, "name", place, message, "make one entry of both: where may be a list of blocks")
     else:
         seen[name] = node.mark
 

@@ -257,10 +257,7 @@ class _Builder:
     def add_directory(self, directory: Path) -> None:
         try:
             names = trusted.names(directory)
-        except trusted.Untrusted as error:
-            self.refused.append(Refusal(str(directory), "", str(error)))
-            return
-        except OSError as error:
+        except (trusted.Untrusted, OSError) as error:
             self.refused.append(Refusal(str(directory), "", _unread("directory", error)))
             return
         for name in sorted(names):
@@ -269,10 +266,7 @@ class _Builder:
             file = directory / name
             try:
                 text = self._read(file)
-            except trusted.Untrusted as error:
-                self.refused.append(Refusal(str(file), "", str(error), file.stem))
-                continue
-            except OSError as error:
+            except (trusted.Untrusted, OSError) as error:
                 self.refused.append(Refusal(str(file), "", _unread("file", error), file.stem))
                 continue
             try:
@@ -356,8 +350,10 @@ def _line(error: BaseException, file: str) -> int:
     return next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == file), 0)
 
 
-def _unread(what: str, error: OSError) -> str:
+def _unread(what: str, error: trusted.Untrusted | OSError) -> str:
     """Why a directory of ``backendPaths``, or a file in one, cannot be used."""
+    if isinstance(error, trusted.Untrusted):
+        return str(error)
     if isinstance(error, FileNotFoundError):
         return f"the {what} does not exist"
     if isinstance(error, NotADirectoryError):

@@ -210,10 +210,6 @@ class HealthTracker:
         """Whether a device, by its id, is taken out of service."""
         return device in self.cordons or ALL in self.cordons
 
-    def cordon(self, device: str) -> Health:
-        """The verdict of those who took a device, by its id, out of service; healthy if it is in service."""
-        return overruled(self.cordons, device)
-
     def particular(self) -> Iterator[str]:
         """The ids of the devices that were unhealthy, or of which something else is known."""
         known = self._recovery, self._probed, self.missing_paths, self.cordons, self.reported, self.prepared
@@ -222,7 +218,7 @@ class HealthTracker:
     def verdict(self, device: Device, now: float) -> Health:
         """The device's health as the kubelet should see it."""
         own = self._recovery.settle(device.id, self._raw(device), now)
-        cordon = self.cordon(device.id) if self.cordons else HEALTHY
+        cordon = overruled(self.cordons, device.id) if self.cordons else HEALTHY
         if self.prepared and not (prepared := self.prepared.get(device.id, HEALTHY)).healthy:
             cordon = worst(cordon, prepared)
         if cordon.healthy:

@@ -34,7 +34,7 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
 from devhost.telemetry.metrics import BackendFailure, Metrics
 
-from .health import ALL, Grounds, HealthTracker, Recovery, in_resource, overruled, worst
+from .health import ALL, Grounds, HealthTracker, Recovery, in_resource, worst
 from .host_paths import HostPaths
 from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
@@ -97,10 +97,6 @@ class BackendNow:
     def is_cordoned(self, device: str) -> bool:
         """Whether a device, by its id, is taken out of service."""
         return device in self.cordons or ALL in self.cordons
-
-    def cordon(self, device: str) -> Health:
-        """The verdict of those who took a device, by its id, out of service; healthy if it is in service."""
-        return overruled(self.cordons, device)
 
 
 class Hooks(Protocol):

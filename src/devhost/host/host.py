@@ -63,7 +63,6 @@ from .shown.now import (
     Now,
     ObserverNow,
     PodsNow,
-    VerdictsNow,
     failing,
 )
 from .shown.orphans import report
@@ -256,11 +255,8 @@ class Host:
             self.allocations,
             self.services,
             parts,
-            preferred=preferred,
-            verdicts=self.verdicts,
-            publication=self.publication,
-            dra=self.dra,
-            metrics=metrics,
+            self.verdicts,
+            self.dra,
         )
         self.rollout: Rollout | None = None
         """Whether a new file has left entries without devices, if that matters."""
@@ -420,20 +416,13 @@ class Host:
         return self.publication.now()
 
     def _collected(self, memory: Memory) -> Now:
-        configuration, kubelet, verdicts, node = (
-            self.configuration,
-            self.kubelet,
-            self.verdicts,
-            self.node_condition,
-        )
+        configuration, kubelet, node = self.configuration, self.kubelet, self.node_condition
         backends = {name: one.now() for name, one in self.scanners.items()}
         wrong = node and failing(node.failure, node.since)
         polled = sorted((path, reason) for path, reason in self.monitors.polled.items() if reason)
         uevents = self.monitors.uevents_failure
-        held, holdings = (
-            self.allocations.held(),
-            {one.resource: one.now() for one in self.allocations.in_use()},
-        )
+        held = self.allocations.held()
+        holdings = {one.resource: one.now() for one in self.allocations.in_use()}
         return Now(
             at=time.time(),
             clock=time.monotonic(),
@@ -471,13 +460,7 @@ class Host:
             ),
             node=(node.node, wrong) if node and wrong else None,
             event_sources={**({"uevents": uevents} if uevents else {}), **dict(polled)},
-            verdicts=VerdictsNow(
-                verdicts.directory,
-                verdicts.in_force,
-                verdicts.flaws,
-                tuple(verdicts.forgotten()),
-                verdicts.applied,
-            ),
+            verdicts=self.verdicts.now(),
             observers=[ObserverNow(one.plugin, one.condition, one.waiting) for one in self.observers],
             failing=dict(self.tasks.failing),
             memory=memory,

@@ -315,7 +315,11 @@ class Reloader:
             await self._prepare(loaded.settings)
             configuration.adopt(loaded)
             self._count(success=True)
-            log.info("configuration loaded", generation=configuration.generation, change=str(change))
+            log.info(
+                "configuration loaded",
+                generation=configuration.generation,
+                change=change or "nothing changed",
+            )
             self._publish()
             before, self._followed = self._followed, None
             for follow in self._followers:

@@ -5,26 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
-from devhost.allocation.preferred.across_resources import PreferredAllocation
 from devhost.backend.where import selected
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
 from devhost.planning import naming
-from devhost.planning.claims import Reason
 from devhost.planning.plan import Found, Plan, PlannedResource, RefusalKind
 from devhost.planning.planner import Planner, held_now, plan_devices
 from devhost.planning.settings import ResourceSettings, Serve, Settings
-from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
 from .reload import Configuration
-from .service import ResourceService, ServiceParts, Services, terms
+from .service import Occasion, ResourceService, ServiceParts, Services, terms
 from .shown.now import NONE
-from .shown.publication import Publication
 
 if TYPE_CHECKING:
     from devhost.discovery.handover.preparation import Handover
@@ -40,12 +36,8 @@ class Replanner:
         allocations: Allocations,
         services: Services,
         parts: ServiceParts,
-        *,
-        preferred: PreferredAllocation,
         verdicts: VerdictFollower,
-        publication: Publication,
         dra: DraSide,
-        metrics: Metrics,
     ) -> None:
         self.plan = Plan()
         self.plans = 0
@@ -59,11 +51,8 @@ class Replanner:
         self._allocations = allocations
         self._services = services
         self._parts = parts
-        self._preferred = preferred
         self._verdicts = verdicts
-        self._publication = publication
         self._dra = dra
-        self._metrics = metrics
         self._planner = Planner()
         self._settings = configuration.settings
         """Those for which the plan was made."""
@@ -95,7 +84,7 @@ class Replanner:
         while self.started and self._piece(steps):  # noqa: ASYNC110 - it waits for nothing
             await asyncio.sleep(0)
         self._planner, self._steps = planner, None
-        self._publication.show()  # of the settings before
+        self._parts.publication.show()  # of the settings before
 
     def replan(self, caused_at: float | None = None) -> None:
         """Makes the plan, and brings the services in line with it; a plan that takes long does so later.
@@ -155,24 +144,28 @@ class Replanner:
         refused = self.plan.reasons()
         binding, given = self._allocations.pod_claims(), self._allocations.given
         basis = {name: terms(one, binding, given) for name, one in backends.items()}
-        self._retire(refused, basis, caused_at)
-        self._update(refused, basis, caused_at)
+
+        def occasion(entry: ResourceSettings) -> Occasion:
+            return Occasion(caused_at, basis[entry.backend], refused.get(entry.index, NONE))
+
+        self._retire(occasion)
+        self._update(occasion)
         self._dra.follow(self.plan, settings, backends)
         self._schedule()
         self.plans += 1
-        self._publication.soon()
+        self._parts.publication.soon()
 
     def _count(self, refusals: Counter[RefusalKind]) -> None:
         for kind in RefusalKind:
-            self._metrics.set("plan_refusals", kind, to=refusals[kind])
+            self._parts.metrics.set("plan_refusals", kind, to=refusals[kind])
 
     def allocations_changed(self) -> None:
         """The holders of devices have changed: a vanished device that was released may leave its list now."""
-        self._preferred.settle()
+        self._parts.preferred.settle()
         if self._depends_on_holders():
             self.replan()
         self._schedule()
-        self._publication.soon()
+        self._parts.publication.soon()
 
     def _depends_on_holders(self) -> bool:
         """Whether the plan, its reasons or those of tokens refer to containers."""
@@ -182,12 +175,7 @@ class Replanner:
             or any(service.inventory.names_holders for service in self._services.values())
         )
 
-    def _retire(
-        self,
-        refused: Mapping[int, Mapping[str, Reason]],
-        basis: Mapping[str, object],
-        caused_at: float | None,
-    ) -> None:
+    def _retire(self, occasion: Callable[[ResourceSettings], Occasion]) -> None:
         """Ends services that are not in the plan; one without devices stays as long as its entry does."""
         entries = {(entry.backend, entry.name): entry for entry in self._configuration.settings.resources}
         for name, service in list(self._services.items()):
@@ -202,8 +190,7 @@ class Replanner:
                 and entry is not None
                 and (entry.serve is Serve.PLUGIN or self._allocations.of(name).is_held())
             ):
-                reasons = refused.get(entry.index, NONE)
-                service.empty(entry, caused_at, basis[entry.backend], reasons)
+                service.empty(entry, occasion(entry))
             else:
                 self._services.retire(name)
 
@@ -212,12 +199,7 @@ class Replanner:
         planned = self.plan.resources.get(name)
         return planned if planned is not None and planned.entry.serve is Serve.PLUGIN else None
 
-    def _update(
-        self,
-        refused: Mapping[int, Mapping[str, Reason]],
-        basis: Mapping[str, object],
-        caused_at: float | None,
-    ) -> None:
+    def _update(self, occasion: Callable[[ResourceSettings], Occasion]) -> None:
         """Gives each planned resource its devices, and starts those that are new."""
         for name, planned in (*self.plan.resources.items(), *self._held()):
             entry = planned.entry
@@ -225,11 +207,10 @@ class Replanner:
                 continue
             backend = self._backends.scanners[entry.backend]
             if (running := self._services.get(name)) is not None:
-                reasons = refused.get(entry.index, NONE)
-                running.update(planned, backend, caused_at, basis[entry.backend], reasons)
+                running.update(planned, backend, occasion(entry))
             else:
                 service = ResourceService(planned, backend, self._allocations.of(name), self._parts)
-                service.update(planned, backend, caused_at, basis[entry.backend])
+                service.update(planned, backend, occasion(entry))
                 self._services.start(service)
                 self._parts.pod_resources.wake()  # containers may hold its devices already
 

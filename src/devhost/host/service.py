@@ -74,6 +74,18 @@ def terms(scanner: Scanner, binding: PodClaims, given: AllGiven) -> object:
     return scanner.health.conditions(), bool(binding), bool(given.differences)
 
 
+@frozen
+class Occasion:
+    """What comes with a plan: the :func:`terms`, and by id why it ``refused`` devices to the resource.
+
+    ``caused_at`` is the monotonic time of the event that led to it.
+    """
+
+    caused_at: float | None
+    terms: object
+    refused: Mapping[str, Reason]
+
+
 class ResourceService:
     """Serves one resource name from the devices of one scanner."""
 
@@ -155,32 +167,19 @@ class ResourceService:
         prepares = planned.entry.acts_before_start(prepare=scanner.runner.abilities.prepare)
         return same_backend and same_inject and self.allocator.prepares == prepares
 
-    def update(
-        self,
-        planned: PlannedResource,
-        scanner: Scanner,
-        caused_at: float | None,
-        terms: object,
-        refused: Mapping[str, Reason] = NONE,
-    ) -> None:
-        """Takes the devices that the plan gives this resource, and by id why it refuses others."""
+    def update(self, planned: PlannedResource, scanner: Scanner, occasion: Occasion) -> None:
+        """Takes the devices that the plan gives this resource."""
         if planned is not self._planned or scanner is not self.scanner:
             self.scanner, self._planned = scanner, planned
             self._follow(planned.entry)
             self.allocator.follow(scanner, planned.entry, len(planned.offers))
-        self._show(planned.offers, caused_at, terms, refused)
+        self._show(planned.offers, occasion)
 
-    def empty(
-        self,
-        entry: ResourceSettings,
-        caused_at: float | None,
-        terms: object,
-        refused: Mapping[str, Reason],
-    ) -> None:
-        """The plan has no device for this resource, for these reasons; it stays registered with none."""
+    def empty(self, entry: ResourceSettings, occasion: Occasion) -> None:
+        """The plan has no device for this resource; it stays registered with none."""
         self._planned = None
         self._follow(replace(entry, inject=self.entry.inject))  # until :meth:`fits` is asked
-        self._show((), caused_at, terms, refused)
+        self._show((), occasion)
 
     def wake(self) -> None:
         """A device node or a holder may have changed, although no device has."""
@@ -280,19 +279,13 @@ class ResourceService:
         if edited:
             self.registration.follow(entry.take_over)
 
-    def _show(
-        self,
-        offers: Sequence[Offer],
-        caused_at: float | None,
-        terms: object,
-        refused: Mapping[str, Reason],
-    ) -> None:
-        self._refused = refused
+    def _show(self, offers: Sequence[Offer], occasion: Occasion) -> None:
+        self._refused = occasion.refused
         revision = self.inventory.allocations.revision
-        shown = id(offers), id(self.scanner), self.entry, revision, terms
+        shown = id(offers), id(self.scanner), self.entry, revision, occasion.terms
         if self._steady and shown == self._shown:
             return
-        self._shown, self._offers, self._caused_at = shown, offers, caused_at
+        self._shown, self._offers, self._caused_at = shown, offers, occasion.caused_at
         self._injection.want(offers, self._verdicts.now())
         self._publish()
 

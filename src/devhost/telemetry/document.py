@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder
 
-from .problem_kinds import ProblemKind
+from .metrics import ProblemKind
 
 
 @frozen

@@ -12,9 +12,10 @@ import asyncio
 import math
 import os
 import resource
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple
 
 from devhost.backend.frozen import frozen
 
@@ -27,19 +28,16 @@ TURN = 100
 Kind = Literal["counter", "gauge", "histogram"]
 
 
-class Metric(Protocol):
+class Metric(NamedTuple):
     """All series of one name, which has ``_total`` for a counter. ``meaning`` is the text of ``# HELP``.
 
-    ``label_names`` are the labels of each series; samples of a histogram also have ``le``.
+    ``lines`` are the current samples: one line each, those of a histogram's series together.
     """
 
     kind: Kind
     name: str
     meaning: str
-    label_names: Sequence[str]
-
-    def lines(self) -> Iterable[str]:
-        """The current samples: one line each, those of a histogram's series together."""
+    lines: Iterable[str]
 
 
 Owner = Literal["resource", "prepared", "backend", "labels", "observer", "driver"]
@@ -392,50 +390,32 @@ TABLE = (
 """Every metric, in the order of a scrape and of ``docs/metrics.md``."""
 
 
-class Gathered:
+def gathered(
+    name: str,
+    meaning: str,
+    label_names: Sequence[str],
+    samples: Iterable[tuple[Sequence[str], float]],
+) -> Metric:
     """A gauge that is made for one scrape."""
-
-    kind: Kind = "gauge"
-
-    def __init__(
-        self,
-        name: str,
-        meaning: str,
-        label_names: Sequence[str],
-        samples: Iterable[tuple[Sequence[str], float]],
-    ) -> None:
-        self.name = name
-        self.meaning = meaning
-        self.label_names = label_names
-        self._samples = list(samples)
-
-    def lines(self) -> Iterator[str]:
-        for values, value in self._samples:
-            yield sample(series_name(self.name, dict(zip(self.label_names, values, strict=True))), value)
+    lines = [
+        sample(series_name(name, dict(zip(label_names, values, strict=True))), value)
+        for values, value in samples
+    ]
+    return Metric("gauge", name, meaning, lines)
 
 
-class Process:
+def _process(kind: Kind, name: str, meaning: str, read: Callable[[], float]) -> Metric:
     """A value of this process, with the same name as in Prometheus client libraries.
 
     If ``read`` raises ``OSError``, the metric has no sample.
     """
-
-    label_names: Sequence[str] = ()
-
-    def __init__(self, kind: Kind, name: str, meaning: str, read: Callable[[], float]) -> None:
-        self.kind = kind
-        self.name = f"process_{name}"
-        self.meaning = meaning
-        self._read = read
-
-    def lines(self) -> Iterator[str]:
-        try:
-            yield sample(series_name(self.name, {}), self._read())
-        except OSError:  # no /proc, or no file descriptor left to read it
-            return
+    lines: list[str] = []
+    with suppress(OSError):  # no /proc, or no file descriptor left to read it
+        lines.append(sample(f"process_{name}", read()))
+    return Metric(kind, f"process_{name}", meaning, lines)
 
 
-def process() -> list[Process]:
+def process() -> list[Metric]:
     """Memory, CPU time, start and open files of this process, read from ``/proc``.
 
     https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics
@@ -455,27 +435,27 @@ def process() -> list[Process]:
         return math.inf if soft == resource.RLIM_INFINITY else soft
 
     return [
-        Process("gauge", "virtual_memory_bytes", "Virtual memory size in bytes.", lambda: stat(23)),
-        Process("gauge", "resident_memory_bytes", "Resident memory size in bytes.", lambda: stat(24) * page),
-        Process(
+        _process("gauge", "virtual_memory_bytes", "Virtual memory size in bytes.", lambda: stat(23)),
+        _process("gauge", "resident_memory_bytes", "Resident memory size in bytes.", lambda: stat(24) * page),
+        _process(
             "gauge",
             "start_time_seconds",
             "Start time of the process since unix epoch in seconds.",
             lambda: boot() + stat(22) / ticks,
         ),
-        Process(
+        _process(
             "counter",
             "cpu_seconds_total",
             "Total user and system CPU time spent in seconds.",
             lambda: (stat(14) + stat(15)) / ticks,
         ),
-        Process(
+        _process(
             "gauge",
             "open_fds",
             "Number of open file descriptors.",
             lambda: len(os.listdir("/proc/self/fd")),
         ),
-        Process("gauge", "max_fds", "Maximum number of open file descriptors.", limit),
+        _process("gauge", "max_fds", "Maximum number of open file descriptors.", limit),
     ]
 
 
@@ -489,7 +469,7 @@ async def text(metrics: Iterable[Metric]) -> bytes:
     for metric in metrics:
         meaning = metric.meaning.replace("\\", r"\\").replace("\n", r"\n")
         parts.append(f"# HELP {metric.name} {meaning}\n# TYPE {metric.name} {metric.kind}\n")
-        for line in metric.lines():
+        for line in metric.lines:
             parts.append(line)
             if not len(parts) % TURN:
                 await asyncio.sleep(0)

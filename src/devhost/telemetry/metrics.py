@@ -19,15 +19,38 @@ from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from itertools import accumulate
-from typing import Generic, TypeVar, get_args
+from typing import Generic, Literal, TypeVar, get_args
 
 from devhost import __version__
 from devhost.backend import Usage
 from devhost.backend.frozen import frozen
 from devhost.runtime.log import dropped, printable
 
-from .exposition import TABLE, Gathered, Kind, Metric, Owner, number, process, sample, series_name, text
-from .problem_kinds import ProblemKind
+from .exposition import TABLE, Kind, Metric, Owner, gathered, number, process, sample, series_name, text
+
+ProblemKind = Literal[
+    "config",
+    "kubelet",
+    "task",
+    "plugin",
+    "resource",
+    "dra",
+    "node",
+    "allocation",
+    "backend",
+    "driver",
+    "entry",
+    "plan",
+    "device",
+    "refused",
+    "verdict",
+    "events",
+    "provisioning",
+    "labels",
+    "observer",
+    "pods",
+]
+"""The kinds of problems, the most important first."""
 
 
 class CallFailure(StrEnum):
@@ -202,9 +225,10 @@ class Family(Generic[S]):
         for values in [values for values in self._series if values[0] == first]:
             del self._series[values]
 
-    def lines(self) -> Iterator[str]:
-        for series in list(self._series.values()):  # series may be added and removed between two lines
-            yield series.text()
+    def metric(self) -> Metric:
+        """Its series now; their samples are those of the moment at which each line is read."""
+        series = list(self._series.values())  # some may be added and removed between two lines
+        return Metric(self.kind, self.name, self.meaning, (one.text() for one in series))
 
 
 _OWNER = {one.name: one.owner for one in TABLE}
@@ -360,9 +384,9 @@ class Metrics:
             scraped.update(_usage_samples(used))
         for one in TABLE:
             if not one.scraped:
-                yield self._distributions.get(one.name) or self._numbers[one.name]
+                yield (self._distributions.get(one.name) or self._numbers[one.name]).metric()
             elif one.name in scraped:
-                yield Gathered(f"devhost_{one.name}", one.help, one.labels, scraped[one.name])
+                yield gathered(f"devhost_{one.name}", one.help, one.labels, scraped[one.name])
 
     def _scrape(self) -> Iterator[tuple[str, Iterable[tuple[Sequence[str], float]]]]:
         now = self._scraped()

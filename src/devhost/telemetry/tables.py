@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import natural
-from devhost.runtime.text import few
+from devhost.runtime.text import counted, few
 
 from .document import (
     DepartedStatus,
@@ -66,7 +66,7 @@ def age(since: str | None, now: datetime) -> str:
 def empty_entry(entry: EntryStatus) -> str:
     """The label of an entry that lacks devices."""
     if count := entry.devices:
-        return "1 device" if count == 1 else f"{count} devices"
+        return counted(count, "device")
     if entry.state == "absent":
         return "not on this node"
     return entry.state if entry.state in ("waiting", "moving") else "no devices"
@@ -91,7 +91,7 @@ def held_by(device: DeviceStatus, known: bool, unnamed: str = UNKNOWN_POD) -> st
     ``unnamed`` is shown for a container whose name is not in the document.
     """
     given = "" if tuple(device.given) in ((), (device.device,)) else f" with {few(device.given)}"
-    if device.allocated or device.holder:
+    if device.allocated:
         return f"{container(device.holder, unnamed)}{given}"
     return "" if known else "unknown"
 
@@ -196,7 +196,7 @@ def judged(verdict: VerdictStatus) -> str:
 
 
 def _said(device: DeviceStatus) -> Hashable:
-    if device.allocated or device.holder:
+    if device.allocated:
         return device.id
     return device.device, device.health, reason(device), device.since
 

@@ -166,7 +166,7 @@ def _holding(found: StatusDocument, devices: Collection[str]) -> Iterator[str]:
     for resource in found.resources:
         together = [one.device for one in resource.together]
         for row in resource.devices:
-            if row.allocated or row.holder:
+            if row.allocated:
                 has = row.given or together or [row.device]
                 if _is_meant(devices, resource.backend, has):
                     yield _line(row.holder, resource.name, row.id)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.frozen import frozen
 from devhost.discovery.scanner import Scanner
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
@@ -25,6 +26,20 @@ DIRECTORY = "verdicts"
 
 GAP = 0.02
 """Least seconds between two readings, if the directory keeps changing."""
+
+
+@frozen
+class VerdictsNow:
+    """The verdicts in force, what has no effect, and cordons that may have been forgotten.
+
+    ``applied`` gives the devices of those in force.
+    """
+
+    directory: Path | None = None
+    in_force: Sequence[Verdict] = ()
+    flaws: Sequence[Flaw] = ()
+    forgotten: Sequence[Verdict] = ()
+    applied: Callable[[], Iterable[Applied]] = tuple
 
 
 class VerdictFollower:
@@ -86,23 +101,11 @@ class VerdictFollower:
             self._changed()
         return again
 
-    def applied(self) -> Iterator[Applied]:
-        """What is in force."""
-        return self.judge.applied() if self.judge else iter(())
-
-    def forgotten(self) -> Iterator[Verdict]:
-        """The cordons that are so old that they may have been forgotten."""
-        return self.judge.forgotten() if self.judge else iter(())
-
-    @property
-    def flaws(self) -> Sequence[Flaw]:
-        """What has no effect."""
-        return self.judge.flaws if self.judge else ()
-
-    @property
-    def in_force(self) -> Sequence[Verdict]:
-        """The verdicts in force, also those without a device that exists."""
-        return self.judge.in_force if self.judge else ()
+    def now(self) -> VerdictsNow:
+        """The present state, to be shown."""
+        if (judge := self.judge) is None:
+            return VerdictsNow(self.directory)
+        return VerdictsNow(self.directory, judge.in_force, judge.flaws, judge.forgotten(), judge.applied)
 
     def close(self) -> None:
         """Lets the thread end."""

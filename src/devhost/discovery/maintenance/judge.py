@@ -126,10 +126,10 @@ class Judge:
     def _matched(self, wrong: Wrong) -> Iterator[Applied]:
         return matched(self._scanners, self.in_force, self._reading.ends, wrong)
 
-    def forgotten(self) -> Iterator[Verdict]:
+    def forgotten(self) -> Sequence[Verdict]:
         """The cordons that are so old that they may have been forgotten."""
         now = self._wall()
-        return (one for one in self.in_force if one.kind is VerdictKind.CORDON and one.since < now - OLD)
+        return [one for one in self.in_force if one.kind is VerdictKind.CORDON and one.since < now - OLD]
 
     def _report(self, flaws: Sequence[Flaw]) -> None:
         """Logs what has no effect now and did before, or the reverse."""

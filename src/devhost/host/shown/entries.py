@@ -16,11 +16,13 @@ from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
+from devhost.discovery.health import overruled
 from devhost.discovery.scanner import BackendNow, BackendState
 from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
+from devhost.runtime.text import counted
 
 if TYPE_CHECKING:
     from devhost.telemetry.document import EntryStatus
@@ -205,7 +207,7 @@ class EntryOutcomes:
         cordoned = sorted((offer.device.id for offer in found), key=natural)
         if not cordoned or not (wrong := entry.unexpected(count - len({offer.unit for offer in found}))):
             return ""
-        named = [f"{device}: {backend.cordon(device).reason}" for device in cordoned[:NAMED]]
+        named = [f"{device}: {overruled(backend.cordons, device).reason}" for device in cordoned[:NAMED]]
         return "; ".join((wrong, *named, *_rest(len(cordoned) - len(named), "more cordoned device")))
 
     def _moves(self, entry: ResourceSettings, count: int, refused: Sequence[Refusal]) -> bool:
@@ -463,7 +465,7 @@ def _joined(items: Sequence[str], word: str = "or") -> str:
 
 
 def _rest(count: int, what: str) -> list[str]:
-    return [f"{count} {what}{'' if count == 1 else 's'}"] if count > 0 else []
+    return [counted(count, what)] if count > 0 else []
 
 
 def _names(term: Term, views: Iterable[Mapping[str, AttributeValue]]) -> set[AttributeValue]:

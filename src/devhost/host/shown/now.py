@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from devhost.backend.frozen import frozen
+from devhost.discovery.maintenance.follower import VerdictsNow
 from devhost.planning.claims import Key, Reason
 from devhost.runtime.tasks import Failing
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from devhost.config.loader import Copied
     from devhost.discovery.catalog import InstalledObserver
     from devhost.discovery.catalog import Refusal as RefusedPlugin
-    from devhost.discovery.maintenance.files import Verdict
-    from devhost.discovery.maintenance.judge import Applied, Flaw
     from devhost.discovery.observers import ObserverCondition
     from devhost.discovery.provisioning import ProvisioningCondition
     from devhost.discovery.scanner import BackendNow
@@ -153,17 +152,6 @@ class ObserverNow:
     plugin: InstalledObserver
     condition: ObserverCondition
     waiting: int = 0
-
-
-@frozen
-class VerdictsNow:
-    """The verdicts in force, what has no effect, and cordons that may have been forgotten."""
-
-    directory: Path | None = None
-    in_force: Sequence[Verdict] = ()
-    flaws: Sequence[Flaw] = ()
-    forgotten: Sequence[Verdict] = ()
-    applied: Callable[[], Iterable[Applied]] = tuple
 
 
 @frozen

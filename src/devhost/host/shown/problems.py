@@ -7,7 +7,7 @@ the others. It is made for each request, and reads each token once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar, get_args
 
@@ -21,7 +21,7 @@ from devhost.discovery.provisioning import ProvisioningState
 from devhost.discovery.scanner import BackendState
 from devhost.planning.claims import users
 from devhost.runtime.log import printable
-from devhost.telemetry.problem_kinds import ProblemKind
+from devhost.telemetry.metrics import ProblemKind
 
 from .entries import EntryState
 from .now import Now
@@ -73,27 +73,10 @@ def problems(now: Now) -> Problems:
     devices = [
         problem for name, found in _unhealthy(now) for problem in _first(found, NAMED, name, MORE_UNHEALTHY)
     ]
-    others = [
-        *_config(now),
-        *_kubelet(now),
-        *_resources(now),
-        *_dra(now),
-        *_node(now),
-        *_allocations(now),
-        *_plugins(now),
-        *_backends(now),
-        *_drivers(now),
-        *_entries(now),
-        *_plan(now),
-        *_events(now),
-        *_refused(now),
-        *_verdicts(now),
-        *_provisioning(now),
-        *_labels(now),
-        *_observers(now),
-        *_pods(now),
-        *_tasks(now),
-    ]
+    others: list[Problem] = []
+    for of, more in _OTHERS:
+        found = [*of(now)]
+        others += _first(found, NAMED, "", more) if more else found
     counts = Counter(dict.fromkeys(KINDS, 0))
     for problem in (*others, *devices):
         counts[problem.kind] += problem.count
@@ -123,23 +106,19 @@ def _kubelet(now: Now) -> Iterator[Problem]:
         yield Problem("kubelet", str(now.kubelet.directory), *wrong)
 
 
-def _resources(now: Now) -> list[Problem]:
-    found = []
+def _resources(now: Now) -> Iterator[Problem]:
     for name, resource in _sorted(now.resources):
         if failure := resource.failure:
             since = resource.condition.since if failure == resource.condition.error else None
-            found.append(Problem("resource", name, failure, since))
-    return _first(found, NAMED, "", "more resources are not served")
+            yield Problem("resource", name, failure, since)
 
 
-def _dra(now: Now) -> list[Problem]:
-    found = [Problem("dra", subject, reason) for subject, reason in now.dra.faults()]
-    found += [
-        Problem("dra", one.resource, one.stuck, one.since, held_by=one.held_by)
-        for one in now.moves
-        if one.stuck
-    ]
-    return _first(found, NAMED, "", "more problems of DRA")
+def _dra(now: Now) -> Iterator[Problem]:
+    for subject, reason in now.dra.faults():
+        yield Problem("dra", subject, reason)
+    for one in now.moves:
+        if one.stuck:
+            yield Problem("dra", one.resource, one.stuck, one.since, held_by=one.held_by)
 
 
 def _node(now: Now) -> Iterator[Problem]:
@@ -148,12 +127,9 @@ def _node(now: Now) -> Iterator[Problem]:
         yield Problem("node", name, *wrong)
 
 
-def _allocations(now: Now) -> list[Problem]:
-    found = [
-        Problem("allocation", f"{resource} {token}", FORGOTTEN, held_by=(holder,))
-        for (resource, token), holder in forgotten(now).items()
-    ]
-    return _first(found, NAMED, "", "more allocations are forgotten")
+def _allocations(now: Now) -> Iterator[Problem]:
+    for (resource, token), holder in forgotten(now).items():
+        yield Problem("allocation", f"{resource} {token}", FORGOTTEN, held_by=(holder,))
 
 
 def _unhealthy(now: Now) -> Iterator[tuple[str, list[Problem]]]:
@@ -228,45 +204,31 @@ def _backends(now: Now) -> Iterator[Problem]:
             yield Problem("backend", name, condition.reason, condition.since)
 
 
-def _drivers(now: Now) -> list[Problem]:
+def _drivers(now: Now) -> Iterator[Problem]:
     """Hardware without its driver."""
-    found = [
-        Problem("driver", f"{backend} {one.subject}", one.reason)
-        for backend, one in now.shortages.missing_drivers
-    ]
-    return _first(found, NAMED, "", "more have no driver")
+    for backend, one in now.shortages.missing_drivers:
+        yield Problem("driver", f"{backend} {one.subject}", one.reason)
 
 
-def _entries(now: Now) -> list[Problem]:
+def _entries(now: Now) -> Iterator[Problem]:
     """Entries that should have devices and have none, or another number than the file expects."""
     since = now.shortages.since
-    found = [
-        Problem(
-            "entry",
-            outcome.entry.name,
-            outcome.reason,
-            since.get(outcome.entry.index),
-            held_by=outcome.held_by,
-        )
-        for outcome in now.shortages.outcomes.all()
-        if (outcome.state is EntryState.NONE and not outcome.entry.may_be_empty)
-        or (outcome.state is EntryState.SERVED and outcome.reason)
-    ]
-    return _first(found, NAMED, "", "more entries lack devices")
+    for one in now.shortages.outcomes.all():
+        lacks_all = one.state is EntryState.NONE and not one.entry.may_be_empty
+        if lacks_all or (one.state is EntryState.SERVED and one.reason):
+            at = since.get(one.entry.index)
+            yield Problem("entry", one.entry.name, one.reason, at, held_by=one.held_by)
 
 
-def _plan(now: Now) -> list[Problem]:
+def _plan(now: Now) -> Iterator[Problem]:
     """Devices that the plan refuses to an entry because of how the file is written."""
-    found = [
-        Problem("plan", f"{one.backend} {one.device}", refusal_reason(one), held_by=one.held_by)
-        for one in now.shortages.refusals
-    ]
-    return _first(found, NAMED, "", "more devices are refused")
+    for one in now.shortages.refusals:
+        yield Problem("plan", f"{one.backend} {one.device}", refusal_reason(one), held_by=one.held_by)
 
 
-def _plugins(now: Now) -> list[Problem]:
-    found = [Problem("plugin", one.origin, one.reason) for one in now.refused_plugins]
-    return _first(found, NAMED, "", "more plugins are refused")
+def _plugins(now: Now) -> Iterator[Problem]:
+    for one in now.refused_plugins:
+        yield Problem("plugin", one.origin, one.reason)
 
 
 def _events(now: Now) -> Iterator[Problem]:
@@ -284,13 +246,13 @@ def _refused(now: Now) -> Iterator[Problem]:
         yield from _first(found, NAMED, name, "more devices are refused")
 
 
-def _verdicts(now: Now) -> list[Problem]:
+def _verdicts(now: Now) -> Iterator[Problem]:
     """Files that have no effect, and cordons that may have been forgotten."""
-    found = [Problem("verdict", one.file, one.reason) for one in now.verdicts.flaws]
+    for one in now.verdicts.flaws:
+        yield Problem("verdict", one.file, one.reason)
     for verdict in now.verdicts.forgotten:
         file = str(now.verdicts.directory and now.verdicts.directory / verdict.file)
-        found.append(Problem("verdict", file, f"{verdict.text}, {FORGOTTEN_CORDON}", verdict.since))
-    return _first(found, NAMED, "", "more problems of verdicts")
+        yield Problem("verdict", file, f"{verdict.text}, {FORGOTTEN_CORDON}", verdict.since)
 
 
 def _provisioning(now: Now) -> Iterator[Problem]:
@@ -322,9 +284,33 @@ def _pods(now: Now) -> Iterator[Problem]:
         yield Problem("pods", str(file), f"what containers were given is not recorded: {why}")
 
 
-def _tasks(now: Now) -> list[Problem]:
-    found = [Problem("task", name, one.reason, one.since) for name, one in _sorted(now.failing)]
-    return _first(found, NAMED, "", "more tasks fail")
+def _tasks(now: Now) -> Iterator[Problem]:
+    for name, one in _sorted(now.failing):
+        yield Problem("task", name, one.reason, one.since)
+
+
+_OTHERS: Sequence[tuple[Callable[[Now], Iterable[Problem]], str]] = (
+    (_config, ""),
+    (_kubelet, ""),
+    (_resources, "more resources are not served"),
+    (_dra, "more problems of DRA"),
+    (_node, ""),
+    (_allocations, "more allocations are forgotten"),
+    (_plugins, "more plugins are refused"),
+    (_backends, ""),
+    (_drivers, "more have no driver"),
+    (_entries, "more entries lack devices"),
+    (_plan, "more devices are refused"),
+    (_events, ""),
+    (_refused, ""),
+    (_verdicts, "more problems of verdicts"),
+    (_provisioning, ""),
+    (_labels, ""),
+    (_observers, ""),
+    (_pods, ""),
+    (_tasks, "more tasks fail"),
+)
+"""What is wrong besides devices, and the text for those beyond :data:`NAMED`; all are shown without one."""
 
 
 def _sorted(named: Mapping[str, T]) -> list[tuple[str, T]]:

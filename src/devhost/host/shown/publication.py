@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from devhost.discovery.maintenance.follower import VerdictsNow
+
 from . import device_log
 from .changes import Step, changes, is_same
-from .now import EntriesNow, Lost, Memory, Now, Reasons, VerdictsNow
+from .now import EntriesNow, Lost, Memory, Now, Reasons
 from .orphans import lost
 from .recent_removals import Removals
 from .shortages import shortages

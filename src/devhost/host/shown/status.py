@@ -13,7 +13,6 @@ from devhost.allocation.inventory import Entry, Snapshot
 from devhost.backend.files import digest
 from devhost.backend.model import Holder
 from devhost.discovery.scanner import BackendNow
-from devhost.host.node_labels import LabelFile
 from devhost.planning.claims import Key, users
 from devhost.planning.settings import Of
 from devhost.planning.tokens import unit_of
@@ -43,6 +42,7 @@ from devhost.telemetry.document import (
     holder_status,
 )
 
+from .entries import place
 from .now import Now, ObserverNow, PodsNow, ResourceNow
 from .orphans import Orphan, orphans
 from .problems import problems
@@ -88,16 +88,9 @@ def document(now: Now) -> Callable[[], StatusDocument]:
         resources=[_resource(service, now) for _, service in served],
         held=[_orphan(one) for one in orphans(now)],
         backends=[
-            _backend(
-                name,
-                d,
-                _provisioning(now, name),
-                now.labels.get(name),
-                now.released.get(name, ""),
-            )
-            for name, d in sorted(now.backends.items())
-        ]
-        + [_not_installed(name, hint, reload.at) for name, hint in now.settings.not_installed().items()],
+            *(_backend(name, one, now) for name, one in sorted(now.backends.items())),
+            *(_not_installed(name, hint, reload.at) for name, hint in now.settings.not_installed().items()),
+        ],
         observers=[_observer(observer) for observer in now.observers],
         verdicts=[_verdict(one) for one in now.verdicts.applied()],
         refusals=[
@@ -174,7 +167,7 @@ def _resource(service: ResourceNow, now: Now) -> ResourceStatus:
     return ResourceStatus(
         name=service.name,
         backend=service.entry.backend,
-        entry=f"resources[{service.entry.index}]",
+        entry=place(service.entry),
         capacity=len(snapshot.entries),
         allocatable=snapshot.healthy,
         revision=snapshot.revision,
@@ -233,14 +226,8 @@ def _together(snapshot: Snapshot) -> list[MemberStatus]:
     ]
 
 
-def _backend(
-    name: str,
-    scanner: BackendNow,
-    provisioning: ProvisioningStatus | None,
-    labels: LabelFile | None,
-    released: str,
-) -> BackendStatus:
-    condition = scanner.condition
+def _backend(name: str, scanner: BackendNow, now: Now) -> BackendStatus:
+    condition, labels, released = scanner.condition, now.labels.get(name), now.released.get(name, "")
     return BackendStatus(
         name=name,
         state="released" if released else condition.state.value,
@@ -250,7 +237,7 @@ def _backend(
         last_discovery=iso(condition.last_scan) if condition.last_scan else None,
         last_discovery_seconds=condition.duration,
         refused_devices=[RefusedDevice(one.device, one.reason) for one in condition.refused],
-        provisioning=provisioning,
+        provisioning=_provisioning(now, name),
         labels=LabelsStatus(str(labels.file), labels.count, labels.reason) if labels else None,
     )
 

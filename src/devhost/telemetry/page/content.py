@@ -169,8 +169,6 @@ def _problems(document: StatusDocument, now: datetime) -> Markup | None:
     problems = document.problems
     resources = {resource.name for resource in document.resources}
     rows = [_problem(problem, resources, now) for problem in problems[:MOST]]
-    if not rows:
-        return None
     headers = ("Subject", "Kind", "Reason", "Since")
     listed = table("Problems", headers, rows, wide=("Reason",), style="problems", headed=True)
     return _section("Problems", "problems", listed, more(how_many(problems[MOST:]), "problems"))
@@ -207,7 +205,7 @@ def _ended(problem: ProblemStatus) -> str:
     return f"{problem.subject or problem.kind}: {end}"
 
 
-def _resources(document: StatusDocument, now: datetime) -> Markup:
+def _resources(document: StatusDocument, now: datetime) -> Markup | None:
     ordered = worst_first(document)
     if not ordered:
         return _section("Resources", "resources", tag("p", "No resources yet.", class_="nothing"))
@@ -280,8 +278,6 @@ def _entries(document: StatusDocument) -> Markup | None:
         )
         for entry in lacking[:MOST]
     ]
-    if not rows:
-        return None
     headers = ("Entry", "Backend", "Place", "State", "Reason")
     title = "Entries that lack devices" if any(one.devices for one in lacking) else "Entries without devices"
     listed = table(title, headers, rows, wide=("Reason",), headed=True)
@@ -322,8 +318,6 @@ def _bar(found: Counts) -> Markup | None:
 
 
 def _backends(backends: Sequence[BackendStatus], now: datetime) -> Markup | None:
-    if not backends:
-        return None
     rows = [
         Row(
             (
@@ -359,9 +353,7 @@ def _backends(backends: Sequence[BackendStatus], now: datetime) -> Markup | None
         table(
             "Backends", headers, rows, wide=wide, optional=("Refused", *wide), style="backends", headed=True
         ),
-        table(caption, ("Refused device", "Backend", "Reason"), unusable, wide=("Reason",))
-        if unusable
-        else None,
+        table(caption, ("Refused device", "Backend", "Reason"), unusable, wide=("Reason",)),
         more(len(refused) - len(unusable), "refused devices"),
     )
 
@@ -403,11 +395,8 @@ def _observers(document: StatusDocument, now: datetime) -> Markup | None:
         for observer in document.observers
     ]
     headers = ("Observer", "State", "Since", "Calls", "Failed", "Waiting", "Dropped", "Reason")
-    if not rows:
-        return None
-    return _section(
-        "Observers", "observers", table("Observers", headers, rows, wide=("Reason",), headed=True)
-    )
+    listed = table("Observers", headers, rows, wide=("Reason",), headed=True)
+    return _section("Observers", "observers", listed)
 
 
 def _verdicts(document: StatusDocument, now: datetime) -> Markup | None:
@@ -427,8 +416,6 @@ def _verdicts(document: StatusDocument, now: datetime) -> Markup | None:
         )
         for one in found[:MOST]
     ]
-    if not rows:
-        return None
     headers = ("Devices", "Kind", "By", "Since", "Ends", "Reason")
     listed = table(
         "Verdicts on devices", headers, rows, wide=("Devices", "Reason"), optional=("Ends",), headed=True
@@ -505,11 +492,9 @@ def _dra(dra: DraStatus | None, now: datetime) -> Markup | None:
             rows,
             wide=("Slice", "Reason"),
             optional=("Amounts", "Reason"),
-        )
-        if rows
-        else None,
+        ),
         more(len(found) - len(rows), "devices"),
-        table("Devices that change sides", titles, moving, wide=("Devices", "Reason")) if moving else None,
+        table("Devices that change sides", titles, moving, wide=("Devices", "Reason")),
         more(len(dra.moves) - len(moving), "moves"),
     )
 
@@ -539,8 +524,6 @@ def _held(document: StatusDocument, pods: bool) -> Markup | None:
         )
         for held, others in found[:MOST]
     ]
-    if not rows:
-        return None
     headers = ("Not listed", "Resource", "Held by", "Devices", "Reason")
     listed = table(
         "Devices that pods hold and no resource lists", headers, rows, wide=("Held by", "Devices", "Reason")
@@ -557,8 +540,6 @@ def _refusals(document: StatusDocument) -> Markup | None:
         )
         for one in found[:MOST]
     ]
-    if not rows:
-        return None
     headers = ("Refused device", "Backend", "Kind", "Reason")
     listed = table("Devices that an entry selects but does not get", headers, rows, wide=("Reason",))
     return _section("Refusals", "refusals", listed, more(len(found) - len(rows), "refused devices"))
@@ -574,7 +555,10 @@ def _footer(version: str, now: datetime) -> Markup:
     )
 
 
-def _section(title: str, name: str, *parts: Markup | None) -> Markup:
+def _section(title: str, name: str, *parts: Markup | None) -> Markup | None:
+    """A section with a heading; ``None`` without content."""
+    if not any(parts):
+        return None
     return tag("section", tag("h2", title, id=name), *parts, aria_labelledby=name, data_key=name)
 
 

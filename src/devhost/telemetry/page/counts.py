@@ -57,7 +57,7 @@ def rank(healthy: bool, used: bool) -> Rank:
 
 def rank_of(device: DeviceStatus) -> Rank:
     """The rank of one row of a resource."""
-    return rank(device.health == "Healthy", device.allocated or device.holder is not None)
+    return rank(device.health == "Healthy", device.allocated)
 
 
 def physical(resource: ResourceStatus) -> dict[str, Physical]:

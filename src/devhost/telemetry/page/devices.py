@@ -136,7 +136,7 @@ def _devices(
     headers = ("Device", "Health", "Since", "NUMA", "Held by", "Reason")
     caption = f"Devices of {resource.name}"
 
-    def listed(caption: str, rows: Sequence[Row]) -> Markup:
+    def listed(caption: str, rows: Sequence[Row]) -> Markup | None:
         wide = ("Held by", "Reason")
         return table(caption, headers, rows, wide=wide, style="devices", headed=True)
 
@@ -174,8 +174,6 @@ def _together(resource: ResourceStatus, most: int) -> Markup | None:
 
 
 def _departed(resource: ResourceStatus, now: datetime) -> Markup | None:
-    if not resource.departed:
-        return None
     found = together(resource.departed, reason)
     rows = [_left(resource.name, departed, others, now) for departed, others in found]
     caption = f"Recently left {resource.name}"

@@ -83,14 +83,16 @@ def table(
     optional: Sequence[str] = ("Reason",),
     style: str | None = None,
     headed: bool = False,
-) -> Markup:
-    """A table. ``optional`` columns that are empty in every row are omitted.
+) -> Markup | None:
+    """A table; ``None`` without rows. ``optional`` columns that are empty in every row are omitted.
 
     On a narrow screen each row is a card, in which the columns in ``wide`` have the whole width. Roles are
     explicit although the elements imply them, because browsers drop them when CSS turns rows into cards.
     ``style`` is a class of the style sheet. ``headed`` is whether a heading has the same text as the caption,
     which is then only for screen readers.
     """
+    if not rows:
+        return None
     filled = {n for row in rows for n, cell in enumerate(row.cells) if cell not in (None, "")}
     columns = [n for n, header in enumerate(headers) if n in filled or header not in optional]
     head = (
