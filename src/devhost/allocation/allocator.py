@@ -362,7 +362,7 @@ class Allocator:
         if self._entry.check_starts and self._starts is not None:
             await self._injection.refresh()
             await self._starts(self.name, tokens)
-        terms = self.inventory.allocations.terms.get(tokens[0], self._backend.terms)
+        terms = self.inventory.allocations.terms(tokens[0]) or self._backend.terms
         await self._backend.prepare(self._timing.prepare, each_once(got), terms)
 
     async def _answered(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answered:
