@@ -49,7 +49,7 @@ from devhost.planning.claims import (
     pod_of,
 )
 from devhost.planning.plan import Found, Plan, RefusalKind, in_units
-from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.settings import PLUGIN, ResourceSettings, Serve, Settings, Side
 from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
 from devhost.runtime.reconciler import Report
@@ -212,9 +212,9 @@ class Holding:
 class ResourceAllocations:
     """What containers have of one resource."""
 
-    def __init__(self, resource: str, everything: Allocations, serve: Serve = Serve.PLUGIN) -> None:
+    def __init__(self, resource: str, everything: Allocations, side: Side = PLUGIN) -> None:
         self.resource = resource
-        self.serve = serve
+        self.side = side
         self.exclusive = True
         """Whether the resource shares its devices with no other; true if that is not known."""
         self.backend = ""
@@ -316,7 +316,7 @@ class ResourceAllocations:
             for key in sorted(set(group.keys)):
                 device = self._devices[key]
                 yield Held(
-                    self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.serve
+                    self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.side
                 )
 
     def recent(self) -> Iterator[tuple[Key, int]]:
@@ -934,7 +934,7 @@ class Allocations:
 
     def changed_by(self, allocations: ResourceAllocations, *, replan: bool) -> None:
         self._held = None
-        if allocations.serve is Serve.DRA:
+        if allocations.side != PLUGIN:
             self._by_drivers = None
         else:
             self._by_tokens = None
@@ -992,7 +992,7 @@ class Allocations:
 
     def _follow_driver(self, driver: str) -> ResourceAllocations:
         self.due_changed()
-        return ResourceAllocations(driver, self, Serve.DRA)
+        return ResourceAllocations(driver, self, (Serve.DRA, ""))
 
     def _configure(self, allocations: ResourceAllocations) -> None:
         """Takes the settings of a resource; one that has left the configuration is as exclusive as before."""
