@@ -27,7 +27,7 @@ from .device_info import DeviceInfoFiles, Document
 from .given import owned
 from .injection import Injection, Rendered
 from .inventory import Entry, Given, Inventory, Member
-from .preferred.across_resources import PreferredAllocation
+from .preferred import PreferredAllocation
 from .resource_backend import Answer, Granted, ResourceBackend, Terms, each_once
 
 if TYPE_CHECKING:

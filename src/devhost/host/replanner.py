@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
-from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.allocation.preferred import PreferredAllocation
 from devhost.backend.where import selected
 from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
