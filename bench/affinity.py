@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import combinations
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.allocation.preferred import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.planning.affinity.topology import Links
 from devhost.planning.claims import Reason

@@ -68,12 +68,12 @@ PURE = (
     "allocation.given",
     "allocation.leases",
     "allocation.other_drivers",
-    "allocation.preferred.grouping",
+    "allocation.request_grouping",
     "discovery.health",
     "host.shown.recent_removals",
 )
 """Packages and modules that decide and touch nothing. They import only each other and the values of
-``backend``; ``allocation.preferred.grouping`` writes to the log besides."""
+``backend``; ``allocation.request_grouping`` writes to the log besides."""
 
 IO = {"asyncio", "os", "pathlib", "shutil", "socket", "subprocess", "threading", "time", "urllib", "tempfile"}
 """Standard modules with which a module would not be pure. Two are allowed a type: see ``PURE_TYPES``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.allocation.preferred import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.planning.affinity import Choice
 from devhost.planning.claims import Reason

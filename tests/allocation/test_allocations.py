@@ -16,7 +16,7 @@ from devhost.backend.model import HEALTHY, Device
 from devhost.backend.where import Block, Term, Text, Where
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan, RefusalKind, units
-from devhost.planning.settings import Of, ResourceSettings, Serve, Settings, Share
+from devhost.planning.settings import Of, ResourceSettings, Settings, Share
 from devhost.planning.timing import ALLOCATION as NODE
 from devhost.planning.tokens import device_of, represents_all, token, unit_of
 
@@ -287,7 +287,7 @@ def test_what_containers_hold_is_shared_or_not_as_its_entry_is_now() -> None:
         rig.plan(entry(0, OLD, exclusive=exclusive))
         assert [one.exclusive for one in rig.allocations.held()] == [exclusive]
         key, card = ("card", "a"), rig.found["card"]["a"]
-        refused = rig.allocations.through_tokens.objection(key, card, NEW, False, Serve.PLUGIN)
+        refused = rig.allocations.through_tokens.objection(key, card, NEW, False)
         assert (refused is not None) is exclusive
 
 

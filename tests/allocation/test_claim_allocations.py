@@ -263,7 +263,7 @@ def test_a_claim_holds_the_devices_of_each_driver_until_that_driver_releases_the
     claims = node.allocations.claims
     assert (claims.has("d.e"), claims.has(OTHER), claims.count) == (True, True, 1)
     claims.released(ONE.uid, "d.e")
-    assert {one.key: one.driver for one in claims.held()} == {("card", "card1"): OTHER}
+    assert {one.key: one.side for one in claims.held()} == {("card", "card1"): (Serve.DRA, OTHER)}
     assert (claims.has("d.e"), claims.has(OTHER)) == (False, True)
     assert claims.pods(ONE) == {("team", "pod")}, "its pods have the other device"
     claims.released(ONE.uid, OTHER)

@@ -11,7 +11,7 @@ import pytest
 from affinity_machine import SWITCHES, Machine, behind, switch_of
 
 from devhost.allocation.leases import Listing
-from devhost.allocation.preferred.across_resources import BUILT, KINDS, PreferredAllocation
+from devhost.allocation.preferred import BUILT, KINDS, PreferredAllocation
 from devhost.backend.model import Device, Holder, unhealthy
 from devhost.planning.claims import Reason
 from devhost.planning.settings import Of, Prefer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from affinity_machine import SWITCHES, Machine, behind, switch_of
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.allocation.preferred import PreferredAllocation
 from devhost.backend.model import HEALTHY, Device
 from devhost.planning.affinity.topology import Links
 from devhost.planning.claims import Reason

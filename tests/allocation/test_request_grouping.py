@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from devhost.allocation.preferred.grouping import (
+from devhost.allocation.request_grouping import (
     LONGEST,
     PATIENCE,
     PENDING,

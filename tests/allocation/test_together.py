@@ -171,6 +171,8 @@ async def test_one_token_gives_every_healthy_device_and_several_give_the_same_on
 
 async def test_devices_that_were_only_inferred_are_known_after_an_allocate(rig: Supply) -> None:
     show(rig, "ab")
+    named = {rig.inventory.allocations.resource: {"all::0": Holder("default", "pod", "main")}}
+    rig.inventory.allocations.apply(Listing((1,), 0.0, 1, named))
     rig.inventory.allocations.infer(["all::0"], {("card", "b"): Device("b")})
     assert rig.allocator.given(["all::0"]) == []
     show(rig, "a")

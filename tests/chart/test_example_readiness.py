@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rendering import DEPLOY, Chart
 
-from devhost.dra.conditions.node import CONDITION
+from devhost.dra.node_condition import CONDITION
 from devhost.runtime.http import HttpServer, Listen, probe
 
 EXAMPLES = DEPLOY / "examples" / "readiness"

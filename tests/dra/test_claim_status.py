@@ -20,7 +20,7 @@ from kit.waiting import background
 from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.model import ClaimHolder, Device
 from devhost.dra.answers import MESSAGE, Result
-from devhost.dra.conditions.claims import BURST, GAP, INTERVAL, PATIENCE, RETRY, SETTLE, ClaimStatus
+from devhost.dra.claim_status import BURST, GAP, INTERVAL, PATIENCE, RETRY, SETTLE, ClaimStatus
 from devhost.dra.inventory import DeviceHealth
 from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals
 

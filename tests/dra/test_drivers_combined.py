@@ -81,7 +81,7 @@ def held(node: DraNode) -> dict[str, tuple[str, ...]]:
     claims = node.node.host.allocations.claims
     found: dict[str, set[str]] = {}
     for one in claims.held():
-        found.setdefault(one.driver, set()).add(one.device.id)
+        found.setdefault(one.side[1], set()).add(one.device.id)
     return {driver: tuple(sorted(names)) for driver, names in found.items()}
 
 

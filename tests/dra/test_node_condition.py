@@ -15,7 +15,9 @@ from kit.waiting import background
 from status_values import Json, document_of
 
 from devhost.backend.errors import UsageError
-from devhost.dra.conditions.node import (
+from devhost.dra.credentials import Access, Credentials
+from devhost.dra.kube import KubeApi
+from devhost.dra.node_condition import (
     GAP,
     HEARTBEAT,
     LONGEST,
@@ -27,8 +29,6 @@ from devhost.dra.conditions.node import (
     startup_taints,
     state_of,
 )
-from devhost.dra.credentials import Access, Credentials
-from devhost.dra.kube import KubeApi
 
 PATH = "/api/v1/nodes/n1"
 NAME = "example.com/card"

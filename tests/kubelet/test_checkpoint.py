@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from devhost.kubelet import checkpoint
+from devhost.kubelet.api import CHECKPOINT
 from devhost.kubelet.api.api_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec
 from devhost.kubelet.checkpoint import Answer, Unusable, read
 
@@ -46,24 +47,24 @@ def content(*entries: Any, **more: Any) -> bytes:
     ids=["direct", "cdi", "one list of ids", "no answer"],
 )
 def test_an_entry_is_read_as_kubelets_write_it(tmp_path, answer, ids, paths, names):
-    file = tmp_path / checkpoint.NAME
+    file = tmp_path / CHECKPOINT
     for more in ({}, {"BootID": "5b2c9d7e-0000-4000-8000-000000000000"}):
         file.write_bytes(content(entry(answer, ids), **more))
         assert read(file) == [Answer("example.com/serial", "main", ("tty-A",), paths, names)]
 
 
 def test_ids_of_all_numa_nodes_belong_to_one_answer(tmp_path):
-    file = tmp_path / checkpoint.NAME
+    file = tmp_path / CHECKPOINT
     file.write_bytes(content(entry(DIRECT, {"0": ["tty-A", "tty-B"], "1": None, "-1": ["tty-C"]})))
     (found,) = read(file)
     assert found.tokens == ("tty-A", "tty-B", "tty-C")
 
 
 def test_no_pods_and_no_file_are_no_answers(tmp_path):
-    assert read(tmp_path / checkpoint.NAME) == []
-    assert read(tmp_path / "missing" / checkpoint.NAME) == []
-    (tmp_path / checkpoint.NAME).write_bytes(content())
-    assert read(tmp_path / checkpoint.NAME) == []
+    assert read(tmp_path / CHECKPOINT) == []
+    assert read(tmp_path / "missing" / CHECKPOINT) == []
+    (tmp_path / CHECKPOINT).write_bytes(content())
+    assert read(tmp_path / CHECKPOINT) == []
 
 
 @pytest.mark.parametrize(
@@ -83,14 +84,14 @@ def test_no_pods_and_no_file_are_no_answers(tmp_path):
     ],
 )
 def test_anything_else_is_refused_with_a_reason(tmp_path, data):
-    file = tmp_path / checkpoint.NAME
+    file = tmp_path / CHECKPOINT
     file.write_bytes(data)
     with pytest.raises(Unusable, match="is not a kubelet's checkpoint, or damaged"):
         read(file)
 
 
 def test_a_checkpoint_is_read_up_to_its_limit_and_not_beyond(tmp_path):
-    file = tmp_path / checkpoint.NAME
+    file = tmp_path / CHECKPOINT
     data = content(entry(DIRECT, ["tty-A"]))
     file.write_bytes(data + b" " * (checkpoint.MAX_BYTES - len(data)))
     assert len(read(file)) == 1

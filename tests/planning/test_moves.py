@@ -9,14 +9,14 @@ from kit.clock import FakeClock
 from devhost.backend.model import Holder
 from devhost.planning.claims import UNNAMED
 from devhost.planning.moves import PATIENCE, Move, Moves
-from devhost.planning.settings import Serve
+from devhost.planning.settings import PLUGIN
 from devhost.planning.sides import Moving
 
 WAIT = "it is moving from the device plugin to DRA: devhost waits"
 
 
 def moving(*devices: str, resource: str = "example.com/card") -> list[Moving]:
-    return [Moving(("cards", one), resource, Serve.PLUGIN, WAIT) for one in devices]
+    return [Moving(("cards", one), resource, PLUGIN, WAIT) for one in devices]
 
 
 class Scene:
@@ -107,8 +107,8 @@ def test_a_move_that_begins_again_later_is_no_problem_at_once() -> None:
 def test_a_move_names_the_holders_of_its_reason_only() -> None:
     scene = Scene()
     one, another, holder = f"{UNNAMED} holds it", "a pod holds it", Holder("default", "train", "main")
-    unnamed = [Moving(("cards", name), "example.com/card", Serve.PLUGIN, one) for name in ("c0", "c1")]
-    held = Moving(("cards", "c2"), "example.com/card", Serve.PLUGIN, another, (holder,))
+    unnamed = [Moving(("cards", name), "example.com/card", PLUGIN, one) for name in ("c0", "c1")]
+    held = Moving(("cards", "c2"), "example.com/card", PLUGIN, another, (holder,))
     scene.now(*unnamed, held)
     assert [(one.reason, one.held_by) for one in scene.described()] == [(f"2 of 3: {one}", ())]
     scene.now(held)

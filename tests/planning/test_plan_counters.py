@@ -37,7 +37,7 @@ def offered(made: Plan, name: str = NAME) -> list[str]:
 
 
 def hold(device: Device, name: str = NAME, serve: Serve = Serve.DRA, backend: str = "nic") -> Held:
-    return Held(name, ("token",), backend, device, True, CLAIM, serve)
+    return Held(name, ("token",), backend, device, True, CLAIM, (serve, ""))
 
 
 def test_a_device_is_offered_with_its_parts() -> None:

@@ -149,7 +149,7 @@ class Node:
             self._device(),
             pick((True, False)),
             pick(HOLDERS),
-            pick([*Serve]),
+            (pick([*Serve]), ""),
             pick(("", "it is moving")),
         )
 

@@ -296,7 +296,7 @@ def test_two_entries_never_share_a_device_across_sides() -> None:
 def test_a_held_device_stays_on_its_side(held_by: Serve, wanted: Serve) -> None:
     node = Node()
     holder = ClaimHolder("ns", "claim", "uid") if held_by is Serve.DRA else None
-    held = Held(NAME, (), "toy", Device("d0"), True, holder, held_by)
+    held = Held(NAME, (), "toy", Device("d0"), True, holder, (held_by, ""))
     settings = Settings((node.entry(wanted),))
     plan = make_plan({"toy": (Device("d0"),)}, settings, [held])
     assert refusal(plan)[0] is RefusalKind.HELD
@@ -458,7 +458,7 @@ def test_a_device_changes_its_driver_through_a_time_in_which_no_driver_offers_it
     assert node.sides.moving() == []
     node.make(two)
     assert node.offered() == {}
-    assert [(moving.driver, moving.serve) for moving in node.sides.moving()] == [("d.one", Serve.DRA)]
+    assert [moving.side for moving in node.sides.moving()] == [(Serve.DRA, "d.one")]
     node.sides.unpublished([KEY], "d.two")
     assert node.sides.claims_due("d.one") is None, "another driver has confirmed nothing of it"
     node.sides.unpublished([KEY], "d.one")

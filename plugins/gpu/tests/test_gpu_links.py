@@ -17,7 +17,7 @@ from gpu_nvidia import DGX, NvidiaMachine
 from gpu_nvidia_desk import NvidiaDesk
 
 from devhost.allocation.inventory import Inventory
-from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.allocation.preferred import PreferredAllocation
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
 from devhost.planning.affinity import PreferenceRequest, prefer

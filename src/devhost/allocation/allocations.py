@@ -49,7 +49,7 @@ from devhost.planning.claims import (
     pod_of,
 )
 from devhost.planning.plan import Found, Plan, RefusalKind, in_units
-from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.settings import PLUGIN, ResourceSettings, Serve, Settings, Side
 from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
 from devhost.runtime.reconciler import Report
@@ -60,6 +60,9 @@ from .leases import Admissions, ClaimUse, Leases
 from .leases import Kubelet as Kubelet
 from .leases import Listing as Listing
 from .other_drivers import OtherDrivers
+
+_Reserved = tuple[tuple[Key, ...], bool]
+"""What a container gets with a token, and whether it gets these devices alone."""
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
@@ -209,25 +212,20 @@ class Holding:
 class ResourceAllocations:
     """What containers have of one resource."""
 
-    def __init__(self, resource: str, everything: Allocations, serve: Serve = Serve.PLUGIN) -> None:
+    def __init__(self, resource: str, everything: Allocations, side: Side = PLUGIN) -> None:
         self.resource = resource
-        self.serve = serve
+        self.side = side
         self.exclusive = True
         """Whether the resource shares its devices with no other; true if that is not known."""
         self.backend = ""
         """The backend whose device a token names; empty if several may, or a token names more."""
         self.revision = 0
         """Grows with each change of what is held."""
-        self.terms: dict[str, Any] = {}
-        """The terms on which this run of devhost allocated tokens, the latest last."""
         self.everything = everything
         """The allocations of all resources, which these are a part of."""
         self._devices = everything.devices
         self.leases = Leases(everything.clock, everything.timing)
-        self._devices_of: dict[str, tuple[Key, ...]] = {}
-        self._reserved: dict[str, list[tuple[Key, ...]]] = {}
-        self._inferred: set[str] = set()
-        self._unshared: dict[str, bool] = {}
+        self._reserved: dict[str, list[_Reserved]] = {}
         self._vanished: Collection[str] = ()
         self._now: Holding | None = None
 
@@ -247,7 +245,8 @@ class ResourceAllocations:
 
     def reserved(self, token: str) -> tuple[Key, ...]:
         """The devices that a container gets with the token; none once that is recorded."""
-        return self._reserved.get(token, [()])[-1]
+        several = self._reserved.get(token)
+        return several[-1][0] if several else ()
 
     def is_held(self) -> bool:
         return bool(self.leases or self._reserved)
@@ -257,16 +256,26 @@ class ResourceAllocations:
 
         This is one object for all tokens that a container got together.
         """
-        return () if token in self._inferred else self._devices_of.get(token, ())
+        lease = self.leases.held.get(token)
+        return lease.got if lease else ()
+
+    def terms(self, token: str) -> Any:
+        """The terms on which this run of devhost allocated a token; ``None`` if it did not."""
+        lease = self.leases.held.get(token)
+        return lease.terms if lease else None
 
     def devices_of(self, token: str) -> frozenset[Key]:
         """The devices that a container has, or is about to get, by this token."""
-        devices = set(self._devices_of.get(token, ()))
-        return frozenset(devices.union(*self._reserved.get(token, ())))
+        lease = self.leases.held.get(token)
+        reserved = (keys for keys, _ in self._reserved.get(token, ()))
+        return frozenset(lease.keys if lease else ()).union(*reserved)
 
     def is_unshared(self, token: str) -> bool:
         """Whether the devices were allocated to its container alone; true if that is not known."""
-        known = self._unshared.get(token)
+        several, lease = self._reserved.get(token), self.leases.held.get(token)
+        known = lease.alone if lease else None
+        if several:
+            known = several[-1][1]
         return unit_of(token) in (token, ALL) if known is None else known
 
     def groups(self) -> Sequence[TokenGroup]:
@@ -281,23 +290,24 @@ class ResourceAllocations:
         if self._now is None:
             groups = sorted(self._grouped(), key=lambda group: min(group.tokens))
             pending = frozenset(token for token in self._reserved if token not in self.leases)
-            self._now = Holding(
-                self.resource, groups, self.leases.forgotten(), frozenset(self._inferred), pending
-            )
+            inferred = frozenset(token for token, one in self.leases.held.items() if one.inferred)
+            self._now = Holding(self.resource, groups, self.leases.forgotten(), inferred, pending)
         return self._now
 
     def _grouped(self) -> Iterator[TokenGroup]:
         found: dict[tuple[int, Holder | None], tuple[list[str], tuple[Key, ...]]] = {}
         joined: dict[tuple[int, ...], tuple[Key, ...]] = {}
+        leases = self.leases.held
         for token in self.tokens():
-            keys = self._devices_of.get(token, ())
+            lease = leases.get(token)
+            keys, holder = (lease.keys, lease.holder) if lease else ((), None)
             if token in self._reserved:
-                parts = (keys, *self._reserved[token])
+                parts = (keys, *(more for more, _ in self._reserved[token]))
                 same = tuple(map(id, parts))
                 if same not in joined:
                     joined[same] = tuple(dict.fromkeys(chain.from_iterable(parts)))
                 keys = joined[same]
-            found.setdefault((id(keys), self.leases.holder(token)), ([], keys))[0].append(token)
+            found.setdefault((id(keys), holder), ([], keys))[0].append(token)
         return (TokenGroup(tuple(tokens), keys, holder) for (_, holder), (tokens, keys) in found.items())
 
     def held(self) -> Iterator[Held]:
@@ -306,30 +316,29 @@ class ResourceAllocations:
             for key in sorted(set(group.keys)):
                 device = self._devices[key]
                 yield Held(
-                    self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.serve
+                    self.resource, group.tokens, key[0], device, self.exclusive, group.holder, self.side
                 )
 
     def recent(self) -> Iterator[tuple[Key, int]]:
         """The devices of Allocates whose admission may go on, each with the number of its Allocate."""
-        for token, lease in self.leases.held.items():
+        for lease in self.leases.held.values():
             if self.everything.admissions.is_recent(lease.number):
-                for key in self._devices_of.get(token, ()):
+                for key in lease.keys:
                     yield key, lease.number
 
     def pods(self) -> Iterator[tuple[str, Key]]:
         """The pod that holds each device, empty if it is not named yet. May be called from any thread."""
-        for token, keys in tuple(self._devices_of.items()):
-            lease = self.leases.held.get(token)
-            pod = f"{lease.holder.namespace}/{lease.holder.pod}" if lease and lease.holder else ""
-            yield from ((pod, key) for key in keys)
+        for lease in tuple(self.leases.held.values()):
+            pod = f"{lease.holder.namespace}/{lease.holder.pod}" if lease.holder else ""
+            yield from ((pod, key) for key in lease.keys)
         for several in tuple(self._reserved.values()):
-            yield from (("", key) for keys in tuple(several) for key in keys)
+            yield from (("", key) for keys, _ in tuple(several) for key in keys)
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that is held; one may come more than once. May be called from any thread."""
-        distinct = {id(devices): devices for devices in tuple(self._devices_of.values())}
+        distinct = {id(lease.keys): lease.keys for lease in tuple(self.leases.held.values())}
         for several in tuple(self._reserved.values()):
-            distinct.update((id(devices), devices) for devices in tuple(several))
+            distinct.update((id(keys), keys) for keys, _ in tuple(several))
         return chain.from_iterable(distinct.values())
 
     def reserve(
@@ -339,30 +348,30 @@ class ResourceAllocations:
         unshared: Collection[str],
         *,
         listed: bool,
-    ) -> dict[str, tuple[Key, ...]]:
+    ) -> dict[str, _Reserved]:
         distinct = {id(devices): devices for devices in wanted.values()}.values()
         self.everything.claims.refuse_held(
             backend, self.resource, self.exclusive, list(chain.from_iterable(distinct))
         )
-        mine = self._update(backend, wanted)
-        for token, keys in mine.items():
-            self._reserved.setdefault(token, []).append(keys)
-            self._unshared[token] = token in unshared
+        both = {one: ((keys, False), (keys, True)) for one, keys in self._update(backend, wanted).items()}
+        mine = {token: both[id(devices)][token in unshared] for token, devices in wanted.items()}
+        for token, one in mine.items():
+            self._reserved.setdefault(token, []).append(one)
         self.changed(replan=not listed)
         return mine
 
-    def unreserve(self, mine: Mapping[str, tuple[Key, ...]]) -> bool:
+    def unreserve(self, mine: Mapping[str, _Reserved]) -> bool:
         """Ends the reservation of these tokens; whether containers have all that was reserved."""
-        for token, keys in mine.items():
-            self._reserved[token].remove(keys)
+        distinct: dict[tuple[int, int], tuple[tuple[Key, ...], tuple[Key, ...]]] = {}
+        for token, one in mine.items():
+            self._reserved[token].remove(one)
             if not self._reserved[token]:
                 del self._reserved[token]
-                if token not in self.leases:
-                    del self._unshared[token]
-        pairs = ((keys, self._devices_of.get(token, ())) for token, keys in mine.items())
-        distinct = {(id(keys), id(got)): (keys, got) for keys, got in pairs}.values()
+            keys, lease = one[0], self.leases.held.get(token)
+            got = lease.keys if lease else ()
+            distinct[id(keys), id(got)] = keys, got
         self.changed(replan=False)
-        return all(set(keys) <= set(got) for keys, got in distinct)
+        return all(set(keys) <= set(got) for keys, got in distinct.values())
 
     def allocated(
         self,
@@ -376,15 +385,13 @@ class ResourceAllocations:
         ``unshared`` are those of the tokens whose devices are allocated only once. ``terms`` is a
         :class:`devhost.allocation.resource_backend.Terms`.
         """
-        self.leases.allocated(given, self.everything.admissions.number)
-        self._devices_of |= self._update(backend, given)
-        for token in given:
-            self.terms.pop(token, None)
-            if terms is not None:
-                self.terms[token] = terms
-            if token not in self._reserved:
-                self._unshared[token] = token in unshared
-        self._inferred.difference_update(given)
+        keys = self._update(backend, given)
+        self.leases.allocated(given, self.everything.admissions.number, terms)
+        held, reserved = self.leases.held, self._reserved
+        for token, devices in given.items():
+            lease, several = held[token], reserved.get(token)
+            lease.keys = keys[id(devices)]
+            lease.alone = several[-1][1] if several else token in unshared
         self.changed(replan=False)
         self.everything.due_changed()
 
@@ -399,7 +406,6 @@ class ResourceAllocations:
             return False, ()
         after = self.leases.tokens()
         released = tuple(token for token in before if token not in after)
-        self._drop(released)
         self.changed(replan=before != after or forgotten != self.leases.forgotten())
         return True, released
 
@@ -407,23 +413,11 @@ class ResourceAllocations:
         """Counts tokens as free: their containers have ended."""
         for token in tokens:
             self.leases.release(token)
-        self._drop(token for token in tokens if token not in self._reserved)
         self.changed(replan=True)
-
-    def _drop(self, released: Iterable[str]) -> None:
-        for token in released:
-            self._devices_of.pop(token, None)
-            if token not in self._reserved:  # an Allocate of the next container is in progress
-                self._unshared.pop(token, None)
-            self.terms.pop(token, None)
-            self._inferred.discard(token)
 
     def unresolved(self) -> list[str]:
         """Held tokens whose devices are not known, because only the kubelet has named them."""
-        if not self.leases:
-            return []
-        tokens = self.leases.tokens()
-        return [*(tokens - self._devices_of.keys()), *(tokens & self._inferred & self._devices_of.keys())]
+        return [token for token, one in self.leases.held.items() if one.inferred or not one.keys]
 
     def infer(self, tokens: Iterable[str], devices: Mapping[Key, Device]) -> None:
         """Counts these devices as held by each of these tokens, which only the kubelet has named."""
@@ -432,7 +426,8 @@ class ResourceAllocations:
         joined: dict[int, tuple[tuple[Key, ...], tuple[Key, ...]]] = {}
         changed = False
         for token in tokens:
-            known = self._devices_of.get(token, ())
+            lease = self.leases.held[token]
+            known = lease.keys
             if id(known) not in joined:
                 new = devices.keys() - set(known)
                 for key in new:
@@ -440,8 +435,7 @@ class ResourceAllocations:
                 joined[id(known)] = known, (known + tuple(key for key in devices if key in new))
             _, both = joined[id(known)]
             if len(both) > len(known):
-                self._devices_of[token] = both
-                self._inferred.add(token)
+                lease.keys, lease.inferred = both, True
                 changed = True
         if changed:
             self.changed(replan=True)
@@ -456,8 +450,8 @@ class ResourceAllocations:
         """When the next list is wanted, sooner if another resource has ``awaited`` what is held here."""
         return self.leases.due(last, self.leases.tokens() if awaited else self._vanished)
 
-    def _update(self, backend: str, given: Mapping[str, Iterable[Device]]) -> dict[str, tuple[Key, ...]]:
-        """Takes the devices of these tokens; tokens with one sequence of devices share one tuple of keys."""
+    def _update(self, backend: str, given: Mapping[str, Iterable[Device]]) -> dict[int, tuple[Key, ...]]:
+        """Takes the devices of these tokens; gives their keys by the identity of each sequence of devices."""
         known: dict[int, tuple[Key, ...]] = {}
         for devices in given.values():
             if id(devices) not in known:
@@ -465,7 +459,7 @@ class ResourceAllocations:
                 for key, device in keys.items():
                     self._devices.update(key, device)
                 known[id(devices)] = tuple(keys)
-        return {token: known[id(devices)] for token, devices in given.items()}
+        return known
 
     def changed(self, *, replan: bool) -> None:
         """What is held has changed; with ``replan`` the plan may be outdated."""
@@ -484,7 +478,7 @@ class Reservation:
     def __init__(self, allocations: ResourceAllocations, backend: str) -> None:
         self._allocations = allocations
         self._backend = backend
-        self._mine: list[dict[str, tuple[Key, ...]]] = []
+        self._mine: list[dict[str, _Reserved]] = []
         self._given = True
         allocations.everything.admissions.begin()
 
@@ -940,7 +934,7 @@ class Allocations:
 
     def changed_by(self, allocations: ResourceAllocations, *, replan: bool) -> None:
         self._held = None
-        if allocations.serve is Serve.DRA:
+        if allocations.side != PLUGIN:
             self._by_drivers = None
         else:
             self._by_tokens = None
@@ -998,7 +992,7 @@ class Allocations:
 
     def _follow_driver(self, driver: str) -> ResourceAllocations:
         self.due_changed()
-        return ResourceAllocations(driver, self, Serve.DRA)
+        return ResourceAllocations(driver, self, (Serve.DRA, ""))
 
     def _configure(self, allocations: ResourceAllocations) -> None:
         """Takes the settings of a resource; one that has left the configuration is as exclusive as before."""

@@ -27,7 +27,7 @@ from .device_info import DeviceInfoFiles, Document
 from .given import owned
 from .injection import Injection, Rendered
 from .inventory import Entry, Given, Inventory, Member
-from .preferred.across_resources import PreferredAllocation
+from .preferred import PreferredAllocation
 from .resource_backend import Answer, Granted, ResourceBackend, Terms, each_once
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ class Allocator:
         if self._entry.check_starts and self._starts is not None:
             await self._injection.refresh()
             await self._starts(self.name, tokens)
-        terms = self.inventory.allocations.terms.get(tokens[0], self._backend.terms)
+        terms = self.inventory.allocations.terms(tokens[0]) or self._backend.terms
         await self._backend.prepare(self._timing.prepare, each_once(got), terms)
 
     async def _answered(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answered:

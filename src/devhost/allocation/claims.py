@@ -337,7 +337,7 @@ class ClaimAllocations:
     def _as_held(self, claim: ClaimHolder, one: ClaimedDevice, key: Key, driver: str) -> Held:
         token = "/".join(filter(None, (claim.uid, one.request, one.share)))
         device = self.ledger.devices[key]
-        return Held(one.resource, (token,), key[0], device, one.exclusive, claim, Serve.DRA, driver=driver)
+        return Held(one.resource, (token,), key[0], device, one.exclusive, claim, (Serve.DRA, driver))
 
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
@@ -349,9 +349,7 @@ class ClaimAllocations:
         for device in devices if self._of_key or others else ():
             key = (backend, device.id)
             claims = ClaimIndex(self.near(key, device))
-            found = first(
-                index.objection(key, device, resource, exclusive, Serve.PLUGIN) for index in (claims, others)
-            )
+            found = first(index.objection(key, device, resource, exclusive) for index in (claims, others))
             if found is not None:
                 raise _held(resource, device, found.reason)
 
@@ -375,7 +373,7 @@ class ClaimAllocations:
     ) -> None:
         ledger = self.ledger
         own = ClaimIndex(
-            Held(one.resource, (), key[0], ledger.present(key), one.exclusive, claim, Serve.DRA)
+            Held(one.resource, (), key[0], ledger.present(key), one.exclusive, claim, (Serve.DRA, driver))
             for one, key in _each((*wanted, *self._of_others(claim, driver)))
         )
         for one, key in _each(wanted):
@@ -390,7 +388,7 @@ class ClaimAllocations:
                     if reason := several.objection(key, device, pods):
                         raise _held(one.resource, device, reason)
             found = first(
-                index.objection(key, device, one.resource, one.exclusive, Serve.DRA, one.keys, driver=driver)
+                index.objection(key, device, one.resource, one.exclusive, (Serve.DRA, driver), one.keys)
                 for index in (near, ledger.through_tokens, ledger.from_other_drivers)
                 if index
             )

@@ -47,11 +47,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import Holder
-from devhost.planning.claims import Pod, pod_of
+from devhost.planning.claims import Key, Pod, pod_of
 from devhost.planning.timing import ALLOCATION, AllocationTiming
 
 Kubelet = tuple[int, ...]
@@ -136,14 +136,28 @@ class Lease:
     ``since`` is the last Allocate, or the list that first named the token. ``number`` is that of the
     Allocate, see :class:`.Admissions`; 0 if only a list has named the token. ``named_by`` is the kubelet that
     named the holder last, ``forgotten_by`` the one that has forgotten the token since.
+
+    ``keys`` are the devices behind the token, as far as they are known: one object for all tokens that a
+    container got together. ``inferred`` is whether they are only a conclusion. What this run of devhost
+    allocated has ``terms``, and ``alone`` is whether it allocated the devices to one container only; ``None``
+    if that is not known.
     """
 
     since: float
     number: int = 0
+    terms: Any = None
+    keys: tuple[Key, ...] = ()
+    inferred: bool = False
+    alone: bool | None = None
     holder: Holder | None = None
     named_by: Kubelet | None = None
     forgotten_by: Kubelet | None = None
     absence: Absence | None = None
+
+    @property
+    def got(self) -> tuple[Key, ...]:
+        """The devices that the container certainly got."""
+        return () if self.inferred else self.keys
 
     @property
     def state(self) -> LeaseState:
@@ -240,11 +254,11 @@ class Leases:
             if lease.forgotten_by is not None and lease.holder is not None
         }
 
-    def allocated(self, tokens: Iterable[str], number: int = 0) -> None:
+    def allocated(self, tokens: Iterable[str], number: int = 0, terms: Any = None) -> None:
         """A container gets these tokens. The containers that held them before no longer do."""
         self._due = None
         now = self.clock()
-        self.held.update((token, Lease(now, number)) for token in tokens)
+        self.held.update((token, Lease(now, number, terms)) for token in tokens)
 
     def release(self, token: str) -> None:
         self._due = None

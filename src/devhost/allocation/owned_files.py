@@ -14,7 +14,6 @@ CDI specifications, node labels and device-info files share these rules:
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Generic, ParamSpec, TypeVar
 
 from devhost.backend.files import holds, make_directory, replace_file, without_waiting
+from devhost.planning.naming import digest
 from devhost.runtime.worker import FILE_DEADLINE, FileWorker
 
 P = ParamSpec("P")
@@ -43,7 +43,7 @@ def owner(tag: str = "") -> str:
     ``tag`` identifies the host; it is empty for the one that serves the node's kubelet. It keeps a trial from
     removing the files of the node's devhost.
     """
-    return f"devhost-{hashlib.sha256(tag.encode()).hexdigest()[:8]}" if tag else "devhost"
+    return f"devhost-{digest(tag)}" if tag else "devhost"
 
 
 class OwnedDirectory:

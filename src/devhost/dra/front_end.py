@@ -38,7 +38,7 @@ from .server import DraServer
 from .upkeep import KubeletClaims, Upkeep
 
 if TYPE_CHECKING:
-    from .conditions.claims import ClaimStatus
+    from .claim_status import ClaimStatus
 
 log = get(__name__)
 
@@ -330,7 +330,7 @@ class DraFrontEnd:
         """Keeps the status of prepared claims at the API server, until cancelled."""
         await self._reports.wait()
         await self._taken.wait()
-        from .conditions.claims import ClaimStatus  # only where it is wanted
+        from .claim_status import ClaimStatus  # only where it is wanted
 
         self._status = ClaimStatus(
             self.driver,

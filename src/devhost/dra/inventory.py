@@ -27,7 +27,7 @@ from devhost.planning.plan import (
     replicas_of,
     unit_id,
 )
-from devhost.planning.settings import ResourceSettings, Serve, Settings
+from devhost.planning.settings import PLUGIN, ResourceSettings, Serve, Settings
 from devhost.planning.sides import Moving, Sides
 from devhost.planning.taints import is_tainted
 
@@ -146,6 +146,7 @@ class DraInventory:
         self.moves: Sequence[Move] = ()
         """The devices that change sides, by the resource that they leave, as of the last plan."""
         self._driver = driver
+        self._side = Serve.DRA, driver
         self._node = node
         self._leads = leads
         self._sides = sides
@@ -188,11 +189,7 @@ class DraInventory:
         units = self._sides.units(self._driver)
         for key, resource in self._sides.record(self._driver).items():
             self._know(resource, (key[0], units.get(key, key[1])), (key,))
-        leaving = {
-            one.key: one.resource
-            for one in self._sides.moving()
-            if (one.serve, one.driver) == (Serve.DRA, self._driver)
-        }
+        leaving = {one.key: one.resource for one in self._sides.moving() if one.side == self._side}
         self._devices = {
             name: self._as_found(one)
             for name, one in self._devices.items()
@@ -214,7 +211,7 @@ class DraInventory:
         self.notify()
 
     def _is_own(self, entry: ResourceSettings) -> bool:
-        return entry.side == (Serve.DRA, self._driver)
+        return entry.side == self._side
 
     def notify(self) -> None:
         """Calls back those who follow the health of devices: claims may have other devices."""
@@ -358,7 +355,7 @@ class DraInventory:
     def unplugged(self) -> Iterator[DraDevice]:
         """The devices that claims hold and that certainly do not exist, in a stable order."""
         holders = self._claims.by_device()
-        own = (one for one in self._claims.held() if one.driver == self._driver)
+        own = (one for one in self._claims.held() if one.side == self._side)
         gone = {one.key: one for one in own if self.is_gone(one.key)}
         for key, held in sorted(gone.items()):
             entry, backend = self._entries.get(held.resource), self._backends.get(held.resource)
@@ -378,9 +375,9 @@ class DraInventory:
             key = (refusal.backend, refusal.device)
             if refusal.leaves is not None and key not in known:
                 known.add(key)
-                resource, serve, driver = refusal.leaves
-                found.append(Moving(key, resource, serve, refusal.reason, refusal.held_by, driver))
-        found = [one for one in found if one.driver == self._driver or (self._leads() and not one.driver)]
+                found.append(Moving(key, *refusal.leaves, refusal.reason, refusal.held_by))
+        own = (self._side, PLUGIN) if self._leads() else (self._side,)
+        found = [one for one in found if one.side in own]
         return sorted(found, key=lambda one: (one.key[0], natural(one.key[1]), one.resource))
 
     def next_change(self) -> float | None:

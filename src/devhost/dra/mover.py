@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError
@@ -18,7 +17,7 @@ from devhost.planning.timing import DraTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, FailureLog, Reconciler, Retry
 
-from .answers import API, Json
+from .answers import API, Json, claim_path
 from .kube import ApiError, KubeApi
 
 log = get(__name__)
@@ -26,7 +25,7 @@ log = get(__name__)
 PAGE = 200
 """ResourceClaims in one answer of the API server."""
 
-CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
+CLAIMS = f"{API}/resourceclaims"
 
 
 class Mover:
@@ -139,7 +138,7 @@ class Mover:
         """Finds out which of the known claims still have moving devices."""
         for known, keys in list(self._blocking.items()):
             try:
-                claim = await self._api.get(_path(known))
+                claim = await self._api.get(claim_path(known))
             except ApiError as error:
                 if not error.absent:
                     raise
@@ -157,10 +156,6 @@ class Mover:
 
 def _holder(metadata: Json) -> ClaimHolder:
     return ClaimHolder(metadata.required("namespace"), metadata.required("name"), metadata.required("uid"))
-
-
-def _path(claim: ClaimHolder) -> str:
-    return f"{API}/namespaces/{quote(claim.namespace, '')}/resourceclaims/{quote(claim.name, '')}"
 
 
 async def node_of(api: KubeApi, name: str) -> Json:

@@ -19,9 +19,6 @@ from devhost.runtime.worker import FileWorker
 
 log = get(__name__)
 
-NAME = "published.json"
-"""The name of the file in the driver's directory."""
-
 _HINT = "the driver's directory must be writable"
 _VERSION = 1
 

@@ -93,7 +93,7 @@ def _report(front_end: DraFrontEnd, driver: str) -> DraStatus:
                 backend=one.key[0],
                 device=one.key[1],
                 resource=one.resource,
-                serve=one.serve.value,
+                serve=one.side[0].value,
                 reason=one.waits_for,
                 held_by=held_by(one.held_by),
             )

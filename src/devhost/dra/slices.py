@@ -6,7 +6,6 @@ whole slice for one value that breaks them, so such a value is left out here.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -674,7 +673,7 @@ def _shortened(text: str, limit: int, identity: str) -> str:
 def hash_of(content: Sequence[Mapping[str, Any]]) -> str:
     """The hash of what a slice has: its devices, or its counters."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return digest(text, 32)
 
 
 def may_be_ours(name: str, driver: str, node: str) -> bool:

@@ -41,7 +41,7 @@ from .shown.gauges import scraped, status_line
 from .shown.readiness import Look, rehearsed
 
 if TYPE_CHECKING:
-    from devhost.dra.conditions.node import NodeCondition
+    from devhost.dra.node_condition import NodeCondition
     from devhost.runtime.turns import Turns
     from devhost.telemetry.document import StatusDocument
     from devhost.telemetry.page.serving import StatusPage
@@ -288,7 +288,7 @@ def _node_condition(
             raise UsageError("--startup-taints has no condition to wait for", "add --node-condition")
         return None
     assert options.dra is not None
-    from devhost.dra.conditions.node import node_condition
+    from devhost.dra.node_condition import node_condition
 
     def capture() -> Callable[[], StatusDocument] | None:
         return _captured(host) if host.planned else None

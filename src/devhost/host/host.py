@@ -20,7 +20,7 @@ from devhost.allocation.cdi.claim_metadata import MetadataFiles
 from devhost.allocation.cdi.files import CdiGarbageCollector, SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.given_record import BOOT_ID, GivenRecord
-from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.allocation.preferred import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
@@ -72,7 +72,7 @@ from .shown.readiness import found_by, readiness
 
 if TYPE_CHECKING:
     from devhost.config.rollout import Rollout
-    from devhost.dra.conditions.node import NodeCondition
+    from devhost.dra.node_condition import NodeCondition
 
 log = get(__name__)
 

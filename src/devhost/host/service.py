@@ -18,7 +18,7 @@ from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.given import Given as AllGiven
 from devhost.allocation.injection import Injection
 from devhost.allocation.inventory import Given, Inventory
-from devhost.allocation.preferred.across_resources import PreferredAllocation
+from devhost.allocation.preferred import PreferredAllocation
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Health, unhealthy

@@ -32,8 +32,6 @@ from devhost.backend.frozen import frozen
 
 from .api.api_pb2 import ContainerAllocateResponse
 
-NAME = "kubelet_internal_checkpoint"
-
 MAX_BYTES = 16 << 20
 """A larger file is not read: reading would hold up the event loop. Most have a few kB."""
 

@@ -27,6 +27,7 @@ from devhost.runtime.reconciler import FailureLog, Reconciler, Report
 from devhost.runtime.worker import FileWorker
 
 from . import checkpoint
+from .api import CHECKPOINT
 
 log = get(__name__)
 
@@ -60,7 +61,7 @@ class GivenKeeper:
         self._given = allocations.given
         self._allocators = allocators
         self._scanners = scanners
-        self._checkpoint = kubelet / checkpoint.NAME
+        self._checkpoint = kubelet / CHECKPOINT
         self._record = record
         self.file = record.file
         self.unrecorded: tuple[Path, str] | None = None

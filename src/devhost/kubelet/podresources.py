@@ -145,15 +145,33 @@ class PodResources:
 
 
 def _listing(kubelet: Kubelet, began: float, data: bytes) -> Listing:
+    """A list of pods.
+
+    If a token is listed twice, which no kubelet does, the first holder counts. While a pod of the same name
+    is created again, both may be listed; then the container without devices counts. Several containers may
+    use one claim, and one container several.
+    """
     answer = podresources_pb2.ListPodResourcesResponse.FromString(data)
-    return Listing(
-        kubelet,
-        began,
-        len(answer.pod_resources),
-        _holders(answer),
-        containers=_containers(answer),
-        claims=_claims(answer),
-    )
+    holders: dict[str, dict[str, Holder | None]] = {}
+    containers: dict[Holder, bool] = {}
+    using: dict[tuple[str, str], tuple[dict[Holder, None], dict[ClaimUseDevice, None]]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            holder = Holder(pod.namespace, pod.name, container.name)
+            containers[holder] = bool(container.devices) and containers.get(holder, True)
+            for devices in container.devices:
+                tokens = holders.setdefault(devices.resource_name, {})
+                for token in devices.device_ids:
+                    tokens.setdefault(token, holder)
+            for claim in container.dynamic_resources:
+                users, given = using.setdefault((claim.claim_namespace, claim.claim_name), ({}, {}))
+                users[holder] = None
+                for one in claim.claim_resources:
+                    names = tuple(device.name for device in one.cdi_devices)
+                    use = ClaimUseDevice(one.driver_name, one.pool_name, one.device_name, one.share_id, names)
+                    given[use] = None
+    claims = {name: ClaimUse(tuple(users), tuple(given)) for name, (users, given) in using.items()}
+    return Listing(kubelet, began, len(answer.pod_resources), holders, containers, claims)
 
 
 def _allocatable(data: bytes) -> dict[str, frozenset[str]]:
@@ -162,50 +180,3 @@ def _allocatable(data: bytes) -> dict[str, frozenset[str]]:
     for devices in answer.devices:
         found.setdefault(devices.resource_name, set()).update(devices.device_ids)
     return {name: frozenset(ids) for name, ids in found.items() if ids}
-
-
-def _holders(answer: podresources_pb2.ListPodResourcesResponse) -> dict[str, dict[str, Holder]]:
-    """Who holds what. If a token is listed twice, which no kubelet does, the first holder counts."""
-    holders: dict[str, dict[str, Holder]] = {}
-    for pod in answer.pod_resources:
-        for container in pod.containers:
-            holder = None
-            for devices in container.devices:
-                holder = holder or Holder(pod.namespace, pod.name, container.name)
-                tokens = holders.setdefault(devices.resource_name, {})
-                for token in devices.device_ids:
-                    tokens.setdefault(token, holder)
-    return holders
-
-
-def _containers(answer: podresources_pb2.ListPodResourcesResponse) -> dict[Holder, bool]:
-    """All containers, and whether each has devices.
-
-    While a pod of the same name is created again, both may be listed; then the one without devices counts.
-    """
-    containers: dict[Holder, bool] = {}
-    for pod in answer.pod_resources:
-        for container in pod.containers:
-            holder = Holder(pod.namespace, pod.name, container.name)
-            containers[holder] = bool(container.devices) and containers.get(holder, True)
-    return containers
-
-
-def _claims(answer: podresources_pb2.ListPodResourcesResponse) -> dict[tuple[str, str], ClaimUse]:
-    """The claims that containers use. Several containers may use one claim, and one container several."""
-    holders: dict[tuple[str, str], dict[Holder, None]] = {}
-    devices: dict[tuple[str, str], dict[ClaimUseDevice, None]] = {}
-    for pod in answer.pod_resources:
-        for container in pod.containers:
-            for claim in container.dynamic_resources:
-                name = claim.claim_namespace, claim.claim_name
-                holder = Holder(pod.namespace, pod.name, container.name)
-                holders.setdefault(name, {})[holder] = None
-                listed = devices.setdefault(name, {})
-                for one in claim.claim_resources:
-                    cdi_names = tuple(device.name for device in one.cdi_devices)
-                    use = ClaimUseDevice(
-                        one.driver_name, one.pool_name, one.device_name, one.share_id, cdi_names
-                    )
-                    listed[use] = None
-    return {name: ClaimUse(tuple(using), tuple(devices[name])) for name, using in holders.items()}

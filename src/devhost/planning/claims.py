@@ -11,7 +11,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.runtime.text import few
 
-from .settings import Serve
+from .settings import PLUGIN, Side
 
 Key = tuple[str, str]
 """A device across backends: the backend's name and the device's id."""
@@ -67,8 +67,8 @@ class Held(NamedTuple):
     ``exclusive`` is whether the resource shares its devices with no other, ``holder`` is ``None`` until the
     kubelet has named the container. A token may represent several devices, and several tokens one device;
     ``tokens`` are all those of the holder that represent the same devices, in no order.
-    ``serve`` is the side of the resource, and ``driver`` its driver if that is DRA. ``moving`` is why the
-    resource keeps a device that no container holds (see :mod:`.sides`); empty if one does.
+    ``moving`` is why the resource keeps a device that no container holds (see :mod:`.sides`); empty if one
+    does.
     """
 
     resource: str
@@ -77,9 +77,8 @@ class Held(NamedTuple):
     device: Device
     exclusive: bool
     holder: AnyHolder | None
-    serve: Serve = Serve.PLUGIN
+    side: Side = PLUGIN
     moving: str = ""
-    driver: str = ""
 
     @property
     def key(self) -> Key:
@@ -93,10 +92,6 @@ class Held(NamedTuple):
 
     def reason(self, text: str) -> Reason:
         return Reason(text, (self.holder,) if self.holder else ())
-
-    def objection(self, text: str) -> Objection:
-        """Why others must not have what this holder has."""
-        return Objection(self.reason(text), bool(self.moving), self.resource, self.serve, self.driver)
 
     def holds(self, what: str) -> str:
         """A sentence: who holds ``what``, and when it will be free."""
@@ -113,23 +108,17 @@ def users(claims: frozenset[str], held: Iterable[Held]) -> tuple[AnyHolder, ...]
 
 
 class Objection(NamedTuple):
-    """Why a device must not be offered, and the resource, the side and the DRA driver that have it.
-
-    ``moving`` is whether no container holds it and it only changes sides.
-    """
+    """Why others must not have a device, and what is held of it, or of what conflicts with it."""
 
     reason: Reason
-    moving: bool
-    resource: str
-    serve: Serve
-    driver: str = ""
+    held: Held
 
 
 def first(objections: Iterable[Objection | None]) -> Objection | None:
     """The one to report of several; a set has no order, and the plan must be deterministic."""
     return min(
         filter(None, objections),
-        key=lambda one: (one.moving, one.reason.text, [*map(str, one.reason.held_by)]),
+        key=lambda one: (bool(one.held.moving), one.reason.text, [*map(str, one.reason.held_by)]),
         default=None,
     )
 
@@ -138,7 +127,7 @@ class ClaimIndex:
     """What containers hold, found by device and by claim."""
 
     def __init__(self, held: Iterable[Held]) -> None:
-        self._through: dict[Key, dict[tuple[str, Serve, str], Held]] = {}
+        self._through: dict[Key, dict[tuple[str, Side], Held]] = {}
         self._wholes: dict[str, list[Held]] = {}
         self._parts: dict[str, list[Held]] = {}
         for one in held:
@@ -148,7 +137,7 @@ class ClaimIndex:
                     self._wholes.setdefault(claim, []).append(one)
                 for claim in one.device.part_of:
                     self._parts.setdefault(claim, []).append(one)
-            through = one.resource, one.serve, one.driver
+            through = one.resource, one.side
             before = resources.setdefault(through, one)
             if before.moving and not one.moving:
                 resources[through] = one
@@ -165,9 +154,8 @@ class ClaimIndex:
         device: Device,
         resource: str,
         exclusive: bool,
-        serve: Serve = Serve.PLUGIN,
+        side: Side = PLUGIN,
         together: Collection[Key] = (),
-        driver: str = "",
     ) -> Objection | None:
         """Why a device must not be offered through a resource; ``None`` if it may be.
 
@@ -176,11 +164,11 @@ class ClaimIndex:
         resource offers a device whose claims conflict with those of a held device, except for those in
         ``together``: they are offered together.
         """
-        objections = []
-        for (name, *side), one in self._through.get(key, {}).items():
-            other = side != [serve, driver]
-            if other or (name != resource and (exclusive or one.exclusive)):
-                objections.append(one.objection(one.moving or one.holds("it")))
+        objections = [
+            Objection(one.reason(one.moving or one.holds("it")), one)
+            for (name, other), one in self._through.get(key, {}).items()
+            if other != side or (name != resource and (exclusive or one.exclusive))
+        ]
         objections += self._claimed(key, device, together)
         return first(objections)
 
@@ -196,7 +184,7 @@ class ClaimIndex:
             if one.key != key and one.key not in together:
                 what = f"{one.device.id} of backend {one.backend}"
                 why = f"{what}: {one.moving}" if one.moving else one.holds(what)
-                yield one.objection(f"{claim} is in use: {why}")
+                yield Objection(one.reason(f"{claim} is in use: {why}"), one)
 
     def _conflicts(self, device: Device) -> Iterator[tuple[str, Held]]:
         """What conflicts with a device by itself; :class:`PodClaims` has what binds pods."""

@@ -101,7 +101,7 @@ class Moves:
 def _grouped(moving: Iterable[Moving]) -> Mapping[Origin, Sequence[Moving]]:
     found: dict[Origin, list[Moving]] = {}
     for one in moving:
-        found.setdefault((one.resource, one.serve), []).append(one)
+        found.setdefault((one.resource, one.side[0]), []).append(one)
     return found
 
 

@@ -129,9 +129,9 @@ def resource_attribute(resource: str) -> str:
     return f"{resource[: MAX_ATTRIBUTE - 1 - len(hashed)]}-{hashed}"
 
 
-def digest(text: str) -> str:
-    """Eight hex digits of a text's hash: the end of a name that cannot show the whole text."""
-    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:8]
+def digest(text: str, digits: int = 8) -> str:
+    """The first hex digits of a text's hash: the end of a name that cannot show the whole text."""
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:digits]
 
 
 def looks_hashed(text: str) -> bool:

@@ -15,7 +15,7 @@ from devhost.backend.where import holds, objection, selected, show
 
 from .amounts import most_claims
 from .claims import Reason
-from .settings import MAX_REPLICAS, Of, ResourceSettings, Serve, Settings, Share
+from .settings import MAX_REPLICAS, Of, ResourceSettings, Settings, Share, Side
 from .tokens import ALL, id_flaw, numbered
 
 K = TypeVar("K")
@@ -261,8 +261,8 @@ class Refusal:
     """A device that an entry selects but does not get.
 
     ``entry`` is the entry's index, ``taker`` that of the entry which has the device, or ``None``. ``held_by``
-    is the container that the reason refers to, if any. ``leaves`` is the side on which the device is held, or
-    still offered, if that is not the side of the entry: the resource there, and its DRA driver if it has one.
+    is the container that the reason refers to, if any. ``leaves`` is the resource through which the device is
+    held, or still offered, with its side, if that is not the side of the entry.
     """
 
     backend: str
@@ -272,7 +272,7 @@ class Refusal:
     reason: str
     taker: int | None = None
     held_by: tuple[AnyHolder, ...] = ()
-    leaves: tuple[str, Serve, str] | None = None
+    leaves: tuple[str, Side] | None = None
 
     @property
     def passes(self) -> bool:

@@ -37,7 +37,7 @@ from .plan import (
     replicas_of,
     unit_id,
 )
-from .settings import Of, ResourceSettings, Serve, Settings, WhenEmpty
+from .settings import PLUGIN, Of, ResourceSettings, Serve, Settings, Side, WhenEmpty
 from .tokens import ALL
 
 if TYPE_CHECKING:
@@ -403,7 +403,7 @@ class _Dirty:
 def _counted(held: Held) -> tuple[Key, object]:
     """A held device, and what a plan depends on of it."""
     device, holder = held.device, (held.holder, held.exclusive, held.moving)
-    return held.key, (held.resource, held.serve, held.driver, device.claims, device.part_of, holder)
+    return held.key, (held.resource, held.side, device.claims, device.part_of, holder)
 
 
 class _Given:
@@ -594,7 +594,7 @@ class _EntryPlanner:
         reason: str,
         taker: ResourceSettings | None = None,
         held_by: tuple[AnyHolder, ...] = (),
-        leaves: tuple[str, Serve, str] | None = None,
+        leaves: tuple[str, Side] | None = None,
     ) -> Refusal:
         entry, index = self._settings, taker.index if taker else None
         return Refusal(entry.backend, device.id, entry.index, kind, reason, index, held_by, leaves)
@@ -619,15 +619,14 @@ class _EntryPlanner:
         elif reason := self._no_claim(key, device):
             kind = RefusalKind.CLAIMED
         # containers hold it, or schedulers may still see it on the other side
-        elif held := self._given.held and self._given.held.objection(
-            key, device, name, entry.exclusive, entry.serve, together, entry.driver
+        elif found := self._given.held and self._given.held.objection(
+            key, device, name, entry.exclusive, entry.side, together
         ):
+            (reason, held_by), held = (found.reason.text, found.reason.held_by), found.held
             kind = RefusalKind.MOVING if held.moving else RefusalKind.HELD
-            reason, held_by = held.reason.text, held.reason.held_by
-            side = held.serve, held.driver
-            leaves = (held.resource, *side) if side != entry.side else None
+            leaves = (held.resource, held.side) if held.side != entry.side else None
         elif reason := self._too_soon(name, key):
-            kind, leaves = RefusalKind.MOVING, (name, Serve.PLUGIN, "")
+            kind, leaves = RefusalKind.MOVING, (name, PLUGIN)
         else:
             return None
         return self._refused(device, kind, reason, taker, held_by, leaves)

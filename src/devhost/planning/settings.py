@@ -105,6 +105,13 @@ class Serve(StrEnum):
     """Dynamic Resource Allocation: ResourceSlices and ResourceClaims."""
 
 
+Side = tuple[Serve, str]
+"""How devices are offered: no device is offered in two ways. With :attr:`Serve.DRA` it has the driver."""
+
+PLUGIN: Final[Side] = (Serve.PLUGIN, "")
+"""The side of the device plugin."""
+
+
 class WhenEmpty(StrEnum):
     """What the kubelet receives of a resource before its first device."""
 
@@ -287,8 +294,8 @@ class ResourceSettings:
     options: object = field(default=None, hash=False)  # third-party values need not be hashable
 
     @property
-    def side(self) -> tuple[Serve, str]:
-        """How its devices are offered: no device is offered in two ways."""
+    def side(self) -> Side:
+        """How its devices are offered."""
         return self.serve, self.driver
 
     @property

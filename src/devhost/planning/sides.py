@@ -30,7 +30,7 @@ from devhost.backend.model import AnyHolder
 
 from .claims import Held, Key
 from .plan import Found, Plan
-from .settings import ResourceSettings, Serve
+from .settings import PLUGIN, ResourceSettings, Serve, Side
 from .timing import DRA, DraTiming
 
 NO_UNITS: Mapping[Key, str] = MappingProxyType({})
@@ -54,11 +54,9 @@ class Moving(NamedTuple):
 
     key: Key
     resource: str
-    serve: Serve
+    side: Side
     waits_for: str
     held_by: tuple[AnyHolder, ...] = ()
-    driver: str = ""
-    """The DRA driver that it leaves; empty for the device plugin."""
 
 
 class _Place(NamedTuple):
@@ -130,19 +128,8 @@ class Sides:
             device = found.get(one.key[0], {}).get(one.key[1])
             if device is not None:
                 holder = next(iter(one.held_by), None)
-                moving.append(
-                    Held(
-                        one.resource,
-                        (),
-                        one.key[0],
-                        device,
-                        True,
-                        holder,
-                        one.serve,
-                        one.waits_for,
-                        one.driver,
-                    )
-                )
+                about = one.resource, (), one.key[0], device, True, holder, one.side, one.waits_for
+                moving.append(Held(*about))
         return moving
 
     def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
@@ -324,21 +311,20 @@ class Sides:
     def _moving(self, key: Key) -> Iterator[Moving]:
         for resource in self._listed_before.get(key, ()):
             why = f"{_FROM_PLUGIN} until the node no longer offers it as {resource}"
-            yield Moving(key, resource, Serve.PLUGIN, self._why(why, *self._unknown))
+            yield Moving(key, resource, PLUGIN, self._why(why, *self._unknown))
         if key not in self._leaving:
             return
         if (withdrawn := self._withdrawn.get(key)) is None:
             why = f"{_FROM_DRA} until the API server has its ResourceSlice without it"
             place = self._published[key]
-            why = self._why(why, place.driver)
-            yield Moving(key, place.resource, Serve.DRA, why, driver=place.driver)
+            yield Moving(key, place.resource, (Serve.DRA, place.driver), self._why(why, place.driver))
             return
         why = "until schedulers have noticed that it left its ResourceSlice"
         if withdrawn.checked is not None:
             why = "for the ResourceClaim that has it allocated"
         driver, resource, _ = withdrawn.place
         why = self._why(f"{_FROM_DRA} {why}", driver)
-        yield Moving(key, resource, Serve.DRA, why, withdrawn.held_by, driver)
+        yield Moving(key, resource, (Serve.DRA, driver), why, withdrawn.held_by)
 
     def _not_offered(self, dra: Mapping[Key, tuple[str, str]]) -> frozenset[Key]:
         """The devices of slices, and withdrawn ones, that their resource does not offer."""

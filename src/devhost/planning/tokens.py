@@ -6,13 +6,14 @@ resource together (``all::<n>``). A *stand-in* (``~<token>``) is a second id of 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import string
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from devhost.backend.model import MAX_DEVICE_ID, Device
+
+from .naming import digest
 
 ALL = "all"
 """The prefix of tokens that represent all devices of a resource: ``all::0``, ``all::1``, …
@@ -64,8 +65,7 @@ def numbered(unit: str, number: int) -> str:
 @lru_cache(64)  # a resource has very many tokens of one device
 def _cut(unit: str, suffix: int) -> str:
     """A unit that is too long for a number of so many characters after it."""
-    digest = hashlib.sha256(unit.encode()).hexdigest()[:8]
-    return f"{unit[: MAX_DEVICE_ID - suffix - _HASHED]}-{digest}"
+    return f"{unit[: MAX_DEVICE_ID - suffix - _HASHED]}-{digest(unit)}"
 
 
 def unit_of(name: str) -> str:

@@ -16,6 +16,7 @@ from devhost.allocation.allocations import Allocations
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
 from devhost.backend.model import Device
 from devhost.discovery.runner import BackendRunner
+from devhost.planning.naming import digest
 from devhost.planning.settings import Inject, Settings
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
@@ -26,7 +27,6 @@ from .spec import (
     Seen,
     claims_of,
     device_name,
-    digest,
     document,
     dumps,
     is_own,

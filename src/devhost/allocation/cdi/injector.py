@@ -452,7 +452,8 @@ class CdiInjection(Injection):
         given = {token: terms for token, terms in self._terms_of.items() if allocations.reserved(token)}
         self._terms_of = given
         distinct: dict[tuple[int, int], tuple[Sequence[Key], Terms]] = {}
-        earlier = ((allocations.got(token), terms) for token, terms in allocations.terms.items())
+        leases = sorted(allocations.leases.held.values(), key=operator.attrgetter("number"))
+        earlier = ((lease.got, lease.terms) for lease in leases if lease.terms is not None)
         latest = ((allocations.reserved(token), terms) for token, terms in given.items())
         for keys, terms in (*earlier, *latest):
             distinct.pop((id(keys), id(terms)), None)

@@ -7,7 +7,6 @@ its reference implementation): names, container edits, documents. Where the docu
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from devhost.allocation.resource_backend import Granted
 from devhost.backend.errors import AllocationError, cut
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Edits
+from devhost.planning.naming import digest
 from devhost.runtime.text import few
 
 ContainerEdits = dict[str, Any]
@@ -35,11 +35,6 @@ _MAX_LINKS = 40
 
 _BEYOND_ASCII = re.compile("[^\0-~\U00010000-\U0010ffff]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-
-
-def digest(text: str, digits: int = 8) -> str:
-    """A short name for a text: the first hexadecimal digits of its hash."""
-    return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
 OWNER = "devhost"

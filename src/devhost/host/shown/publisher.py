@@ -18,7 +18,7 @@ from devhost.backend.model import AnyHolder, Device
 from devhost.discovery.observers import Batch, Observers
 from devhost.discovery.scanner import BackendState
 from devhost.planning.claims import Held
-from devhost.planning.settings import Serve
+from devhost.planning.settings import PLUGIN
 
 from .changes import Changes, Step
 from .now import Now, Token
@@ -36,7 +36,7 @@ def tokens(held: Iterable[Held], holdings: Mapping[str, Holding]) -> Tokens:
     """What containers have through the device plugin, without what they are about to get."""
     groups: dict[tuple[str, int], tuple[tuple[str, ...], list[Held]]] = {}
     for one in held:
-        if one.serve is Serve.PLUGIN and one.resource in holdings:
+        if one.side == PLUGIN and one.resource in holdings:
             groups.setdefault((one.resource, id(one.tokens)), (one.tokens, []))[1].append(one)
     found: dict[Token, Sequence[Held]] = {}
     for (resource, _), (names, group) in groups.items():

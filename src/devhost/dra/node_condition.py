@@ -17,7 +17,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +30,7 @@ from devhost.backend.threads import elsewhere
 from devhost.dra.answers import Json
 from devhost.dra.credentials import from_files
 from devhost.dra.kube import KubeApi, Object, Unreachable
-from devhost.planning.naming import is_subdomain
+from devhost.planning.naming import digest, is_subdomain
 from devhost.planning.settings import DraOptions
 from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
@@ -142,7 +141,7 @@ class BootRecord:
     """
 
     def __init__(self, directory: Path | None, node: str, boot_id: Path = BOOT_ID) -> None:
-        name = sha256(node.encode()).hexdigest()[:12]
+        name = digest(node, 12)
         self.file = None if directory is None else directory.absolute() / f"condition-{name}.json"
         self._boot_id = boot_id
 

@@ -1,7 +1,8 @@
 """Preferred allocation across resources: a container's GPU near its network adapter.
 
 It combines three things for a request: where the devices of each resource are and which are free, which
-requests belong to one container (:mod:`.grouping`), and the choice itself (:mod:`devhost.planning.affinity`).
+requests belong to one container (:mod:`.request_grouping`), and the choice itself
+(:mod:`devhost.planning.affinity`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from devhost.planning.tokens import represents_all
 from devhost.runtime.log import get
 from devhost.telemetry.metrics import Guess, Metrics
 
-from .grouping import Admission, Call, RequestGrouping
+from .request_grouping import Admission, Call, RequestGrouping
 
 log = get(__name__)
 _standard_log = logging.getLogger(__name__)

@@ -1,1 +1,0 @@
-"""Preferred allocation across resources."""
