@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Any, TextIO
 
 from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
 
 CANNOT_WRITE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of writing to standard output, for any kind of file."""
+
+WITHOUT_OUTPUT = 5
+"""The exit code of a command whose output could not be written."""
 
 
 class OutputFailed(Exception):
@@ -21,6 +26,36 @@ class OutputFailed(Exception):
     def __init__(self, error: OSError) -> None:
         super().__init__(error)
         self.error = error
+
+
+class _Stream(io.FileIO):
+    """A standard stream that discards what cannot be written because of the errors ``ignored``."""
+
+    def __init__(self, descriptor: int, ignored: Collection[int]) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._ignored = ignored
+
+    def write(self, data: Any, /) -> int | None:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in self._ignored:
+                raise
+            return memoryview(data).nbytes
+
+
+def finish_without_reader() -> None:
+    """Makes the command go on, up to its exit code, when nothing reads its output (``devhost check F | head``).
+
+    The exit code is often the answer. What cannot be written to standard error never changes it.
+    """
+    sys.stdout = _stream(sys.stdout, (errno.EPIPE,))
+    sys.stderr = _stream(sys.stderr, CANNOT_WRITE)
+
+
+def _stream(before: TextIO, ignored: Collection[int]) -> TextIO:
+    raw = io.BufferedWriter(_Stream(before.fileno(), ignored))
+    return io.TextIOWrapper(raw, before.encoding, before.errors, line_buffering=True)
 
 
 @contextmanager
@@ -89,4 +124,4 @@ def _without_output(error: OSError) -> int:
     if error.errno == errno.EPIPE:  # the reader closed the pipe (`devhost discover | head`)
         return 0
     _print(f"devhost: cannot write the output: {error.strerror}")
-    return 1
+    return WITHOUT_OUTPUT
