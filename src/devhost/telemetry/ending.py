@@ -45,7 +45,7 @@ class _Stream(io.FileIO):
 
 
 def finish_without_reader() -> None:
-    """Makes the command go on, up to its exit code, when nothing reads its output (``devhost check F | head``).
+    """Makes the command go on to its exit code when nothing reads its output (``devhost check F | head``).
 
     The exit code is often the answer. What cannot be written to standard error never changes it.
     """
