@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -128,6 +129,32 @@ def test_the_shell_completes_commands():
         DEVHOST.split(), env=os.environ | asked, capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout == "plain,explain\n"
+
+
+CHATTY = """
+import os
+print("imported")
+os.write(1, b"written\\n")
+os.system("echo started")
+discover = Toy.discover
+def chatty(self):
+    print("scanned", flush=True)
+    os.write(1, b"written\\n")
+    return discover(self)
+Toy.discover = chatty
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["discover CONFIG -o json", "check -o json $PWD/*.yaml", "explain one CONFIG -o json"]
+)
+def test_what_a_backend_prints_is_not_part_of_the_output(toys, command):
+    with (toys.config.parent / "backends" / "toy.py").open("a") as plugin:
+        plugin.write(CHATTY)
+    done = shell(toys, f"cd {toys.config.parent}; DEVHOST {command}")
+    assert done.returncode == 0
+    json.loads(done.stdout)
+    assert {"imported", "written", "started"} <= set(done.stderr.split())
 
 
 LISTING = """

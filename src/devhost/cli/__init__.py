@@ -22,12 +22,12 @@ def main() -> NoReturn:
         if sys.argv[1:2] == ["run"] and not {"-h", "--help"}.intersection(sys.argv):
             code = _run()
         else:
-            from devhost.telemetry.ending import finish_without_reader
+            from devhost.telemetry.ending import own_streams
 
             from .program import call
 
             if sys.argv[1:2] not in (["kubelet"], ["demo"]):  # they end with their reader
-                finish_without_reader()
+                own_streams()
             code = call()
     except ImportError as error:
         if (missing := missing_package(error)) is None:

@@ -7,9 +7,10 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
 
@@ -35,7 +36,7 @@ class _Stream(io.FileIO):
         super().__init__(descriptor, "w", closefd=False)
         self._ignored = ignored
 
-    def write(self, data: Any, /) -> int | None:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
@@ -44,18 +45,29 @@ class _Stream(io.FileIO):
             return memoryview(data).nbytes
 
 
-def finish_without_reader() -> None:
-    """Makes the command go on to its exit code when nothing reads its output (``devhost check F | head``).
+class _Output(io.TextIOWrapper):
+    """The output of a command. What another thread prints, such as a backend, goes to standard error."""
 
-    The exit code is often the answer. What cannot be written to standard error never changes it.
+    def write(self, text: str, /) -> int:
+        mine = threading.current_thread() is threading.main_thread()
+        return super().write(text) if mine else sys.stderr.write(text)
+
+
+def own_streams() -> None:
+    """Separates the output of a command from what libraries print, and from who reads it.
+
+    What a backend, a library or a child process writes to descriptor 1 goes to standard error, so that it is
+    not in the middle of JSON. The command goes on to its exit code, which is often the answer, when nothing
+    reads its output (``devhost check F | head``) or standard error.
     """
-    sys.stdout = _stream(sys.stdout, (errno.EPIPE,))
-    sys.stderr = _stream(sys.stderr, CANNOT_WRITE)
+    out, error = sys.stdout, sys.stderr
+    sys.stderr = io.TextIOWrapper(_raw(2, CANNOT_WRITE), error.encoding, error.errors, line_buffering=True)
+    sys.stdout = _Output(_raw(os.dup(1), (errno.EPIPE,)), out.encoding, out.errors, line_buffering=True)
+    os.dup2(2, 1)
 
 
-def _stream(before: TextIO, ignored: Collection[int]) -> TextIO:
-    raw = io.BufferedWriter(_Stream(before.fileno(), ignored))
-    return io.TextIOWrapper(raw, before.encoding, before.errors, line_buffering=True)
+def _raw(descriptor: int, ignored: Collection[int]) -> io.BufferedWriter:
+    return io.BufferedWriter(_Stream(descriptor, ignored))
 
 
 @contextmanager
