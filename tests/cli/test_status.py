@@ -5,8 +5,9 @@ import json
 import os
 import pty
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -398,8 +399,17 @@ async def test_an_interrupt_ends_watching_silently(server: StatusServer) -> None
     assert (code, err) == (0, b"")
 
 
-async def test_watching_ends_as_soon_as_the_reader_is_gone(server: StatusServer) -> None:
-    reading, writing = os.pipe()
+def socket_pair() -> tuple[int, int]:
+    """A standard output as programs in Node.js provide it."""
+    ends = socket.socketpair()
+    return ends[0].detach(), ends[1].detach()
+
+
+@pytest.mark.parametrize("connect", [os.pipe, socket_pair])
+async def test_watching_ends_as_soon_as_the_reader_is_gone(
+    server: StatusServer, connect: Callable[[], tuple[int, int]]
+) -> None:
+    reading, writing = connect()
     process = await _start("--watch", stdout=writing)
     os.close(writing)
     async with asyncio.timeout(DEADLINE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -58,11 +59,11 @@ for _ in range(4):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
-@pytest.mark.parametrize("command", ["discover CONFIG", "--help", "schema"])
+@pytest.mark.parametrize("command", ["discover CONFIG", "--help", "schema", "ready", "run --help"])
 def test_a_full_disk_is_reported_in_one_line(toys, command):
     done = shell(toys, f"DEVHOST {command} > /dev/full")
     said = "devhost: cannot write the output: No space left on device\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    assert (done.returncode, done.stderr) == (5, said)
 
 
 def test_a_reader_that_closes_the_pipe_is_not_a_failure(toys):
@@ -70,6 +71,28 @@ def test_a_reader_that_closes_the_pipe_is_not_a_failure(toys):
     done = shell(toys, "DEVHOST discover CONFIG | head -1")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("RESOURCE")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("check $PWD/bad.yaml 2>&1 | true", 2),
+        ("check $PWD/good.yaml $PWD/bad.yaml | true", 2),
+        ("diff $PWD/good.yaml $PWD/none.yaml | true", 2),
+        ("ready | true", 2),
+        ("status --exit-code 2>&1 | true", 2),
+    ],
+)
+def test_a_reader_that_closes_the_pipe_does_not_change_a_failure_to_success(tmp_path, toys, command, code):
+    (tmp_path / "good.yaml").write_text("version: 1\nresources: []\n")
+    (tmp_path / "bad.yaml").write_text("version: 1\nresources: [{}, {}, {}]\n")
+    assert shell(toys, f"cd {tmp_path}; DEVHOST {command}").returncode == code
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+@pytest.mark.parametrize(("command", "code"), [("check $PWD/none.yaml", 2), ("status", 3), ("nonsense", 2)])
+def test_errors_that_cannot_be_written_keep_their_exit_code(tmp_path, toys, command, code):
+    assert shell(toys, f"cd {tmp_path}; DEVHOST {command} 2> /dev/full").returncode == code
 
 
 def groups(group, path=()):
@@ -106,6 +129,32 @@ def test_the_shell_completes_commands():
         DEVHOST.split(), env=os.environ | asked, capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout == "plain,explain\n"
+
+
+CHATTY = """
+import os
+print("imported")
+os.write(1, b"written\\n")
+os.system("echo started")
+discover = Toy.discover
+def chatty(self):
+    print("scanned", flush=True)
+    os.write(1, b"written\\n")
+    return discover(self)
+Toy.discover = chatty
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["discover CONFIG -o json", "check -o json $PWD/*.yaml", "explain one CONFIG -o json"]
+)
+def test_what_a_backend_prints_is_not_part_of_the_output(toys, command):
+    with (toys.config.parent / "backends" / "toy.py").open("a") as plugin:
+        plugin.write(CHATTY)
+    done = shell(toys, f"cd {toys.config.parent}; DEVHOST {command}")
+    assert done.returncode == 0
+    json.loads(done.stdout)
+    assert {"imported", "written", "started"} <= set(done.stderr.split())
 
 
 LISTING = """

@@ -82,6 +82,35 @@ def test_overrides_of_devices_allocated_together_are_refused_at_their_position(c
 
 
 @pytest.mark.parametrize(
+    ("overrides", "hidden"),
+    [
+        (["{vendor: 'i*'}", "{vendor: intel}"], [1]),
+        (["{}", "{vendor: intel}", "{kind: pf}"], [1, 2]),
+        (["{vendor: intel}", "{vendor: amd}", "{vendor: [amd, intel], kind: pf}"], []),
+        (["{vendor: intel}", "{vendor: amd}", "[{vendor: amd}, {vendor: intel}]"], [2]),
+        (["{vendor: intel}", "{vendor: 'i*'}", "{}"], []),
+    ],
+)
+def test_an_override_that_never_applies_is_refused(
+    complaints: Complain, read: Read, overrides: list[str], hidden: list[int]
+) -> None:
+    items = ", ".join(f"{{where: {where}, replicas: 3}}" for where in overrides)
+    text = file(f"name: a.b/c, share: {{overrides: [{items}]}}")
+    if not hidden:
+        assert len(read(text).resources[0].share.overrides) == len(overrides)
+        return
+    found = complaints(text)
+    assert [one.path for one in found] == [f"resources[0].share.overrides[{n}].where" for n in hidden]
+    assert all("has no effect: overrides above it select all" in one.message for one in found)
+
+
+def test_a_wrong_override_causes_no_complaint_about_the_next(complaints: Complain) -> None:
+    wrong = "{where: {vender: x}, replicas: 3}, {where: {vendor: x}, replicas: 3}"
+    (found,) = complaints(file(f"name: a.b/c, share: {{overrides: [{wrong}]}}"))
+    assert found.path == "resources[0].share.overrides[0].where"
+
+
+@pytest.mark.parametrize(
     ("selection", "blocks"),
     [
         ("{vendor: intel}", (Block((Term("vendor", (Text("intel"),)),)),)),

@@ -19,11 +19,15 @@ def main() -> NoReturn:
     _open_standard_streams()
     code = 1
     try:
-        if sys.argv[1:2] == ["run"]:
+        if sys.argv[1:2] == ["run"] and not {"-h", "--help"}.intersection(sys.argv):
             code = _run()
         else:
+            from devhost.telemetry.ending import own_streams
+
             from .program import call
 
+            if sys.argv[1:2] not in (["kubelet"], ["demo"]):  # they end with their reader
+                own_streams()
             code = call()
     except ImportError as error:
         if (missing := missing_package(error)) is None:

@@ -130,7 +130,8 @@ def _absent(name: str, reason: str, hint: str, short: str) -> click.Command:
     help="""
     Offers the devices of this node to Kubernetes, configured by one YAML file.
 
-    Exit codes: 0 success, 1 failure, 2 wrong configuration or usage, 3 the machine does not allow it.
+    Exit codes: 0 success, 1 failure, 2 wrong configuration or usage, 3 the machine does not allow it, 5 the
+    output could not be written.
     """,
 )
 @click.version_option(__version__, "-V", "--version", prog_name="devhost")

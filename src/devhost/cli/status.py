@@ -68,8 +68,6 @@ def command(
     except KeyboardInterrupt:
         if not watch:
             raise
-    except BrokenPipeError:
-        _leave_stdout()
     else:
         if exit_code and shown is not None and unready(shown):
             raise SystemExit(NOT_READY)
@@ -131,10 +129,6 @@ def _on_reader_gone(watching: asyncio.Future[None]) -> None:
     """
     with suppress(OSError, ValueError):  # stdout is closed, or has no descriptor
         descriptor = sys.stdout.fileno()
-        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
             asyncio.get_running_loop().add_reader(descriptor, watching.cancel)
-
-
-def _leave_stdout() -> None:
-    """Replaces stdout, whose reader is gone, so that flushing it at interpreter exit does not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -33,7 +33,7 @@ from devhost.planning.settings import (
 )
 
 from .diagnostics import MEANT, KeyPath, Located, Mark, one_line, shown, suggest
-from .document import Entry, Fields, Node, Scalar
+from .document import Entry, Fields, Items, Node, Scalar
 from .language import Override, Resource, ResourceDra, Sharing
 from .published import read_published
 from .reader import WRONG, agreed, camel, complain, keys, read_dataclass, read_fields, read_ranges, read_where
@@ -286,13 +286,9 @@ def _entry(
     sharing = values.pop("share", Sharing())
     where = _conditions(values.pop("where", None), backend, place.key("where"))
     healthy_while = _conditions(values.pop("healthy_while", None), backend, place.key("healthyWhile"))
-    overrides = [
-        ReplicaOverride(_override_where(override, backend, place, n), override.replicas)
-        for n, override in enumerate(sharing.overrides)
-    ]
     share = Share(
         sharing.replicas,
-        tuple(overrides),
+        _overrides(sharing, backend, place),
         _of(sharing.of, backend, node, place),
         sharing.max_per_container,
         sharing.members,
@@ -526,9 +522,22 @@ def _conditions(node: Node | None, backend: type[Backend], place: KeyPath) -> Wh
     return () if node is None else read_where(node, backend.name, backend.attributes, place)
 
 
-def _override_where(override: Override, backend: type[Backend], place: KeyPath, n: int) -> Where:
-    here = place.key("share").key("overrides").item(n).key("where")
-    return read_where(override.where, backend.name, backend.attributes, here)
+def _overrides(sharing: Sharing, backend: type[Backend], place: KeyPath) -> tuple[ReplicaOverride, ...]:
+    """The overrides; complains about each that has no effect because of those above it."""
+    above: Where = ()
+    found: list[ReplicaOverride] = []
+    for n, override in enumerate(sharing.overrides):
+        here = place.key("share").key("overrides").item(n).key("where")
+        before = len(place.diagnostics.found)
+        where = read_where(override.where, backend.name, backend.attributes, here)
+        found.append(ReplicaOverride(where, override.replicas))
+        if len(place.diagnostics.found) > before:
+            continue
+        if above and covers(above, where):
+            message = "has no effect: overrides above it select all of these devices first"
+            here.report(override.where, message, "put the narrower override first, or remove one of them")
+        above += where or (Block(),)
+    return tuple(found)
 
 
 def _of(of: str, backend: type[Backend], node: Fields, place: KeyPath) -> Of | str:

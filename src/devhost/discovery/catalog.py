@@ -18,6 +18,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import field, fields, is_dataclass
 from importlib.machinery import SourceFileLoader
 from importlib.util import decode_source
@@ -215,9 +216,19 @@ def load(
 
     A plugin stays in memory for as long as the process lives, so a plugin that provides no backend of
     ``wanted`` is not imported. That is only known of this project's own packages: others may provide
-    anything. Every plugin is imported if one of these backends is not found, and for ``None``.
+    anything. Every plugin is imported if one of these backends is not found, and for ``None``. What plugins
+    print goes to standard error.
     """
-    builder = _Builder(read)
+    with redirect_stdout(sys.stderr):
+        return _load(paths, wanted, points, _Builder(read))
+
+
+def _load(
+    paths: Sequence[Path],
+    wanted: Collection[str] | None,
+    points: Collection[EntryPoint] | None,
+    builder: _Builder,
+) -> Catalog:
     found = entry_points(group=GROUP) if points is None else points
     points = sorted(found, key=lambda point: (point.name, point.value))
     skipped = [point for point in points if wanted is not None and _provides_unwanted(point, wanted)]

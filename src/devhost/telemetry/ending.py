@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
 
 CANNOT_WRITE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of writing to standard output, for any kind of file."""
+
+WITHOUT_OUTPUT = 5
+"""The exit code of a command whose output could not be written."""
 
 
 class OutputFailed(Exception):
@@ -21,6 +27,47 @@ class OutputFailed(Exception):
     def __init__(self, error: OSError) -> None:
         super().__init__(error)
         self.error = error
+
+
+class _Stream(io.FileIO):
+    """A standard stream that discards what cannot be written because of the errors ``ignored``."""
+
+    def __init__(self, descriptor: int, ignored: Collection[int]) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._ignored = ignored
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in self._ignored:
+                raise
+            return memoryview(data).nbytes
+
+
+class _Output(io.TextIOWrapper):
+    """The output of a command. What another thread prints, such as a backend, goes to standard error."""
+
+    def write(self, text: str, /) -> int:
+        mine = threading.current_thread() is threading.main_thread()
+        return super().write(text) if mine else sys.stderr.write(text)
+
+
+def own_streams() -> None:
+    """Separates the output of a command from what libraries print, and from who reads it.
+
+    What a backend, a library or a child process writes to descriptor 1 goes to standard error, so that it is
+    not in the middle of JSON. The command goes on to its exit code, which is often the answer, when nothing
+    reads its output (``devhost check F | head``) or standard error.
+    """
+    out, error = sys.stdout, sys.stderr
+    sys.stderr = io.TextIOWrapper(_raw(2, CANNOT_WRITE), error.encoding, error.errors, line_buffering=True)
+    sys.stdout = _Output(_raw(os.dup(1), (errno.EPIPE,)), out.encoding, out.errors, line_buffering=True)
+    os.dup2(2, 1)
+
+
+def _raw(descriptor: int, ignored: Collection[int]) -> io.BufferedWriter:
+    return io.BufferedWriter(_Stream(descriptor, ignored))
 
 
 @contextmanager
@@ -89,4 +136,4 @@ def _without_output(error: OSError) -> int:
     if error.errno == errno.EPIPE:  # the reader closed the pipe (`devhost discover | head`)
         return 0
     _print(f"devhost: cannot write the output: {error.strerror}")
-    return 1
+    return WITHOUT_OUTPUT
