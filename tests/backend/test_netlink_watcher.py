@@ -8,11 +8,12 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from descriptors import open_descriptors
+from kit.clock import in_virtual_time
 from kit.waiting import background, until
 
 from devhost.backend import Event
@@ -228,15 +229,13 @@ async def test_groups_that_appear_later_are_joined_then(kernel: Kernel) -> None:
         assert await heard.next() == "switch"
 
 
-def test_the_last_change_of_a_burst_is_repeated_once(kernel: Kernel, virtual: Callable[..., None]) -> None:
-    async def scene() -> None:
-        async with listening(kernel, Words(), repeat=0.3) as heard:
-            kernel.say(b"down")
-            assert [await heard.next(), await heard.next()] == ["down", "down"]
-            with pytest.raises(TimeoutError):
-                await heard.next()
-
-    virtual(scene())
+@in_virtual_time
+async def test_the_last_change_of_a_burst_is_repeated_once(kernel: Kernel) -> None:
+    async with listening(kernel, Words(), repeat=0.3) as heard:
+        kernel.say(b"down")
+        assert [await heard.next(), await heard.next()] == ["down", "down"]
+        with pytest.raises(TimeoutError):
+            await heard.next()
 
 
 async def test_an_event_from_elsewhere_joins_the_batch(kernel: Kernel) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
 import pytest
+from kit.clock import in_virtual_time
 from kit.waiting import background
 
 from devhost.backend import Backend, NoOptions
@@ -19,8 +20,6 @@ from devhost.discovery.scanner import Scanner
 from devhost.planning.timing import DISCOVERY as NODE
 from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.worker import WorkerThread
-
-Virtual = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Toy:
@@ -73,109 +72,93 @@ async def after(seconds: float, work: Provisioning) -> None:
             await work.run()
 
 
-def test_it_waits_for_the_backend_and_is_then_called_now_and_at_intervals(virtual: Virtual) -> None:
-    async def scene() -> None:
-        toy = Toy()
-        toy.answered.clear()
-        work = provisioned(toy)
-        await after(5, work)
-        assert toy.calls == [] and state_of(work) is ProvisioningState.WAITING
-        toy.answered.set()
-        await after(3 * NODE.provision_resync + 1, work)
-        assert len(toy.calls) == 4 and state_of(work) is ProvisioningState.OK
-        assert toy.looks == 4  # what was changed is seen at once, also where no event tells of it
-
-    virtual(scene())
+@in_virtual_time
+async def test_it_waits_for_the_backend_and_is_then_called_now_and_at_intervals() -> None:
+    toy = Toy()
+    toy.answered.clear()
+    work = provisioned(toy)
+    await after(5, work)
+    assert toy.calls == [] and state_of(work) is ProvisioningState.WAITING
+    toy.answered.set()
+    await after(3 * NODE.provision_resync + 1, work)
+    assert len(toy.calls) == 4 and state_of(work) is ProvisioningState.OK
+    assert toy.looks == 4  # what was changed is seen at once, also where no event tells of it
 
 
-def test_a_failure_is_reported_and_retried_with_back_off(virtual: Virtual) -> None:
-    async def scene() -> None:
-        toy = Toy([BackendError("no room")] * 50)
-        told: list[str] = []
-        work = provisioned(toy, lambda name: told.append(work.condition.reason))
-        await after(120, work)
-        waits = [b - a for a, b in zip(toy.calls, toy.calls[1:], strict=False)]
-        assert 5 <= len(toy.calls) <= 16 and waits[0] < 2 and max(waits) <= 31
-        assert (work.condition.state, work.condition.reason) == (ProvisioningState.FAILED, "no room")
-        assert told == ["no room"]
-        toy.answers.clear()
-        await after(31, work)
-        assert (work.condition.state, work.condition.reason, told[-1]) == (ProvisioningState.OK, "", "")
-
-    virtual(scene())
+@in_virtual_time
+async def test_a_failure_is_reported_and_retried_with_back_off() -> None:
+    toy = Toy([BackendError("no room")] * 50)
+    told: list[str] = []
+    work = provisioned(toy, lambda name: told.append(work.condition.reason))
+    await after(120, work)
+    waits = [b - a for a, b in zip(toy.calls, toy.calls[1:], strict=False)]
+    assert 5 <= len(toy.calls) <= 16 and waits[0] < 2 and max(waits) <= 31
+    assert (work.condition.state, work.condition.reason) == (ProvisioningState.FAILED, "no room")
+    assert told == ["no room"]
+    toy.answers.clear()
+    await after(31, work)
+    assert (work.condition.state, work.condition.reason, told[-1]) == (ProvisioningState.OK, "", "")
 
 
-def test_the_log_has_failures_and_recoveries_only(virtual: Virtual, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        toy = Toy([None, BackendError("no room"), BackendError("no room"), None, None])
-        await after(300, provisioned(toy))
-
+@in_virtual_time
+async def test_the_log_has_failures_and_recoveries_only(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "devhost.discovery.provisioning")
-    virtual(scene())
+    toy = Toy([None, BackendError("no room"), BackendError("no room"), None, None])
+    await after(300, provisioned(toy))
     assert [record.getMessage().split(" backend=")[0] for record in caplog.records] == [
         "provisioning failed",
         "provisioned",
     ]
 
 
-def test_an_event_causes_a_call_soon_except_after_a_failure(virtual: Virtual) -> None:
-    async def scene() -> None:
-        for answer, soon in ((None, True), (NotYet("a pod has it"), True), (BackendError("no"), False)):
-            toy = Toy([answer] * 20)
-            work = provisioned(toy)
-            async with background(work.run()):
-                await asyncio.sleep(20)
-                tried = len(toy.calls)
-                while not soon and len(toy.calls) == tried:
-                    await asyncio.sleep(
-                        0.01
-                    )  # right after a try: when the next one is due is drawn by chance
-                before = len(toy.calls)
-                work.wake()
-                await asyncio.sleep(0.3)
-                assert (len(toy.calls) > before) is soon, answer
-
-    virtual(scene())
-
-
-def test_a_burst_of_events_causes_one_call(virtual: Virtual) -> None:
-    async def scene() -> None:
-        toy = Toy()
+@in_virtual_time
+async def test_an_event_causes_a_call_soon_except_after_a_failure() -> None:
+    for answer, soon in ((None, True), (NotYet("a pod has it"), True), (BackendError("no"), False)):
+        toy = Toy([answer] * 20)
         work = provisioned(toy)
         async with background(work.run()):
-            await asyncio.sleep(1)
-            for _ in range(15):
-                work.wake()
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(1)
-            assert len(toy.calls) == 2
-
-    virtual(scene())
-
-
-def test_waiting_is_reported_and_is_not_a_failure(virtual: Virtual) -> None:
-    async def scene() -> None:
-        work = provisioned(Toy([NotYet("a pod has it")]))
-        await after(0.1, work)
-        assert (work.condition.state, work.condition.reason) == (ProvisioningState.WAITING, "a pod has it")
-        await after(1, work)
-        assert state_of(work) is ProvisioningState.OK
-
-    virtual(scene())
+            await asyncio.sleep(20)
+            tried = len(toy.calls)
+            while not soon and len(toy.calls) == tried:
+                await asyncio.sleep(0.01)  # right after a try: when the next one is due is drawn by chance
+            before = len(toy.calls)
+            work.wake()
+            await asyncio.sleep(0.3)
+            assert (len(toy.calls) > before) is soon, answer
 
 
-def test_new_options_are_provisioned_at_once_even_after_a_failure(virtual: Virtual) -> None:
-    async def scene() -> None:
-        old, new = Toy([BackendError("no")] * 20), Toy()
-        work = provisioned(old)
-        async with background(work.run()):
-            await asyncio.sleep(100)
-            work.follow(cast("Scanner", new))
-            calls = len(old.calls)
-            await asyncio.sleep(0.5)
-            assert (len(old.calls), len(new.calls)) == (calls, 1)
+@in_virtual_time
+async def test_a_burst_of_events_causes_one_call() -> None:
+    toy = Toy()
+    work = provisioned(toy)
+    async with background(work.run()):
+        await asyncio.sleep(1)
+        for _ in range(15):
+            work.wake()
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        assert len(toy.calls) == 2
 
-    virtual(scene())
+
+@in_virtual_time
+async def test_waiting_is_reported_and_is_not_a_failure() -> None:
+    work = provisioned(Toy([NotYet("a pod has it")]))
+    await after(0.1, work)
+    assert (work.condition.state, work.condition.reason) == (ProvisioningState.WAITING, "a pod has it")
+    await after(1, work)
+    assert state_of(work) is ProvisioningState.OK
+
+
+@in_virtual_time
+async def test_new_options_are_provisioned_at_once_even_after_a_failure() -> None:
+    old, new = Toy([BackendError("no")] * 20), Toy()
+    work = provisioned(old)
+    async with background(work.run()):
+        await asyncio.sleep(100)
+        work.follow(cast("Scanner", new))
+        calls = len(old.calls)
+        await asyncio.sleep(0.5)
+        assert (len(old.calls), len(new.calls)) == (calls, 1)
 
 
 async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(

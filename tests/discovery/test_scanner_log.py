@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
+from kit.clock import in_virtual_time
 from kit.scanner import Scene, said
 
 from devhost.backend import Event
@@ -32,21 +32,18 @@ class Netlink:
         await asyncio.sleep(1e6)
 
 
-def test_a_backend_that_fails_for_two_reasons_in_turn_logs_each_once_and_its_recovery_once(
-    virtual: Any, caplog: pytest.LogCaptureFixture
+@in_virtual_time
+async def test_a_backend_that_fails_for_two_reasons_in_turn_logs_each_once_and_its_recovery_once(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        scene = Scene(probes=False)
-        async with scene.running():
-            for number in range(20):
-                scene.source.error = BackendError("no firmware" if number % 2 else "no driver")
-                scene.discovery.request_scan()
-                await asyncio.sleep(60)
-            scene.source.error = None
-            await asyncio.sleep(60)
-
     caplog.set_level(logging.INFO, "devhost")
-    virtual(main())
+    async with Scene(probes=False).running() as scene:
+        for number in range(20):
+            scene.source.error = BackendError("no firmware" if number % 2 else "no driver")
+            scene.discovery.request_scan()
+            await asyncio.sleep(60)
+        scene.source.error = None
+        await asyncio.sleep(60)
     assert said(caplog) == [
         ("backend is degraded", "no driver"),
         ("backend is degraded for another reason", "no firmware"),
@@ -54,96 +51,86 @@ def test_a_backend_that_fails_for_two_reasons_in_turn_logs_each_once_and_its_rec
     ]
 
 
-def test_an_event_source_that_keeps_failing_is_logged_once_and_once_when_it_works_again(
-    virtual: Any, caplog: pytest.LogCaptureFixture
+@in_virtual_time
+async def test_an_event_source_that_keeps_failing_is_logged_once_and_once_when_it_works_again(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        scene = Scene(probes=False)
-        netlink = scene.source.watching = Netlink(silent=0.0)
-        async with scene.running(watch=True):
-            await asyncio.sleep(600)
-            netlink.broken = False
-            await asyncio.sleep(120)
-
     caplog.set_level(logging.INFO, "devhost")
-    virtual(main())
+    scene = Scene(probes=False)
+    netlink = scene.source.watching = Netlink(silent=0.0)
+    async with scene.running(watch=True):
+        await asyncio.sleep(600)
+        netlink.broken = False
+        await asyncio.sleep(120)
     assert said(caplog) == [
         ("event source failed", "OSError: netlink is gone"),
         ("event source is back", ""),
     ]
 
 
-def test_an_event_source_that_is_open_without_events_for_long_works_again(
-    virtual: Any, caplog: pytest.LogCaptureFixture
+@in_virtual_time
+async def test_an_event_source_that_is_open_without_events_for_long_works_again(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        scene = Scene(probes=False)
-        netlink = scene.source.watching = Netlink(silent=1e6)
-        async with scene.running(watch=True):
-            await asyncio.sleep(600)
-            assert scene.discovery.event_source_error == "OSError: netlink is gone"
-            told = len(scene.found)
-            netlink.broken = False
-            await asyncio.sleep(60 + NODE.silence / 2)
-            await asyncio.sleep(NODE.silence)
-            assert scene.discovery.event_source_error == ""
-            assert len(scene.found) == told + 1
-
     caplog.set_level(logging.INFO, "devhost")
-    virtual(main())
+    scene = Scene(probes=False)
+    netlink = scene.source.watching = Netlink(silent=1e6)
+    async with scene.running(watch=True):
+        await asyncio.sleep(600)
+        assert scene.discovery.event_source_error == "OSError: netlink is gone"
+        told = len(scene.found)
+        netlink.broken = False
+        await asyncio.sleep(60 + NODE.silence / 2)
+        await asyncio.sleep(NODE.silence)
+        assert scene.discovery.event_source_error == ""
+        assert len(scene.found) == told + 1
     assert [message for message, _ in said(caplog)] == ["event source failed", "event source is back"]
 
 
-def test_a_backend_that_has_not_started_is_one_problem_and_not_also_one_of_its_event_source(
-    virtual: Any, caplog: pytest.LogCaptureFixture
+@in_virtual_time
+async def test_a_backend_that_has_not_started_is_one_problem_and_not_also_one_of_its_event_source(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        scene = Scene(probes=False)
-        scene.source.started, scene.source.error = False, BackendError("no library")
-        async with scene.running(watch=True):
-            await asyncio.sleep(600)
-            assert scene.discovery.event_source_error == ""
-            assert scene.source.watches == []
-            scene.source.started, scene.source.error = True, None
-            await asyncio.sleep(600)
-            assert len(scene.source.watches) == 1
-
     caplog.set_level(logging.INFO, "devhost")
-    virtual(main())
+    scene = Scene(probes=False)
+    scene.source.started, scene.source.error = False, BackendError("no library")
+    async with scene.running(watch=True):
+        await asyncio.sleep(600)
+        assert scene.discovery.event_source_error == ""
+        assert scene.source.watches == []
+        scene.source.started, scene.source.error = True, None
+        await asyncio.sleep(600)
+        assert len(scene.source.watches) == 1
     assert [message for message, _ in said(caplog)] == ["backend is degraded", "backend is back"]
 
 
-def test_a_backend_without_an_event_source_has_no_event_source_error(virtual: Any) -> None:
-    async def main() -> None:
-        old, new = Scene(probes=False), Scene(probes=False)
-        old.source.watching = Netlink(silent=1e6)
-        async with old.running(watch=True):
-            await asyncio.sleep(10)
-        new.succeed(old)
-        assert new.discovery.event_source_error
-        looking = asyncio.create_task(new.discovery.run())
-        await new.discovery.watch()
-        assert not new.discovery.event_source_error
-        looking.cancel()
-
-    virtual(main())
+@in_virtual_time
+async def test_a_backend_without_an_event_source_has_no_event_source_error() -> None:
+    old, new = Scene(probes=False), Scene(probes=False)
+    old.source.watching = Netlink(silent=1e6)
+    async with old.running(watch=True):
+        await asyncio.sleep(10)
+    new.succeed(old)
+    assert new.discovery.event_source_error
+    looking = asyncio.create_task(new.discovery.run())
+    await new.discovery.watch()
+    assert not new.discovery.event_source_error
+    looking.cancel()
 
 
-def test_very_many_refused_or_accepted_devices_are_partly_named_and_counted(
-    virtual: Any, caplog: pytest.LogCaptureFixture
+@in_virtual_time
+async def test_very_many_refused_or_accepted_devices_are_partly_named_and_counted(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        scene = Scene(probes=False)
-        scene.source.devices = [Device(f"{'x' * 64}{number}") for number in range(500)]
-        async with scene.running():
-            await asyncio.sleep(120)
-            scene.source.devices = []
-            scene.discovery.request_scan()
-            await asyncio.sleep(1)
-            assert scene.discovery.condition.refused == ()
-
     caplog.set_level(logging.INFO, "devhost")
-    virtual(main())
+    scene = Scene(probes=False)
+    scene.source.devices = [Device(f"{'x' * 64}{number}") for number in range(500)]
+    async with scene.running():
+        await asyncio.sleep(120)
+        scene.source.devices = []
+        scene.discovery.request_scan()
+        await asyncio.sleep(1)
+        assert scene.discovery.condition.refused == ()
     messages = [message for message, _ in said(caplog)]
     assert messages == [
         *["device refused"] * LOGGED,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import pytest
-from kit.clock import FakeClock
+from kit.clock import FakeClock, in_virtual_time
 from kit.scanner import Scene, now, said
 from kit.waiting import background
 
@@ -28,88 +27,75 @@ async def handed_over(old: Scene, new: Scene, after: float) -> None:
     new.succeed(old)
 
 
-def test_devices_of_a_failing_backend_become_unhealthy_on_time_and_not_at_the_next_try(
-    virtual: Any,
-) -> None:
-    async def main() -> None:
-        scene = Scene(probes=False)
-        async with scene.running():
-            scene.source.error = DEAD
-            scene.discovery.request_scan()
-            await asyncio.sleep(NODE.stale_after - 1)
-            assert scene.health("d0") == HEALTHY
-            await asyncio.sleep(1.1)
-            assert scene.health("d0") == unhealthy("no driver")
-            unhealthy_at = scene.found[-1][0]
-            assert unhealthy_at == pytest.approx(now(), abs=0.2)
-            assert unhealthy_at not in [at for at, _ in scene.source.looks]
-
-    virtual(main())
+@in_virtual_time
+async def test_devices_of_a_failing_backend_become_unhealthy_on_time_and_not_at_the_next_try() -> None:
+    async with Scene(probes=False).running() as scene:
+        scene.source.error = DEAD
+        scene.discovery.request_scan()
+        await asyncio.sleep(NODE.stale_after - 1)
+        assert scene.health("d0") == HEALTHY
+        await asyncio.sleep(1.1)
+        assert scene.health("d0") == unhealthy("no driver")
+        unhealthy_at = scene.found[-1][0]
+        assert unhealthy_at == pytest.approx(now(), abs=0.2)
+        assert unhealthy_at not in [at for at, _ in scene.source.looks]
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_a_replaced_backend_that_fails_as_before_changes_nothing(
-    virtual: Any, caplog: pytest.LogCaptureFixture, stale: bool
+@in_virtual_time
+async def test_a_replaced_backend_that_fails_as_before_changes_nothing(
+    caplog: pytest.LogCaptureFixture, stale: bool
 ) -> None:
-    async def main() -> None:
-        old, new = Scene(probes=False), Scene(probes=False)
-        new.source.error = DEAD
-        await handed_over(old, new, NODE.stale_after + 5 if stale else 5)
-        since = old.discovery.condition.since
-        told = said(caplog)
-        async with new.running():
-            assert (new.state(), new.discovery.condition.since) == (BackendState.DEGRADED, since)
-            assert (new.health("d0") == unhealthy("no driver")) is stale
-            await asyncio.sleep(NODE.stale_after - 5)
-            assert new.health("d0") == unhealthy("no driver")
-            assert said(caplog) == told == [("backend is degraded", "no driver")]
-            new.source.error = None
-            await asyncio.sleep(31)
-            assert (new.state(), new.health("d0")) == (BackendState.OK, HEALTHY)
-            assert said(caplog) == [*told, ("backend is back", 2)]
-
     caplog.set_level(logging.INFO, "devhost")
-    virtual(main())
+    old, new = Scene(probes=False), Scene(probes=False)
+    new.source.error = DEAD
+    await handed_over(old, new, NODE.stale_after + 5 if stale else 5)
+    since = old.discovery.condition.since
+    told = said(caplog)
+    async with new.running():
+        assert (new.state(), new.discovery.condition.since) == (BackendState.DEGRADED, since)
+        assert (new.health("d0") == unhealthy("no driver")) is stale
+        await asyncio.sleep(NODE.stale_after - 5)
+        assert new.health("d0") == unhealthy("no driver")
+        assert said(caplog) == told == [("backend is degraded", "no driver")]
+        new.source.error = None
+        await asyncio.sleep(31)
+        assert (new.state(), new.health("d0")) == (BackendState.OK, HEALTHY)
+        assert said(caplog) == [*told, ("backend is back", 2)]
 
 
-def test_a_replaced_backend_whose_probe_fails_as_before_changes_nothing(virtual: Any) -> None:
-    async def main() -> None:
-        old, new = Scene(), Scene()
-        async with old.running():
-            old.source.probe_error = new.source.probe_error = DEAD
-            old.discovery.recheck()
-            await asyncio.sleep(NODE.stale_after + 10)
-            assert old.health("d0") == unhealthy("no driver")
-        new.succeed(old)
-        async with new.running():
-            for _ in range(20):
-                assert (new.state(), new.health("d0")) == (BackendState.DEGRADED, unhealthy("no driver"))
-                await asyncio.sleep(5)
-
-    virtual(main())
+@in_virtual_time
+async def test_a_replaced_backend_whose_probe_fails_as_before_changes_nothing() -> None:
+    old, new = Scene(), Scene()
+    async with old.running():
+        old.source.probe_error = new.source.probe_error = DEAD
+        old.discovery.recheck()
+        await asyncio.sleep(NODE.stale_after + 10)
+        assert old.health("d0") == unhealthy("no driver")
+    new.succeed(old)
+    async with new.running():
+        for _ in range(20):
+            assert (new.state(), new.health("d0")) == (BackendState.DEGRADED, unhealthy("no driver"))
+            await asyncio.sleep(5)
 
 
-def test_a_replaced_backend_that_answers_is_ok_at_once(virtual: Any) -> None:
-    async def main() -> None:
-        old, new = Scene(probes=False), Scene(probes=False)
-        await handed_over(old, new, NODE.stale_after + 5)
-        async with new.running():
-            assert (new.state(), new.health("d0")) == (BackendState.OK, HEALTHY)
-
-    virtual(main())
+@in_virtual_time
+async def test_a_replaced_backend_that_answers_is_ok_at_once() -> None:
+    old, new = Scene(probes=False), Scene(probes=False)
+    await handed_over(old, new, NODE.stale_after + 5)
+    async with new.running():
+        assert (new.state(), new.health("d0")) == (BackendState.OK, HEALTHY)
 
 
-def test_the_time_of_failures_continues_for_a_replaced_backend_that_does_not_answer(virtual: Any) -> None:
-    async def main() -> None:
-        old, new = Scene(probes=False), Scene(probes=False)
-        new.source.takes = 1e6
-        await handed_over(old, new, NODE.stale_after - 5)
-        async with new.running():
-            assert new.health("d0") == HEALTHY
-            await asyncio.sleep(6)
-            assert new.health("d0") == unhealthy("no driver")
-
-    virtual(main())
+@in_virtual_time
+async def test_the_time_of_failures_continues_for_a_replaced_backend_that_does_not_answer() -> None:
+    old, new = Scene(probes=False), Scene(probes=False)
+    new.source.takes = 1e6
+    await handed_over(old, new, NODE.stale_after - 5)
+    async with new.running():
+        assert new.health("d0") == HEALTHY
+        await asyncio.sleep(6)
+        assert new.health("d0") == unhealthy("no driver")
 
 
 @pytest.mark.parametrize("probes", [False, True])

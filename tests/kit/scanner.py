@@ -149,7 +149,7 @@ class Scene:
         return self.discovery.health.verdict(self.discovery.devices[device], now())
 
     @asynccontextmanager
-    async def running(self, *, watch: bool = False) -> AsyncIterator[None]:
+    async def running(self, *, watch: bool = False) -> AsyncIterator[Scene]:
         tasks = [asyncio.create_task(self.discovery.run())]
         if self.discovery.probing:
             tasks.append(asyncio.create_task(self.discovery.probing.run()))
@@ -158,7 +158,7 @@ class Scene:
             tasks.append(asyncio.create_task(self.discovery.watch()))
         try:
             await asyncio.sleep(0.01)
-            yield
+            yield self
             assert not tasks[0].done(), "the loop ended"
             assert not (self.discovery.probing and tasks[1].done()), "the loop of probes ended"
         finally:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from kit.clock import FakeClock
+from kit.clock import FakeClock, in_virtual_time
 from kit.waiting import background
 
 from devhost.backend.backoff import Backoff, Pacer
@@ -325,17 +325,15 @@ def test_a_wake_while_no_loop_is_running_counts() -> None:
         task.cancel()
 
 
-def test_without_a_clock_it_keeps_the_time_of_the_loop(virtual) -> None:
-    async def scene() -> None:
-        loop = asyncio.get_running_loop()
-        ran: list[float] = []
+@in_virtual_time
+async def test_without_a_clock_it_keeps_the_time_of_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    ran: list[float] = []
 
-        async def work() -> float:
-            ran.append(loop.time())
-            return 3600.0
+    async def work() -> float:
+        ran.append(loop.time())
+        return 3600.0
 
-        async with running(Reconciler(work)):
-            await asyncio.sleep(7300)
-        assert [round(at - ran[0]) for at in ran] == [0, 3600, 7200]
-
-    virtual(scene())
+    async with running(Reconciler(work)):
+        await asyncio.sleep(7300)
+    assert [round(at - ran[0]) for at in ran] == [0, 3600, 7200]

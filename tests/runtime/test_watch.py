@@ -16,6 +16,7 @@ from typing import Any
 import asyncinotify
 import pytest
 from descriptors import open_descriptors
+from kit.clock import in_virtual_time
 
 from devhost.runtime import watch
 from devhost.runtime.watch import DirectoryWatch
@@ -250,29 +251,24 @@ async def test_a_watch_that_ends_closes_its_descriptor(tmp_path: Path) -> None:
     assert len(open_descriptors() - before) <= 1
 
 
-def test_watches_that_began_at_different_times_wake_at_the_same_moments(
-    virtual: Callable[..., None], tmp_path: Path
-) -> None:
-    async def main() -> None:
-        loop, moments = asyncio.get_running_loop(), Counter[float]()
+@in_virtual_time
+async def test_watches_that_began_at_different_times_wake_at_the_same_moments(tmp_path: Path) -> None:
+    loop, moments = asyncio.get_running_loop(), Counter[float]()
 
-        async def follow(path: Path, after: float) -> None:
-            await asyncio.sleep(after)
-            async for _ in DirectoryWatch(lambda: [path], 5.0, Inline("watch", "")).changes():
-                moments[loop.time()] += 1
+    async def follow(path: Path, after: float) -> None:
+        await asyncio.sleep(after)
+        async for _ in DirectoryWatch(lambda: [path], 5.0, Inline("watch", "")).changes():
+            moments[loop.time()] += 1
 
-        paths = [tmp_path, tmp_path, tmp_path / "missing"]
-        began = loop.time()
-        tasks = [
-            asyncio.create_task(follow(path, after))
-            for path, after in zip(paths, (0.3, 1.7, 4.1), strict=True)
-        ]
-        await asyncio.sleep(61)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        later = sorted({round(one, 3) for one in moments if one > began + 4.9})
-        assert len(later) == 12 and moments.total() >= 3 * 12
-        assert all(b - a == pytest.approx(5) for a, b in pairwise(later))
-
-    virtual(main())
+    paths = [tmp_path, tmp_path, tmp_path / "missing"]
+    began = loop.time()
+    tasks = [
+        asyncio.create_task(follow(path, after)) for path, after in zip(paths, (0.3, 1.7, 4.1), strict=True)
+    ]
+    await asyncio.sleep(61)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    later = sorted({round(one, 3) for one in moments if one > began + 4.9})
+    assert len(later) == 12 and moments.total() >= 3 * 12
+    assert all(b - a == pytest.approx(5) for a, b in pairwise(later))

@@ -33,8 +33,8 @@ from devhost.planning.settings import (
 )
 
 from .diagnostics import MEANT, KeyPath, Located, Mark, one_line, shown, suggest
-from .document import Entry, Fields, Items, Node, Scalar
-from .language import Override, Resource, ResourceDra, Sharing
+from .document import Entry, Fields, Node, Scalar
+from .language import Resource, ResourceDra, Sharing
 from .published import read_published
 from .reader import WRONG, agreed, camel, complain, keys, read_dataclass, read_fields, read_ranges, read_where
 
