@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from devhost.runtime.descriptors import provide
+from devhost.runtime.http import Limits
 
 ACCEPT = "connections cannot be accepted"
 
@@ -110,6 +111,20 @@ def test_the_soft_limit_becomes_what_would_be_used_as_far_as_the_hard_limit_allo
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_host_may_have_as_many_connections_open_as_it_accepts(config: Path) -> None:
+    lower = 'ulimit -Sn 100 && exec "$@"'
+    command = [sys.executable, "-m", "devhost", *run(config, "--listen", "127.0.0.1:0")]
+    with ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(["sh", "-c", lower, "sh", *command], stderr=subprocess.PIPE, text=True)
+        )
+        stack.callback(process.kill)
+        assert process.stderr is not None
+        assert any(" listening address=" in line for line in process.stderr)
+        soft, _ = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    assert soft > 2 * Limits().connections
 
 
 def test_a_host_that_runs_out_of_descriptors_logs_it_once_and_recovers(config: Path) -> None:

@@ -116,25 +116,49 @@ def test_code_that_imports_parts_of_a_rare_module_or_sets_its_names_gets_the_mod
     assert shown.splitlines() == ["True True", "True", "/nowhere", "a"]
 
 
-def test_the_parser_of_http_is_imported_on_a_thread_before_connections_can_take_all_descriptors() -> None:
-    shown = _run(
-        "import asyncio, sys, threading\n"
-        "from devhost.cli.memory import defer_rare_modules\n"
-        "defer_rare_modules()\n"
-        "from devhost.runtime.http import HttpServer, Listen\n"
-        "class Finder:\n"
-        "    def find_spec(self, name, *more):\n"
-        "        if name == 'h11._readers':\n"
-        "            print(threading.current_thread() is threading.main_thread())\n"
-        "async def main():\n"
-        "    server = HttpServer({})\n"
-        "    await server.start(Listen('127.0.0.1', 0))\n"
-        "    print(type(sys.modules['h11']).__name__)\n"
-        "    await server.stop()\n"
-        "sys.meta_path.insert(0, Finder())\n"
-        "asyncio.run(main())\n"
-    )
-    assert shown.splitlines() == ["False", "module"]
+FIRST_CONNECTION = """
+import asyncio, os, sys, threading
+from devhost.cli.memory import defer_rare_modules
+defer_rare_modules()
+from devhost.runtime import log
+from devhost.runtime.http import HttpServer, Listen, probe
+
+class Full:
+    left = 1
+    def find_spec(self, name, *more):
+        if name == "h11._readers" and self.left:
+            self.left -= 1
+            print(threading.current_thread() is threading.main_thread())
+            raise OSError(24, "Too many open files")
+        return None
+
+def loaded():
+    return type(sys.modules["h11"]).__name__ == "module"
+
+async def main():
+    os.dup2(1, 2)
+    log.configure()
+    sys.meta_path.insert(0, Full())
+    server = HttpServer({"/healthz": probe(lambda: (True, ""))})
+    at = await server.start(Listen("127.0.0.1", 0))
+    print(loaded())
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        writer.write(b"GET /healthz HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
+        try:
+            print((await reader.read()).decode().partition("\\r\\n")[0])
+        except ConnectionError:
+            print("")
+        writer.close()
+    print(loaded())
+    await server.stop()
+
+asyncio.run(main())
+"""
+
+
+def test_the_parser_of_http_is_imported_for_a_connection_that_leaves_a_descriptor_for_it() -> None:
+    assert _run(FIRST_CONNECTION).splitlines() == ["False", "False", "", "HTTP/1.1 200 OK", "True"]
 
 
 RARE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from devhost.backend import threads
-from devhost.backend.errors import BackendTimeout, EnvironmentFailure
+from devhost.backend.errors import MORE_OPEN_FILES, BackendTimeout, EnvironmentFailure
 from devhost.runtime.worker import MAX_ABANDONED, FileWorker, NotCalled, WorkerThread
 
 LONG = 60.0
@@ -356,3 +357,14 @@ async def test_a_file_that_no_thread_can_write_is_reported_in_one_line(
         EnvironmentFailure, match=r"^cannot write /a: the process cannot start another thread \(r"
     ):
         await worker.file("write /a", int)
+
+
+async def test_a_file_that_no_descriptor_is_left_for_is_reported_with_what_helps() -> None:
+    def full() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    worker = FileWorker("files", "it must be writable")
+    with pytest.raises(EnvironmentFailure, match=r"^cannot write /a: Too many open files") as caught:
+        await worker.file("write /a", full)
+    assert caught.value.hint == MORE_OPEN_FILES
+    worker.close()

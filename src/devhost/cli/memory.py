@@ -41,7 +41,7 @@ _RARE = (
 """Modules that other modules import for a few rare calls."""
 
 _LATER = ("h11",)
-"""Packages that the start does not need. The HTTP server imports h11 before it listens, on a thread."""
+"""Packages that the start does not need. The HTTP server imports h11 on a thread, when it is used."""
 
 _OWN_HASHES = ("_md5", "_sha1", "_blake2", "_sha3")
 """Python's own hashes. Some distributions omit them; hashlib then needs those of OpenSSL."""

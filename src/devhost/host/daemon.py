@@ -24,7 +24,7 @@ from devhost.kubelet.server import CONNECTIONS
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions
 from devhost.runtime import descriptors, rundir
-from devhost.runtime.http import HttpServer, Listen, Route, page, parse_listen, probe
+from devhost.runtime.http import HttpServer, Limits, Listen, Route, page, parse_listen, probe
 from devhost.runtime.log import get
 from devhost.runtime.sockets import too_long
 from devhost.runtime.systemd import SystemdNotifier
@@ -32,7 +32,7 @@ from devhost.runtime.text import duration
 from devhost.runtime.watchdog import Watchdog
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Metrics, Used
-from devhost.telemetry.status import Command, StatusServer
+from devhost.telemetry.status import LIMITS, Command, StatusServer
 
 from . import startup_signals
 from .dra_side import access, front_end_class
@@ -160,10 +160,9 @@ async def serve(options: Options) -> None:
     loaded = check_dra(_in_tree(loaded, tree), options)
     resources = len(loaded.settings.resources)
     always = descriptors.SERVING + len(loaded.settings.drivers[1:]) * descriptors.DRIVER
-    descriptors.provide(
-        always + resources * descriptors.RESOURCE,
-        always + resources * (descriptors.RESOURCE + CONNECTIONS),
-    )
+    connections = resources * CONNECTIONS + LIMITS.open + (Limits().open if listen is not None else 0)
+    least = always + resources * descriptors.RESOURCE
+    descriptors.provide(least, least + connections)
     asyncio.get_running_loop().set_exception_handler(_loop_failed())
     metrics, status_page = Metrics(), None
     if listen is not None:

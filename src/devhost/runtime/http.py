@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 
 import h11
 
-from devhost.backend.errors import EnvironmentFailure, UsageError
+from devhost.backend.errors import EnvironmentFailure, UsageError, exhausted
 from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
 
@@ -55,6 +55,11 @@ class Limits:
     The page of ten thousand devices, 2 MB, takes 30 s at half a megabit per second."""
     stream_deadline: float = 30.0
     """Seconds a client has to read each part of an endless stream."""
+
+    @property
+    def open(self) -> int:
+        """Connections that are open at a time: as many may be refused as served."""
+        return 2 * self.connections
 
 
 _log = log.get(__name__)
@@ -186,6 +191,8 @@ class HttpServer:
         self._actions = dict(actions or {})
         self._limits = limits or Limits()
         self._streams = 0
+        self._parses = False
+        self._importing = asyncio.Lock()
         self._connections = Connections(self._serve, limit=self._limits.connections, busy=_too_many, log=_log)
         self._server: asyncio.Server | None = None
 
@@ -196,7 +203,6 @@ class HttpServer:
 
     async def start(self, at: Listen) -> Listen:
         """Listens on TCP, and returns the actual address. Raises ``EnvironmentFailure`` if it is unusable."""
-        await _parser_imported()
         accept, head = self._connections.accept, self._limits.head
         try:
             if at.host:
@@ -216,7 +222,6 @@ class HttpServer:
 
     async def take(self, listener: socket.socket) -> None:
         """Serves a unix socket that listens, instead of the one before, whose connections stay."""
-        await _parser_imported()
         server = await asyncio.start_unix_server(
             self._connections.accept, sock=listener, limit=self._limits.head
         )
@@ -232,6 +237,7 @@ class HttpServer:
         await self._connections.end()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._parser_imported()
         exchange = _Exchange(self._limits)
         answer = await self._answer(exchange, reader)
         if isinstance(answer, Stream) and not exchange.head_only:
@@ -246,6 +252,19 @@ class HttpServer:
                 await send(writer, data)
         if isinstance(answer, Response) and 400 <= answer.status < 500:
             await drain_refused(reader, writer)
+
+    async def _parser_imported(self) -> None:
+        """Returns when h11 is imported. The first connection begins that: a node may never have one."""
+        async with self._importing:
+            if self._parses:
+                return
+            try:
+                await elsewhere(lambda: h11.Connection)
+            except OSError as error:
+                if exhausted(error):  # connections have taken all descriptors, which the event loop logs
+                    raise ConnectionAbortedError from error
+                raise
+            self._parses = True
 
     async def _answer(self, exchange: _Exchange, reader: asyncio.StreamReader) -> Answer:
         try:
@@ -309,11 +328,6 @@ def _split(target: str) -> tuple[str, str] | None:
         target = target if target.startswith("/") else f"/{target}"
     path, _, query = target.partition("?")
     return (path, query) if path.startswith("/") else None
-
-
-async def _parser_imported() -> None:
-    """Returns when h11 is imported, if that is late: connections may leave no descriptor to do it with."""
-    await elsewhere(lambda: h11.Connection)
 
 
 @cache

@@ -27,7 +27,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from devhost.backend import threads
-from devhost.backend.errors import BackendTimeout, EnvironmentFailure
+from devhost.backend.errors import BackendTimeout, EnvironmentFailure, exhausted
 from devhost.backend.threads import NoThread
 
 P = ParamSpec("P")
@@ -208,7 +208,8 @@ class FileWorker(WorkerThread):
         try:
             return await self.call(self._deadline, call, *args, **kwargs)
         except OSError as error:
-            raise EnvironmentFailure(f"cannot {what}: {error.strerror or error}", self._hint) from None
+            hint = lack.hint if (lack := exhausted(error)) else self._hint
+            raise EnvironmentFailure(f"cannot {what}: {error.strerror or error}", hint) from None
         except NotCalled as error:
             raise EnvironmentFailure(f"cannot {what}: {error.reason.message}", error.reason.hint) from None
         except BackendTimeout as error:
