@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.backend.errors import ConfigError, Diagnostic
-from devhost.backend.where import Block, Flag, Range, Term, Text
+from devhost.backend.where import Block, Flag, Range, Term, Text, covers
 from devhost.config import backend_paths, load, loads
 from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import (
@@ -197,7 +197,9 @@ shares = st.builds(
     replicas,
     st.lists(
         st.builds(ReplicaOverride, st.lists(blocks, min_size=1, max_size=2).map(tuple), replicas), max_size=2
-    ).map(tuple),
+    )
+    .map(tuple)
+    .filter(lambda found: len(found) < 2 or not covers(found[0].where, found[1].where)),
     max_per_container=limits,
 ) | st.builds(Share, replicas, of=st.just(Of.ALL), max_per_container=limits)
 

@@ -19,7 +19,7 @@ def main() -> NoReturn:
     _open_standard_streams()
     code = 1
     try:
-        if sys.argv[1:2] == ["run"] and not {"-h", "--help"}.intersection(sys.argv):
+        if sys.argv[1:2] == ["run"]:
             code = _run()
         else:
             from devhost.telemetry.ending import own_streams
