@@ -7,6 +7,7 @@ import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, astuple, dataclass, field, fields, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, get_type_hints
 
@@ -86,13 +87,20 @@ def _mutable_classes(decorated: Any, by_identity: Any) -> SimpleNamespace:
     return SimpleNamespace(Count=Count, More=More, Call=Call)
 
 
-OURS = _classes(frozen, frozen(kw_only=True))
-ORDINARY = _classes(dataclass(frozen=True, slots=True), dataclass(frozen=True, slots=True, kw_only=True))
+def _frozen_pair(slots: bool) -> tuple[SimpleNamespace, SimpleNamespace]:
+    ours, ordinary = partial(frozen, slots=slots), partial(dataclass, frozen=True, slots=slots)
+    return _classes(ours(), ours(kw_only=True)), _classes(ordinary(), ordinary(kw_only=True))
+
+
+def _mutable_pair(slots: bool) -> tuple[SimpleNamespace, SimpleNamespace]:
+    ours, ordinary = partial(mutable, slots=slots), partial(dataclass, slots=slots)
+    return _mutable_classes(ours(), ours(eq=False)), _mutable_classes(ordinary(), ordinary(eq=False))
+
+
+FROZEN = {slots: _frozen_pair(slots) for slots in (False, True)}
+MUTABLE = {slots: _mutable_pair(slots) for slots in (False, True)}
+OURS = FROZEN[False][0]
 Point = OURS.Point
-MUTABLE = (
-    _mutable_classes(mutable, mutable(eq=False)),
-    _mutable_classes(dataclass(slots=True), dataclass(slots=True, eq=False)),
-)
 
 
 def _outcome(act: Callable[[], object]) -> object:
@@ -142,9 +150,10 @@ USES: dict[str, Callable[[SimpleNamespace], object]] = {
 }
 
 
+@pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize("use", USES)
-def test_a_class_behaves_like_an_ordinary_frozen_dataclass(use: str) -> None:
-    ours, theirs = (_outcome(lambda: USES[use](classes)) for classes in (OURS, ORDINARY))  # noqa: B023 - called at once
+def test_a_class_behaves_like_an_ordinary_frozen_dataclass(use: str, slots: bool) -> None:
+    ours, theirs = (_outcome(lambda: USES[use](classes)) for classes in FROZEN[slots])  # noqa: B023 - called at once
     assert ours == theirs
 
 
@@ -168,16 +177,17 @@ MUTABLE_USES: dict[str, Callable[[SimpleNamespace], object]] = {
 }
 
 
+@pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize("use", MUTABLE_USES)
-def test_a_mutable_class_behaves_like_an_ordinary_dataclass(use: str) -> None:
-    ours, theirs = (_outcome(lambda: MUTABLE_USES[use](classes)) for classes in MUTABLE)  # noqa: B023 - called at once
+def test_a_mutable_class_behaves_like_an_ordinary_dataclass(use: str, slots: bool) -> None:
+    ours, theirs = (_outcome(lambda: MUTABLE_USES[use](classes)) for classes in MUTABLE[slots])  # noqa: B023 - called at once
     assert ours == theirs
 
 
 def test_a_frozen_class_does_not_inherit_from_one_that_is_not() -> None:
     with pytest.raises(TypeError, match="cannot inherit frozen dataclass from a non-frozen one"):
-        frozen(type("Deep", (MUTABLE[0].Count,), {}))
-    assert mutable(type("More", (MUTABLE[0].Count,), {}))("a").number == 0  # it is what it was
+        frozen(type("Deep", (MUTABLE[False][0].Count,), {}))
+    assert mutable(type("More", (MUTABLE[False][0].Count,), {}))("a").number == 0  # it is what it was
 
 
 @pytest.mark.parametrize("decorated", [frozen, mutable])

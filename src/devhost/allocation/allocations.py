@@ -172,7 +172,7 @@ class HeldDevices:
             self._forget(key, device.claims, device.part_of)
 
 
-@frozen
+@frozen(slots=True)
 class TokenGroup:
     """Tokens of one resource with the same devices and the same holder, in no order."""
 

@@ -92,7 +92,7 @@ class Allocated(NamedTuple):
     """Ends the reservation; to be called instead, if the container does not get the devices."""
 
 
-@frozen
+@frozen(slots=True)
 class Answered:
     """A backend's answer for one container, as it is handed out; ``numbers`` are those of its nodes."""
 
@@ -118,7 +118,7 @@ class Answered:
         )
 
 
-@frozen
+@frozen(slots=True)
 class _Kept:
     answered: Answered
     terms: Terms

@@ -53,7 +53,7 @@ class DeviceHeld(AllocationError):
         self.held_by = tuple(held_by)
 
 
-@frozen
+@frozen(slots=True)
 class ClaimedDevice:
     """One device of a claim, as the claim's file records it.
 
@@ -92,7 +92,7 @@ class ClaimedDevice:
         return self.request.partition("/")[0]
 
 
-@frozen
+@frozen(slots=True)
 class ClaimRecord:
     """A prepared claim, and its devices in the order of the claim's allocation.
 
@@ -111,7 +111,7 @@ class ClaimRecord:
         return {one.base: one for one in reversed(self.devices)}
 
 
-@frozen
+@frozen(slots=True)
 class Claimed:
     """A device that a prepared claim holds, and the pods that are known to use the claim."""
 

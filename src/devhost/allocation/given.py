@@ -52,7 +52,7 @@ class Node(NamedTuple):
     key: Key | None = None
 
 
-@frozen
+@frozen(slots=True)
 class Gift:
     """What a container was given by some tokens, or by a claim.
 
@@ -127,7 +127,7 @@ def owned(numbers: Mapping[str, str], backend: str, devices: Sequence[Device]) -
     return tuple(Node(path, number) for path, number in numbers.items())
 
 
-@mutable
+@mutable(slots=True)
 class Given:
     """The gifts of all containers and claims, and how they differ from what is there.
 

@@ -46,7 +46,7 @@ class Unusable(DevhostError):
     """The record cannot be read or written; the message is the reason."""
 
 
-@frozen
+@frozen(slots=True)
 class Recorded:
     """What a record has: gifts by token and by claim."""
 

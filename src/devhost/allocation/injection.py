@@ -18,7 +18,7 @@ from devhost.planning.plan import Offer
 from .resource_backend import Granted, Terms
 
 
-@frozen
+@frozen(slots=True)
 class Rendered:
     """What one container gets, ready to be injected: everything is in the answer."""
 

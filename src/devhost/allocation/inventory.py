@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import compress
 from operator import is_not
@@ -42,7 +42,7 @@ _Keeper = tuple[int, str, bool]
 that was made from a former id."""
 
 
-@frozen
+@frozen(slots=True)
 class Member:
     """One of the devices that a token represents, and its own health."""
 
@@ -93,7 +93,7 @@ class Tally:
         return Tally(healthy, tokens, +unhealthy)
 
 
-@dataclass(frozen=True)
+@frozen
 class Snapshot:
     """All tokens of a resource at one revision. Revisions only grow; 0 means "no list yet".
 

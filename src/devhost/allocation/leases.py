@@ -59,7 +59,7 @@ Kubelet = tuple[int, ...]
 often another kubelet.sock was seen until then."""
 
 
-@frozen
+@frozen(slots=True)
 class ClaimUseDevice:
     """One device of a claim: the driver that gave it, and the driver's names for it.
 
@@ -74,7 +74,7 @@ class ClaimUseDevice:
     cdi_names: tuple[str, ...] = ()
 
 
-@frozen
+@frozen(slots=True)
 class ClaimUse:
     """The containers that use a claim, in the kubelet's order, and the devices that it gives them."""
 
@@ -129,7 +129,7 @@ class Absence(NamedTuple):
     ends: bool
 
 
-@mutable
+@mutable(slots=True)
 class Lease:
     """One token that a container holds: a state machine, whose events are the lists of kubelets.
 

@@ -45,7 +45,7 @@ class MissingPath(AllocationError):
     """Something a device needs does not exist on the host."""
 
 
-@frozen
+@frozen(slots=True)
 class Granted:
     """What a container gets; ``left_out`` are host paths of optional parts that do not exist."""
 
@@ -79,7 +79,7 @@ class Terms:
     limit: Limit = NO_LIMIT
 
 
-@frozen
+@frozen(slots=True)
 class Answer:
     """What a backend answered: for which devices, or what of the host each of them lacks.
 

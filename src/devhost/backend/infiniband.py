@@ -43,7 +43,7 @@ CLASSES = {
 """The kernel's classes with nodes of RDMA devices; Linux 5.8 removed ``infiniband_cm``."""
 
 
-@frozen
+@frozen(slots=True)
 class Node:
     """A node that the kernel created for an RDMA device; ``entry`` is its directory in sysfs.
 

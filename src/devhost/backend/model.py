@@ -104,7 +104,7 @@ class Cause(StrEnum):
 _ANY = frozenset({Cause.UNHEALTHY})
 
 
-@frozen
+@frozen(slots=True)
 class Health:
     """The health of one device; ``reason`` is ``None`` exactly when ``healthy`` is true.
 
@@ -133,7 +133,7 @@ def unhealthy(reason: str, *causes: Cause) -> Health:
     return Health(False, reason, frozenset(causes))
 
 
-@frozen
+@frozen(slots=True)
 class DeviceNode:
     """A device node that a container gets.
 
@@ -153,7 +153,7 @@ class DeviceNode:
     shared: bool = field(default=False, compare=False)
 
 
-@frozen
+@frozen(slots=True)
 class Mount:
     """A bind mount that a container gets; ``required`` as for :class:`DeviceNode`.
 
@@ -166,7 +166,7 @@ class Mount:
     required: bool = True
 
 
-@frozen
+@frozen(slots=True)
 class Edits:
     """Everything that a container needs to use some devices, independent of how it is injected.
 
@@ -260,7 +260,7 @@ def _once(found: dict[tuple[str, str], Thing], place: tuple[str, str], thing: Th
     return known
 
 
-@frozen
+@frozen(slots=True)
 class Device:
     """A device that a backend found.
 
@@ -370,7 +370,7 @@ def sound_health(health: Health) -> Health:
     return health if reason == health.reason else unhealthy(reason, *health.causes)
 
 
-@frozen
+@frozen(slots=True)
 class Holder:
     """A container and the pod it belongs to."""
 

@@ -245,7 +245,7 @@ def sysattr(prefix: str, path: str, name: str) -> str:
     return " ".join(_BREAKS.split(read_line(here)))
 
 
-@frozen
+@frozen(slots=True)
 class PciFunction:
     """One PCI function. Ids are lower-case hex digits without ``0x``, empty if sysfs has none.
 
@@ -437,7 +437,7 @@ class Sysfs:
         return header is not None and len(header) == _HEADER and not header.strip(b"\xff")
 
 
-@frozen
+@frozen(slots=True)
 class PciIds:
     """The ids of a PCI function: lower-case hex digits, six of them for the class.
 

@@ -7,13 +7,14 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from devhost.backend.errors import ConfigError, Diagnostic
+from devhost.backend.frozen import frozen
 from devhost.config import loads, read
 from devhost.config.diagnostics import Diagnostics
 from devhost.config.document import Fields, Items, parse_all, read_standard_input
@@ -89,7 +90,7 @@ def command(files: tuple[str, ...], output: str) -> None:
         sys.exit(ConfigError.exit_code)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Checked:
     """A file with its settings, or with what is wrong with it."""
 

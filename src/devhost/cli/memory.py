@@ -61,8 +61,8 @@ _THRESHOLDS = gc.get_threshold()
 
 
 def collect_rarely() -> None:
-    """Lets Python look for garbage after 10,000 new objects: modules that are imported leave little of it."""
-    gc.set_threshold(10_000, *_THRESHOLDS[1:])
+    """Lets Python look for garbage after 100,000 new objects: imports leave little of it."""
+    gc.set_threshold(100_000, *_THRESHOLDS[1:])
 
 
 def collect_as_usual() -> None:

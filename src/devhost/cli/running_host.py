@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
 from devhost.allocation.allocations import Listing
 from devhost.backend.errors import DevhostError, UsageError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.config.loader import Loaded
 from devhost.discovery.health import worst
@@ -62,7 +63,7 @@ class Published(NamedTuple):
     left_out: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Running:
     """What a running devhost reports; nothing, if none answers."""
 
@@ -82,7 +83,7 @@ class Running:
     """The devices that change sides, by backend and the device's id."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class View:
     """A scan, and what a running devhost reports. ``no_answer`` is why none does; empty if one does.
 

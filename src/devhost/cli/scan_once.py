@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from devhost.allocation.allocations import Allocations, Listing
 from devhost.backend.errors import BackendError
+from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, Device, Health
 from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded
@@ -25,7 +26,7 @@ from devhost.planning.settings import ResourceSettings, Settings
 from devhost.telemetry.metrics import Metrics
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScanResult:
     """The devices of a machine, or of a recorded one, and the plan of a configuration for them."""
 

@@ -27,7 +27,7 @@ MERGE: Final = "merge"
 """The kind of a plain ``<<``."""
 
 
-@frozen
+@frozen(slots=True)
 class Scalar:
     """A single value: its text, and the ``kind`` YAML 1.1 takes it for.
 
@@ -51,7 +51,7 @@ class Scalar:
         return f"{what} {shown(self.text)[1:-1]}"
 
 
-@frozen
+@frozen(slots=True)
 class Items:
     """A list."""
 
@@ -69,7 +69,7 @@ class Entry(NamedTuple):
     value: Node
 
 
-@frozen
+@frozen(slots=True)
 class Fields:
     """A mapping; keys are text, each one once."""
 

@@ -75,7 +75,7 @@ def named(failed: Sequence[tuple[str, Health]]) -> str:
     return f"{'; '.join(reasons)}{more}"
 
 
-@frozen
+@frozen(slots=True)
 class Grounds:
     """What verdicts depend on besides the devices.
 
@@ -87,7 +87,7 @@ class Grounds:
     particular: frozenset[str]
 
 
-@mutable
+@mutable(slots=True)
 class _History:
     healthy: bool = True
     failures: list[float] = field(default_factory=list)

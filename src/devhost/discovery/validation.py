@@ -29,7 +29,7 @@ _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
 
 
-@frozen
+@frozen(slots=True)
 class RefusedDevice:
     """An invalid device that a backend returned. ``device`` is its id, or another description."""
 

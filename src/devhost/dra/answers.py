@@ -226,7 +226,7 @@ class ClaimError(DevhostError):
     """A claim cannot be prepared; the kubelet shows the text in an event of the pod."""
 
 
-@frozen
+@frozen(slots=True)
 class Toleration:
     """A toleration of device taints, as in ``core/v1``: an empty ``key`` or ``effect`` matches every one."""
 
@@ -243,7 +243,7 @@ class Toleration:
         return (any_key or self.key == key) and self.effect in ("", effect)
 
 
-@frozen
+@frozen(slots=True)
 class Result:
     """One device that was allocated to the claim.
 
@@ -264,7 +264,7 @@ class Result:
         return any(one.tolerates(key, effect) for one in self.tolerations)
 
 
-@frozen
+@frozen(slots=True)
 class OpaqueConfig:
     """A configuration for this driver. ``path`` is its place below ``status.allocation.devices``."""
 
@@ -278,7 +278,7 @@ class OpaqueConfig:
         return not self.requests or not {request, request.partition("/")[0]}.isdisjoint(self.requests)
 
 
-@frozen
+@frozen(slots=True)
 class ClaimObject:
     """A ResourceClaim: what was allocated of this driver, in order. ``allocated``: whether anything was.
 

@@ -27,7 +27,7 @@ from .inventory import DraDevice, DraInventory
 from .slices import SLOTS
 
 
-@frozen
+@frozen(slots=True)
 class Chosen:
     """A device of a claim as it is now: what is recorded, the device, and the terms of the claim."""
 
@@ -36,7 +36,7 @@ class Chosen:
     options: object
 
 
-@frozen
+@frozen(slots=True)
 class RequestedDevices:
     """The devices of one request that one resource has: the backend is asked for them together."""
 
@@ -256,7 +256,7 @@ def groups(chosen: Sequence[Chosen]) -> list[RequestedDevices]:
     return [RequestedDevices(tuple(members)) for members in found.values()]
 
 
-@frozen
+@frozen(slots=True)
 class Rendering:
     """What the containers of a group get.
 

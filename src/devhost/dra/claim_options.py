@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal, cast
 
 from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import ConfigError
+from devhost.backend.frozen import frozen
 from devhost.config.diagnostics import Diagnostics, KeyPath, Mark, one_line, suggest
 from devhost.config.document import MAX_DEPTH, Entry, Fields, Items, Node, Scalar
 from devhost.config.reader import WRONG, Raw, agreed, keys, read, read_fields
@@ -33,7 +34,7 @@ _NOWHERE = Mark(0, 0)
 _NO_OPTIONS = Fields(_NOWHERE)
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceOptions:
     """The parameters of an opaque configuration."""
 

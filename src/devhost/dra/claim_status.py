@@ -81,7 +81,7 @@ PREPARED = Shown("True", "Prepared")
 Status = Mapping[Name, Shown]
 
 
-@frozen
+@frozen(slots=True)
 class _Wanted:
     """What the status of a claim should have; ``source`` is another object when it is prepared again."""
 
@@ -90,7 +90,7 @@ class _Wanted:
     devices: Status
 
 
-@frozen
+@frozen(slots=True)
 class _WrittenStatus:
     """What the status of a claim has, and since when each device is ready, or not."""
 

@@ -44,7 +44,7 @@ Name = tuple[str, str]
 """A device as the API server knows it: pool and device."""
 
 
-@frozen
+@frozen(slots=True)
 class DraDevice:
     """A device that is offered through Dynamic Resource Allocation, ``replicas`` times at once.
 
@@ -94,7 +94,7 @@ class DraDevice:
         return worst(self.health, unhealthy(self.bound.text, Cause.HELD)) if self.bound else self.health
 
 
-@frozen
+@frozen(slots=True)
 class DeviceHealth:
     """The health of a device of a current claim; ``healthy`` is ``None`` if it is not known.
 

@@ -88,7 +88,7 @@ class Turn:
         """How often the file of the claim may have been made or removed."""
 
 
-@frozen
+@frozen(slots=True)
 class FailedClaim:
     """A claim that could not be prepared, the devices that are allocated to it, and why it could not."""
 

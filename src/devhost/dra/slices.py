@@ -119,7 +119,7 @@ class Offered:
         return {one.name: one.published(size) for one, size in sized if size is not None}
 
 
-@frozen
+@frozen(slots=True)
 class Slot:
     """Where a device is published, under which name and how.
 
@@ -135,7 +135,7 @@ class Slot:
     body: Mapping[str, Any]
 
 
-@frozen
+@frozen(slots=True)
 class DesiredSlice:
     """One slice: its devices in the terms of JSON, their ids in the same order, and a hash of the devices.
 
@@ -149,7 +149,7 @@ class DesiredSlice:
     counters: tuple[Mapping[str, Any], ...] = ()
 
 
-@frozen
+@frozen(slots=True)
 class LeftOut:
     """An attribute that is not published, or a whole device (no ``attribute``), and the reason for a user."""
 
@@ -158,7 +158,7 @@ class LeftOut:
     reason: str
 
 
-@frozen
+@frozen(slots=True)
 class Accepted:
     """What the API server takes of a device's attributes: none of ``rejected``, and lists if ``lists``."""
 
@@ -169,7 +169,7 @@ class Accepted:
 EVERYTHING = Accepted()
 
 
-@frozen
+@frozen(slots=True)
 class _Terms:
     """Everything but the device that its description depends on."""
 
@@ -180,7 +180,7 @@ class _Terms:
     accepted: Accepted
 
 
-@frozen
+@frozen(slots=True)
 class _Described:
     """A device in the terms of JSON, and what it was made of; no ``body`` if it is left out."""
 

@@ -23,7 +23,7 @@ CONSUMED: Final = "consumed."
 """What the placeholders of these variables begin with; the name of a capacity follows."""
 
 
-@frozen
+@frozen(slots=True)
 class Amount:
     """A capacity of devices of which each claim uses an amount.
 

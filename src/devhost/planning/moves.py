@@ -44,7 +44,7 @@ class Move(NamedTuple):
     held_by: tuple[AnyHolder, ...] = ()
 
 
-@mutable
+@mutable(slots=True)
 class _MoveTimes:
     """Times of one group: ``since`` is wall-clock seconds, the others are monotonic ones."""
 

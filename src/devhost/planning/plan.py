@@ -256,7 +256,7 @@ class RefusalKind(StrEnum):
     """The device list would be longer than the kubelet accepts."""
 
 
-@frozen
+@frozen(slots=True)
 class Refusal:
     """A device that an entry selects but does not get.
 
@@ -280,7 +280,7 @@ class Refusal:
         return self.kind is RefusalKind.MOVING or self.leaves is not None
 
 
-@frozen
+@frozen(slots=True)
 class EntryMatch:
     """Whether one entry takes one device, and why, for ``explain``."""
 

@@ -83,7 +83,7 @@ class KubeletStatus:
     pod_resources: PodResourcesStatus
 
 
-@frozen
+@frozen(slots=True)
 class HolderStatus:
     """The container or ResourceClaim that holds a device; a ``claim`` has neither pod nor container."""
 
@@ -93,7 +93,7 @@ class HolderStatus:
     claim: str = ""
 
 
-@frozen
+@frozen(slots=True)
 class MemberStatus:
     """One of the devices that a resource hands out together (``of`` of ``share``)."""
 
@@ -103,7 +103,7 @@ class MemberStatus:
     numa_nodes: Sequence[int]
 
 
-@frozen
+@frozen(slots=True)
 class DeviceStatus:
     """One device of a resource.
 
@@ -127,7 +127,7 @@ class DeviceStatus:
     held_by: Sequence[HolderStatus] = ()
 
 
-@frozen
+@frozen(slots=True)
 class DepartedStatus:
     """A device that recently left the list of its resource: why, and when."""
 
@@ -164,7 +164,7 @@ class ResourceStatus:
     departed: Sequence[DepartedStatus]
 
 
-@frozen
+@frozen(slots=True)
 class RefusedDevice:
     """A device its backend reported in a form that cannot be used."""
 
@@ -237,7 +237,7 @@ class ObserverStatus:
     dropped: int
 
 
-@frozen
+@frozen(slots=True)
 class HeldStatus:
     """A token that a container holds and that is in no list, and why.
 
@@ -279,7 +279,7 @@ class EntryStatus:
     held_by: Sequence[HolderStatus] = ()
 
 
-@frozen
+@frozen(slots=True)
 class PlanRefusal:
     """A device that an entry selects but does not get, and why.
 
@@ -311,7 +311,7 @@ class ProblemStatus:
     held_by: Sequence[HolderStatus] = ()
 
 
-@frozen
+@frozen(slots=True)
 class JudgedStatus:
     """A device that a verdict is about; both are ``*`` for all devices of the node."""
 
@@ -335,7 +335,7 @@ class VerdictStatus:
     devices: Sequence[JudgedStatus]
 
 
-@frozen
+@frozen(slots=True)
 class CapacityStatus:
     """What a device has of a capacity that claims share, what they use of it, and the rest, as quantities."""
 
@@ -345,7 +345,7 @@ class CapacityStatus:
     free: str
 
 
-@frozen
+@frozen(slots=True)
 class CounterStatus:
     """A shared counter of a pool: its set, how much of it there is, what held devices take, and the rest."""
 
@@ -356,7 +356,7 @@ class CounterStatus:
     free: int
 
 
-@frozen
+@frozen(slots=True)
 class ConsumedStatus:
     """What a device takes of a shared counter."""
 
@@ -365,7 +365,7 @@ class ConsumedStatus:
     amount: int
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=True)
 class DraDeviceStatus:
     """One device that is offered through DRA.
 
@@ -409,7 +409,7 @@ class DraPoolStatus:
     driver: str = ""
 
 
-@frozen
+@frozen(slots=True)
 class ClaimedDeviceStatus:
     """A device of a claim: the request that it is for, its names at the API server, and for the backend."""
 
@@ -448,7 +448,7 @@ class MovingStatus:
     held_by: Sequence[HolderStatus] = ()
 
 
-@frozen
+@frozen(slots=True)
 class MoveStatus:
     """The ``devices`` that leave one resource; ``serve`` is its side.
 
@@ -465,7 +465,7 @@ class MoveStatus:
     held_by: Sequence[HolderStatus] = ()
 
 
-@frozen
+@frozen(slots=True)
 class LeftOutStatus:
     """An attribute that is not published, or a device, if ``attribute`` is empty; and why."""
 

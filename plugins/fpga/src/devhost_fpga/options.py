@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from devhost.backend import OptionError, option
+from devhost.backend.frozen import frozen
 from devhost_fpga.model import normal
 
 _UUID = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -26,7 +26,7 @@ DEVELOPMENT, MANAGEMENT, NODES = "development", "management", "nodes"
 """What a resource may need of a device (``Device.unusable_for``); :attr:`Program.use` is another."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Program:
     """The keys below ``program`` of a resource.
 
@@ -84,7 +84,7 @@ def _identifier(text: str, key: str) -> str:
     return parsed(text)
 
 
-@dataclass(frozen=True)
+@frozen
 class FpgaOptions:
     """Options of the backend: the keys below ``backends.fpga``."""
 
@@ -94,7 +94,7 @@ class FpgaOptions:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class FpgaUse:
     """The keys of an entry under ``resources`` that belong to this backend."""
 

@@ -50,7 +50,7 @@ _NO_GUID = "0000:0000:0000:0000"
 _LONGEST = 128
 
 
-@frozen
+@frozen(slots=True)
 class Port:
     """One port. Unknown texts are empty; ``rate`` is in Gb/s, rounded down."""
 
@@ -66,7 +66,7 @@ class Port:
         return self.state == ACTIVE
 
 
-@frozen
+@frozen(slots=True)
 class IbDevice:
     """One RDMA device as the kernel registers it (``mlx5_0``). Unknown texts are empty.
 
@@ -170,7 +170,7 @@ class Kind(Enum):
     OTHER = auto()
 
 
-@frozen
+@frozen(slots=True)
 class Place:
     """The function that has one or more RDMA devices.
 

@@ -22,7 +22,7 @@ _REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?|\d+")
 host's physical function (devlink, ``__devlink_port_phys_port_name_get``; plain numbers in older kernels)."""
 
 
-@frozen
+@frozen(slots=True)
 class Function:
     """A place with its properties in sysfs. Unknown texts are empty, unknown numbers ``None``.
 
@@ -105,7 +105,7 @@ _INTERFACE = re.compile(r"[^/\s]{1,15}")
 _PORT_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 
 
-@frozen
+@frozen(slots=True)
 class Unit:
     """What one container gets: a function with all its RDMA devices, the main one first, and their nodes.
 
@@ -136,7 +136,7 @@ class Snapshot:
     everything: bool = False
 
 
-@frozen
+@frozen(slots=True)
 class _Known:
     inode: int
     device: IbDevice

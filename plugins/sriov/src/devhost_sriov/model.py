@@ -47,7 +47,7 @@ class FunctionKind(StrEnum):
     """No function, but a mediated device, which :mod:`.mediated` reads."""
 
 
-@frozen
+@frozen(slots=True)
 class Interface:
     """A network interface. Unknown texts are empty, unknown numbers ``None``.
 
@@ -72,7 +72,7 @@ class Interface:
         return bool(self.switch and REPRESENTOR.fullmatch(self.port_name))
 
 
-@frozen
+@frozen(slots=True)
 class Vdpa:
     """A vDPA device of a function: ``driver`` is ``vhost_vdpa`` or ``virtio_vdpa``, empty if unbound."""
 
@@ -86,7 +86,7 @@ class Vdpa:
         return VDPA_TYPES.get(self.driver, "")
 
 
-@frozen
+@frozen(slots=True)
 class Function:
     """One function as sysfs shows it. Unknown texts are empty, unknown numbers ``None``.
 
@@ -265,7 +265,7 @@ def _ports(interfaces: Iterable[Interface], physical: Function) -> dict[_Port, I
     return {key: several[0] for key, several in foreign.items() if len(several) == 1}
 
 
-@frozen
+@frozen(slots=True)
 class Facts:
     """Facts about one function from netlink. Unknown texts are empty.
 

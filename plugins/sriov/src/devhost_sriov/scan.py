@@ -305,7 +305,7 @@ MAX_PLACES = 1024
 """Limit of places to remember between two scans; beyond it, everything is read again."""
 
 
-@frozen
+@frozen(slots=True)
 class _Known:
     """A device on a bus. ``function`` is ``None`` if it is not a device of this backend, or not now.
 

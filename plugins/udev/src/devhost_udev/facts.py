@@ -48,7 +48,7 @@ WithLinks = Callable[[str, Mapping[str, AttributeValue], Sequence[str]], dict[st
 """Returns the attributes of a node with the links to it, given those that udevd's record has."""
 
 
-@mutable
+@mutable(slots=True)
 class Record:
     """One device node; ``sys_path`` is empty if it is not in sysfs (yet).
 

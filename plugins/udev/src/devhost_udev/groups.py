@@ -67,7 +67,7 @@ class Naming:
         return Naming(fit(joined(group.name, value)), former=(self.id, *self.former), common=common)
 
 
-@frozen
+@frozen(slots=True)
 class DistinctPath:
     """A path that distinguishes a group's devices, and its record in the scan.
 
@@ -145,7 +145,7 @@ class Layout:
     lacking: Sequence[str]
 
 
-@frozen
+@frozen(slots=True)
 class Assembled:
     """A group's device and what a container gets with it.
 

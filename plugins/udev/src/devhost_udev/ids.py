@@ -38,7 +38,7 @@ RANKS = ".*"
 """The end of a former id that may be followed by any rank, see ``Device.former_ids``."""
 
 
-@frozen
+@frozen(slots=True)
 class Name:
     """An id, and the ids that earlier versions may have given the device.
 

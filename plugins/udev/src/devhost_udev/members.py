@@ -34,7 +34,7 @@ _PLUGGED = frozenset({"i2c", "mdev", "mmc", "spi"})
 """Buses whose devices are units, even below a PCI function or a USB device."""
 
 
-@frozen
+@frozen(slots=True)
 class TreePosition:
     """The place of a node in the device tree.
 
@@ -52,7 +52,7 @@ class TreePosition:
         return self.unit.rpartition("/")[2]
 
 
-@frozen
+@frozen(slots=True)
 class Function:
     """The PCI function that a node is at according to ``at``; ``path`` is its directory in sysfs."""
 
@@ -149,7 +149,7 @@ MAX_NODES = 256
 """The most nodes in one directory that are used; more are certainly not intended."""
 
 
-@frozen
+@frozen(slots=True)
 class Target:
     """One path that a member selects.
 
@@ -256,7 +256,7 @@ def outside_dev(path: str) -> bool:
     return not path.startswith(f"{DEV}/")
 
 
-@frozen
+@frozen(slots=True)
 class Contribution:
     """What one member contributes to one of the group's devices."""
 
@@ -284,7 +284,7 @@ class Contribution:
         return isinstance(self.member, Member) and self.member.limit > 1
 
 
-@frozen
+@frozen(slots=True)
 class Row:
     """One device of a group. ``leader`` is the target that distinguishes it from others, if any."""
 

@@ -49,7 +49,7 @@ def _base(name: str) -> str:
     return (counted[1] or counted[2]) if counted else ""
 
 
-@frozen
+@frozen(slots=True)
 class Kobject:
     """One directory of the device tree that is a device. ``properties`` is its ``uevent`` file.
 

@@ -26,7 +26,7 @@ _MAY_BE_FASTER = "2.10"
 specification, 9.6.1)."""
 
 
-@frozen
+@frozen(slots=True)
 class Usb:
     """The USB device of a node. ``serial`` is what the device reports.
 

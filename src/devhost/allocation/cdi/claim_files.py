@@ -160,7 +160,7 @@ def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
     return ClaimRecord(claim, first.driver, devices, first.metadata), first.boot
 
 
-@frozen
+@frozen(slots=True)
 class _Parsed:
     name: str
     number: int
@@ -274,7 +274,7 @@ class _Write:
             return self.finished
 
 
-@mutable
+@mutable(slots=True)
 class _ClaimFile:
     """A file as this process wrote or read it."""
 

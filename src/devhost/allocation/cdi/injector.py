@@ -56,7 +56,7 @@ MAX_SETS = 1024
 uses are removed."""
 
 
-@frozen
+@frozen(slots=True)
 class _CdiDevice:
     """One name in the specification: its devices, and what they add to a container.
 

@@ -86,7 +86,7 @@ def is_set(name: str) -> bool:
     return re.fullmatch(r"set::[0-9a-f]{16}", name) is not None
 
 
-@frozen
+@frozen(slots=True)
 class HostNode:
     """A device node as the host has it.
 
@@ -267,7 +267,7 @@ Seen = Mapping[str, HostNode | bool | None]
 """What the host has: at the path of a node the node or ``None``, at that of a mount whether it exists."""
 
 
-@frozen
+@frozen(slots=True)
 class Rendered:
     """Edits of a specification; they are right as long as the host has at each path what it had."""
 

@@ -6,13 +6,14 @@ Paths are physical, as the kernel has them: without links, and not below another
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from devhost.backend.frozen import frozen
 
 MAX_FILE = 64 * 1024
 """Bytes recorded of a file: no udevd record or ``uevent`` file is longer (``sysfs.RECORD_LIMIT``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """The maximum size of a tree."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import node_number, prefix_of
 
 from . import area
@@ -25,7 +25,7 @@ _LINKS = 40
 _IDLE = frozenset({"", "."})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Omission:
     """A path that a backend accessed and that the tree lacks, or has only in part.
 
@@ -37,7 +37,7 @@ class Omission:
     backend: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _PhysicalFile:
     """The file at a physical path. ``target`` is the text of a link."""
 

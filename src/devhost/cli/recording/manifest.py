@@ -7,10 +7,10 @@ import os
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from devhost import __version__
+from devhost.backend.frozen import frozen
 from devhost.cli.scan_once import ScanResult
 from devhost.config.loader import Loaded
 from devhost.runtime.text import utc
@@ -30,7 +30,7 @@ MAX_LISTED = 1000
 """The maximum number of entries of each list in the description."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recording:
     """A finished tree.
 

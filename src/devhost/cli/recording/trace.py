@@ -16,11 +16,13 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
+
+from devhost.backend.frozen import mutable
 
 _UNAUDITED = ("access", "lstat", "open", "readlink", "stat")
 """Functions of ``os`` that query a path; and ``open``, whose ``dir_fd`` is not part of its audit event."""
@@ -41,7 +43,7 @@ class Access(StrEnum):
     """Its content."""
 
 
-@dataclass
+@mutable
 class Trace:
     """Every path that threads other than the creating one accessed, in the order of first access.
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.base import ContainerRequest
 from devhost.backend.errors import AllocationError
+from devhost.backend.frozen import mutable
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Edits, Health, Holder, unhealthy
 from devhost.discovery.catalog import Catalog
@@ -39,7 +40,7 @@ log = get(__name__)
 PREPARED = "being prepared for the next container"
 
 
-@dataclass(eq=False)
+@mutable(eq=False)
 class _Due:
     """Devices whose hooks after the release have to return."""
 

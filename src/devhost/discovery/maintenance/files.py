@@ -64,7 +64,7 @@ class VerdictKind(StrEnum):
     """A program has found out that a device cannot be used."""
 
 
-@frozen
+@frozen(slots=True)
 class Verdict:
     """The content of a file, written at ``since`` and in force ``until``, in wall-clock seconds."""
 
@@ -107,7 +107,7 @@ class Flawed(DevhostError):
     """A file is no verdict; the message is the reason."""
 
 
-@frozen
+@frozen(slots=True)
 class _FileRecord:
     """What is known of a file: the last ``verdict`` in it, and what is wrong with it ``since`` some time.
 

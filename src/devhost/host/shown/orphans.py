@@ -25,7 +25,7 @@ NAMED = 20
 """Most devices that are logged when several go missing together."""
 
 
-@frozen
+@frozen(slots=True)
 class Orphan:
     """A token that a container holds, with the ids of its devices as far as they are known.
 

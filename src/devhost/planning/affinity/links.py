@@ -122,7 +122,7 @@ def _problem(
     return problem, single
 
 
-@frozen
+@frozen(slots=True)
 class _Places:
     """A vertex of the tree: the candidates below it, as bits, and the usage of its places."""
 
@@ -133,7 +133,7 @@ class _Places:
         return sum(score(usage, usage.base + n) for usage in self.usages)
 
 
-@mutable
+@mutable(slots=True)
 class _Problem:
     need: int
     candidates: Sequence[int]
@@ -170,7 +170,7 @@ def _places_of(availability: Availability, candidates: Sequence[int]) -> list[_P
     return found
 
 
-@mutable(eq=False)
+@mutable(eq=False, slots=True)
 class _Part:
     """Devices, as bits, in classes: devices of one class have equal links to every device outside the part.
 

@@ -16,7 +16,7 @@ from devhost.planning.settings import Prefer
 from .topology import Level
 
 
-@frozen
+@frozen(slots=True)
 class PlaceUsage:
     """The tokens at one place.
 

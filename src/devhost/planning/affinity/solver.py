@@ -64,7 +64,7 @@ _Near = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]
 _ALONE: _Near = ((), (), (), False)
 
 
-@mutable(eq=False)
+@mutable(eq=False, slots=True)
 class VertexClass:
     """Vertices that nothing distinguishes, with the best choice of each number of tokens below one of them.
 

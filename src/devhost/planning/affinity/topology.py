@@ -92,7 +92,7 @@ def _wholeness(claim: str) -> tuple[int, str]:
     return _WHOLES.get(kind, len(_WHOLES)), claim
 
 
-@frozen
+@frozen(slots=True)
 class Candidate:
     """A device, the ``name`` that its tokens derive from, and how many tokens it has in all."""
 
@@ -101,7 +101,7 @@ class Candidate:
     total: int = 1
 
 
-@mutable
+@mutable(slots=True)
 class Vertex:
     """Places with the same devices below them, the widest first.
 
