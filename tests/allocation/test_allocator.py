@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import sys
 import threading
 from collections import Counter
@@ -13,9 +15,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from kit.allocator import Supply, own_nodes
+from kit.allocator import Supply, allocated, own_nodes
 
-from devhost.allocation.allocator import TooMany, UnhealthyDevice, UnknownDevice
+from devhost.allocation.allocator import Allocator, LatePreference, TooMany, UnhealthyDevice, UnknownDevice
+from devhost.allocation.preferred import PreferredAllocation
 from devhost.allocation.resource_backend import MAX_NODES, Granted, MissingPath
 from devhost.backend import (
     AllocationError,
@@ -57,6 +60,7 @@ async def test_from_the_answer_until_it_is_recorded_the_tokens_stay_reserved(rig
 
 async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Supply) -> None:
     rig.answer = lambda devices: Edits((DeviceNode("/dev/a", shared=True),))
+    await rig.allocator.prefer(["a"], [], 1)  # imports what remembers allocations
     calls = Counter[str]()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -75,6 +79,23 @@ async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Su
     assert calls.keys() == {"card-serve"}
     assert loop <= 115
     assert calls["card-serve"] <= 110
+
+
+async def test_two_first_requests_at_one_time_prefer_by_the_same_memory() -> None:
+    late = LatePreference(PreferredAllocation)
+    late.settle()  # nothing has been preferred yet
+    one, other = await asyncio.gather(late.get(), late.get())
+    assert one is other is await late.get()
+
+
+async def test_a_container_gets_its_devices_when_no_descriptor_is_left_to_remember_that(rig: Supply) -> None:
+    def make() -> PreferredAllocation:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    rig.runner.discover([])
+    allocator = Allocator(rig.inventory, rig.backend, rig.entry, preferred=LatePreference(make))
+    assert await allocated(allocator, ["a"]) == Granted(own_nodes([Device("a")]))
+    assert "a" in rig.inventory.allocations
 
 
 async def test_two_replicas_of_a_device_are_one_device_to_the_backend(rig: Supply) -> None:

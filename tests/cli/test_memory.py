@@ -163,7 +163,8 @@ def test_the_parser_of_http_is_imported_for_a_connection_that_leaves_a_descripto
 
 RARE = (
     *("click", "fractions", "ipaddress", "shlex", "ssl", "tempfile"),
-    *("devhost.allocation.cdi.injector", "devhost.config.amounts", "devhost.config.difference"),
+    *("devhost.allocation.cdi.injector", "devhost.allocation.preferred", "devhost.planning.affinity"),
+    *("devhost.config.amounts", "devhost.config.difference"),
     *("devhost.config.rollout", "devhost.discovery.handover", "devhost.discovery.usage", "devhost.dra"),
     *("devhost.host.shown.status", "devhost.planning.counters", "devhost.planning.give.edits"),
     *("devhost.planning.moves", "devhost.planning.profiles", "devhost.planning.sides"),

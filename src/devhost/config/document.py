@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
@@ -207,8 +208,9 @@ def _decode(data: bytes, diagnostics: Diagnostics, if_empty: str) -> str:
     if b"\0" in data:
         before = data[: data.index(b"\0")].decode(errors="replace")
         diagnostics.fail(_position(before), "this is not text: it has a zero byte", "is it the right file?")
+    data = data.removeprefix(BOM_UTF8)  # the codec utf-8-sig takes longer to import
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode()
     except UnicodeDecodeError as error:
         before = data[: error.start].decode(errors="replace")
         diagnostics.fail(_position(before), "this is not UTF-8 text", "save the file as UTF-8")

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
+from devhost.allocation.allocator import LatePreference
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.cdi.claim_metadata import MetadataFiles
 from devhost.allocation.cdi.files import CdiGarbageCollector, SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.given_record import BOOT_ID, GivenRecord
-from devhost.allocation.preferred import PreferredAllocation
 from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
@@ -71,6 +71,7 @@ from .shown.publisher import EventPublisher, tokens
 from .shown.readiness import found_by, readiness
 
 if TYPE_CHECKING:
+    from devhost.allocation.preferred import PreferredAllocation
     from devhost.config.rollout import Rollout
     from devhost.dra.node_condition import NodeCondition
 
@@ -175,7 +176,11 @@ class Host:
         self.self_check = SelfCheck(self.services.sockets, changed, timing=timing.kubelet)
         self.observers = Observers(self.tasks, metrics, changed, timing.discovery)
         self.publisher = EventPublisher(self.observers)
-        preferred = PreferredAllocation(self.services.inventories, metrics, timing=timing.allocation)
+
+        def preferred() -> PreferredAllocation:
+            from devhost.allocation.preferred import PreferredAllocation
+
+            return PreferredAllocation(self.services.inventories, metrics, timing=timing.allocation)
 
         # the files that devhost writes
         self.last_good = last_good or LastGood(config, None)
@@ -241,7 +246,7 @@ class Host:
             self.pod_resources,
             self._cdi_files,
             self.device_info,
-            preferred,
+            LatePreference(preferred),
             self.publisher,
             self.publication,
             self.given,

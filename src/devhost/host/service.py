@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import ResourceAllocations
-from devhost.allocation.allocator import Allocator
+from devhost.allocation.allocator import Allocator, LatePreference
 from devhost.allocation.cdi.files import SpecFiles
 from devhost.allocation.device_info import DeviceInfoFiles
 from devhost.allocation.given import Given as AllGiven
 from devhost.allocation.injection import Injection
 from devhost.allocation.inventory import Given, Inventory
-from devhost.allocation.preferred import PreferredAllocation
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Health, unhealthy
@@ -59,7 +58,7 @@ class ServiceParts:
     pod_resources: PodResourcesPoller
     cdi_files: SpecFiles
     device_info: DeviceInfoFiles
-    preferred: PreferredAllocation
+    preferred: LatePreference
     publisher: EventPublisher
     publication: Publication
     given: GivenKeeper
