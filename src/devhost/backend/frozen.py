@@ -1,8 +1,8 @@
 """Dataclasses that cost a fifth of the time of the ordinary ones, because all of them share their methods.
 
 ``dataclass(frozen=True, slots=True)`` generates and compiles seven methods for each class, and then makes the
-class a second time: 18 KB, and half of the time that devhost needs to start. Here each class has an
-``__init__`` of its own, and classes with as many parameters share its compiled code.
+class a second time: 18 KB, and half of the time that devhost needs to start. Here each class has its own
+``__init__``, and classes with as many parameters share its compiled code.
 """
 
 from __future__ import annotations
