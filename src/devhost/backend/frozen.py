@@ -2,7 +2,7 @@
 
 ``dataclass(frozen=True, slots=True)`` generates and compiles seven methods for each class, and then makes the
 class a second time: 18 KB, and half of the time that devhost needs to start. Here each class has its own
-``__init__``, and classes with as many parameters share its compiled code.
+``__init__``, and classes whose fields differ only in their names and defaults share its compiled code.
 """
 
 from __future__ import annotations
@@ -116,74 +116,63 @@ def _made(given: type[T], shared: Mapping[str, Any], statement: str, kw_only: bo
     return made
 
 
-_ASSIGN = "self.f{0} = p{0}"
-_PUT = "put(self, 'f{0}', p{0})"
-_SET = "set{0}(self, p{0})"
+_ASSIGN = "self.f{0} = {1}"
+_PUT = "put(self, 'f{0}', {1})"
+_SET = "set{0}(self, {1})"
 """Statements of ``__init__`` that set a field. A frozen one refuses assignments; slots are set faster."""
 
 
 def _init(made: type, every: tuple[Field[Any], ...], statement: str) -> Callable[..., None]:
     """``__init__``, with the names of this class in code that other classes have, too."""
-    positional = [one for one in every if one.init and not one.kw_only]
-    keywords = [one for one in every if one.init and one.kw_only]
+    positional = {one.name: f"p{number}" for number, one in enumerate(every) if one.init and not one.kw_only}
+    keywords = {one.name: f"p{number}" for number, one in enumerate(every) if one.init and one.kw_only}
     defaults = {
         one.name: _FACTORY if one.default is MISSING else one.default
         for one in every
         if one.default is not MISSING or one.default_factory is not MISSING
     }
-    without = [one.name not in defaults for one in positional]
+    without = [name not in defaults for name in positional]
     if without != sorted(without, reverse=True):
         raise TypeError(f"{made.__qualname__} has a field without a default after one with a default")
-    known: dict[str, Any] = {"__name__": made.__module__, "put": object.__setattr__}
-    last = "self.__post_init__()" if hasattr(made, "__post_init__") else ""
-    if complete := _completion(every):
-        known["complete"] = complete
-        last = f"complete(self); {last}"
-    names = [one.name for one in (*positional, *keywords)]
-    fields_of = {f"f{number}": name for number, name in enumerate(names)}
-    if statement == _PUT and all(
-        isinstance(getattr(made, name, None), MemberDescriptorType) for name in names
-    ):
+    slots: list[Any] = [getattr(made, one.name, None) for one in every]
+    if statement == _PUT and all(isinstance(slot, MemberDescriptorType) for slot in slots):
         statement = _SET
-        known.update((f"set{number}", getattr(made, name).__set__) for number, name in enumerate(names))
-    shape = _compiled(statement, len(positional), len(keywords), last)
+    known: dict[str, Any] = {"__name__": made.__module__, "absent": _FACTORY, "put": object.__setattr__}
+    body = []
+    for number, one in enumerate(every):
+        value = f"p{number}"
+        if one.default_factory is not MISSING:
+            known[f"make{number}"] = one.default_factory
+            value = f"make{number}() if {value} is absent else {value}" if one.init else f"make{number}()"
+        elif not one.init:
+            if one.default is MISSING:
+                continue
+            value = f"value{number}"
+            known[value] = one.default
+        if statement == _SET:
+            known[f"set{number}"] = slots[number].__set__
+        body.append(statement.format(number, value))
+    if hasattr(made, "__post_init__"):
+        body.append("self.__post_init__()")
+    parameters = ", ".join(["self", *positional.values(), *(["*", *keywords.values()] if keywords else [])])
+    shape = _compiled(f"def __init__({parameters}):\n    {'; '.join(body) or 'pass'}")
+    names = {f"f{number}": one.name for number, one in enumerate(every)}
     code = shape.replace(
-        co_varnames=("self", *names),
-        co_names=tuple(fields_of.get(name, name) for name in shape.co_names),
-        co_consts=tuple(fields_of.get(value, value) for value in shape.co_consts),
+        co_varnames=("self", *positional, *keywords),
+        co_names=tuple(names.get(name, name) for name in shape.co_names),
+        co_consts=tuple(names.get(value, value) for value in shape.co_consts),
         co_qualname=f"{made.__qualname__}.__init__",
     )
-    given = tuple(defaults[one.name] for one in positional if one.name in defaults)
+    given = tuple(defaults[name] for name in positional if name in defaults)
     init = FunctionType(code, known, "__init__", given)
-    init.__kwdefaults__ = {one.name: defaults[one.name] for one in keywords if one.name in defaults} or None
+    init.__kwdefaults__ = {name: defaults[name] for name in keywords if name in defaults} or None
     return init
 
 
-def _completion(every: tuple[Field[Any], ...]) -> Callable[[Any], None] | None:
-    """What sets the fields whose values are not given, if there are any."""
-    makers = [(one.name, one.default_factory) for one in every if one.default_factory is not MISSING]
-    values = [(one.name, one.default) for one in every if not one.init and one.default is not MISSING]
-    put = object.__setattr__
-
-    def complete(self: Any) -> None:
-        for name, value in values:
-            put(self, name, value)
-        for name, make in makers:
-            if getattr(self, name, _FACTORY) is _FACTORY:
-                put(self, name, make())
-
-    return complete if makers or values else None
-
-
 @cache
-def _compiled(statement: str, positional: int, keywords: int, last: str) -> CodeType:
-    numbers = range(positional + keywords)
-    parameters = ["self", *(f"p{number}" for number in numbers)]
-    if keywords:
-        parameters.insert(1 + positional, "*")
-    body = [statement.format(number) for number in numbers]
+def _compiled(function: str) -> CodeType:
     found: dict[str, FunctionType] = {}
-    exec(f"def __init__({', '.join(parameters)}):\n    {'; '.join([*body, last or 'pass'])}", found)
+    exec(function, found)
     return found["__init__"].__code__
 
 
