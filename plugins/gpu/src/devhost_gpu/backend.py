@@ -32,14 +32,10 @@ from .environment import STANDARD, Environment
 from .missing import LastAttributes, limits_without_effect, missing_drivers
 from .options import FIRMWARE, HAMI_USE, TIME_SLICE, GpuOptions, GpuResourceOptions, mps_entries, sharing
 from .vendor import (
-    CanLink,
-    CanMeasure,
-    CanNameProcesses,
-    CanRelease,
     Card,
     ContainerRequest,
     MergedEvents,
-    VendorBackend,
+    Vendor,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +75,7 @@ class Gpu(Backend):
         self._scan_failures: dict[str, str] = {}
         self._probe_failures: dict[str, str] = {}
         # Replaced whole, never changed: probe(), allocate() and links() read them on other threads.
-        self._vendors: Mapping[str, VendorBackend] = {}
+        self._vendors: Mapping[str, Vendor] = {}
         self._cards: Mapping[str, Card] = {}
         self._missing: Sequence[MissingDriver] = ()
         self._events = MergedEvents(environment.timings)
@@ -96,7 +92,7 @@ class Gpu(Backend):
             self._partitioner = Partitioner(options.partitions, context, environment.clock)
 
     @property
-    def vendors(self) -> Mapping[str, VendorBackend]:
+    def vendors(self) -> Mapping[str, Vendor]:
         """The code of each vendor with a card so far."""
         return self._vendors
 
@@ -221,29 +217,25 @@ class Gpu(Backend):
         """
         cards = self._cards
         wanted = [cards[device.id] for device in devices if device.id in cards]
-        return self._reported(wanted, lambda vendor: vendor.usage if isinstance(vendor, CanMeasure) else None)
+        return self._reported(wanted, lambda vendor, own: vendor.usage(own))
 
     def _processes(self) -> Mapping[str, Collection[int]]:
         """The processes that use each card, likewise."""
-        return self._reported(
-            [*self._cards.values()],
-            lambda vendor: vendor.processes if isinstance(vendor, CanNameProcesses) else None,
-        )
+        return self._reported([*self._cards.values()], lambda vendor, own: vendor.processes(own))
 
     def _reported(
         self,
         cards: Sequence[Card],
-        report: Callable[[VendorBackend], Callable[[Sequence[Card]], Mapping[str, T]] | None],
+        report: Callable[[Vendor, Sequence[Card]], Mapping[str, T]],
     ) -> Mapping[str, T]:
-        """What the vendors that can report it report about their cards, by id."""
+        """What the vendors report about their cards, by id."""
         found: dict[str, T] = {}
         failure: Exception | None = None
         for name, vendor in self._vendors.items():
-            if (call := report(vendor)) is not None:
-                try:
-                    found.update(call([card for card in cards if card.vendor == name]))
-                except Exception as error:  # noqa: BLE001 - as in discover(); probe() logs what fails for long
-                    failure = error
+            try:
+                found.update(report(vendor, [card for card in cards if card.vendor == name]))
+            except Exception as error:  # noqa: BLE001 - as in discover(); probe() logs what fails for long
+                failure = error
         if failure and not found:
             raise failure
         return found
@@ -259,7 +251,7 @@ class Gpu(Backend):
         if first is None or second is None or first.vendor != second.vendor:
             return 0
         vendor = self._vendors.get(first.vendor)
-        return vendor.links(first, second) if isinstance(vendor, CanLink) else 0
+        return vendor.links(first, second) if vendor else 0
 
     def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]:
         """Labels for the node, with the names that the vendors' labelers use."""
@@ -275,8 +267,7 @@ class Gpu(Backend):
     def release(self) -> None:
         """Closes the drivers that the vendors' code keeps in use."""
         for vendor in self._vendors.values():
-            if isinstance(vendor, CanRelease):
-                vendor.release()
+            vendor.release()
         if self._cdi_names:
             self._cdi_names.wait_idle()  # until nvidia-ctk does not run
 
@@ -318,8 +309,7 @@ class Gpu(Backend):
             self._cdi_names = CdiNames(self.options, self.context, timings)
 
     def _is_nvidia_closed(self) -> bool:
-        vendor = self._vendors[NVIDIA]
-        return self.context.released or (isinstance(vendor, CanRelease) and vendor.is_closed)
+        return self.context.released or self._vendors[NVIDIA].is_closed
 
     def _with_wedged(self, cards: Mapping[str, Card], adapters: Sequence[Adapter]) -> Mapping[str, Card]:
         """The cards, made Unhealthy if their driver has reported a reset and does not answer."""
@@ -388,31 +378,31 @@ def _failure(vendor: str, error: Exception) -> str:
     return f"reading the cards of {vendor} failed: {one_line(error)}"
 
 
-def _amd(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
+def _amd(options: GpuOptions, context: Context, environment: Environment) -> Vendor:
     from .amd.cards import Amd
 
     return Amd(options, context, environment)
 
 
-def _intel(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
+def _intel(options: GpuOptions, context: Context, environment: Environment) -> Vendor:
     from .intel import Intel
 
     return Intel(options, context, environment)
 
 
-def _nvidia(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
+def _nvidia(options: GpuOptions, context: Context, environment: Environment) -> Vendor:
     from .nvidia.gpus import Nvidia
 
     return Nvidia(options, context, environment)
 
 
-def _other(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
+def _other(options: GpuOptions, context: Context, environment: Environment) -> Vendor:
     from .drm import Other
 
     return Other(options, context, environment)
 
 
-Maker = Callable[[GpuOptions, Context, Environment], VendorBackend]
+Maker = Callable[[GpuOptions, Context, Environment], Vendor]
 """Creates the code of a vendor."""
 
 MAKERS: Mapping[str, Maker] = {AMD: _amd, INTEL: _intel, NVIDIA: _nvidia, OTHER: _other}

@@ -41,7 +41,7 @@ from .attributes import GPU, VF
 from .discovery import OTHER, Adapter
 from .environment import STANDARD, Environment
 from .options import GpuOptions
-from .vendor import Card, ContainerRequest, device, of_adapter, own_claims
+from .vendor import Card, ContainerRequest, Vendor, device, of_adapter, own_claims
 
 KFD = "/dev/kfd"
 """The node for computing on AMD GPUs, which all of them share."""
@@ -313,7 +313,7 @@ class DrmFacts:
         return ()
 
 
-class DrmVendor:
+class DrmVendor(Vendor):
     """The base of the code for such cards. Subclasses name the vendor and add what is specific to it."""
 
     vendor: ClassVar[str]
@@ -337,9 +337,6 @@ class DrmVendor:
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
         return [self._card(index, adapter) for index, adapter in enumerate(adapters)]
 
-    def notice(self, event: Event) -> None:
-        """Does nothing: no state depends on events."""
-
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """Whether their driver answers, and how hot they are."""
         adapters = {card.id: card.facts.adapter for card in cards if isinstance(card.facts, DrmFacts)}
@@ -347,9 +344,6 @@ class DrmVendor:
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, DrmFacts))
-
-    def close(self) -> None:
-        """Does nothing: nothing is kept open."""
 
     def _card(self, index: int, adapter: Adapter) -> Card:
         state = driver_state(self.sysfs, adapter, self.drivers)

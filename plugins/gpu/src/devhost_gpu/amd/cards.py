@@ -22,7 +22,7 @@ from devhost_gpu.discovery import AMD, Adapter
 from devhost_gpu.drm import DriverState, driver_state, drm_nodes
 from devhost_gpu.environment import STANDARD, Environment
 from devhost_gpu.options import GpuOptions, Layout
-from devhost_gpu.vendor import Card, Change, ContainerRequest, device, named, of_adapter, parents
+from devhost_gpu.vendor import Card, Change, ContainerRequest, Vendor, device, named, of_adapter, parents
 
 from . import kfd
 from .health import AmdHealth
@@ -72,7 +72,7 @@ class AmdFacts:
         return ("/dev/kfd", *self.adapter.nodes) if self.computes else self.adapter.nodes
 
 
-class Amd:
+class Amd(Vendor):
     """AMD's cards."""
 
     def __init__(self, options: GpuOptions, context: Context, environment: Environment = STANDARD) -> None:
@@ -103,9 +103,6 @@ class Amd:
             for part in parts:
                 cards.append(self._card(len(cards), part, wholes[name], facts, topology))
         return cards
-
-    def notice(self, event: Event) -> None:
-        """Does nothing: no state depends on events."""
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """The cards' error counters, the exporter's verdicts, and whether the drivers answer."""
@@ -166,9 +163,6 @@ class Amd:
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         """``/dev/kfd`` for a card that computes, and the DRM nodes."""
         return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, AmdFacts))
-
-    def close(self) -> None:
-        """Does nothing: nothing is kept open."""
 
     def _links_of(self, node: int) -> Mapping[int, kfd.XgmiLink]:
         """The links of a node, cached until the topology changes."""

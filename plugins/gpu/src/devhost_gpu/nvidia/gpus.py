@@ -21,7 +21,7 @@ from devhost_gpu.nvml.client import NvmlClient, Scope, binding
 from devhost_gpu.nvml.process import Message
 from devhost_gpu.nvml.reports import NvLinks
 from devhost_gpu.options import GpuOptions, Layout
-from devhost_gpu.vendor import Card, Change, ContainerRequest
+from devhost_gpu.vendor import Card, Change, ContainerRequest, Vendor
 
 from .allocation import dev_root, edits, unallocatable
 from .cards import (
@@ -55,7 +55,7 @@ class _Reported:
     inode: int
 
 
-class Nvidia:
+class Nvidia(Vendor):
     """NVIDIA's cards. NVML is asked through :class:`NvmlClient`, never directly.
 
     ``environment`` has durations, the clock, and how programs are found and killed.
