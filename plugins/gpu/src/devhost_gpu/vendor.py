@@ -23,6 +23,7 @@ from devhost.backend import (
     claim,
 )
 from devhost.backend.frozen import frozen
+from devhost.backend.model import NOTHING
 from devhost.backend.sysfs import Sysfs
 
 from .discovery import Adapter
@@ -155,15 +156,21 @@ def device(
     attributes: Mapping[str, AttributeValue | None],
     health: Health,
     *,
+    name: str = "",
     withheld: str | None = None,
     reserved: str | None = None,
     claims: frozenset[str] = frozenset(),
     part_of: frozenset[str] = frozenset(),
     divided: bool = False,
+    counters: Mapping[str, int] = NOTHING,
+    consumes: Mapping[str, int] = NOTHING,
 ) -> Device:
-    """The device of an adapter, without attributes that are empty or ``None``."""
+    """The device of an adapter or of a part of it, without attributes that are empty or ``None``.
+
+    ``name`` is its id, if that is not the adapter's.
+    """
     return Device(
-        id=adapter.id,
+        id=name or adapter.id,
         attributes={name: value for name, value in attributes.items() if value not in (None, "", ())},
         claims=claims or own_claims(adapter),
         part_of=part_of or parents(adapter),
@@ -173,6 +180,8 @@ def device(
         withheld=withheld,
         reserved=reserved,
         divided=divided,
+        counters=counters,
+        consumes=consumes,
     )
 
 

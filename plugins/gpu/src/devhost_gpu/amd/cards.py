@@ -198,13 +198,18 @@ class Amd(Vendor):
         }
         computes = node is not None or (topology.is_hidden and self._sysfs.exists("/dev/kfd"))
         own = AmdFacts(adapter, whole, node, computes)
-        shown = replace(whole, id=adapter.id)
         claims, part_of = frozenset[str](), frozenset[str]()
         if is_part:
             claims = frozenset({claim.partition(adapter.id), *(claim.node(path) for path in adapter.nodes)})
             part_of = parents(whole) | {claim.pci(whole.address)}
         made = device(
-            shown, attributes, state.health, withheld=state.withheld, claims=claims, part_of=part_of
+            whole,
+            attributes,
+            state.health,
+            name=adapter.id,
+            withheld=state.withheld,
+            claims=claims,
+            part_of=part_of,
         )
         return Card(made, AMD, own)
 
