@@ -51,6 +51,8 @@ _BREAKS = re.compile(r"[\t\n]+")
 
 _LISTED = re.compile(r"/sys/(class/[^/]+|bus/[^/]+/devices)/[^/]+")
 
+_ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
+
 _DIGITS = re.compile(r"(\d+)")
 
 _HEX = re.compile(r"(?:0x)?([0-9a-fA-F]{1,8})")
@@ -213,6 +215,12 @@ def pci_path(sys_path: str) -> str:
     """The directory of the PCI function that the device at ``sys_path`` is, or is below; empty if none."""
     addresses = pcie_path(sys_path)
     return sys_path[: sys_path.rindex(f"/{addresses[-1]}") + len(addresses[-1]) + 1] if addresses else ""
+
+
+def pcie_root(sys_path: str) -> str:
+    """The PCI root complex that the device at ``sys_path`` is below, ``pci0000:3a``; empty if none."""
+    found = _ROOT.search(sys_path)
+    return found[1] if found else ""
 
 
 def function_path(sys_path: str) -> str:

@@ -6,7 +6,6 @@ The code of a vendor is a :class:`Vendor`, in a module that is imported when the
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -23,8 +22,8 @@ from devhost.backend import (
     claim,
 )
 from devhost.backend.frozen import frozen
-from devhost.backend.model import NOTHING
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.model import NOTHING, present
+from devhost.backend.sysfs import Sysfs, pcie_root
 
 from .discovery import Adapter
 from .environment import DEFAULT, Timings
@@ -171,7 +170,7 @@ def device(
     """
     return Device(
         id=name or adapter.id,
-        attributes={name: value for name, value in attributes.items() if value not in (None, "", ())},
+        attributes=present(attributes),
         claims=claims or own_claims(adapter),
         part_of=part_of or parents(adapter),
         numa_nodes=() if adapter.numa_node is None else (adapter.numa_node,),
@@ -208,16 +207,12 @@ def parents(adapter: Adapter) -> frozenset[str]:
     return frozenset((claim.pci(adapter.physical_function),) if adapter.physical_function else ())
 
 
-_PCI_ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
-
-
 def of_adapter(adapter: Adapter) -> dict[str, AttributeValue | None]:
     """The attributes that sysfs has for any adapter; missing ones are empty or ``None``."""
-    root = _PCI_ROOT.search(adapter.path) if adapter.address else None
     return {
         "driver": adapter.driver,
         "pciBusID": adapter.address,
-        "pcieRoot": root[1] if root else "",
+        "pcieRoot": pcie_root(adapter.path) if adapter.address else "",
         "numaNode": adapter.numa_node,
         "renderNode": adapter.render_node,
         "cardNode": adapter.card_node,
