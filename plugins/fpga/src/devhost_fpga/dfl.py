@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 
-from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Health, claim, unhealthy
 from devhost.backend.frozen import frozen
 
 from . import dfl_health
 from .allocation import node_claims
-from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, of_pci, present
+from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, device
 from .dfl_cards import Card, Cards, Engine, Layout, Port
 from .dfl_health import Finding
 from .manager_state import (
@@ -216,7 +216,9 @@ class EngineFamily:
             "intelName": af_name(interface, afu),
         }
         return Unit(
-            device=self._device(part.name, port.place, attributes, self._claims(card, port, part), fault),
+            device=device(
+                port.place, attributes, self._claims(card, port, part), _health(fault), name=part.name
+            ),
             nodes=(port.path,),
             slots=self._slots(card, [port], [part], interface),
             watched=(*part.watched, *(engine.watched if engine else ())),
@@ -245,7 +247,9 @@ class EngineFamily:
         claims = [self._claims(card, port, part) for port, part in zip(card.ports, parts, strict=True)]
         claims.append(frozenset({claim.fpga(engine.place.name), *node_claims(self._sysfs, [engine.path])}))
         return Unit(
-            device=self._device(own.name, engine.place, attributes, frozenset().union(*claims), fault),
+            device=device(
+                engine.place, attributes, frozenset().union(*claims), _health(fault), name=own.name
+            ),
             nodes=tuple(port.path for port in card.ports),
             development=(engine.path,),
             slots=self._slots(card, card.ports, parts, interface),
@@ -270,8 +274,6 @@ class EngineFamily:
     ) -> dict[str, AttributeValue | None]:
         return {
             "driver": self._sysfs.target(f"{place.path}/driver"),
-            **of_pci(place.function),
-            "numaNode": place.numa_node,
             "vendor": INTEL,
             "bitstreamId": normal(engine.texts.get("bitstream_id", "")) if engine else "",
             "managerState": card.engine.manager.state if card.engine else "",
@@ -297,23 +299,9 @@ class EngineFamily:
             for port, number in zip(ports, numbers, strict=True)
         )
 
-    def _device(
-        self,
-        name: str,
-        place: ParentDevice,
-        attributes: Mapping[str, AttributeValue | None],
-        claims: frozenset[str],
-        fault: str,
-    ) -> Device:
-        return Device(
-            id=name,
-            attributes=present(attributes),
-            claims=claims,
-            part_of=place.parts,
-            numa_nodes=() if place.numa_node is None else (place.numa_node,),
-            pcie_path=place.pcie_path,
-            health=unhealthy(fault) if fault else HEALTHY,
-        )
+
+def _health(fault: str) -> Health:
+    return unhealthy(fault) if fault else HEALTHY
 
 
 def _state(card: Card, is_busy: bool, failure: str) -> str:

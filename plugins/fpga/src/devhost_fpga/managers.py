@@ -22,7 +22,7 @@ import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from devhost.backend import Device, Health, claim, unhealthy
+from devhost.backend import Health, claim, unhealthy
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import read_bytes
 
@@ -285,21 +285,13 @@ class _ManagerScan:
             "managerState": state.state,
             "regionState": verdict.region_state,
             "interfaceId": interface_id,
-            "numaNode": place.numa_node,
         }
-        hardware = attributes.of_pci(place.function)
         if not place.function:
-            hardware = {"driver": sysfs.target(f"{member.parent}/driver")}
+            facts["driver"] = sysfs.target(f"{member.parent}/driver")
         claims = {claim.fpga(name), *node_claims(sysfs, nodes)}
-        device = Device(
-            id=name,
-            attributes=attributes.present(hardware | facts),
-            claims=frozenset(claims),
-            part_of=outer | place.parts,
-            numa_nodes=() if place.numa_node is None else (place.numa_node,),
-            pcie_path=place.pcie_path,
-            health=health,
-            withheld=self._indistinct(member) or (None if nodes or slots else NOTHING),
+        withheld = self._indistinct(member) or (None if nodes or slots else NOTHING)
+        device = attributes.device(
+            place, facts, frozenset(claims), health, name=name, outer=outer, withheld=withheld
         )
         watched = (*state.files, *(f"{one.path}/state" for one in self._bridges(member)))
         return Unit(device, nodes, slots=slots, watched=watched, is_busy=verdict.is_busy)
