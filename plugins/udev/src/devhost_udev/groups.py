@@ -21,13 +21,14 @@ from devhost.backend import (
 from devhost.backend.errors import AllocationError, printable
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
+from devhost.backend.sysfs import PciFunction, pcie_path
 from devhost.backend.where import shortened, show
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device
 from .attributes import NUMBER
 from .facts import Record, node_claims
 from .ids import RANKS, apart, fit, joined, ranked
-from .members import Contribution, Function, Hardware, Pairing, Paths, Row, last_number, outside_dev
+from .members import Contribution, Hardware, Pairing, Paths, Row, attributes_at, last_number, outside_dev
 from .options import Group, GroupMount, Member, is_glob
 from .scan import Scan
 
@@ -258,8 +259,7 @@ class Groups:
         for part in row.parts:
             for node, _ in part.target.nodes:
                 if record := self._scan.by_node.get(node):
-                    function = self._pairing.function(part.member, node)
-                    return _described(node, record) | (function.attributes if function else {})
+                    return _described(node, record, self._pairing.function(part.member, node))
         return {}
 
     def _place_of(self, part: Contribution) -> str:
@@ -268,7 +268,7 @@ class Groups:
         function, record = self._pairing.function(part.member, node), self._scan.by_node.get(node)
         if function is None or record is None:
             return ""
-        return joined(str(record.own.attributes.get("subsystem", "")), function.pcie_path[-1])
+        return joined(str(record.own.attributes.get("subsystem", "")), function.address)
 
     def _layout(self, group: Group) -> Layout:
         mounts, lacking = [], []
@@ -294,12 +294,12 @@ class Groups:
         part_of: set[str] = set()
         records: list[Record] = []
         unclaimable: list[str] = []
-        placed: dict[str, Function] = {}
+        placed: dict[str, PciFunction] = {}
         for part in row.parts:
             for node, _ in part.target.nodes:
                 if function := self._pairing.function(part.member, node):
                     placed[node] = function
-                    part_of.add(claim.pci(function.pcie_path[-1]))
+                    part_of.add(claim.pci(function.address))
                 record = self._scan.by_node.get(node)
                 own, flaw = (record.device.claims, None) if record else node_claims(node)
                 unclaimable += [f"{node}: {flaw}"] if flaw else []
@@ -313,18 +313,14 @@ class Groups:
                 unclaimable += [f"{node}: {flaw}"] if flaw and not mount.optional else []
                 (part_of if len(layout.rows) > 1 else claims).update(own - part_of)
         nodes = [node for part in row.parts for node, _ in part.target.nodes]
-        known = {
-            node: _described(node, self._scan.by_node.get(node))
-            | (placed[node].attributes if node in placed else {})
-            for node in nodes
-        }
+        known = {node: _described(node, self._scan.by_node.get(node), placed.get(node)) for node in nodes}
         first = dict(known[records[0].node]) if records else {}
         if nodes:
             first["devNode"] = nodes[0]
             first |= {name: known[nodes[0]][name] for name in (NUMBER,) if name in known[nodes[0]]}
         near = {one.numa_node for one in placed.values() if one.numa_node is not None}
         numa = tuple(sorted(near.union(*(record.device.numa_nodes for record in records))))
-        paths = [one.pcie_path for one in placed.values()] + [one.device.pcie_path for one in records]
+        paths = [pcie_path(one.path) for one in placed.values()] + [one.device.pcie_path for one in records]
         attributes: dict[str, AttributeValue] = {"group": group.name, "alternative": alternative}
         if nodes:
             attributes["members"] = tuple(nodes)
@@ -351,12 +347,12 @@ class Groups:
         return Assembled(device, group, row.parts, layout.mounts, first | attributes, known, "; ".join(flaws))
 
 
-def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
+def _described(node: str, record: Record | None, function: PciFunction | None) -> dict[str, AttributeValue]:
     """The attributes of a node, even of one that does not exist."""
     found: dict[str, AttributeValue] = {"devNode": node, "sysName": node.rpartition("/")[2]}
     if (number := last_number(node)) is not None:
         found[NUMBER] = number
-    return found | dict(record.device.attributes if record else {})
+    return found | dict(record.device.attributes if record else {}) | attributes_at(function)
 
 
 def _flaws(
