@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +23,7 @@ from devhost.backend import (
     unhealthy,
 )
 from devhost.backend.errors import one_line
+from devhost.backend.incident import Incident
 from devhost.backend.model import NOTHING
 from devhost.backend.sysfs import Sysfs
 
@@ -72,8 +74,8 @@ class Gpu(Backend):
         self._makers = MAKERS if vendors is None else vendors
         self._sysfs = Sysfs(context.root)
         self._adapters = AdapterScanner(self._sysfs)
-        self._scan_failures: dict[str, str] = {}
-        self._probe_failures: dict[str, str] = {}
+        self._scan_failures: defaultdict[str, Incident] = defaultdict(Incident)
+        self._probe_failures: defaultdict[str, Incident] = defaultdict(Incident)
         # Replaced whole, never changed: probe(), allocate() and links() read them on other threads.
         self._vendors: Mapping[str, Vendor] = {}
         self._cards: Mapping[str, Card] = {}
@@ -116,7 +118,7 @@ class Gpu(Backend):
         for name in sorted(names):
             try:
                 cards = self._scan(name, groups.get(name, ()))
-                if self._scan_failures.pop(name, ""):
+                if self._scan_failures[name].over():
                     self.context.log.info("the cards of %s can be listed again", name)
             except Exception as error:  # noqa: BLE001 - a failure must only affect the cards of the vendor
                 failures.append(error)
@@ -201,12 +203,11 @@ class Gpu(Backend):
                 verdicts.update(vendor.probe(own))
             except Exception as error:  # noqa: BLE001 - as in discover()
                 reason = _failure(name, error)
-                if self._probe_failures.get(name) != reason:
-                    self._probe_failures[name] = reason
+                if self._probe_failures[name].news(reason):
                     self.context.log.warning("%s", reason)
                 verdicts.update((card.id, unhealthy(reason)) for card in own)
             else:
-                if self._probe_failures.pop(name, ""):
+                if self._probe_failures[name].over():
                     self.context.log.info("the health of the cards of %s can be checked again", name)
         return verdicts
 
@@ -341,8 +342,7 @@ class Gpu(Backend):
     def _last_cards(self, vendor: str, error: Exception) -> list[Card]:
         """The last cards of a vendor whose code fails, now Unhealthy."""
         reason = _failure(vendor, error)
-        if self._scan_failures.get(vendor) != reason:
-            self._scan_failures[vendor] = reason
+        if self._scan_failures[vendor].news(reason):
             self.context.log.error("%s", reason)
         return [_with_health(card, reason) for card in self._cards.values() if card.vendor == vendor]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from devhost.backend import AllocationError, Context, Edits, Event, Health, NotYet, Usage, claim, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
+from devhost.backend.incident import Incident
 from devhost.backend.process import kill_group
 from devhost.backend.sysfs import Sysfs, pci_path
 from devhost_gpu.discovery import Adapter
@@ -102,7 +103,7 @@ class Nvidia(Vendor):
         self._problem, self._problem_since = "", 0.0
         self._shown: tuple[object, ...] = ()
         self._logged = ""
-        self._is_check_failing = False
+        self._check_failure = Incident(most=1)
         self._links = NvLinks()
         self._links_until = 0.0
         self._layouts: MigLayouts | None = None
@@ -437,13 +438,11 @@ class Nvidia(Vendor):
             try:
                 await self._context.run_blocking(self.health.check, self._bound)
             except BackendError as error:
-                if not self._is_check_failing:
+                if self._check_failure.news(error.message):
                     self._context.log.warning("unhealthy GPUs cannot be checked: %s", error.message)
-                self._is_check_failing = True
             else:
-                if self._is_check_failing:
+                if self._check_failure.over():
                     self._context.log.info("unhealthy GPUs can be checked again")
-                self._is_check_failing = False
         self._request_scan_if_changed()
 
     def _on_event(self, message: Message) -> None:
