@@ -26,8 +26,8 @@ from devhost.backend.sysfs import is_live, pci_path
 
 from .allocation import NODES, VARIABLES, edits, missing_node, unusable_for
 from .attributes import ATTRIBUTES
-from .discovery import FAMILIES, DflCards, Remaining
-from .model import CanProbe, Family, FpgaSysfs, Unit
+from .discovery import FAMILIES, DflCards, make
+from .model import CanExclude, CanProbe, Family, FpgaSysfs, Unit
 from .options import FpgaOptions, FpgaUse
 from .watch import Watch
 
@@ -154,14 +154,14 @@ class Fpga(Backend):
 
     def _present(self) -> Mapping[str, Family]:
         """The families whose drivers are loaded, or were at an earlier scan."""
-        for name, (is_here, make) in FAMILIES.items():
+        for name, is_here in FAMILIES.items():
             if name not in self._families and is_here(self._sysfs):
-                self._families = {**self._families, name: make(self._sysfs, self.options)}
+                self._families = {**self._families, name: make(name, self._sysfs, self.options)}
         return {name: self._families[name] for name in FAMILIES if name in self._families}
 
     def _scan(self, family: Family, taken: Collection[str], names: Collection[str]) -> list[Unit]:
         """The units of a family; an unchanged unit stays the same object."""
-        if isinstance(family, Remaining):
+        if isinstance(family, CanExclude):
             family.exclude(taken)
         before = self._all_units()
         found = (unit for unit in family.scan() if unit.device.id not in names)

@@ -195,11 +195,16 @@ class Managers:
 
     def __init__(self, sysfs: FpgaSysfs) -> None:
         self._sysfs = sysfs
+        self._taken: Collection[str] = ()
         self._last: Mapping[manager_state.Identity, _Last] = {}
 
-    def scan(self, taken: Collection[str] = ()) -> Iterable[Unit]:
-        """The units that exist now, without the directories in sysfs that other families have ``taken``."""
-        scan = _ManagerScan(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
+    def exclude(self, taken: Collection[str]) -> None:
+        """Sets the directories in sysfs that belong to other families."""
+        self._taken = taken
+
+    def scan(self) -> Iterable[Unit]:
+        """The units that exist now."""
+        scan = _ManagerScan(self._sysfs, Tree(self._sysfs), tuple(self._taken), self._last)
         units = list(scan.units())
         self._last = scan.now
         return units

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -243,6 +243,14 @@ class Family(Protocol):
 
     def scan(self) -> Iterable[Unit]:
         """The units that exist now. A unit that cannot be read is unhealthy, not an exception."""
+
+
+@runtime_checkable
+class CanExclude(Protocol):
+    """A family of devices that no other family lists."""
+
+    def exclude(self, taken: Collection[str]) -> None:
+        """Sets the directories in sysfs that belong to other families, before a scan."""
 
 
 @runtime_checkable
