@@ -111,7 +111,7 @@ async def test_a_stream_that_is_closed_leaves_nothing_running() -> None:
 
 async def test_the_end_of_watch_ends_every_source(tmp_path: Path, looking: BackendFixture) -> None:
     vendor = Heard("drm")
-    backend = looking(gpu_others.virtual_machine(tmp_path), kind=gpu_with(vendors={OTHER: lambda *_: vendor}))
+    backend = looking(gpu_others.virtual_machine(tmp_path), kind=gpu_with(makers={OTHER: lambda *_: vendor}))
     backend.discover()
     async with aclosing(backend.watch()) as events:
         assert (await anext(events)).subsystem == "drm"

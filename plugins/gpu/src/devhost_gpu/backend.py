@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from devhost.backend import (
@@ -28,7 +29,7 @@ from devhost.backend.model import NOTHING
 from devhost.backend.sysfs import Sysfs
 
 from .attributes import ATTRIBUTES
-from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, AdapterScanner, by_vendor
+from .discovery import NVIDIA, Adapter, AdapterScanner, by_vendor
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
 from .missing import LastAttributes, limits_without_effect, missing_drivers
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from .partitioning import Partitioner
 
 T = TypeVar("T")
+
+Maker = Callable[[GpuOptions, Context, Environment], Vendor]
+"""Creates the code of a vendor."""
 
 
 class Gpu(Backend):
@@ -67,11 +71,11 @@ class Gpu(Backend):
         options: GpuOptions,
         context: Context,
         environment: Environment = STANDARD,
-        vendors: Mapping[str, Maker] | None = None,
+        makers: Mapping[str, Maker] = NOTHING,
     ) -> None:
         super().__init__(options, context)
         self._environment = environment
-        self._makers = MAKERS if vendors is None else vendors
+        self._makers = makers
         self._sysfs = Sysfs(context.root)
         self._adapters = AdapterScanner(self._sysfs)
         self._scan_failures: defaultdict[str, Incident] = defaultdict(Incident)
@@ -280,8 +284,7 @@ class Gpu(Backend):
     def _scan(self, name: str, adapters: Sequence[Adapter]) -> Sequence[Card]:
         vendor = self._vendors.get(name)
         if vendor is None:
-            if (maker := self._makers.get(name)) is None:
-                return ()
+            maker = self._makers.get(name) or partial(make, name)
             vendor = maker(self.options, self.context, self._environment)
             self._vendors = {**self._vendors, name: vendor}
             if name == NVIDIA:
@@ -378,32 +381,21 @@ def _failure(vendor: str, error: Exception) -> str:
     return f"reading the cards of {vendor} failed: {one_line(error)}"
 
 
-def _amd(options: GpuOptions, context: Context, environment: Environment) -> Vendor:
-    from .amd.cards import Amd
+def make(vendor: str, options: GpuOptions, context: Context, environment: Environment) -> Vendor:
+    """Creates the code of a vendor, which is imported with the vendor's first card."""
+    match vendor:
+        case "amd":
+            from .amd.cards import Amd
 
-    return Amd(options, context, environment)
+            return Amd(options, context, environment)
+        case "intel":
+            from .intel import Intel
 
+            return Intel(options, context, environment)
+        case "nvidia":
+            from .nvidia.gpus import Nvidia
 
-def _intel(options: GpuOptions, context: Context, environment: Environment) -> Vendor:
-    from .intel import Intel
-
-    return Intel(options, context, environment)
-
-
-def _nvidia(options: GpuOptions, context: Context, environment: Environment) -> Vendor:
-    from .nvidia.gpus import Nvidia
-
-    return Nvidia(options, context, environment)
-
-
-def _other(options: GpuOptions, context: Context, environment: Environment) -> Vendor:
+            return Nvidia(options, context, environment)
     from .drm import Other
 
     return Other(options, context, environment)
-
-
-Maker = Callable[[GpuOptions, Context, Environment], Vendor]
-"""Creates the code of a vendor."""
-
-MAKERS: Mapping[str, Maker] = {AMD: _amd, INTEL: _intel, NVIDIA: _nvidia, OTHER: _other}
-"""The code of each vendor, which is imported with the vendor's first card."""
