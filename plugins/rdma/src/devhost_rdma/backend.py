@@ -18,6 +18,7 @@ from devhost.backend import (
     Health,
     MissingDriver,
     claim,
+    option,
 )
 from devhost.backend.frozen import frozen
 from devhost.backend.infiniband import DIRECTORY, Node, Role, rdma_cm_node
@@ -31,10 +32,9 @@ from .model import Kind, Place, health_of
 from .namespaces import Absent, Presence, refusal
 from .netlink import RdmaCore, running_core
 from .nodes import missing_node_reason, required
-from .options import RdmaOptions
 from .purpose import Purposes
 from .scan import PORTS, Function, FunctionReader, Scan, Unit, read_place
-from .verbs import Verbs, VerbsHealth
+from .verbs import Verbs, VerbsHealth, VerbsProbe
 from .watch import PortWatch, unannounced_ports
 
 DEVICES = "RDMA_DEVICES"
@@ -46,6 +46,18 @@ own name.
 
 OWN_NODES = DIRECTORY
 """The directory in which libibverbs opens nodes, independent of the root."""
+
+
+@frozen
+class RdmaOptions:
+    """The keys under ``backends.rdma``."""
+
+    ignore_port_state: bool = option(False, "Adapters without an active port count as healthy.")
+    verbs_probe: VerbsProbe = option(
+        VerbsProbe.AUTO,
+        "Whether each resync opens every adapter through pyverbs: `auto` if pyverbs is installed, "
+        "`always` (logs a warning if it is not), or `never`.",
+    )
 
 
 @frozen
