@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -157,6 +157,12 @@ def write(path: Path, text: str) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
+
+
+def refusal(error: OSError, hints: Mapping[int, str]) -> str:
+    """Why the kernel refuses a write: its own words, and in parentheses the hint for this error number."""
+    reason, hint = error.strerror or str(error), hints.get(error.errno or 0, "")
+    return f"{reason} ({hint})" if hint else reason
 
 
 def read_lines(path: str) -> list[str]:
