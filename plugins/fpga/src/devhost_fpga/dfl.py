@@ -23,11 +23,11 @@ from .dfl_health import Finding
 from .manager_state import (
     BUSY_REASON,
     MAX_BUSY,
+    NEVER_READ,
     REBIND,
     Identity,
     LastValues,
     Manager,
-    Memory,
     identity,
     manager_of,
 )
@@ -77,13 +77,13 @@ class EngineFamily:
         self._layout = layout
         self._clock = clock
         self._cards = Cards(sysfs, layout)
-        self._memory = Memory()
+        self._last: Mapping[Identity, LastValues] = {}
         self._locked: Mapping[str, Finding] = {}
 
     def scan(self) -> list[Unit]:
         known: dict[Identity, LastValues] = {}
         units = [unit for card in self._cards.read() for unit in self._units(card, known)]
-        self._memory.replace(known)
+        self._last = known
         return units
 
     def probe(self, units: Sequence[Unit]) -> Mapping[str, Health]:
@@ -124,7 +124,7 @@ class EngineFamily:
     def _engine(self, engine: Engine, known: dict[Identity, LastValues]) -> _Part:
         key = identity(self._sysfs, engine.path)
         dead = self._sysfs.is_dead(engine.place.path)
-        before = self._memory.of(key).texts
+        before = self._last.get(key, NEVER_READ).texts
         texts = dict(before)
         flaw = ""
         if not dead:
@@ -154,7 +154,7 @@ class EngineFamily:
 
     def _port(self, port: Port, stuck: str, known: dict[Identity, LastValues], taken: set[str]) -> _Part:
         key = identity(self._sysfs, port.path)
-        before = self._memory.of(key)
+        before = self._last.get(key, NEVER_READ)
         dead = self._sysfs.is_dead(port.place.path)
         # if a function lost its link, every register reads as ones, so the number of a port as the highest
         lost = dead or (normal(port.afu.text) == ONES and port.number == _HIGHEST)
@@ -195,7 +195,7 @@ class EngineFamily:
         return manager.stuck
 
     def _since(self, key: Identity) -> float:
-        since = self._memory.of(key).since
+        since = self._last.get(key, NEVER_READ).since
         return self._clock() if since is None else since
 
     def _af(

@@ -98,22 +98,10 @@ class LastValues:
     since: float | None = None
 
 
+NEVER_READ = LastValues()
+
 Identity = tuple[str, int]
 """A directory in sysfs and its inode, which the kernel never uses again."""
-
-
-class Memory:
-    """What is known about hardware while it stays present. Used by one thread."""
-
-    def __init__(self) -> None:
-        self._known: Mapping[Identity, LastValues] = {}
-
-    def of(self, identity: Identity) -> LastValues:
-        """What is known about one device; empty if it was never read."""
-        return self._known.get(identity, LastValues())
-
-    def replace(self, known: Mapping[Identity, LastValues]) -> None:
-        self._known = dict(known)
 
 
 def identity(sysfs: Sysfs, path: str) -> Identity:

@@ -193,6 +193,9 @@ class _Last:
 class Managers:
     """Finds regions and managers. Keeps the last health of a chip while it is programmed."""
 
+    _tree: Tree  # of the current scan, as is what it finds
+    _now: dict[manager_state.Identity, _Last]
+
     def __init__(self, sysfs: FpgaSysfs) -> None:
         self._sysfs = sysfs
         self._taken: Collection[str] = ()
@@ -204,29 +207,12 @@ class Managers:
 
     def scan(self) -> Iterable[Unit]:
         """The units that exist now."""
-        scan = _ManagerScan(self._sysfs, Tree(self._sysfs), tuple(self._taken), self._last)
-        units = list(scan.units())
-        self._last = scan.now
+        self._tree, self._now = Tree(self._sysfs), {}
+        units = list(self._units())
+        self._last = self._now
         return units
 
-
-class _ManagerScan:
-    """One scan of all regions and managers."""
-
-    def __init__(
-        self,
-        sysfs: FpgaSysfs,
-        tree: Tree,
-        taken: tuple[str, ...],
-        last: Mapping[manager_state.Identity, _Last],
-    ) -> None:
-        self._sysfs = sysfs
-        self._tree = tree
-        self._taken = taken
-        self._last = last
-        self.now: dict[manager_state.Identity, _Last] = {}
-
-    def units(self) -> Iterator[Unit]:
+    def _units(self) -> Iterator[Unit]:
         """The regions, then the managers without regions."""
         names = self._names()
         for region in self._tree.regions:
@@ -278,7 +264,7 @@ class _ManagerScan:
         health = unhealthy(model.LOST) if place.function and sysfs.is_dead(place.path) else verdict.health
         if health.healthy and flaw:
             health = unhealthy(flaw)
-        self.now[identity] = _Last(health, interface_id)
+        self._now[identity] = _Last(health, interface_id)
         nodes = below(sysfs, member.parent, self._excluded(member))
         title = sysfs.text(f"{manager.path}/name") if manager else ""
         facts = {
