@@ -32,6 +32,7 @@ from devhost.backend import (
     claim,
     unhealthy,
 )
+from devhost.backend.errors import counted
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
@@ -69,9 +70,8 @@ def driver_state(
     DRM nodes. ``nodes`` are the paths of device nodes that are needed; ``None``: its own.
     """
     if adapter.num_vfs:
-        are = "is" if adapter.num_vfs == 1 else "are"
-        plural = "s" * (adapter.num_vfs > 1)
-        text = f"it has {adapter.num_vfs} virtual function{plural}, which {are} offered instead"
+        parts, are = counted(adapter.num_vfs, "virtual function"), "is" if adapter.num_vfs == 1 else "are"
+        text = f"it has {parts}, which {are} offered instead"
         is_gpu = not drivers or adapter.driver in drivers
         return DriverState(_health(sysfs, adapter, adapter.nodes), text, divided=is_gpu)
     if adapter.driver and drivers and adapter.driver not in drivers:

@@ -14,7 +14,7 @@ from time import monotonic
 
 from devhost.backend import Context, Device, NotYet, claim
 from devhost.backend.backoff import Backoff
-from devhost.backend.errors import BackendError
+from devhost.backend.errors import BackendError, few
 from devhost.backend.frozen import mutable
 from devhost.backend.provision import Changes
 from devhost.backend.where import holds
@@ -27,10 +27,6 @@ FIRST_RETRY, LAST_RETRY = 30.0, 300.0
 
 LEAVING = "its GPU is about to be partitioned"
 """Why a device is withheld meanwhile."""
-
-
-FEW = 3
-"""Held devices that a text names."""
 
 
 @mutable
@@ -127,9 +123,7 @@ class Partitioner:
         own = {claim.device("gpu", card.id): card.id for card in cards}
         held = self._changes.held()
         used = [name for one, name in own.items() if one in held]
-        more = f" and {len(used) - FEW} more" if len(used) > FEW else ""
         self._changes.refuse_held(
             frozenset({claim.pci(name), *own}.union(*(card.device.claims for card in cards))),
-            f"{name} keeps {change.present} instead of {change.wanted} while pods hold "
-            f"{', '.join(used[:FEW]) or name}{more}",
+            f"{name} keeps {change.present} instead of {change.wanted} while pods hold {few(used) or name}",
         )

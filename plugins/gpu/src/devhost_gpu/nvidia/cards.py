@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from devhost.backend import HEALTHY, AttributeValue, Context, Health, claim, unhealthy
+from devhost.backend.errors import counted
 from devhost.backend.frozen import frozen
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
@@ -367,8 +368,8 @@ def shared_attributes(state: GpuState) -> dict[str, AttributeValue | None]:
 def _why_withheld(state: GpuState, divided: str) -> str | None:
     adapter, gpu = state.adapter, state.gpu
     if adapter.num_vfs:
-        plural = "s" * (adapter.num_vfs > 1)
-        return f"it has {adapter.num_vfs} virtual function{plural}, which belong to virtual machines"
+        parts = counted(adapter.num_vfs, "virtual function")
+        return f"it has {parts}, which belong to virtual machines"
     if adapter.is_virtual:
         return "it is a virtual function, which belongs to a virtual machine"
     if adapter.driver and adapter.driver != DRIVER:
