@@ -13,12 +13,11 @@ from devhost.backend import AllocationError, Context, Edits, Event, Health, NotY
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
-from devhost.backend.process import kill_group
 from devhost.backend.sysfs import Sysfs, pci_path
 from devhost_gpu.discovery import Adapter
 from devhost_gpu.environment import STANDARD, Environment
 from devhost_gpu.nvml import reports
-from devhost_gpu.nvml.client import NvmlClient, Scope, binding
+from devhost_gpu.nvml.client import NvmlClient, Scope
 from devhost_gpu.nvml.process import Message
 from devhost_gpu.nvml.reports import NvLinks
 from devhost_gpu.options import GpuOptions, Layout
@@ -62,40 +61,24 @@ class Nvidia(Vendor):
     ``environment`` has durations, the clock, and how programs are found and killed.
     """
 
-    def __init__(
-        self,
-        options: GpuOptions,
-        context: Context,
-        environment: Environment = STANDARD,
-    ) -> None:
-        timings, clock = environment.timings, environment.clock
+    def __init__(self, options: GpuOptions, context: Context, environment: Environment = STANDARD) -> None:
         self._options = options
         self._context = context
-        self._timings = timings
-        self._clock = clock
-        self._options = options
+        self._timings, self._clock = environment.timings, environment.clock
         self._sysfs = Sysfs(context.root)
         self._driver_files = DriverFiles(self._sysfs)
-        self.client = NvmlClient(
-            context,
-            options.driver_root,
-            self._on_event,
-            timings,
-            clock,
-            environment.find_binding or binding,
-            environment.kill or kill_group,
-        )
+        self.client = NvmlClient(context, options.driver_root, self._on_event, environment)
         rule = XidRule(options.ignore_xids, options.heed_xids)
         self.health = HealthMonitor(
-            self.client, rule, options.checks, self._request_scan_if_changed, timings, clock
+            self.client, rule, options.checks, self._request_scan_if_changed, environment
         )
         self._partitions: Partitions | None = None
         if options.mig == "dynamic":
             from .partitions import Partitions
 
-            self._partitions = Partitions(context, self.client, timings, clock, self._request_scan)
+            self._partitions = Partitions(context, self.client, environment, self._request_scan)
         self._states: Mapping[str, GpuState] = {}
-        self._unloading = Unloading(self._driver_files, options.driver_root, timings, clock)
+        self._unloading = Unloading(self._driver_files, options.driver_root, environment)
         self._why_closed = ""
         self._reported: Mapping[str, _Reported] = {}
         self._bound: frozenset[str] = frozenset()

@@ -28,7 +28,7 @@ from devhost.backend.threads import start
 from devhost.backend.trusted import content
 from devhost_gpu.attributes import ENGINES, MIG
 from devhost_gpu.discovery import NVIDIA
-from devhost_gpu.environment import Timings
+from devhost_gpu.environment import Environment
 from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.client import NvmlClient
 from devhost_gpu.nvml.process import ErrorReply, NotAsked
@@ -209,14 +209,12 @@ class Partitions:
         self,
         context: Context,
         client: NvmlClient,
-        timings: Timings,
-        clock: Callable[[], float],
+        environment: Environment,
         changed: Callable[[], None],
     ) -> None:
         self._context = context
         self._client = client
-        self._timings = timings
-        self._clock = clock
+        self._timings, self._clock = environment.timings, environment.clock
         self._changed = changed
         self._record = Record(context.root)
         self._changing = threading.Lock()
