@@ -60,7 +60,7 @@ class Manager:
 
     @property
     def _error(self) -> str:
-        if self.state.endswith(" error"):
+        if self.state.endswith("error"):
             more = f" ({self.status})" if self.status else ""
             return f"its FPGA manager is in state {self.state!r}{more}"
         return f"its FPGA manager reports {self.status}" if self.status else ""
@@ -134,10 +134,7 @@ def judge(manager: Manager, *, can_program: bool, last: Health | None) -> Manage
     if manager.is_busy:
         return ManagerHealth(unhealthy(BUSY_REASON) if last is None else last, RECONFIGURING, is_busy=True)
     if state.endswith("error"):
-        more = f" ({manager.status})" if manager.status else ""
-        return ManagerHealth(
-            unhealthy(f"its FPGA manager is in state {state!r}{more}: program it again"), FAILED
-        )
+        return ManagerHealth(unhealthy(manager.failure), FAILED)
     if errors := _errors(manager):
         return ManagerHealth(unhealthy(f"its FPGA manager reports {errors}"), FAILED)
     if not state:
