@@ -171,24 +171,17 @@ class Assembled:
 
     def _nodes(self, part: Contribution, index: int) -> Iterator[DeviceNode]:
         permissions = part.member.permissions if isinstance(part.member, Member) else "rw"
-        wanted = _container_path(part)
         for node, below in part.target.nodes:
             known = self.nodes.get(node, {})
-            if templates.lacking(wanted, known):
-                continue
-            base = _within(templates.fill(wanted, known, index), part.target.path)
-            if templates.unfit(wanted, known, base + below):
+            at, why_not = _placed(_container_path(part), known, index, part.target.path, below)
+            if why_not:
                 continue  # of an optional member; any other makes the device unhealthy
-            for path in (base + below, *also_at(known)):
+            for path in (at, *also_at(known)):
                 yield DeviceNode(node, path, permissions, required=not part.optional)
 
     def _mount(self, mount: GroupMount, path: str, index: int) -> Mount | None:
-        if templates.lacking(mount.container_path, self.first):
-            return None
-        at = _within(templates.fill(mount.container_path, self.first, index), path)
-        if templates.unfit(mount.container_path, self.first, at):
-            return None
-        return Mount(path, at, mount.read_only, not mount.optional)
+        at, why_not = _placed(mount.container_path, self.first, index, path)
+        return None if why_not else Mount(path, at, mount.read_only, not mount.optional)
 
 
 class Groups:
@@ -379,34 +372,36 @@ def _flaws(
         if target.problem:
             continue
         for node, below in target.nodes:
-            if lacking := templates.lacking(wanted, known.get(node, {})):
-                yield f"{node} has no {' and no '.join(lacking)}, which containerPath {wanted} needs"
-                continue
-            path = _within(templates.fill(wanted, known.get(node, {}), 0), target.path) + below
-            if node.isprintable() and (unfit := templates.unfit(wanted, known.get(node, {}), path)):
-                yield f"{node} would be at {printable(path)} in the container, {unfit}"
+            path, why_not = _placed(wanted, known.get(node, {}), 0, target.path, below)
+            if why_not and node.isprintable():
+                yield f"{node} {why_not}"
             place = templates.place(path)
-            if places.setdefault(place, node) != node:
+            if path and places.setdefault(place, node) != node:
                 yield f"{places[place]} and {node} would both be {printable(place)} in the container"
     for mount, source in mounts:
-        wanted = mount.container_path
-        if mount.optional:
-            continue
-        if lacking := templates.lacking(wanted, first):
-            names = " and no ".join(lacking)
-            yield f"the group's first node has no {names}, which containerPath {wanted} needs"
-            continue
-        path = _within(templates.fill(wanted, first, 0), source)
-        if unfit := templates.unfit(wanted, first, path):
-            yield f"{printable(source)} would be at {printable(path)} in the container, {unfit}"
+        path, why_not = _placed(mount.container_path, first, 0, source)
+        if why_not and not mount.optional:
+            subject = printable(source) if path else "the group's first node"
+            yield f"{subject} {why_not}"
 
 
 def _container_path(part: Contribution) -> str:
     return part.member.container_path if isinstance(part.member, Member) else ""
 
 
-def _within(wanted: str, path: str) -> str:
-    return wanted + path.rpartition("/")[2] if wanted.endswith("/") else wanted or path
+def _placed(wanted: str, values: Attributes, index: int, source: str, below: str = "") -> tuple[str, str]:
+    """The path in the container of what a member or mount selects, and why it cannot be there.
+
+    Args:
+        wanted: the path with placeholders, for which ``values`` has the attributes.
+        source: the path on the host, and ``below`` that of the node in it, if it is a directory.
+    """
+    if lacking := templates.lacking(wanted, values):
+        return "", f"has no {' and no '.join(lacking)}, which containerPath {wanted} needs"
+    filled = templates.fill(wanted, values, index)
+    path = (filled + source.rpartition("/")[2] if filled.endswith("/") else filled or source) + below
+    unfit = templates.unfit(wanted, values, path)
+    return path, f"would be at {printable(path)} in the container, {unfit}" if unfit else ""
 
 
 def _distinct(rows: Iterable[Row]) -> tuple[Row, ...]:
