@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from devhost_rdma import Rdma
-from devhost_rdma.options import RdmaOptions
+from devhost_rdma.backend import RdmaOptions
 from devhost_testing.trees import Tree
 
 from devhost.discovery.runner import ServiceContext

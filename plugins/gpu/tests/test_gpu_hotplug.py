@@ -13,7 +13,6 @@ import pytest
 from devhost_gpu import Gpu
 from devhost_gpu.amd import cards as amd
 from devhost_gpu.amd import kfd
-from devhost_gpu.backend import MAKERS
 from devhost_gpu.discovery import OTHER, Adapter
 from devhost_gpu.drm import Other
 from devhost_gpu.vendor import Card
@@ -160,7 +159,7 @@ class Failing(Other):
         return super().scan(adapters)
 
 
-FAILING = gpu_with(vendors={**MAKERS, OTHER: Failing})
+FAILING = gpu_with(makers={OTHER: Failing})
 
 
 def fail(backend: Gpu, error: Exception | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -11,30 +11,18 @@ import gpu_others
 import pytest
 from devhost_gpu.discovery import OTHER, Adapter
 from devhost_gpu.environment import Timings
-from devhost_gpu.vendor import Card, ContainerRequest, MergedEvents
+from devhost_gpu.vendor import Card, MergedEvents, Vendor
 from devhost_testing.fixtures import BackendFixture
 from gpu_setup import gpu_with
 
-from devhost.backend import Edits, Event, Health
+from devhost.backend import Event
 
 
-class Quiet:
+class Quiet(Vendor):
     """A vendor's code that hears nothing beside uevents."""
 
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
         return []
-
-    def notice(self, event: Event) -> None:
-        pass
-
-    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
-        return {}
-
-    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        return Edits()
-
-    def close(self) -> None:
-        pass
 
 
 class Heard(Quiet):
@@ -123,7 +111,7 @@ async def test_a_stream_that_is_closed_leaves_nothing_running() -> None:
 
 async def test_the_end_of_watch_ends_every_source(tmp_path: Path, looking: BackendFixture) -> None:
     vendor = Heard("drm")
-    backend = looking(gpu_others.virtual_machine(tmp_path), kind=gpu_with(vendors={OTHER: lambda *_: vendor}))
+    backend = looking(gpu_others.virtual_machine(tmp_path), kind=gpu_with(makers={OTHER: lambda *_: vendor}))
     backend.discover()
     async with aclosing(backend.watch()) as events:
         assert (await anext(events)).subsystem == "drm"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from devhost_gpu.environment import Timings
 from devhost_gpu.nvml.client import NvmlClient
 from devhost_gpu.nvml.reports import Partitions, Placement
 from gpu_mig import MODELS
@@ -24,7 +23,7 @@ def client(nvidia: NvidiaMachine) -> Iterator[Client]:
     made: list[NvmlClient] = []
 
     def make() -> NvmlClient:
-        made.append(NvmlClient(ServiceContext("gpu", nvidia.root), "/", lambda _: None, Timings()))
+        made.append(NvmlClient(ServiceContext("gpu", nvidia.root), "/", lambda _: None))
         return made[-1]
 
     yield make

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from devhost_gpu.environment import Environment
 from devhost_gpu.nvidia.health import HealthMonitor, XidRule
 from devhost_gpu.nvml.process import Reply, Unanswered
 from devhost_gpu.nvml.reports import Check, NvmlError
@@ -36,7 +37,7 @@ class Nvml:
 
 
 def monitor(nvml: Nvml, checks: frozenset[str] = frozenset({"xid", "recovery"})) -> HealthMonitor:
-    return HealthMonitor(nvml, XidRule(), checks, lambda: None, clock=lambda: 100.0)
+    return HealthMonitor(nvml, XidRule(), checks, lambda: None, Environment(clock=lambda: 100.0))
 
 
 def test_a_check_that_is_due_is_repeated_until_nvml_answers() -> None:

@@ -14,7 +14,7 @@ from queue import Empty, Queue
 from typing import Any
 
 import pytest
-from devhost_gpu.environment import Timings
+from devhost_gpu.environment import Environment, Timings
 from devhost_gpu.nvml.client import binding
 from devhost_gpu.nvml.library import find_library
 from devhost_gpu.nvml.process import Ended, ErrorReply, Message, NvmlProcess, Unanswered, program
@@ -33,7 +33,7 @@ class Desk:
         found = find_library(machine.root, "/")
         assert found is not None
         timings = Timings(**seconds)
-        self.process = NvmlProcess(program(binding(), found, timings), self.heard.put, timings)
+        self.process = NvmlProcess(program(binding(), found, timings), self.heard.put, Environment(timings))
 
     def await_event(self, kind: str) -> Message:
         """The next event of a kind; earlier others are dropped."""
@@ -330,10 +330,10 @@ def test_devhost_does_not_end_before_a_process_that_hangs(nvidia: NvidiaMachine)
     found = find_library(nvidia.root, "/")
     assert found
     code = (
-        "from devhost_gpu.environment import Timings\n"
+        "from devhost_gpu.environment import Environment, Timings\n"
         "from devhost_gpu.nvml.process import NvmlProcess, Unanswered, program\n"
         f"command = program({binding()!r}, {found!r})\n"
-        "process = NvmlProcess(command, lambda message: None, Timings(grace=0.3))\n"
+        "process = NvmlProcess(command, lambda message: None, Environment(Timings(grace=0.3)))\n"
         f"try: process.ask('inventory', [{A!r}], 0.3)\n"
         "except Unanswered: process.end()\n"
         "print(process.pid)"

@@ -6,7 +6,7 @@ import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
-from devhost_rdma.options import RdmaOptions
+from devhost_rdma.backend import RdmaOptions
 from devhost_testing.fixtures import by_id, request
 from rdma_backend import Exclusive, nodes
 from rdma_expected import MACHINES

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import rdma_connectx as connectx
 from devhost_rdma import Rdma
+from devhost_rdma.backend import RdmaOptions
 from devhost_rdma.netlink import running_core
-from devhost_rdma.options import RdmaOptions
 from rdma_backend import Exclusive
 from rdma_tree import RdmaTree
 

@@ -12,8 +12,8 @@ import pytest
 import rdma_connectx as connectx
 import rdma_machines as machines
 from devhost_rdma import Rdma
+from devhost_rdma.backend import RdmaOptions
 from devhost_rdma.netlink import LINK, PORT
-from devhost_rdma.options import RdmaOptions
 from devhost_rdma.watch import PortWatch
 from devhost_testing.faults import DAMAGES, damaged
 from rdma_tree import EDR, HDR, RdmaTree, infiniband, roce

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 import rdma_connectx as connectx
 from devhost_rdma import Rdma
-from devhost_rdma.options import RdmaOptions, VerbsProbe
-from devhost_rdma.verbs import ProbeResult, Verbs, VerbsHealth
+from devhost_rdma.backend import RdmaOptions
+from devhost_rdma.verbs import ProbeResult, Verbs, VerbsHealth, VerbsProbe
 
 from devhost.backend import HEALTHY, Device, unhealthy
 from devhost.discovery.runner import ServiceContext

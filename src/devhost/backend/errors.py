@@ -191,6 +191,17 @@ def _name(name: object) -> str:
     return f"open file {name}" if isinstance(name, int) else str(name)
 
 
+def few(names: Sequence[str]) -> str:
+    """At most three of the names, and the number of others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def cut(text: str, most: int = MAX_REASON) -> str:
     """``text``; if it has more than ``most`` characters, its beginning and :data:`MARK`."""
     return text if len(text) <= most else f"{text[: max(most - 1, 0)]}{MARK}"

@@ -74,6 +74,11 @@ def freeze(owner: object, mappings: Iterable[str], sequences: Iterable[str] = ()
             _set(owner, name, tuple(value))
 
 
+def present(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
+    """The attributes that a device has: those that are neither ``None`` nor empty."""
+    return {name: value for name, value in attributes.items() if value not in (None, "", ())}
+
+
 class Cause(StrEnum):
     """The kind of a failure, by which an entry chooses the taint of a device (``dra.taints``)."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +50,8 @@ binary."""
 _BREAKS = re.compile(r"[\t\n]+")
 
 _LISTED = re.compile(r"/sys/(class/[^/]+|bus/[^/]+/devices)/[^/]+")
+
+_ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
 
 _DIGITS = re.compile(r"(\d+)")
 
@@ -157,6 +159,12 @@ def write(path: Path, text: str) -> None:
         os.close(descriptor)
 
 
+def refusal(error: OSError, hints: Mapping[int, str]) -> str:
+    """Why the kernel refuses a write: its own words, and in parentheses the hint for this error number."""
+    reason, hint = error.strerror or str(error), hints.get(error.errno or 0, "")
+    return f"{reason} ({hint})" if hint else reason
+
+
 def read_lines(path: str) -> list[str]:
     """The lines of a ``uevent`` file or a udevd record; none if it cannot be read."""
     data = read_bytes(path, RECORD_LIMIT)
@@ -213,6 +221,12 @@ def pci_path(sys_path: str) -> str:
     """The directory of the PCI function that the device at ``sys_path`` is, or is below; empty if none."""
     addresses = pcie_path(sys_path)
     return sys_path[: sys_path.rindex(f"/{addresses[-1]}") + len(addresses[-1]) + 1] if addresses else ""
+
+
+def pcie_root(sys_path: str) -> str:
+    """The PCI root complex that the device at ``sys_path`` is below, ``pci0000:3a``; empty if none."""
+    found = _ROOT.search(sys_path)
+    return found[1] if found else ""
 
 
 def function_path(sys_path: str) -> str:

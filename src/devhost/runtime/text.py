@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
-
-def few(devices: Sequence[str]) -> str:
-    """At most three of the ids, and the number of others."""
-    more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
-    return ", ".join(devices[:3]) + more
+from devhost.backend.errors import counted as counted
+from devhost.backend.errors import few as few
 
 
 def duration(text: str) -> float | None:
@@ -29,8 +25,3 @@ def utc(seconds: float, precision: str = "seconds") -> str:
 def iso(seconds: float) -> str:
     """The same to the millisecond, as in documents."""
     return utc(seconds, "milliseconds")
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 device``, ``2 devices``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from devhost.backend import Attribute, AttributeValue
+from devhost.backend import Attribute, AttributeValue, Device, Health
+from devhost.backend.model import present
 from devhost.backend.sysfs import PciFunction
 
-from .model import DeviceKind
+from .model import DeviceKind, ParentDevice
 
 INTEL, XILINX, OTHER = "intel", "xilinx", "other"
 """Vendor of the FPGA chip, not of the board: attribute ``vendor``. Altera counts as Intel, AMD as Xilinx."""
@@ -69,18 +70,12 @@ ATTRIBUTES: Mapping[str, Attribute] = {
 """The attributes of the backend."""
 
 
-def present(values: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
-    """The attributes that have a value: without empty ones and ``None``."""
-    return {name: value for name, value in values.items() if value not in (None, "", ())}
-
-
-def of_pci(function: PciFunction | None) -> dict[str, AttributeValue | None]:
+def _of_pci(function: PciFunction | None) -> dict[str, AttributeValue | None]:
     """Attributes that every PCI function has; none for a device that is not on a PCI bus."""
     if function is None:
         return {}
     return {
         "pciBusID": function.address,
-        "numaNode": function.numa_node,
         "driver": function.driver,
         "isVf": function.is_virtual,
         "vendorID": function.vendor,
@@ -88,3 +83,31 @@ def of_pci(function: PciFunction | None) -> dict[str, AttributeValue | None]:
         "subsystemVendorID": function.subsystem_vendor,
         "subsystemDeviceID": function.subsystem_device,
     }
+
+
+def device(
+    place: ParentDevice,
+    facts: Mapping[str, AttributeValue | None],
+    claims: frozenset[str],
+    health: Health,
+    *,
+    name: str = "",
+    outer: frozenset[str] = frozenset(),
+    withheld: str | None = None,
+) -> Device:
+    """The device at a place, with the attributes of its PCI function.
+
+    Args:
+        name: its id, if that is not the place's.
+        outer: claims of what it is part of, besides the place.
+    """
+    return Device(
+        id=name or place.name,
+        attributes=present({**_of_pci(place.function), "numaNode": place.numa_node, **facts}),
+        claims=claims,
+        part_of=(outer | place.parts) - claims,
+        numa_nodes=() if place.numa_node is None else (place.numa_node,),
+        pcie_path=place.pcie_path,
+        health=health,
+        withheld=withheld,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -20,12 +21,13 @@ from devhost.backend import (
     unhealthy,
 )
 from devhost.backend.errors import one_line
+from devhost.backend.incident import Incident
 from devhost.backend.sysfs import is_live, pci_path
 
 from .allocation import NODES, VARIABLES, edits, missing_node, unusable_for
 from .attributes import ATTRIBUTES
-from .discovery import FAMILIES, DflCards, Remaining
-from .model import CanProbe, Family, FpgaSysfs, Unit
+from .discovery import FAMILIES, DflCards, make
+from .model import CanExclude, CanProbe, Family, FpgaSysfs, Unit
 from .options import FpgaOptions, FpgaUse
 from .watch import Watch
 
@@ -71,30 +73,30 @@ class Fpga(Backend):
         # Replaced, never modified: probe(), allocate() and prepare() read them on other threads.
         self._families: Mapping[str, Family] = {}
         self._units: Mapping[str, Mapping[str, Unit]] = {}
-        self._failed: Mapping[str, str] = {}
-        self._probe_failures: dict[str, str] = {}
+        self._scan_failures: defaultdict[str, Incident] = defaultdict(Incident)
+        self._probe_failures: defaultdict[str, Incident] = defaultdict(Incident)
         self._watch = Watch(self._sysfs, context)
 
     def discover(self) -> list[Device]:
         """Every FPGA, also the unhealthy ones. Raises ``OSError`` if no family can list sysfs."""
         found: dict[str, Mapping[str, Unit]] = {}
-        failures: dict[str, str] = {}
         errors: list[Exception] = []
         taken: set[str] = set()
         names: set[str] = set()
         for name, family in self._present().items():
             try:
                 units = self._scan(family, taken, names)
+                if self._scan_failures[name].over():
+                    self.context.log.info("scans of %s FPGAs succeed again", name)
             except Exception as error:  # noqa: BLE001 - a failing family must not affect the others
                 errors.append(error)
-                failures[name] = one_line(error)
-                units = self._last_units(name, failures[name])
+                units = self._last_units(name, error)
             taken.update(_hardware(units))
             found[name] = {unit.device.id: unit for unit in self._settled(units)}
             names.update(found[name])
         if errors and len(errors) == len(found):
             raise errors[0]
-        self._log_changes(found, failures)
+        self._log_warnings(found.values())
         self._units = found
         every = self._all_units()
         self._watch.follow(every.values())
@@ -137,13 +139,12 @@ class Fpga(Backend):
             try:
                 verdicts.update(family.probe(own))
             except Exception as error:  # noqa: BLE001 - as in discover()
-                reason = _failure(name, one_line(error))
-                if self._probe_failures.get(name) != reason:
-                    self._probe_failures[name] = reason
+                reason = _failure(name, error)
+                if self._probe_failures[name].news(reason):
                     self.context.log.warning("%s", reason)
                 verdicts.update((unit.device.id, unhealthy(reason)) for unit in own)
             else:
-                if self._probe_failures.pop(name, ""):
+                if self._probe_failures[name].over():
                     self.context.log.info("health checks of %s FPGAs succeed again", name)
         return verdicts
 
@@ -153,14 +154,14 @@ class Fpga(Backend):
 
     def _present(self) -> Mapping[str, Family]:
         """The families whose drivers are loaded, or were at an earlier scan."""
-        for name, (is_here, make) in FAMILIES.items():
+        for name, is_here in FAMILIES.items():
             if name not in self._families and is_here(self._sysfs):
-                self._families = {**self._families, name: make(self._sysfs, self.options)}
+                self._families = {**self._families, name: make(name, self._sysfs, self.options)}
         return {name: self._families[name] for name in FAMILIES if name in self._families}
 
     def _scan(self, family: Family, taken: Collection[str], names: Collection[str]) -> list[Unit]:
         """The units of a family; an unchanged unit stays the same object."""
-        if isinstance(family, Remaining):
+        if isinstance(family, CanExclude):
             family.exclude(taken)
         before = self._all_units()
         found = (unit for unit in family.scan() if unit.device.id not in names)
@@ -200,24 +201,19 @@ class Fpga(Backend):
                     reasons[program.use] = error.message
         return replace(unit, device=replace(unit.device, unusable_for=reasons)) if reasons else unit
 
-    def _last_units(self, name: str, reason: str) -> list[Unit]:
+    def _last_units(self, name: str, error: Exception) -> list[Unit]:
         """The units that a family found when it last succeeded, now unhealthy."""
-        health = unhealthy(_failure(name, reason))
+        reason = _failure(name, error)
+        if self._scan_failures[name].news(reason):
+            self.context.log.error("%s", reason)
         return [
-            replace(unit, device=replace(unit.device, health=health))
+            replace(unit, device=replace(unit.device, health=unhealthy(reason)))
             for unit in self._units.get(name, {}).values()
         ]
 
-    def _log_changes(self, found: Mapping[str, Mapping[str, Unit]], failures: Mapping[str, str]) -> None:
-        """Logs families that begin or stop failing, and new warnings."""
-        for name, reason in failures.items():
-            if self._failed.get(name) != reason:
-                self.context.log.error("%s", _failure(name, reason))
-        for name in self._failed.keys() - failures.keys():
-            self.context.log.info("scans of %s FPGAs succeed again", name)
-        self._failed = failures
+    def _log_warnings(self, found: Iterable[Mapping[str, Unit]]) -> None:
         before = self._all_units()
-        for units in found.values():
+        for units in found:
             for unit in units.values():
                 last = before.get(unit.device.id)
                 if unit.warning and (last is None or last.warning != unit.warning):
@@ -252,5 +248,5 @@ def _hardware(units: Sequence[Unit]) -> set[str]:
     return taken
 
 
-def _failure(family: str, reason: str) -> str:
-    return f"reading the {family} FPGAs failed: {reason}"
+def _failure(family: str, error: Exception) -> str:
+    return f"reading the {family} FPGAs failed: {one_line(error)}"

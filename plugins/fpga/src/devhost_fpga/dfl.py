@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 
-from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Health, claim, unhealthy
 from devhost.backend.frozen import frozen
 
 from . import dfl_health
 from .allocation import node_claims
-from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, of_pci, present
+from .attributes import BUSY, FAILED, INTEL, READY, RECONFIGURING, device
 from .dfl_cards import Card, Cards, Engine, Layout, Port
 from .dfl_health import Finding
 from .manager_state import (
     BUSY_REASON,
     MAX_BUSY,
+    NEVER_READ,
     REBIND,
     Identity,
     LastValues,
     Manager,
-    Memory,
     identity,
     manager_of,
 )
@@ -77,13 +77,13 @@ class EngineFamily:
         self._layout = layout
         self._clock = clock
         self._cards = Cards(sysfs, layout)
-        self._memory = Memory()
+        self._last: Mapping[Identity, LastValues] = {}
         self._locked: Mapping[str, Finding] = {}
 
     def scan(self) -> list[Unit]:
         known: dict[Identity, LastValues] = {}
         units = [unit for card in self._cards.read() for unit in self._units(card, known)]
-        self._memory.replace(known)
+        self._last = known
         return units
 
     def probe(self, units: Sequence[Unit]) -> Mapping[str, Health]:
@@ -124,7 +124,7 @@ class EngineFamily:
     def _engine(self, engine: Engine, known: dict[Identity, LastValues]) -> _Part:
         key = identity(self._sysfs, engine.path)
         dead = self._sysfs.is_dead(engine.place.path)
-        before = self._memory.of(key).texts
+        before = self._last.get(key, NEVER_READ).texts
         texts = dict(before)
         flaw = ""
         if not dead:
@@ -154,7 +154,7 @@ class EngineFamily:
 
     def _port(self, port: Port, stuck: str, known: dict[Identity, LastValues], taken: set[str]) -> _Part:
         key = identity(self._sysfs, port.path)
-        before = self._memory.of(key)
+        before = self._last.get(key, NEVER_READ)
         dead = self._sysfs.is_dead(port.place.path)
         # if a function lost its link, every register reads as ones, so the number of a port as the highest
         lost = dead or (normal(port.afu.text) == ONES and port.number == _HIGHEST)
@@ -195,7 +195,7 @@ class EngineFamily:
         return manager.stuck
 
     def _since(self, key: Identity) -> float:
-        since = self._memory.of(key).since
+        since = self._last.get(key, NEVER_READ).since
         return self._clock() if since is None else since
 
     def _af(
@@ -216,7 +216,9 @@ class EngineFamily:
             "intelName": af_name(interface, afu),
         }
         return Unit(
-            device=self._device(part.name, port.place, attributes, self._claims(card, port, part), fault),
+            device=device(
+                port.place, attributes, self._claims(card, port, part), _health(fault), name=part.name
+            ),
             nodes=(port.path,),
             slots=self._slots(card, [port], [part], interface),
             watched=(*part.watched, *(engine.watched if engine else ())),
@@ -245,7 +247,9 @@ class EngineFamily:
         claims = [self._claims(card, port, part) for port, part in zip(card.ports, parts, strict=True)]
         claims.append(frozenset({claim.fpga(engine.place.name), *node_claims(self._sysfs, [engine.path])}))
         return Unit(
-            device=self._device(own.name, engine.place, attributes, frozenset().union(*claims), fault),
+            device=device(
+                engine.place, attributes, frozenset().union(*claims), _health(fault), name=own.name
+            ),
             nodes=tuple(port.path for port in card.ports),
             development=(engine.path,),
             slots=self._slots(card, card.ports, parts, interface),
@@ -270,8 +274,6 @@ class EngineFamily:
     ) -> dict[str, AttributeValue | None]:
         return {
             "driver": self._sysfs.target(f"{place.path}/driver"),
-            **of_pci(place.function),
-            "numaNode": place.numa_node,
             "vendor": INTEL,
             "bitstreamId": normal(engine.texts.get("bitstream_id", "")) if engine else "",
             "managerState": card.engine.manager.state if card.engine else "",
@@ -297,23 +299,9 @@ class EngineFamily:
             for port, number in zip(ports, numbers, strict=True)
         )
 
-    def _device(
-        self,
-        name: str,
-        place: ParentDevice,
-        attributes: Mapping[str, AttributeValue | None],
-        claims: frozenset[str],
-        fault: str,
-    ) -> Device:
-        return Device(
-            id=name,
-            attributes=present(attributes),
-            claims=claims,
-            part_of=place.parts,
-            numa_nodes=() if place.numa_node is None else (place.numa_node,),
-            pcie_path=place.pcie_path,
-            health=unhealthy(fault) if fault else HEALTHY,
-        )
+
+def _health(fault: str) -> Health:
+    return unhealthy(fault) if fault else HEALTHY
 
 
 def _state(card: Card, is_busy: bool, failure: str) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from devhost.backend import MissingDriver
 from devhost.backend.sysfs import PCI_BUS, PciFilter
 
 from . import attributes, pci_ids
-from .model import Family, FpgaSysfs, Unit
+from .model import Family, FpgaSysfs
 from .pci_ids import AMA, ZOCL, ZOCL_NODE
 
 if TYPE_CHECKING:
-    from .managers import Managers
     from .options import FpgaOptions
 
 _IDS = {
@@ -41,55 +40,32 @@ class DflCards:
                 )
 
 
-class Remaining:
-    """Devices of the kernel's FPGA classes that no other family lists."""
+def make(name: str, sysfs: FpgaSysfs, options: FpgaOptions) -> Family:
+    """Imports and creates the code of a family."""
+    match name:
+        case "dfl":
+            from .dfl import Dfl
 
-    def __init__(self, managers: Managers) -> None:
-        self._managers = managers
-        self._taken: Collection[str] = ()
+            return Dfl(sysfs)
+        case "opae":
+            from .dfl import Opae
 
-    def exclude(self, taken: Collection[str]) -> None:
-        """Sets the directories in sysfs that belong to other families."""
-        self._taken = taken
+            return Opae(sysfs)
+        case "xrt":
+            from .xrt import Xrt
 
-    def scan(self) -> Iterable[Unit]:
-        return self._managers.scan(self._taken)
+            return Xrt(sysfs, whole_u30=options.u30_unit == "card")
+        case "embedded":
+            from .embedded import Embedded
 
+            return Embedded(sysfs)
+        case "ama":
+            from .xrt import Ama
 
-def _dfl(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
-    from .dfl import Dfl
-
-    return Dfl(sysfs)
-
-
-def _opae(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
-    from .dfl import Opae
-
-    return Opae(sysfs)
-
-
-def _xrt(sysfs: FpgaSysfs, options: FpgaOptions) -> Family:
-    from .xrt import Xrt
-
-    return Xrt(sysfs, whole_u30=options.u30_unit == "card")
-
-
-def _embedded(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
-    from .embedded import Embedded
-
-    return Embedded(sysfs)
-
-
-def _ama(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
-    from .xrt import Ama
-
-    return Ama(sysfs)
-
-
-def _managers(sysfs: FpgaSysfs, _options: FpgaOptions) -> Family:
+            return Ama(sysfs)
     from .managers import Managers
 
-    return Remaining(Managers(sysfs))
+    return Managers(sysfs)
 
 
 def _has(*classes: str) -> Callable[[FpgaSysfs], bool]:
@@ -111,12 +87,12 @@ def _has_transcoder(sysfs: FpgaSysfs) -> bool:
     return _has_xrt_vendor(sysfs) or any(one.startswith(AMA) for one in sysfs.names("/sys/class/misc"))
 
 
-FAMILIES: Mapping[str, tuple[Callable[[FpgaSysfs], bool], Callable[[FpgaSysfs, FpgaOptions], Family]]] = {
-    "dfl": (_has("fpga_region"), _dfl),
-    "opae": (_has("fpga"), _opae),
-    "xrt": (_has_xrt_vendor, _xrt),
-    "embedded": (_has_zocl, _embedded),
-    "ama": (_has_transcoder, _ama),
-    "managers": (_has("fpga_manager", "fpga_region"), _managers),
+FAMILIES: Mapping[str, Callable[[FpgaSysfs], bool]] = {
+    "dfl": _has("fpga_region"),
+    "opae": _has("fpga"),
+    "xrt": _has_xrt_vendor,
+    "embedded": _has_zocl,
+    "ama": _has_transcoder,
+    "managers": _has("fpga_manager", "fpga_region"),
 }
-"""Each family, specific ones first: whether its hardware or driver may be present, and its factory."""
+"""Each family, specific ones first, and whether its hardware or driver may be present."""

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from devhost.backend import HEALTHY, Device, Health, claim, unhealthy
+from devhost.backend import HEALTHY, Health, claim, unhealthy
 
-from . import attributes, manager_state, pci_ids, xrt_cards
+from . import attributes, manager_state, model, pci_ids, xrt_cards
 from .allocation import node_claims
 from .managers import Member, Tree
 from .model import DeviceKind, FpgaSysfs, Interface, Slot, Unit, legal
@@ -78,7 +78,6 @@ class Embedded:
             # a failed image does not make it unhealthy: the next container loads its own
             health = verdict.health
         now[identity] = health
-        numa_node = sysfs.numa_node(place)
         facts = {
             "vendor": attributes.XILINX,
             "kind": str(DeviceKind.CARD),
@@ -86,16 +85,9 @@ class Embedded:
             "manager": sysfs.text(f"{manager.path}/name") if manager else "",
             "managerState": state.state,
             "regionState": verdict.region_state if manager else "",
-            "numaNode": numa_node,
         }
         claims = {claim.fpga(name), *node_claims(sysfs, [render] if render else [])}
-        device = Device(
-            id=name,
-            attributes=attributes.present(facts),
-            claims=frozenset(claims),
-            numa_nodes=() if numa_node is None else (numa_node,),
-            health=health,
-        )
+        device = attributes.device(model.place(sysfs, place), facts, frozenset(claims), health, name=name)
         slots: tuple[Slot, ...] = ()
         if manager and sysfs.exists(f"{manager.path}/firmware"):
             slots = (Slot(Interface.FIRMWARE, manager.path),)

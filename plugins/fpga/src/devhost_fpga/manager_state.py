@@ -60,7 +60,7 @@ class Manager:
 
     @property
     def _error(self) -> str:
-        if self.state.endswith(" error"):
+        if self.state.endswith("error"):
             more = f" ({self.status})" if self.status else ""
             return f"its FPGA manager is in state {self.state!r}{more}"
         return f"its FPGA manager reports {self.status}" if self.status else ""
@@ -98,22 +98,10 @@ class LastValues:
     since: float | None = None
 
 
+NEVER_READ = LastValues()
+
 Identity = tuple[str, int]
 """A directory in sysfs and its inode, which the kernel never uses again."""
-
-
-class Memory:
-    """What is known about hardware while it stays present. Used by one thread."""
-
-    def __init__(self) -> None:
-        self._known: Mapping[Identity, LastValues] = {}
-
-    def of(self, identity: Identity) -> LastValues:
-        """What is known about one device; empty if it was never read."""
-        return self._known.get(identity, LastValues())
-
-    def replace(self, known: Mapping[Identity, LastValues]) -> None:
-        self._known = dict(known)
 
 
 def identity(sysfs: Sysfs, path: str) -> Identity:
@@ -146,10 +134,7 @@ def judge(manager: Manager, *, can_program: bool, last: Health | None) -> Manage
     if manager.is_busy:
         return ManagerHealth(unhealthy(BUSY_REASON) if last is None else last, RECONFIGURING, is_busy=True)
     if state.endswith("error"):
-        more = f" ({manager.status})" if manager.status else ""
-        return ManagerHealth(
-            unhealthy(f"its FPGA manager is in state {state!r}{more}: program it again"), FAILED
-        )
+        return ManagerHealth(unhealthy(manager.failure), FAILED)
     if errors := _errors(manager):
         return ManagerHealth(unhealthy(f"its FPGA manager reports {errors}"), FAILED)
     if not state:

@@ -22,7 +22,7 @@ import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from devhost.backend import Device, Health, claim, unhealthy
+from devhost.backend import Health, claim, unhealthy
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import read_bytes
 
@@ -193,35 +193,26 @@ class _Last:
 class Managers:
     """Finds regions and managers. Keeps the last health of a chip while it is programmed."""
 
+    _tree: Tree  # of the current scan, as is what it finds
+    _now: dict[manager_state.Identity, _Last]
+
     def __init__(self, sysfs: FpgaSysfs) -> None:
         self._sysfs = sysfs
+        self._taken: Collection[str] = ()
         self._last: Mapping[manager_state.Identity, _Last] = {}
 
-    def scan(self, taken: Collection[str] = ()) -> Iterable[Unit]:
-        """The units that exist now, without the directories in sysfs that other families have ``taken``."""
-        scan = _ManagerScan(self._sysfs, Tree(self._sysfs), tuple(taken), self._last)
-        units = list(scan.units())
-        self._last = scan.now
+    def exclude(self, taken: Collection[str]) -> None:
+        """Sets the directories in sysfs that belong to other families."""
+        self._taken = taken
+
+    def scan(self) -> Iterable[Unit]:
+        """The units that exist now."""
+        self._tree, self._now = Tree(self._sysfs), {}
+        units = list(self._units())
+        self._last = self._now
         return units
 
-
-class _ManagerScan:
-    """One scan of all regions and managers."""
-
-    def __init__(
-        self,
-        sysfs: FpgaSysfs,
-        tree: Tree,
-        taken: tuple[str, ...],
-        last: Mapping[manager_state.Identity, _Last],
-    ) -> None:
-        self._sysfs = sysfs
-        self._tree = tree
-        self._taken = taken
-        self._last = last
-        self.now: dict[manager_state.Identity, _Last] = {}
-
-    def units(self) -> Iterator[Unit]:
+    def _units(self) -> Iterator[Unit]:
         """The regions, then the managers without regions."""
         names = self._names()
         for region in self._tree.regions:
@@ -273,7 +264,7 @@ class _ManagerScan:
         health = unhealthy(model.LOST) if place.function and sysfs.is_dead(place.path) else verdict.health
         if health.healthy and flaw:
             health = unhealthy(flaw)
-        self.now[identity] = _Last(health, interface_id)
+        self._now[identity] = _Last(health, interface_id)
         nodes = below(sysfs, member.parent, self._excluded(member))
         title = sysfs.text(f"{manager.path}/name") if manager else ""
         facts = {
@@ -285,21 +276,13 @@ class _ManagerScan:
             "managerState": state.state,
             "regionState": verdict.region_state,
             "interfaceId": interface_id,
-            "numaNode": place.numa_node,
         }
-        hardware = attributes.of_pci(place.function)
         if not place.function:
-            hardware = {"driver": sysfs.target(f"{member.parent}/driver")}
+            facts["driver"] = sysfs.target(f"{member.parent}/driver")
         claims = {claim.fpga(name), *node_claims(sysfs, nodes)}
-        device = Device(
-            id=name,
-            attributes=attributes.present(hardware | facts),
-            claims=frozenset(claims),
-            part_of=outer | place.parts,
-            numa_nodes=() if place.numa_node is None else (place.numa_node,),
-            pcie_path=place.pcie_path,
-            health=health,
-            withheld=self._indistinct(member) or (None if nodes or slots else NOTHING),
+        withheld = self._indistinct(member) or (None if nodes or slots else NOTHING)
+        device = attributes.device(
+            place, facts, frozenset(claims), health, name=name, outer=outer, withheld=withheld
         )
         watched = (*state.files, *(f"{one.path}/state" for one in self._bridges(member)))
         return Unit(device, nodes, slots=slots, watched=watched, is_busy=verdict.is_busy)

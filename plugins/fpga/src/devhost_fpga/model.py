@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -129,17 +129,13 @@ class ParentDevice:
     @property
     def whole(self) -> str:
         """Address of the physical function of a virtual one; empty for others."""
-        return physical_function(self.function) if self.function else ""
+        address = self.function.physical_function if self.function else ""
+        return address if BDF.fullmatch(address) else ""  # else a damaged link
 
     @property
     def parts(self) -> frozenset[str]:
         """Claims of the nearest PCI function, and of its physical function."""
         return frozenset(claim.pci(address) for address in (*self.pcie_path[-1:], self.whole) if address)
-
-
-def physical_function(function: PciFunction) -> str:
-    """Address of the physical function of a virtual one; empty for others, and for a damaged link."""
-    return function.physical_function if BDF.fullmatch(function.physical_function) else ""
 
 
 def legal(name: str) -> str:
@@ -154,14 +150,16 @@ _PLUGGED = frozenset({"i2c", "spi", "usb"})
 def place(sysfs: Sysfs, path: str) -> ParentDevice:
     """The place of the device at ``path``; ``path`` itself if it is not part of a PCI function."""
     base = pci_path(path)
-    function = sysfs.pci(base) if base and not _is_plugged(sysfs, base, path) else None
-    return ParentDevice(
-        path=base if function else path,
-        name=function.address if function else legal(path.rpartition("/")[2])[:_MAX_NAME],
-        function=function,
-        numa_node=function.numa_node if function else sysfs.numa_node(path),
-        pcie_path=pcie_path(base) if base else (),
-    )
+    if base and not _is_plugged(sysfs, base, path) and (function := sysfs.pci(base)):
+        return of_function(function)
+    name = legal(path.rpartition("/")[2])[:_MAX_NAME]
+    return ParentDevice(path, name, None, sysfs.numa_node(path), pcie_path(base))
+
+
+def of_function(function: PciFunction) -> ParentDevice:
+    """The place that is a PCI function."""
+    path = function.path
+    return ParentDevice(path, function.address, function, function.numa_node, pcie_path(path))
 
 
 def _is_plugged(sysfs: Sysfs, above: str, path: str) -> bool:
@@ -245,6 +243,14 @@ class Family(Protocol):
 
     def scan(self) -> Iterable[Unit]:
         """The units that exist now. A unit that cannot be read is unhealthy, not an exception."""
+
+
+@runtime_checkable
+class CanExclude(Protocol):
+    """A family of devices that no other family lists."""
+
+    def exclude(self, taken: Collection[str]) -> None:
+        """Sets the directories in sysfs that belong to other families, before a scan."""
 
 
 @runtime_checkable

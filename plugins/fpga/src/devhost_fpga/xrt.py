@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from devhost.backend import HEALTHY, AttributeValue, Device, Health, claim, unhealthy
-from devhost.backend.sysfs import BDF, PCI_BUS, Sysfs, pcie_path
+from devhost.backend.sysfs import BDF, PCI_BUS, PciFunction, Sysfs
 
 from . import attributes, model, pci_ids, xrt_cards, xrt_health
 from .allocation import node_claims
@@ -31,6 +31,8 @@ from .model import DeviceKind, Unit
 from .pci_ids import AMA
 from .xrt_cards import Identity, Role, XrtFunction
 from .xrt_health import Condition
+
+_COMMON = {"vendor": attributes.XILINX, "kind": str(DeviceKind.CARD)}
 
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -109,8 +111,8 @@ class Xrt:
         nodes = (render, *xrt_cards.queues(self._sysfs, user.path)) if render else ()
         node = xrt_cards.manager(self._sysfs, manager.path) if manager else ""
         management = (node,) if node else ()
-        claims = {claim.pci(one.pci.address) for one in (user, manager) if one}
-        claims |= node_claims(self._sysfs, (*nodes, *management))
+        claims = node_claims(self._sysfs, (*nodes, *management))
+        claims |= {claim.pci(manager.pci.address)} if manager else set()
         facts = {
             "shell": identity.shell,
             "shellTimestamp": identity.timestamp,
@@ -119,7 +121,7 @@ class Xrt:
             "serial": identity.serial,
             "xilinxName": name(identity.shell, identity.timestamp),
         }
-        device = _device(user, facts, condition, frozenset(claims), withheld)
+        device = _device(user.pci, facts, condition.health, claims, withheld)
         return Unit(
             device,
             nodes,
@@ -160,8 +162,7 @@ class Xrt:
             "the node of the ami driver only manages the card; "
             "another function with a separate driver transfers data"
         )
-        claims = frozenset((claim.pci(one.pci.address),))
-        device = _device(one, facts, condition, claims, withheld)
+        device = _device(one.pci, facts, condition.health, withheld=withheld)
         return Unit(device, watched=condition.watched, is_busy=condition.is_passing, hardware=(one.path,))
 
     def _without_user_function(self, one: XrtFunction) -> Unit:
@@ -171,28 +172,22 @@ class Xrt:
             driver = f"it is bound to {one.pci.driver}" if one.pci.driver else "no driver is bound to it"
             reason = f"only its management function is visible, and {driver}"
         facts = {"serial": xrt_cards.serial(self._sysfs, one.path)} if one.pci.driver else {}
-        condition = Condition(unhealthy(reason))
-        device = _device(one, facts, condition, frozenset((claim.pci(one.pci.address),)), None)
-        return Unit(device, hardware=(one.path,))
+        return Unit(_device(one.pci, facts, unhealthy(reason)), hardware=(one.path,))
 
 
 def _device(
-    one: XrtFunction,
+    function: PciFunction,
     facts: Mapping[str, str],
-    condition: Condition,
-    claims: frozenset[str],
-    withheld: str | None,
+    health: Health,
+    claims: frozenset[str] = frozenset(),
+    withheld: str | None = None,
 ) -> Device:
-    common = {"vendor": attributes.XILINX, "kind": str(DeviceKind.CARD)}
-    whole = model.physical_function(one.pci)
-    return Device(
-        id=one.pci.address,
-        attributes=attributes.present(common | attributes.of_pci(one.pci) | dict(facts)),
-        claims=claims,
-        part_of=frozenset((claim.pci(whole),) if whole else ()),
-        numa_nodes=() if one.pci.numa_node is None else (one.pci.numa_node,),
-        pcie_path=pcie_path(one.path),
-        health=condition.health,
+    """The device of a card, by its PCI function; ``claims`` are those besides this one."""
+    return attributes.device(
+        model.of_function(function),
+        {**_COMMON, **facts},
+        claims | {claim.pci(function.address)},
+        health,
         withheld=withheld,
     )
 
@@ -357,22 +352,19 @@ class Ama:
     def _unit(self, path: str, name: str, seen: set[str]) -> Unit:
         text = self._sysfs.text(f"{path}/bus_id")
         address = text if BDF.fullmatch(text) else f"0000:{text}"
+        claims = frozenset((claim.node(f"/dev/{name}"),))
         where = self._sysfs.device(f"{PCI_BUS}/{address}") if BDF.fullmatch(address) else ""
-        if not where or address in seen:
-            reason = (
-                "its driver does not report its PCI function"
-                if not where
-                else f"{address} has two misc devices"
-            )
-            claims = frozenset((claim.node(f"/dev/{name}"),))
-            facts = attributes.present({"vendor": attributes.XILINX, "kind": str(DeviceKind.CARD)})
-            return Unit(Device(id=name, attributes=facts, claims=claims, health=unhealthy(reason)), (path,))
+        function = self._sysfs.pci(where) if where else None
+        if function is None or address in seen:
+            reason = f"{address} has two misc devices"
+            if function is None:
+                reason = "its driver does not report its PCI function"
+            device = Device(id=name, attributes=_COMMON, claims=claims, health=unhealthy(reason))
+            return Unit(device, (path,))
         seen.add(address)
         health = unhealthy(model.LOST) if self._sysfs.is_dead(where) else HEALTHY
-        device = self._device(
-            where, self._serial(path), frozenset((claim.pci(address), claim.node(f"/dev/{name}"))), health
-        )
-        return Unit(device, (path,))
+        facts = {"serial": self._serial(path), "xilinxName": MA35}
+        return Unit(_device(function, facts, health, claims), (path,))
 
     def _idle(self, seen: set[str]) -> Iterator[Unit]:
         for address in self._sysfs.names(PCI_BUS):
@@ -382,26 +374,7 @@ class Ama:
             function = self._sysfs.pci(where) if where else None
             if function and (function.vendor, function.device) == _TRANSCODER and not function.driver:
                 reason = f"no driver is bound to it (run modprobe {AMA})"
-                device = self._device(where, "", frozenset((claim.pci(address),)), unhealthy(reason))
-                yield Unit(device, lacks_driver=True)
-
-    def _device(self, where: str, serial: str, claims: frozenset[str], health: Health) -> Device:
-        place = model.place(self._sysfs, where)
-        facts = {
-            "vendor": attributes.XILINX,
-            "kind": str(DeviceKind.CARD),
-            "serial": serial,
-            "xilinxName": MA35,
-        }
-        return Device(
-            id=place.name,
-            attributes=attributes.present(attributes.of_pci(place.function) | facts),
-            claims=claims,
-            part_of=frozenset((claim.pci(place.whole),) if place.whole else ()),
-            numa_nodes=() if place.numa_node is None else (place.numa_node,),
-            pcie_path=place.pcie_path,
-            health=health,
-        )
+                yield Unit(_device(function, {"xilinxName": MA35}, unhealthy(reason)), lacks_driver=True)
 
     def _serial(self, path: str) -> str:
         for line in self._sysfs.text(f"{path}/device_info").splitlines():

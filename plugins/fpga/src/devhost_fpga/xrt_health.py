@@ -32,29 +32,23 @@ class Condition:
 
 def user(sysfs: Sysfs, path: str, render: str) -> Condition:
     """The condition of a user function of xocl with this render node; empty if it has none."""
-    watched = (f"{path}/dev_offline", f"{path}/ready")
+    watched = offline, ready = f"{path}/dev_offline", f"{path}/ready"
     if sysfs.is_dead(path):
         return Condition(unhealthy(model.LOST))
+    reason, is_passing = "", True
     # during a hot reset, xocl keeps `user_pf` and removes all other files (xocl_init_persist_sysfs)
-    there = any(sysfs.exists(file) for file in watched)
-    if not there or not xrt_cards.part(sysfs, path, "rom"):
-        return Condition(unhealthy(RESETTING), is_passing=True, watched=watched)
-    if sysfs.integer(f"{path}/dev_offline"):
-        return Condition(
-            unhealthy("it is being reset: xocl has set it offline"), is_passing=True, watched=watched
-        )
-    if sysfs.exists(f"{path}/ready") and not sysfs.integer(
-        f"{path}/ready"
-    ):  # older drivers have no such file
-        return Condition(
-            unhealthy(
-                "its management function does not answer xocl (are xclmgmt and mpd running on its machine?)"
-            ),
-            watched=watched,
-        )
-    if not render:
-        return Condition(unhealthy("xocl created no render node for it"), is_passing=True, watched=watched)
-    return Condition(HEALTHY, watched=watched)
+    if not any(map(sysfs.exists, watched)) or not xrt_cards.part(sysfs, path, "rom"):
+        reason = RESETTING
+    elif sysfs.integer(offline):
+        reason = "it is being reset: xocl has set it offline"
+    elif sysfs.exists(ready) and not sysfs.integer(ready):  # older drivers have no such file
+        reason = "its management function does not answer xocl (are xclmgmt and mpd running on its machine?)"
+        is_passing = False
+    elif not render:
+        reason = "xocl created no render node for it"
+    return (
+        Condition(unhealthy(reason), is_passing, watched) if reason else Condition(HEALTHY, watched=watched)
+    )
 
 
 def management(sysfs: Sysfs, path: str) -> Condition:

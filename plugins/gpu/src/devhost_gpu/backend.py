@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from devhost.backend import (
@@ -22,24 +24,21 @@ from devhost.backend import (
     unhealthy,
 )
 from devhost.backend.errors import one_line
+from devhost.backend.incident import Incident
 from devhost.backend.model import NOTHING
 from devhost.backend.sysfs import Sysfs
 
 from .attributes import ATTRIBUTES
-from .discovery import AMD, INTEL, NVIDIA, OTHER, Adapter, AdapterScanner, by_vendor
+from .discovery import NVIDIA, Adapter, AdapterScanner, by_vendor
 from .drm import WedgedCards
 from .environment import STANDARD, Environment
 from .missing import LastAttributes, limits_without_effect, missing_drivers
 from .options import FIRMWARE, HAMI_USE, TIME_SLICE, GpuOptions, GpuResourceOptions, mps_entries, sharing
 from .vendor import (
-    CanLink,
-    CanMeasure,
-    CanNameProcesses,
-    CanRelease,
     Card,
     ContainerRequest,
     MergedEvents,
-    VendorBackend,
+    Vendor,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +48,9 @@ if TYPE_CHECKING:
     from .partitioning import Partitioner
 
 T = TypeVar("T")
+
+Maker = Callable[[GpuOptions, Context, Environment], Vendor]
+"""Creates the code of a vendor."""
 
 
 class Gpu(Backend):
@@ -69,17 +71,17 @@ class Gpu(Backend):
         options: GpuOptions,
         context: Context,
         environment: Environment = STANDARD,
-        vendors: Mapping[str, Maker] | None = None,
+        makers: Mapping[str, Maker] = NOTHING,
     ) -> None:
         super().__init__(options, context)
         self._environment = environment
-        self._makers = MAKERS if vendors is None else vendors
+        self._makers = makers
         self._sysfs = Sysfs(context.root)
         self._adapters = AdapterScanner(self._sysfs)
-        self._scan_failures: dict[str, str] = {}
-        self._probe_failures: dict[str, str] = {}
+        self._scan_failures: defaultdict[str, Incident] = defaultdict(Incident)
+        self._probe_failures: defaultdict[str, Incident] = defaultdict(Incident)
         # Replaced whole, never changed: probe(), allocate() and links() read them on other threads.
-        self._vendors: Mapping[str, VendorBackend] = {}
+        self._vendors: Mapping[str, Vendor] = {}
         self._cards: Mapping[str, Card] = {}
         self._missing: Sequence[MissingDriver] = ()
         self._events = MergedEvents(environment.timings)
@@ -96,7 +98,7 @@ class Gpu(Backend):
             self._partitioner = Partitioner(options.partitions, context, environment.clock)
 
     @property
-    def vendors(self) -> Mapping[str, VendorBackend]:
+    def vendors(self) -> Mapping[str, Vendor]:
         """The code of each vendor with a card so far."""
         return self._vendors
 
@@ -120,7 +122,7 @@ class Gpu(Backend):
         for name in sorted(names):
             try:
                 cards = self._scan(name, groups.get(name, ()))
-                if self._scan_failures.pop(name, ""):
+                if self._scan_failures[name].over():
                     self.context.log.info("the cards of %s can be listed again", name)
             except Exception as error:  # noqa: BLE001 - a failure must only affect the cards of the vendor
                 failures.append(error)
@@ -205,12 +207,11 @@ class Gpu(Backend):
                 verdicts.update(vendor.probe(own))
             except Exception as error:  # noqa: BLE001 - as in discover()
                 reason = _failure(name, error)
-                if self._probe_failures.get(name) != reason:
-                    self._probe_failures[name] = reason
+                if self._probe_failures[name].news(reason):
                     self.context.log.warning("%s", reason)
                 verdicts.update((card.id, unhealthy(reason)) for card in own)
             else:
-                if self._probe_failures.pop(name, ""):
+                if self._probe_failures[name].over():
                     self.context.log.info("the health of the cards of %s can be checked again", name)
         return verdicts
 
@@ -221,29 +222,25 @@ class Gpu(Backend):
         """
         cards = self._cards
         wanted = [cards[device.id] for device in devices if device.id in cards]
-        return self._reported(wanted, lambda vendor: vendor.usage if isinstance(vendor, CanMeasure) else None)
+        return self._reported(wanted, lambda vendor, own: vendor.usage(own))
 
     def _processes(self) -> Mapping[str, Collection[int]]:
         """The processes that use each card, likewise."""
-        return self._reported(
-            [*self._cards.values()],
-            lambda vendor: vendor.processes if isinstance(vendor, CanNameProcesses) else None,
-        )
+        return self._reported([*self._cards.values()], lambda vendor, own: vendor.processes(own))
 
     def _reported(
         self,
         cards: Sequence[Card],
-        report: Callable[[VendorBackend], Callable[[Sequence[Card]], Mapping[str, T]] | None],
+        report: Callable[[Vendor, Sequence[Card]], Mapping[str, T]],
     ) -> Mapping[str, T]:
-        """What the vendors that can report it report about their cards, by id."""
+        """What the vendors report about their cards, by id."""
         found: dict[str, T] = {}
         failure: Exception | None = None
         for name, vendor in self._vendors.items():
-            if (call := report(vendor)) is not None:
-                try:
-                    found.update(call([card for card in cards if card.vendor == name]))
-                except Exception as error:  # noqa: BLE001 - as in discover(); probe() logs what fails for long
-                    failure = error
+            try:
+                found.update(report(vendor, [card for card in cards if card.vendor == name]))
+            except Exception as error:  # noqa: BLE001 - as in discover(); probe() logs what fails for long
+                failure = error
         if failure and not found:
             raise failure
         return found
@@ -259,7 +256,7 @@ class Gpu(Backend):
         if first is None or second is None or first.vendor != second.vendor:
             return 0
         vendor = self._vendors.get(first.vendor)
-        return vendor.links(first, second) if isinstance(vendor, CanLink) else 0
+        return vendor.links(first, second) if vendor else 0
 
     def labels(self, devices: Sequence[Device], offered: Offered) -> Mapping[str, str | int]:
         """Labels for the node, with the names that the vendors' labelers use."""
@@ -275,8 +272,7 @@ class Gpu(Backend):
     def release(self) -> None:
         """Closes the drivers that the vendors' code keeps in use."""
         for vendor in self._vendors.values():
-            if isinstance(vendor, CanRelease):
-                vendor.release()
+            vendor.release()
         if self._cdi_names:
             self._cdi_names.wait_idle()  # until nvidia-ctk does not run
 
@@ -288,8 +284,7 @@ class Gpu(Backend):
     def _scan(self, name: str, adapters: Sequence[Adapter]) -> Sequence[Card]:
         vendor = self._vendors.get(name)
         if vendor is None:
-            if (maker := self._makers.get(name)) is None:
-                return ()
+            maker = self._makers.get(name) or partial(make, name)
             vendor = maker(self.options, self.context, self._environment)
             self._vendors = {**self._vendors, name: vendor}
             if name == NVIDIA:
@@ -318,8 +313,7 @@ class Gpu(Backend):
             self._cdi_names = CdiNames(self.options, self.context, timings)
 
     def _is_nvidia_closed(self) -> bool:
-        vendor = self._vendors[NVIDIA]
-        return self.context.released or (isinstance(vendor, CanRelease) and vendor.is_closed)
+        return self.context.released or self._vendors[NVIDIA].is_closed
 
     def _with_wedged(self, cards: Mapping[str, Card], adapters: Sequence[Adapter]) -> Mapping[str, Card]:
         """The cards, made Unhealthy if their driver has reported a reset and does not answer."""
@@ -351,8 +345,7 @@ class Gpu(Backend):
     def _last_cards(self, vendor: str, error: Exception) -> list[Card]:
         """The last cards of a vendor whose code fails, now Unhealthy."""
         reason = _failure(vendor, error)
-        if self._scan_failures.get(vendor) != reason:
-            self._scan_failures[vendor] = reason
+        if self._scan_failures[vendor].news(reason):
             self.context.log.error("%s", reason)
         return [_with_health(card, reason) for card in self._cards.values() if card.vendor == vendor]
 
@@ -388,32 +381,21 @@ def _failure(vendor: str, error: Exception) -> str:
     return f"reading the cards of {vendor} failed: {one_line(error)}"
 
 
-def _amd(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
-    from .amd.cards import Amd
+def make(vendor: str, options: GpuOptions, context: Context, environment: Environment) -> Vendor:
+    """Creates the code of a vendor, which is imported with the vendor's first card."""
+    match vendor:
+        case "amd":
+            from .amd.cards import Amd
 
-    return Amd(options, context, environment)
+            return Amd(options, context, environment)
+        case "intel":
+            from .intel import Intel
 
+            return Intel(options, context, environment)
+        case "nvidia":
+            from .nvidia.gpus import Nvidia
 
-def _intel(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
-    from .intel import Intel
-
-    return Intel(options, context, environment)
-
-
-def _nvidia(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
-    from .nvidia.gpus import Nvidia
-
-    return Nvidia(options, context, environment)
-
-
-def _other(options: GpuOptions, context: Context, environment: Environment) -> VendorBackend:
+            return Nvidia(options, context, environment)
     from .drm import Other
 
     return Other(options, context, environment)
-
-
-Maker = Callable[[GpuOptions, Context, Environment], VendorBackend]
-"""Creates the code of a vendor."""
-
-MAKERS: Mapping[str, Maker] = {AMD: _amd, INTEL: _intel, NVIDIA: _nvidia, OTHER: _other}
-"""The code of each vendor, which is imported with the vendor's first card."""

@@ -32,6 +32,7 @@ from devhost.backend import (
     claim,
     unhealthy,
 )
+from devhost.backend.errors import counted
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
@@ -41,7 +42,7 @@ from .attributes import GPU, VF
 from .discovery import OTHER, Adapter
 from .environment import STANDARD, Environment
 from .options import GpuOptions
-from .vendor import Card, ContainerRequest, device, of_adapter, own_claims
+from .vendor import Card, ContainerRequest, Vendor, device, of_adapter, own_claims
 
 KFD = "/dev/kfd"
 """The node for computing on AMD GPUs, which all of them share."""
@@ -69,9 +70,8 @@ def driver_state(
     DRM nodes. ``nodes`` are the paths of device nodes that are needed; ``None``: its own.
     """
     if adapter.num_vfs:
-        are = "is" if adapter.num_vfs == 1 else "are"
-        plural = "s" * (adapter.num_vfs > 1)
-        text = f"it has {adapter.num_vfs} virtual function{plural}, which {are} offered instead"
+        parts, are = counted(adapter.num_vfs, "virtual function"), "is" if adapter.num_vfs == 1 else "are"
+        text = f"it has {parts}, which {are} offered instead"
         is_gpu = not drivers or adapter.driver in drivers
         return DriverState(_health(sysfs, adapter, adapter.nodes), text, divided=is_gpu)
     if adapter.driver and drivers and adapter.driver not in drivers:
@@ -313,7 +313,7 @@ class DrmFacts:
         return ()
 
 
-class DrmVendor:
+class DrmVendor(Vendor):
     """The base of the code for such cards. Subclasses name the vendor and add what is specific to it."""
 
     vendor: ClassVar[str]
@@ -337,9 +337,6 @@ class DrmVendor:
     def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
         return [self._card(index, adapter) for index, adapter in enumerate(adapters)]
 
-    def notice(self, event: Event) -> None:
-        """Does nothing: no state depends on events."""
-
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """Whether their driver answers, and how hot they are."""
         adapters = {card.id: card.facts.adapter for card in cards if isinstance(card.facts, DrmFacts)}
@@ -347,9 +344,6 @@ class DrmVendor:
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
         return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, DrmFacts))
-
-    def close(self) -> None:
-        """Does nothing: nothing is kept open."""
 
     def _card(self, index: int, adapter: Adapter) -> Card:
         state = driver_state(self.sysfs, adapter, self.drivers)

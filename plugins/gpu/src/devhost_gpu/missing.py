@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from devhost.backend import AttributeValue, MissingDriver
+from devhost.backend.model import present
 from devhost.backend.sysfs import Sysfs
 
 from .amd.health import counts_errors
@@ -68,15 +69,11 @@ def missing_drivers(sysfs: Sysfs, adapters: Mapping[str, Sequence[Adapter]]) -> 
     """The GPUs without their vendor's driver. A virtual function may be without a driver on purpose."""
     for vendor, fix in _FIXES.items():
         for adapter in _without_driver(sysfs, adapters.get(vendor, ()), _REPLACEMENTS.get(vendor, ())):
-            known = {"vendor": vendor, **of_adapter(adapter)}
+            known = present({"vendor": vendor, **of_adapter(adapter)})
             yield MissingDriver(
                 f"{adapter.address} ({adapter.vendor}:{adapter.device})",
                 f"{f'bound to {adapter.driver}' if adapter.driver else 'no driver is bound to it'} ({fix})",
-                {
-                    name: value
-                    for name, value in known.items()
-                    if value not in (None, "") and name not in _FROM_DRIVER
-                },
+                {name: value for name, value in known.items() if name not in _FROM_DRIVER},
             )
 
 

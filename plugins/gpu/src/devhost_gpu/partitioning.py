@@ -14,23 +14,19 @@ from time import monotonic
 
 from devhost.backend import Context, Device, NotYet, claim
 from devhost.backend.backoff import Backoff
-from devhost.backend.errors import BackendError
+from devhost.backend.errors import BackendError, few
 from devhost.backend.frozen import mutable
 from devhost.backend.provision import Changes
 from devhost.backend.where import holds
 
 from .options import Layout
-from .vendor import CanPartition, Card, Change, VendorBackend
+from .vendor import Card, Change, Vendor
 
 FIRST_RETRY, LAST_RETRY = 30.0, 300.0
 """Seconds until what a driver refused is tried again; they double."""
 
 LEAVING = "its GPU is about to be partitioned"
 """Why a device is withheld meanwhile."""
-
-
-FEW = 3
-"""Held devices that a text names."""
 
 
 @mutable
@@ -65,7 +61,7 @@ class Partitioner:
         self._offered = frozenset(one.id for one in shown if one.withheld is None)
         return shown
 
-    def run(self, vendors: Mapping[str, VendorBackend], cards: Mapping[str, Card]) -> None:
+    def run(self, vendors: Mapping[str, Vendor], cards: Mapping[str, Card]) -> None:
         """Partitions every GPU that a layout selects, as far as that is possible now.
 
         Raises ``NotYet`` if it waits for containers, or for hardware, and ``BackendError`` if a driver or a
@@ -79,19 +75,18 @@ class Partitioner:
         self._changes.make(self._targets(vendors, gpus))
 
     def _targets(
-        self, vendors: Mapping[str, VendorBackend], gpus: Mapping[str, Sequence[Card]]
+        self, vendors: Mapping[str, Vendor], gpus: Mapping[str, Sequence[Card]]
     ) -> Iterator[Callable[[], None]]:
         for name, cards in sorted(gpus.items()):
-            vendor: object = vendors.get(cards[0].vendor)
-            if isinstance(vendor, CanPartition) and (layout := self._layout(cards[0])):
-                yield partial(self._partition, vendor, name, cards, layout)
+            if layout := self._layout(cards[0]):
+                yield partial(self._partition, vendors[cards[0].vendor], name, cards, layout)
 
     def _layout(self, card: Card) -> Layout | None:
         attributes = card.device.attributes
         mine = (one for one in self._layouts if one.vendor == card.vendor and holds(one.where, attributes))
         return next(mine, None)
 
-    def _partition(self, vendor: CanPartition, name: str, cards: Sequence[Card], layout: Layout) -> None:
+    def _partition(self, vendor: Vendor, name: str, cards: Sequence[Card], layout: Layout) -> None:
         change = vendor.change(cards, layout)
         if change is None:
             self._refusals.pop(name, None)
@@ -128,9 +123,7 @@ class Partitioner:
         own = {claim.device("gpu", card.id): card.id for card in cards}
         held = self._changes.held()
         used = [name for one, name in own.items() if one in held]
-        more = f" and {len(used) - FEW} more" if len(used) > FEW else ""
         self._changes.refuse_held(
             frozenset({claim.pci(name), *own}.union(*(card.device.claims for card in cards))),
-            f"{name} keeps {change.present} instead of {change.wanted} while pods hold "
-            f"{', '.join(used[:FEW]) or name}{more}",
+            f"{name} keeps {change.present} instead of {change.wanted} while pods hold {few(used) or name}",
         )

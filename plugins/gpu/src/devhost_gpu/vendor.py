@@ -1,14 +1,11 @@
 """The common parts of the vendors' modules: cards, their attributes and claims, and the vendors' interface.
 
-The code of a vendor is a class with the methods of :class:`VendorBackend`, in a module that is imported when
-the machine has such a card. It may also implement :class:`CanLink`, :class:`CanWatch` and
-:class:`CanRelease`.
+The code of a vendor is a :class:`Vendor`, in a module that is imported when the machine has such a card.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -25,7 +22,8 @@ from devhost.backend import (
     claim,
 )
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.model import NOTHING, present
+from devhost.backend.sysfs import Sysfs, pcie_root
 
 from .discovery import Adapter
 from .environment import DEFAULT, Timings
@@ -68,47 +66,6 @@ class ContainerRequest:
     consumed: Mapping[str, Mapping[str, Consumed]] = field(default_factory=dict)
 
 
-class VendorBackend(Protocol):
-    """The cards of one vendor. ``probe`` is called on another thread than the other methods."""
-
-    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
-        """All current cards, given all adapters of the vendor (an empty list if they are gone).
-
-        A broken card never hides another: it becomes an Unhealthy or withheld device with a reason.
-        """
-
-    def notice(self, event: Event) -> None:
-        """Receives each event before the ``scan`` that it causes."""
-
-    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
-        """Health by id, from checks too expensive for each ``scan``; cards without an entry are healthy."""
-
-    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        """What one container needs to use these cards.
-
-        Raises ``AllocationError`` if one cannot be used in its current state.
-        """
-
-    def close(self) -> None:
-        """Releases what it keeps open."""
-
-
-@runtime_checkable
-class CanLink(Protocol):
-    """A vendor whose cards can be connected beyond PCIe and NUMA."""
-
-    def links(self, a: Card, b: Card) -> int:
-        """How closely two cards are connected; 0 for not connected."""
-
-
-@runtime_checkable
-class CanMeasure(Protocol):
-    """A vendor whose driver reports how much of a card is in use."""
-
-    def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
-        """How much of each card is in use, by id; called on a separate thread."""
-
-
 @frozen
 class Change:
     """What has to be done to partition a GPU as configured.
@@ -123,31 +80,74 @@ class Change:
     replaces: bool = True
 
 
-@runtime_checkable
-class CanPartition(Protocol):
-    """A vendor whose GPUs can be partitioned; called on a separate thread."""
+class Vendor:
+    """The cards of one vendor. Most methods do nothing here, for a vendor without the ability.
+
+    ``scan``, ``notice`` and ``release`` are called on one thread, the others on further ones. A vendor with
+    events that cause no uevent is also a :class:`CanWatch`.
+    """
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the driver was not to be opened at the last scan."""
+        return False
+
+    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
+        """All current cards, given all adapters of the vendor (an empty list if they are gone).
+
+        A broken card never hides another: it becomes an Unhealthy or withheld device with a reason.
+        """
+        raise NotImplementedError
+
+    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+        """What one container needs to use these cards.
+
+        Raises ``AllocationError`` if one cannot be used in its current state.
+        """
+        raise NotImplementedError
+
+    def notice(self, event: Event) -> None:
+        """Receives each event before the ``scan`` that it causes."""
+
+    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
+        """Health by id, from checks too expensive for each ``scan``; cards without an entry are healthy."""
+        return {}
+
+    def links(self, a: Card, b: Card) -> int:
+        """How closely two cards are connected beyond PCIe and NUMA; 0 for not connected."""
+        return 0
+
+    def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
+        """How much of each card is in use, by id, as far as the driver reports it."""
+        return {}
+
+    def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
+        """The ids of the processes that use each card, by its id, as far as the driver reports them."""
+        return {}
 
     def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
         """How the GPU of these cards gets this layout; ``None`` if it has it, or is not to be used.
 
         Raises ``NotYet`` if it has to wait for something, and ``BackendError`` if it cannot become that.
         """
+        return None
 
+    def release(self) -> None:
+        """Closes the driver, and returns when it is closed.
 
-@runtime_checkable
-class CanNameProcesses(Protocol):
-    """A vendor whose driver reports the processes that use a card."""
+        Raises ``BackendError`` if something does not close.
+        """
 
-    def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
-        """The ids of the processes that use each card, by its id; called on a separate thread."""
+    def close(self) -> None:
+        """Releases what it keeps open."""
 
 
 @runtime_checkable
 class CanWatch(Protocol):
-    """A vendor with events that cause no uevent."""
+    """A source of events that cause no uevent."""
 
     def watch(self) -> AsyncIterator[Event]:
-        """Yields the events. Called when the first card was found."""
+        """Yields the events. Called when the source was added."""
 
 
 def device(
@@ -155,16 +155,22 @@ def device(
     attributes: Mapping[str, AttributeValue | None],
     health: Health,
     *,
+    name: str = "",
     withheld: str | None = None,
     reserved: str | None = None,
     claims: frozenset[str] = frozenset(),
     part_of: frozenset[str] = frozenset(),
     divided: bool = False,
+    counters: Mapping[str, int] = NOTHING,
+    consumes: Mapping[str, int] = NOTHING,
 ) -> Device:
-    """The device of an adapter, without attributes that are empty or ``None``."""
+    """The device of an adapter or of a part of it, without attributes that are empty or ``None``.
+
+    ``name`` is its id, if that is not the adapter's.
+    """
     return Device(
-        id=adapter.id,
-        attributes={name: value for name, value in attributes.items() if value not in (None, "", ())},
+        id=name or adapter.id,
+        attributes=present(attributes),
         claims=claims or own_claims(adapter),
         part_of=part_of or parents(adapter),
         numa_nodes=() if adapter.numa_node is None else (adapter.numa_node,),
@@ -173,6 +179,8 @@ def device(
         withheld=withheld,
         reserved=reserved,
         divided=divided,
+        counters=counters,
+        consumes=consumes,
     )
 
 
@@ -199,16 +207,12 @@ def parents(adapter: Adapter) -> frozenset[str]:
     return frozenset((claim.pci(adapter.physical_function),) if adapter.physical_function else ())
 
 
-_PCI_ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
-
-
 def of_adapter(adapter: Adapter) -> dict[str, AttributeValue | None]:
     """The attributes that sysfs has for any adapter; missing ones are empty or ``None``."""
-    root = _PCI_ROOT.search(adapter.path) if adapter.address else None
     return {
         "driver": adapter.driver,
         "pciBusID": adapter.address,
-        "pcieRoot": root[1] if root else "",
+        "pcieRoot": pcie_root(adapter.path) if adapter.address else "",
         "numaNode": adapter.numa_node,
         "renderNode": adapter.render_node,
         "cardNode": adapter.card_node,
@@ -217,21 +221,6 @@ def of_adapter(adapter: Adapter) -> dict[str, AttributeValue | None]:
         "subsystemVendorID": adapter.subsystem_vendor,
         "subsystemDeviceID": adapter.subsystem_device,
     }
-
-
-@runtime_checkable
-class CanRelease(Protocol):
-    """A vendor whose code keeps its driver in use."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the driver was not to be opened at the last scan."""
-
-    def release(self) -> None:
-        """Closes the driver, and returns when it is closed; called by the thread of ``scan``.
-
-        Raises ``BackendError`` if something does not close.
-        """
 
 
 class MergedEvents:

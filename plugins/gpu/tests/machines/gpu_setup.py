@@ -10,14 +10,15 @@ from devhost_gpu.environment import STANDARD, Environment, Timings
 from devhost_gpu.options import GpuOptions
 
 from devhost.backend import Context
+from devhost.backend.model import NOTHING
 
 
-def gpu_with(environment: Environment = STANDARD, vendors: Mapping[str, Maker] | None = None) -> type[Gpu]:
-    """The backend's class, with this environment and the code of these vendors."""
+def gpu_with(environment: Environment = STANDARD, makers: Mapping[str, Maker] = NOTHING) -> type[Gpu]:
+    """The backend's class, with this environment, and other code of these vendors."""
 
     class Configured(Gpu):
         def __init__(self, options: GpuOptions, context: Context) -> None:
-            super().__init__(options, context, environment, vendors)
+            super().__init__(options, context, environment, makers)
 
     return Configured
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from devhost.backend import Attribute, AttributeValue
 from devhost.backend.infiniband import Node, Role
+from devhost.backend.model import present
 from devhost.backend.purpose import FABRIC_MANAGEMENT, NODE_NETWORK, PURPOSE, purpose_attribute
 
 from .model import LINK_LAYERS, NODE_TYPES, PHYS_STATES, PORT_STATES, TRANSPORTS, Kind, best_port
@@ -79,50 +78,10 @@ KEPT = ("rate", "netDevs", "pfName")
 
 def of_unit(unit: Unit, *, has_rdma_cm: bool, netns_mode: str | None) -> dict[str, AttributeValue]:
     """All attributes of a function that is present."""
-    found = dict(_of_devices(unit))
-    found |= of_function(unit.function, unit.nodes, has_rdma_cm=has_rdma_cm, netns_mode=netns_mode)
-    if unit.function.place.kind is Kind.SOFTWARE:
-        if unit.main.node_type == "rnic":
-            found["driver"] = "siw"
-        elif unit.main.netdev:
-            found["driver"] = "rdma_rxe"  # the only one with the file `parent`
-        if unit.main.netdev:
-            found["netDevs"] = (unit.main.netdev,)
-    return found
-
-
-def of_function(
-    function: Function, nodes: tuple[Node, ...], *, has_rdma_cm: bool, netns_mode: str | None
-) -> dict[str, AttributeValue]:
-    """The attributes that do not depend on the RDMA devices."""
-    texts = {
-        "vendor": function.vendor,
-        "device": function.device,
-        "driver": function.driver,
-        "pciBusID": function.place.address,
-        "pfName": function.parent_interface,
-        "netnsMode": netns_mode or "",
-    }
-    found: dict[str, AttributeValue] = {name: text for name, text in texts.items() if text}
-    if function.interfaces:
-        found["netDevs"] = function.interfaces
-    if function.numa_node is not None:
-        found["numaNode"] = function.numa_node
-    roles = {node.role for node in nodes}
-    found["isVf"] = function.is_virtual
-    found["hasUmad"] = Role.UMAD in roles
-    found["hasIssm"] = Role.ISSM in roles
-    found["hasRdmaCm"] = has_rdma_cm
-    return found
-
-
-def _of_devices(unit: Unit) -> Iterator[tuple[str, AttributeValue]]:
-    main = unit.main
-    yield "ibDevices", tuple(device.name for device in unit.devices)
-    yield "ports", len(main.ports)
-    port = best_port(main.ports)
-    texts = {
+    main, port = unit.main, best_port(unit.main.ports)
+    found: dict[str, AttributeValue | None] = {
         "ibDevice": main.name,
+        "ibDevices": tuple(device.name for device in unit.devices),
         "nodeType": main.node_type,
         "transport": main.transport,
         "linkLayer": main.ports[0].link_layer if main.ports else "",
@@ -132,8 +91,39 @@ def _of_devices(unit: Unit) -> Iterator[tuple[str, AttributeValue]]:
         "sysImageGuid": main.image_guid,
         "portState": port.state if port else "",
         "physState": port.phys_state if port else "",
+        # the rate of an idle port is an initial value of the driver
+        "rate": port.rate if port and port.active else None,
+        "ports": len(main.ports),
+        **of_function(unit.function, unit.nodes, has_rdma_cm=has_rdma_cm, netns_mode=netns_mode),
     }
-    yield from ((name, text) for name, text in texts.items() if text)
-    # the rate of an idle port is an initial value of the driver
-    if port is not None and port.rate is not None and port.active:
-        yield "rate", port.rate
+    if unit.function.place.kind is Kind.SOFTWARE:
+        if main.node_type == "rnic":
+            found["driver"] = "siw"
+        elif main.netdev:
+            found["driver"] = "rdma_rxe"  # the only one with the file `parent`
+        if main.netdev:
+            found["netDevs"] = (main.netdev,)
+    return present(found)
+
+
+def of_function(
+    function: Function, nodes: tuple[Node, ...], *, has_rdma_cm: bool, netns_mode: str | None
+) -> dict[str, AttributeValue]:
+    """The attributes that do not depend on the RDMA devices."""
+    roles = {node.role for node in nodes}
+    return present(
+        {
+            "vendor": function.vendor,
+            "device": function.device,
+            "driver": function.driver,
+            "netDevs": function.interfaces,
+            "pciBusID": function.place.address,
+            "numaNode": function.numa_node,
+            "isVf": function.is_virtual,
+            "pfName": function.parent_interface,
+            "hasUmad": Role.UMAD in roles,
+            "hasIssm": Role.ISSM in roles,
+            "hasRdmaCm": has_rdma_cm,
+            "netnsMode": netns_mode,
+        }
+    )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from devhost.backend import (
+    HEALTHY,
     AllocateRequest,
     AllocationError,
+    AttributeValue,
     Backend,
     Context,
     Device,
@@ -18,6 +19,7 @@ from devhost.backend import (
     Health,
     MissingDriver,
     claim,
+    option,
 )
 from devhost.backend.frozen import frozen
 from devhost.backend.infiniband import DIRECTORY, Node, Role, rdma_cm_node
@@ -31,10 +33,9 @@ from .model import Kind, Place, health_of
 from .namespaces import Absent, Presence, refusal
 from .netlink import RdmaCore, running_core
 from .nodes import missing_node_reason, required
-from .options import RdmaOptions
 from .purpose import Purposes
 from .scan import PORTS, Function, FunctionReader, Scan, Unit, read_place
-from .verbs import Verbs, VerbsHealth
+from .verbs import Verbs, VerbsHealth, VerbsProbe
 from .watch import PortWatch, unannounced_ports
 
 DEVICES = "RDMA_DEVICES"
@@ -46,6 +47,18 @@ own name.
 
 OWN_NODES = DIRECTORY
 """The directory in which libibverbs opens nodes, independent of the root."""
+
+
+@frozen
+class RdmaOptions:
+    """The keys under ``backends.rdma``."""
+
+    ignore_port_state: bool = option(False, "Adapters without an active port count as healthy.")
+    verbs_probe: VerbsProbe = option(
+        VerbsProbe.AUTO,
+        "Whether each resync opens every adapter through pyverbs: `auto` if pyverbs is installed, "
+        "`always` (logs a warning if it is not), or `never`.",
+    )
 
 
 @frozen
@@ -201,22 +214,14 @@ class Rdma(Backend):
         return before if before and before[0] == basis else (basis, self._device(basis))
 
     def _device(self, basis: _Basis) -> Device:
-        unit, place = basis.unit, basis.unit.function.place
+        unit = basis.unit
         attributes = of_unit(unit, has_rdma_cm=basis.has_rdma_cm, netns_mode=basis.netns_mode)
         if basis.purpose:
             attributes[PURPOSE] = basis.purpose
-        return Device(
-            id=place.id,
-            attributes=self._presence.completed(unit, attributes),
-            claims=_claims(place, unit.nodes, [device.name for device in unit.devices]),
-            part_of=_part_of(place),
-            numa_nodes=_numa_nodes(unit.function),
-            pcie_path=pcie_path(place.path),
-            health=health_of(
-                unit.main.ports, basis.missing_node, ignore_ports=self.options.ignore_port_state
-            ),
-            reserved=basis.reason,
-        )
+        attributes = self._presence.completed(unit, attributes)
+        names = [device.name for device in unit.devices]
+        health = health_of(unit.main.ports, basis.missing_node, ignore_ports=self.options.ignore_port_state)
+        return _device(unit.function, attributes, unit.nodes, names, health, basis.reason)
 
     def _absent_device(self, away: Absent, rdma_cm: str | None) -> Device:
         if away.last is not None:
@@ -226,14 +231,7 @@ class Rdma(Backend):
         attributes = of_function(function, away.nodes, has_rdma_cm=bool(rdma_cm), netns_mode=self._netns_mode)
         if names:
             attributes |= {"ibDevice": names[0], "ibDevices": names}
-        return Device(
-            id=away.place.id,
-            attributes=attributes,
-            claims=_claims(away.place, away.nodes, names),
-            part_of=_part_of(away.place),
-            numa_nodes=_numa_nodes(function),
-            pcie_path=pcie_path(away.place.path),
-        )
+        return _device(function, attributes, away.nodes, names)
 
     def _has_own_nodes(self) -> bool:
         """Whether libibverbs opens the nodes that were found, such as by a mount in a container."""
@@ -245,22 +243,27 @@ class Rdma(Backend):
             return False
 
 
-def _claims(place: Place, nodes: Iterable[Node], names: Iterable[str]) -> frozenset[str]:
-    return frozenset(
-        chain(
-            (claim.rdma(place.id),),
-            (claim.node(node.path) for node in nodes),
-            (claim.infiniband(name) for name in names),
-        )
-    )
-
-
-def _part_of(place: Place) -> frozenset[str]:
+def _device(
+    function: Function,
+    attributes: Mapping[str, AttributeValue],
+    nodes: Iterable[Node],
+    names: Iterable[str],
+    health: Health = HEALTHY,
+    reserved: str | None = None,
+) -> Device:
+    """The device of a function, whose RDMA devices have these nodes and names."""
+    place = function.place
     above = {claim.pci(place.address)} if place.address else set()
     if place.kind is Kind.SUBFUNCTION:
         above.add(claim.auxiliary(place.id))
-    return frozenset(above)
-
-
-def _numa_nodes(function: Function) -> tuple[int, ...]:
-    return () if function.numa_node is None else (function.numa_node,)
+    own = {claim.rdma(place.id), *(claim.node(node.path) for node in nodes), *map(claim.infiniband, names)}
+    return Device(
+        id=place.id,
+        attributes=attributes,
+        claims=frozenset(own),
+        part_of=frozenset(above),
+        numa_nodes=() if function.numa_node is None else (function.numa_node,),
+        pcie_path=pcie_path(place.path),
+        health=health,
+        reserved=reserved,
+    )

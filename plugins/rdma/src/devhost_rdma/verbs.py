@@ -15,14 +15,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from devhost.backend import HEALTHY, Device, Health, process, unhealthy
 from devhost.backend.frozen import frozen
-
-from .options import VerbsProbe
 
 HUNG = 2.0
 """Seconds without an answer after which a device counts as hung; before, its turn came too late."""
@@ -36,6 +35,14 @@ _FORBIDDEN = frozenset({errno.EPERM, errno.EACCES})
 
 _LEFTOVERS: list[process.Leftover] = []
 """Probes that hang in a system call; while there is one, no other is started."""
+
+
+class VerbsProbe(StrEnum):
+    """When devices are opened through pyverbs."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 @frozen

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from devhost_rdma import Rdma
+from devhost_rdma.backend import RdmaOptions
 from devhost_rdma.netlink import NetnsMode, RdmaCore
-from devhost_rdma.options import RdmaOptions
 from devhost_testing.fixtures import request
 
 from devhost.backend import Context, Device

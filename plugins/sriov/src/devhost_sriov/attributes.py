@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 
 from devhost.backend import Attribute, AttributeValue
 from devhost.backend.frozen import frozen
+from devhost.backend.model import present
 from devhost.backend.purpose import (
     FABRIC_MANAGEMENT,
     NODE_NETWORK,
@@ -14,6 +14,7 @@ from devhost.backend.purpose import (
     PURPOSE,
     purpose_attribute,
 )
+from devhost.backend.sysfs import pcie_root
 
 from .model import ETHERNET, INFINIBAND, VDPA_TYPES, Facts, Function, FunctionKind, Interface, Snapshot
 from .netlink import MODES
@@ -133,73 +134,59 @@ class NamedFiles:
 NO_NAMED_FILES = NamedFiles()
 
 
-_ROOT = re.compile(r"/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
-
-
 def of_function(
     function: Function, snapshot: Snapshot, facts: Facts, files: NamedFiles = NO_NAMED_FILES
 ) -> dict[str, AttributeValue]:
     """All known attributes of a function, with the files that the configuration names."""
-    found: dict[str, AttributeValue] = {
-        "kind": function.kind.value,
-        "isRdma": bool(function.rdma_devices),
-        "isVfio": function.uses_vfio,
-    }
-    found.update((name, text) for name, text in _texts(function, snapshot, facts) if text)
-    found.update((name, number) for name, number in _numbers(function) if number is not None)
-    found.update((name, several) for name, several in _lists(function, snapshot) if several)
-    found.update((OWN_FILE + name, text) for name, text in function.files if name in files.own)
-    if files.physical and (physical := snapshot.physical_of(function)) is not None:
-        found.update((PHYSICAL_FILE + name, text) for name, text in physical.files if name in files.physical)
-    return found
-
-
-def _texts(function: Function, snapshot: Snapshot, facts: Facts) -> Iterator[tuple[str, str]]:
     physical = snapshot.physical_of(function)
     representor = snapshot.representors.get(function.id)
     first = _first(function.last_interfaces)
     above = _first(physical.last_interfaces) if physical else None
-    root = _ROOT.search(function.path)
-    yield "vendor", function.vendor
-    yield "device", function.device
-    yield "subsystemVendor", function.subsystem_vendor
-    yield "subsystemDevice", function.subsystem_device
-    yield "pciClass", function.pci_class
-    yield "driver", function.driver
-    yield "pciBusID", function.address
-    yield "pciSlot", function.address.rpartition(".")[0]
-    yield "pcieRoot", root[1] if root else ""
-    yield "pfName", above.name if above else ""
-    yield "pfPciBusID", function.parent
-    yield "mac", first.mac if first and first.mac else facts.mac
-    yield "linkType", _link_type(first) or _link_type(above)
-    yield "linkState", _state(_first(function.interfaces))
-    yield "eswitchMode", facts.eswitch_mode or _mode(physical or function)
-    yield "representor", facts.representor or (representor.name if representor else "")
-    yield "pKey", function.pkey
-    yield "vdpaType", function.vdpa.type if function.vdpa else ""
-    yield "ddpProfile", facts.ddp_profile
+    group = function.iommu_group
+    found: dict[str, AttributeValue | None] = {
+        "kind": function.kind.value,
+        "vendor": function.vendor,
+        "device": function.device,
+        "subsystemVendor": function.subsystem_vendor,
+        "subsystemDevice": function.subsystem_device,
+        "pciClass": function.pci_class,
+        "driver": function.driver,
+        "pciBusID": function.address,
+        "pciSlot": function.address.rpartition(".")[0],
+        "pcieRoot": pcie_root(function.path),
+        "numaNode": function.numa_node,
+        "iommuGroup": int(group) if group.isdecimal() else None,
+        "acpiIndex": function.acpi_index,
+        "pfName": above.name if above else "",
+        "pfNames": _names(physical.last_interfaces) if physical else (),
+        "pfPciBusID": function.parent,
+        "vfIndex": function.vf_index,
+        "sfNum": function.sf_number,
+        "totalVfs": function.total_vfs,
+        "numVfs": None if function.total_vfs is None else function.num_vfs,
+        "netDevs": _names(function.last_interfaces),
+        "mac": first.mac if first and first.mac else facts.mac,
+        "linkType": _link_type(first) or _link_type(above),
+        "linkState": _state(_first(function.interfaces)),
+        "mtu": first.mtu if first else None,
+        "eswitchMode": facts.eswitch_mode or _mode(physical or function),
+        "representor": facts.representor or (representor.name if representor else ""),
+        "isRdma": bool(function.rdma_devices),
+        "rdmaDevices": function.rdma_devices,
+        "pKey": function.pkey,
+        "isVfio": function.uses_vfio,
+        "vgpuType": function.vgpu_type,
+        "vdpaType": function.vdpa.type if function.vdpa else "",
+        "ddpProfile": facts.ddp_profile,
+    }
+    found.update((OWN_FILE + name, text) for name, text in function.files if name in files.own)
+    if physical is not None:
+        found.update((PHYSICAL_FILE + name, text) for name, text in physical.files if name in files.physical)
+    return present(found)
 
 
-def _numbers(function: Function) -> Iterator[tuple[str, int | None]]:
-    first = _first(function.last_interfaces)
-    yield "numaNode", function.numa_node
-    yield "iommuGroup", int(function.iommu_group) if function.iommu_group.isdecimal() else None
-    yield "acpiIndex", function.acpi_index
-    yield "vgpuType", function.vgpu_type
-    yield "vfIndex", function.vf_index
-    yield "sfNum", function.sf_number
-    yield "mtu", first.mtu if first else None
-    if function.total_vfs is not None:
-        yield "totalVfs", function.total_vfs
-        yield "numVfs", function.num_vfs
-
-
-def _lists(function: Function, snapshot: Snapshot) -> Iterator[tuple[str, tuple[str, ...]]]:
-    physical = snapshot.physical_of(function)
-    yield "netDevs", tuple(interface.name for interface in function.last_interfaces)
-    yield "pfNames", tuple(interface.name for interface in physical.last_interfaces) if physical else ()
-    yield "rdmaDevices", function.rdma_devices
+def _names(interfaces: Iterable[Interface]) -> tuple[str, ...]:
+    return tuple(interface.name for interface in interfaces)
 
 
 def _first(interfaces: tuple[Interface, ...]) -> Interface | None:

@@ -24,6 +24,7 @@ from devhost.backend import (
     claim,
     unhealthy,
 )
+from devhost.backend.errors import counted, few
 from devhost.backend.frozen import frozen
 from devhost.backend.purpose import (
     FABRIC_MANAGEMENT,
@@ -180,12 +181,12 @@ class Sriov(Backend):
             reason = (
                 "backends.sriov.nodeAddresses has no effect: no interface of the node has these addresses"
             )
-            found.append(MissingDriver(_some(self.options.node_addresses), reason, makes_device=False))
+            found.append(MissingDriver(few(self.options.node_addresses), reason, makes_device=False))
         for use in self.context.entries:
             names = use.info.keys() if isinstance(use, SriovUse) and self._snapshot.functions else ()
             if names and "*" not in names and self._snapshot.functions.keys().isdisjoint(names):
                 reason = "info has no effect: no function of the node has these ids (use * for all)"
-                found.append(MissingDriver(_some(sorted(names)), reason, makes_device=False))
+                found.append(MissingDriver(few(sorted(names)), reason, makes_device=False))
         return found
 
     def allocate(self, request: AllocateRequest) -> Edits:
@@ -294,7 +295,7 @@ class Sriov(Backend):
     def _parts_reason(self, function: Function) -> str | None:
         """Why the parts of a function are offered instead of it; ``None`` if it has none."""
         counts = ((function.num_vfs, "virtual"), (function.num_sfs, "scalable"))
-        if parts := [f"{count} {kind} function{'s' * (count > 1)}" for count, kind in counts if count]:
+        if parts := [counted(count, f"{kind} function") for count, kind in counts if count]:
             is_one = function.num_vfs + function.num_sfs == 1
             return f"it has {' and '.join(parts)}, which {'is' if is_one else 'are'} offered instead"
         return None
@@ -323,8 +324,3 @@ class Sriov(Backend):
 
 def _is_mediated(device: Device) -> bool:
     return device.attributes.get("kind") == FunctionKind.MEDIATED
-
-
-def _some(names: Sequence[str], few: int = 3) -> str:
-    rest = len(names) - few
-    return ", ".join((*names[:few], *([f"{rest} other{'s' * (rest > 1)}"] if rest > 0 else [])))

@@ -71,7 +71,11 @@ class BurstWait:
         for _ in range(ROUNDS if is_due else 0):
             self._sleep(self._quiet)
             now = self._bound()
-            new = [path for path in now if _id(path) not in known] if self._last is not None else []
+            new = (
+                [path for path in now if path.rpartition("/")[2] not in known]
+                if self._last is not None
+                else []
+            )
             if now == before and not self._lack_carrier(new):
                 break
             before = now
@@ -95,7 +99,3 @@ class BurstWait:
             for bus in _BUSES.values()
             for path in (f"{bus}/{name}" for name in self._sysfs.identities(bus))
         }
-
-
-def _id(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -22,6 +22,7 @@ from devhost.backend import (
     claim,
     unhealthy,
 )
+from devhost.backend.model import present
 from devhost.backend.sysfs import BDF, Sysfs, pci_path, pcie_path
 
 from .allocation import CONTAINER
@@ -98,21 +99,20 @@ def read(sysfs: Sysfs, uuid: str) -> Device | None:
     type_name = sysfs.text(f"{path}/mdev_type/name") or sysfs.target(f"{path}/mdev_type")
     addresses = (*pcie_path(path)[-1:], sysfs.target(f"{pci_path(path)}/physfn"))
     whole = tuple(one for one in addresses if BDF.fullmatch(one))
-    texts = {
+    numa_node = sysfs.numa_node(path)
+    attributes = {
+        "kind": FunctionKind.MEDIATED.value,
         "uuid": uuid,
         "mdevUUID": uuid,
         "mdevType": type_name.replace(" ", "_"),
         "pfPciBusID": whole[0] if whole else "",
+        "numaNode": numa_node,
+        "iommuGroup": int(group) if group else None,
     }
-    numa_node = sysfs.numa_node(path)
-    numbers = {"numaNode": numa_node, "iommuGroup": int(group) if group else None}
-    attributes: dict[str, AttributeValue] = {"kind": FunctionKind.MEDIATED.value}
-    attributes |= {name: text for name, text in texts.items() if text}
-    attributes |= {name: number for name, number in numbers.items() if number is not None}
     lack = _lack(sysfs, driver, group)
     return Device(
         id=uuid,
-        attributes=attributes,
+        attributes=present(attributes),
         claims=frozenset((claim.iommu_group(group), claim.node(_node(group))) if group else ()),
         part_of=frozenset(map(claim.pci, whole)),
         numa_nodes=() if numa_node is None else (numa_node,),

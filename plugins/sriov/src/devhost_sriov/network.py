@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import TypeVar
 
 from devhost.backend import Context, Event
 from devhost.backend.frozen import frozen
+from devhost.backend.incident import Incident
 from devhost.backend.netlink import shares_network_namespace
 from devhost.backend.sysfs import Sysfs, is_live
 from devhost.backend.traffic import NetFiles, Traffic, carriers, kubelet_addresses, normal
@@ -111,7 +113,7 @@ class Network:
         self._sees_all = True
         self._macs: VfMacs = {}
         self._devlink = Devlink()
-        self._problems: dict[str, str] = {}
+        self._problems: defaultdict[str, Incident] = defaultdict(Incident)
         self._quiet = True
         self._stale_network = self._stale_devlink = True
 
@@ -188,12 +190,11 @@ class Network:
         return answer
 
     def _report_problem(self, what: str, reason: str) -> None:
-        if self._problems.get(what) != reason:
+        if self._problems[what].news(reason):
             self._context.log.warning("cannot read %s: %s", what, reason)
-        self._problems[what] = reason
 
     def _report_end(self, what: str) -> None:
-        if self._problems.pop(what, ""):
+        if self._problems[what].over():
             self._context.log.info("can read %s again", what)
 
     def _busy(self) -> dict[str, str]:

@@ -13,17 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devhost.backend.errors import BackendError
-from devhost.backend.sysfs import BDF, prefix_of, read_line, write
+from devhost.backend.netlink import NETWORK
+from devhost.backend.sysfs import BDF, PCI_BUS, Sysfs, refusal, write
 
-BUS = "/sys/bus/pci"
-INTERFACES = "/sys/class/net"
+_BUS = "/sys/bus/pci"
 
-_VIRTUAL = re.compile(r"virtfn([0-9]+)")
+_VIRTUAL = re.compile(r"virtfn[0-9]+")
 
-_HINTS = {
-    errno.EACCES: "devhost needs a writable /sys",
-    errno.EPERM: "devhost needs a writable /sys",
-    errno.EROFS: "devhost needs a writable /sys",
+_READ_ONLY = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "devhost needs a writable /sys")
+
+_HINTS = _READ_ONLY | {
     errno.EBUSY: "one of them is in use, or the mode of the adapter does not allow it",
     errno.ENOENT: "the driver of the physical function cannot create any",
     errno.ENOSYS: "its driver does not support them",
@@ -41,51 +40,44 @@ class Bus:
     """The PCI bus below a root."""
 
     def __init__(self, root: Path, write: Write = write) -> None:
-        self.write = write
-        self._bus = Path(f"{prefix_of(root)}{BUS}")
-        self._interfaces = Path(f"{prefix_of(root)}{INTERFACES}")
+        self.sysfs = Sysfs(root)
+        self._write = write
 
     def address(self, name: str) -> str:
         """The address of the function with this interface or address; empty if there is none."""
         if BDF.fullmatch(name):
-            return name if self.path(name).is_dir() else ""
-        found = (self._interfaces / name / "device").resolve().name
+            return name if self.sysfs.exists(f"{PCI_BUS}/{name}") else ""
+        found = self.sysfs.device(f"{NETWORK}/{name}/device").rpartition("/")[2]
         return found if BDF.fullmatch(found) else ""
 
     def has_driver(self, name: str) -> bool:
-        return (self._bus / "drivers" / name).is_dir()
-
-    def path(self, address: str) -> Path:
-        """The directory of a function."""
-        return self._bus / "devices" / address
+        return self.sysfs.exists(f"{_BUS}/drivers/{name}")
 
     def driver(self, address: str) -> str:
         """The driver of a function; empty if it has none."""
-        try:
-            return (self.path(address) / "driver").readlink().name
-        except OSError:
-            return ""
+        return self.sysfs.target(f"{PCI_BUS}/{address}/driver")
+
+    def write(self, path: str, text: str) -> None:
+        """Writes to a file of the kernel. Raises ``OSError``."""
+        self._write(Path(self.sysfs.prefix + path), text)
 
     def bind(self, address: str, driver: str) -> None:
         """Binds a function to ``driver``, or if that is empty to the driver that the kernel chooses.
 
         Raises ``BackendError`` if the function could not be bound.
         """
-        what = f"to bind {address} to {driver}" if driver else f"to bind {address} to its default driver"
-        self._write(self.path(address) / "driver_override", driver or "\n", what)
-        # the override counts only in a probe, and a function that has a driver is not probed
-        if self.driver(address):
-            self._write(self.path(address) / "driver/unbind", address, what)
-        self._write(self._bus / "drivers_probe", address, what)
+        path = f"{PCI_BUS}/{address}"
+        try:
+            self.write(f"{path}/driver_override", driver or "\n")
+            # the override counts only in a probe, and a function that has a driver is not probed
+            if self.driver(address):
+                self.write(f"{path}/driver/unbind", address)
+            self.write(f"{_BUS}/drivers_probe", address)
+        except OSError as error:
+            what = f"to bind {address} to {driver or 'its default driver'}"
+            raise BackendError(f"the kernel refuses {what}: {refusal(error, _READ_ONLY)}") from error
         if driver and self.driver(address) != driver:
             raise BackendError(f"{address} did not bind to {driver} (see the kernel log)")
-
-    def _write(self, path: Path, text: str, what: str) -> None:
-        try:
-            self.write(path, text)
-        except OSError as error:
-            hint = _HINTS[errno.EROFS] if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else ""
-            raise BackendError(f"the kernel refuses {what}: {_reason(error, hint)}") from error
 
 
 class PhysicalFunction:
@@ -95,33 +87,24 @@ class PhysicalFunction:
         self.address = address
         self.label = address if name in ("", address) else f"{name} ({address})"
         self._bus = bus
-        self._path = bus.path(address)
-
-    @property
-    def exists(self) -> bool:
-        return self._path.is_dir()
+        self._path = f"{PCI_BUS}/{address}"
 
     @property
     def max_count(self) -> int | None:
         """The largest number of virtual functions; ``None`` without the capability."""
-        text = read_line(str(self._path / "sriov_totalvfs"))
-        return int(text) if text.isdecimal() else None
+        return self._bus.sysfs.integer(f"{self._path}/sriov_totalvfs")
 
     @property
     def count(self) -> int:
         """The current number of virtual functions. Blocks while another process changes it."""
-        text = read_line(str(self._path / "sriov_numvfs"))
-        return int(text) if text.isdecimal() else 0
+        return self._bus.sysfs.integer(f"{self._path}/sriov_numvfs") or 0
 
     @property
     def virtual(self) -> tuple[str, ...]:
         """The addresses of its virtual functions in the order of their numbers."""
-        try:
-            links = list(self._path.glob("virtfn*"))
-        except OSError:
-            return ()
-        found = {int(n[1]): link.resolve().name for link in links if (n := _VIRTUAL.fullmatch(link.name))}
-        return tuple(found[number] for number in sorted(found) if BDF.fullmatch(found[number]))
+        sysfs = self._bus.sysfs
+        links = filter(_VIRTUAL.fullmatch, sysfs.names(self._path))
+        return tuple(filter(BDF.fullmatch, (sysfs.target(f"{self._path}/{link}") for link in links)))
 
     @property
     def mark(self) -> tuple[int, ...]:
@@ -129,37 +112,24 @@ class PhysicalFunction:
 
         The inode of a directory in sysfs is never used again (kernel, fs/kernfs/dir.c).
         """
-        return tuple(_inode(self._bus.path(address)) for address in (self.address, *self.virtual[:1]))
+        paths = (f"{PCI_BUS}/{address}" for address in (self.address, *self.virtual[:1]))
+        return tuple(map(self._bus.sysfs.inode, paths))
 
     def create(self, count: int, *, bound: bool) -> None:
         """Creates virtual functions if there are none; 0 removes all of them.
 
         With ``bound``, the kernel binds them to their default driver. Raises ``BackendError`` if it refuses.
         """
-        automatic = self._path / "sriov_drivers_autoprobe"
-        restored = "" if bound else read_line(str(automatic))  # does not exist before Linux 4.12
+        automatic = f"{self._path}/sriov_drivers_autoprobe"
+        restored = "" if bound else self._bus.sysfs.text(automatic)  # does not exist before Linux 4.12
         try:
             if restored:
                 self._bus.write(automatic, "0")
-            self._bus.write(self._path / "sriov_numvfs", str(count))
+            self._bus.write(f"{self._path}/sriov_numvfs", str(count))
         except OSError as error:
-            what = (
-                f"to create {count} virtual functions of" if count else "to remove the virtual functions of"
-            )
-            hint = _HINTS.get(error.errno or 0, "")
-            raise BackendError(f"the kernel refuses {what} {self.label}: {_reason(error, hint)}") from error
+            what = f"to create {count} virtual functions" if count else "to remove the virtual functions"
+            text = f"the kernel refuses {what} of {self.label}: {refusal(error, _HINTS)}"
+            raise BackendError(text) from error
         finally:
             if restored:
                 self._bus.write(automatic, restored)
-
-
-def _reason(error: OSError, hint: str) -> str:
-    reason = error.strerror or str(error)
-    return f"{reason} ({hint})" if hint else reason
-
-
-def _inode(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0

@@ -19,7 +19,7 @@ from logging import Logger
 from pathlib import Path
 
 from devhost.backend import NotYet, claim
-from devhost.backend.errors import BackendError
+from devhost.backend.errors import BackendError, counted, few
 from devhost.backend.frozen import frozen
 from devhost.backend.provision import Changes
 from devhost.backend.sysfs import prefix_of, read_line
@@ -198,10 +198,9 @@ class Provisioner:
         claims = {claim.pci(address): address for address in virtual} | {whole: physical.address}
         used = [address for one, address in claims.items() if one in held]
         if used:
-            more = f" and {len(used) - 3} more" if len(used) > 3 else ""
             raise NotYet(
                 f"{physical.label} keeps its {_functions(len(virtual))} instead of {entry.count} while pods "
-                f"hold {', '.join(used[:3])}{more}",
+                f"hold {few(used)}",
                 held=held.intersection(claims),
             )
 
@@ -304,4 +303,4 @@ def _is(physical: PhysicalFunction, made: Made, count: int) -> bool:
 
 
 def _functions(count: int) -> str:
-    return f"{count} virtual function{'s' * (count != 1)}"
+    return counted(count, "virtual function")

@@ -379,7 +379,7 @@ class Scan:
         self._read_strays(reader, known)
         self._known = known
         self._forget()
-        if strays == self._strays and _are_same(before, known):
+        if strays == self._strays and before == known:
             self._last = replace(self._last, everything=everything)
         else:
             functions = _put_together(known)
@@ -437,10 +437,6 @@ class Scan:
 
 def _is_virtual(function: Function | None) -> bool:
     return function is not None and function.kind is FunctionKind.VIRTUAL
-
-
-def _are_same(before: Mapping[str, _Known], now: Mapping[str, _Known]) -> bool:
-    return len(before) == len(now) and all(before.get(name) == known for name, known in now.items())
 
 
 def _with_away(function: Function, before: Function | None) -> Function:

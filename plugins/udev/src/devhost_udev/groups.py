@@ -21,13 +21,14 @@ from devhost.backend import (
 from devhost.backend.errors import AllocationError, printable
 from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID
+from devhost.backend.sysfs import PciFunction, pcie_path
 from devhost.backend.where import shortened, show
 
 from .allocation import NO_USB_DEVICE, also_at, is_usb_device
 from .attributes import NUMBER
 from .facts import Record, node_claims
 from .ids import RANKS, apart, fit, joined, ranked
-from .members import Contribution, Function, Hardware, Pairing, Paths, Row, last_number, outside_dev
+from .members import Contribution, Hardware, Pairing, Paths, Row, attributes_at, last_number, outside_dev
 from .options import Group, GroupMount, Member, is_glob
 from .scan import Scan
 
@@ -170,24 +171,17 @@ class Assembled:
 
     def _nodes(self, part: Contribution, index: int) -> Iterator[DeviceNode]:
         permissions = part.member.permissions if isinstance(part.member, Member) else "rw"
-        wanted = _container_path(part)
         for node, below in part.target.nodes:
             known = self.nodes.get(node, {})
-            if templates.lacking(wanted, known):
-                continue
-            base = _within(templates.fill(wanted, known, index), part.target.path)
-            if templates.unfit(wanted, known, base + below):
+            at, why_not = _placed(_container_path(part), known, index, part.target.path, below)
+            if why_not:
                 continue  # of an optional member; any other makes the device unhealthy
-            for path in (base + below, *also_at(known)):
+            for path in (at, *also_at(known)):
                 yield DeviceNode(node, path, permissions, required=not part.optional)
 
     def _mount(self, mount: GroupMount, path: str, index: int) -> Mount | None:
-        if templates.lacking(mount.container_path, self.first):
-            return None
-        at = _within(templates.fill(mount.container_path, self.first, index), path)
-        if templates.unfit(mount.container_path, self.first, at):
-            return None
-        return Mount(path, at, mount.read_only, not mount.optional)
+        at, why_not = _placed(mount.container_path, self.first, index, path)
+        return None if why_not else Mount(path, at, mount.read_only, not mount.optional)
 
 
 class Groups:
@@ -258,8 +252,7 @@ class Groups:
         for part in row.parts:
             for node, _ in part.target.nodes:
                 if record := self._scan.by_node.get(node):
-                    function = self._pairing.function(part.member, node)
-                    return _described(node, record) | (function.attributes if function else {})
+                    return _described(node, record, self._pairing.function(part.member, node))
         return {}
 
     def _place_of(self, part: Contribution) -> str:
@@ -268,7 +261,7 @@ class Groups:
         function, record = self._pairing.function(part.member, node), self._scan.by_node.get(node)
         if function is None or record is None:
             return ""
-        return joined(str(record.own.attributes.get("subsystem", "")), function.pcie_path[-1])
+        return joined(str(record.own.attributes.get("subsystem", "")), function.address)
 
     def _layout(self, group: Group) -> Layout:
         mounts, lacking = [], []
@@ -294,12 +287,12 @@ class Groups:
         part_of: set[str] = set()
         records: list[Record] = []
         unclaimable: list[str] = []
-        placed: dict[str, Function] = {}
+        placed: dict[str, PciFunction] = {}
         for part in row.parts:
             for node, _ in part.target.nodes:
                 if function := self._pairing.function(part.member, node):
                     placed[node] = function
-                    part_of.add(claim.pci(function.pcie_path[-1]))
+                    part_of.add(claim.pci(function.address))
                 record = self._scan.by_node.get(node)
                 own, flaw = (record.device.claims, None) if record else node_claims(node)
                 unclaimable += [f"{node}: {flaw}"] if flaw else []
@@ -313,18 +306,14 @@ class Groups:
                 unclaimable += [f"{node}: {flaw}"] if flaw and not mount.optional else []
                 (part_of if len(layout.rows) > 1 else claims).update(own - part_of)
         nodes = [node for part in row.parts for node, _ in part.target.nodes]
-        known = {
-            node: _described(node, self._scan.by_node.get(node))
-            | (placed[node].attributes if node in placed else {})
-            for node in nodes
-        }
+        known = {node: _described(node, self._scan.by_node.get(node), placed.get(node)) for node in nodes}
         first = dict(known[records[0].node]) if records else {}
         if nodes:
             first["devNode"] = nodes[0]
             first |= {name: known[nodes[0]][name] for name in (NUMBER,) if name in known[nodes[0]]}
         near = {one.numa_node for one in placed.values() if one.numa_node is not None}
         numa = tuple(sorted(near.union(*(record.device.numa_nodes for record in records))))
-        paths = [one.pcie_path for one in placed.values()] + [one.device.pcie_path for one in records]
+        paths = [pcie_path(one.path) for one in placed.values()] + [one.device.pcie_path for one in records]
         attributes: dict[str, AttributeValue] = {"group": group.name, "alternative": alternative}
         if nodes:
             attributes["members"] = tuple(nodes)
@@ -351,12 +340,12 @@ class Groups:
         return Assembled(device, group, row.parts, layout.mounts, first | attributes, known, "; ".join(flaws))
 
 
-def _described(node: str, record: Record | None) -> dict[str, AttributeValue]:
+def _described(node: str, record: Record | None, function: PciFunction | None) -> dict[str, AttributeValue]:
     """The attributes of a node, even of one that does not exist."""
     found: dict[str, AttributeValue] = {"devNode": node, "sysName": node.rpartition("/")[2]}
     if (number := last_number(node)) is not None:
         found[NUMBER] = number
-    return found | dict(record.device.attributes if record else {})
+    return found | dict(record.device.attributes if record else {}) | attributes_at(function)
 
 
 def _flaws(
@@ -383,34 +372,36 @@ def _flaws(
         if target.problem:
             continue
         for node, below in target.nodes:
-            if lacking := templates.lacking(wanted, known.get(node, {})):
-                yield f"{node} has no {' and no '.join(lacking)}, which containerPath {wanted} needs"
-                continue
-            path = _within(templates.fill(wanted, known.get(node, {}), 0), target.path) + below
-            if node.isprintable() and (unfit := templates.unfit(wanted, known.get(node, {}), path)):
-                yield f"{node} would be at {printable(path)} in the container, {unfit}"
+            path, why_not = _placed(wanted, known.get(node, {}), 0, target.path, below)
+            if why_not and node.isprintable():
+                yield f"{node} {why_not}"
             place = templates.place(path)
-            if places.setdefault(place, node) != node:
+            if path and places.setdefault(place, node) != node:
                 yield f"{places[place]} and {node} would both be {printable(place)} in the container"
     for mount, source in mounts:
-        wanted = mount.container_path
-        if mount.optional:
-            continue
-        if lacking := templates.lacking(wanted, first):
-            names = " and no ".join(lacking)
-            yield f"the group's first node has no {names}, which containerPath {wanted} needs"
-            continue
-        path = _within(templates.fill(wanted, first, 0), source)
-        if unfit := templates.unfit(wanted, first, path):
-            yield f"{printable(source)} would be at {printable(path)} in the container, {unfit}"
+        path, why_not = _placed(mount.container_path, first, 0, source)
+        if why_not and not mount.optional:
+            subject = printable(source) if path else "the group's first node"
+            yield f"{subject} {why_not}"
 
 
 def _container_path(part: Contribution) -> str:
     return part.member.container_path if isinstance(part.member, Member) else ""
 
 
-def _within(wanted: str, path: str) -> str:
-    return wanted + path.rpartition("/")[2] if wanted.endswith("/") else wanted or path
+def _placed(wanted: str, values: Attributes, index: int, source: str, below: str = "") -> tuple[str, str]:
+    """The path in the container of what a member or mount selects, and why it cannot be there.
+
+    Args:
+        wanted: the path with placeholders, for which ``values`` has the attributes.
+        source: the path on the host, and ``below`` that of the node in it, if it is a directory.
+    """
+    if lacking := templates.lacking(wanted, values):
+        return "", f"has no {' and no '.join(lacking)}, which containerPath {wanted} needs"
+    filled = templates.fill(wanted, values, index)
+    path = (filled + source.rpartition("/")[2] if filled.endswith("/") else filled or source) + below
+    unfit = templates.unfit(wanted, values, path)
+    return path, f"would be at {printable(path)} in the container, {unfit}" if unfit else ""
 
 
 def _distinct(rows: Iterable[Row]) -> tuple[Row, ...]:

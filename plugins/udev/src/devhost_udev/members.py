@@ -19,7 +19,8 @@ from pathlib import Path
 
 from devhost.backend import AttributeValue, templates
 from devhost.backend.frozen import frozen, mutable
-from devhost.backend.sysfs import BDF, natural, pcie_path, prefix_of
+from devhost.backend.model import present
+from devhost.backend.sysfs import BDF, PciFunction, natural, prefix_of
 
 from .facts import Record
 from .nodes import DEV, SKIPPED
@@ -52,27 +53,18 @@ class TreePosition:
         return self.unit.rpartition("/")[2]
 
 
-@frozen(slots=True)
-class Function:
-    """The PCI function that a node is at according to ``at``; ``path`` is its directory in sysfs."""
-
-    path: str
-    vendor: str
-    device: str
-    numa_node: int | None
-
-    @property
-    def pcie_path(self) -> tuple[str, ...]:
-        """PCI addresses from the root port down to it."""
-        return pcie_path(self.path)
-
-    @property
-    def attributes(self) -> dict[str, AttributeValue]:
-        """What its nodes have as attributes, like those that sysfs places on it."""
-        found: dict[str, AttributeValue] = {"pciBusID": self.pcie_path[-1]}
-        found |= {"pciVendor": self.vendor} if self.vendor else {}
-        found |= {"pciDevice": self.device} if self.device else {}
-        return found | ({} if self.numa_node is None else {"numaNode": self.numa_node})
+def attributes_at(function: PciFunction | None) -> dict[str, AttributeValue]:
+    """What a node has as attributes if it is at a PCI function, like one that sysfs places there."""
+    if function is None:
+        return {}
+    return present(
+        {
+            "pciBusID": function.address,
+            "pciVendor": function.vendor,
+            "pciDevice": function.device,
+            "numaNode": function.numa_node,
+        }
+    )
 
 
 class Hardware:
@@ -80,10 +72,12 @@ class Hardware:
 
     def __init__(self, root: Path) -> None:
         self._tree = SysTree(root)
+        self._functions: dict[str, PciFunction | None] = {}
 
     def forget(self) -> None:
         """Clears the cache."""
         self._tree.forget()
+        self._functions.clear()
 
     def place(self, sys_path: str) -> TreePosition | None:
         """The place of the device at ``sys_path``; ``None`` if it is on no hardware.
@@ -93,14 +87,12 @@ class Hardware:
         """
         return self._placed(self._tree.chain(sys_path) if sys_path else ())
 
-    def function(self, address: str) -> Function | None:
-        path = self._tree.function(address) if BDF.fullmatch(address) else ""
-        if not path:
-            return None
-        vendor, device = (self._tree.read(path, file).removeprefix("0x") for file in ("vendor", "device"))
-        texts = (self._tree.read(kobject.path, "numa_node") for kobject in self._tree.chain(path))
-        numa = next((int(text) for text in texts if text.isdecimal()), None)
-        return Function(path, vendor, device, numa)
+    def function(self, address: str) -> PciFunction | None:
+        """The PCI function with this address."""
+        if address not in self._functions:
+            path = self._tree.function(address) if BDF.fullmatch(address) else ""
+            self._functions[address] = self._tree.pci(path)
+        return self._functions[address]
 
     def _placed(self, chain: Sequence[Kobject]) -> TreePosition | None:
         unit = _unit(chain)
@@ -396,7 +388,7 @@ class Pairing:
     def _records(self, fits: Callable[[Mapping[str, AttributeValue]], bool]) -> list[Record]:
         return [record for record in self._scan.records.values() if fits(record.device.attributes)]
 
-    def function(self, member: Member | UsbMember, node: str) -> Function | None:
+    def function(self, member: Member | UsbMember, node: str) -> PciFunction | None:
         """The PCI function of a node that sysfs places on no hardware, according to its member's ``at``."""
         if not isinstance(member, Member) or not member.at:
             return None

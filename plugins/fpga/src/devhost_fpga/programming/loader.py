@@ -33,7 +33,12 @@ Loaded = tuple[object, ...]
 
 
 @mutable
-class _Engine:
+class Engine:
+    """The state of an engine. What is not its ``lock`` is only used by a thread that holds it.
+
+    ``leftover`` is a process that could not be killed, ``loaded`` what each device was last loaded with.
+    """
+
     lock: threading.Lock = field(default_factory=threading.Lock)
     leftover: process.Leftover | None = None
     loaded: dict[str, Loaded] = field(default_factory=dict)
@@ -44,7 +49,11 @@ class Engines:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._engines: dict[str, _Engine] = {}
+        self._engines: dict[str, Engine] = {}
+
+    def of(self, engine: str) -> Engine:
+        with self._lock:
+            return self._engines.setdefault(engine, Engine())
 
     @contextmanager
     def locked(self, engine: str, patience: float) -> Iterator[None]:
@@ -53,7 +62,7 @@ class Engines:
         Raises ``AllocationError`` if it stays locked for ``patience`` seconds, or a killed process still uses
         it.
         """
-        mine = self._engine(engine)
+        mine = self.of(engine)
         if not mine.lock.acquire(timeout=max(0.0, patience)):
             raise AllocationError("its FPGA is being programmed for another container")
         try:
@@ -62,29 +71,6 @@ class Engines:
             yield
         finally:
             mine.lock.release()
-
-    def block(self, engine: str, leftover: process.Leftover) -> None:
-        """Blocks the engine until a process that could not be killed has ended."""
-        self._engine(engine).leftover = leftover
-
-    def loaded(self, engine: str, device: str) -> Loaded | None:
-        """What a device was last loaded with; ``None`` if unknown. The engine must be locked."""
-        return self._engine(engine).loaded.get(device)
-
-    def forget(self, engine: str, device: str = "") -> None:
-        """Forgets what a device was loaded with, or every device of this engine."""
-        loaded = self._engine(engine).loaded
-        if device:
-            loaded.pop(device, None)
-        else:
-            loaded.clear()
-
-    def remember(self, engine: str, device: str, what: Loaded) -> None:
-        self._engine(engine).loaded[device] = what
-
-    def _engine(self, engine: str) -> _Engine:
-        with self._lock:
-            return self._engines.setdefault(engine, _Engine())
 
 
 ENGINES: Engines = Engines()
@@ -326,7 +312,8 @@ class Loader:
 
     def is_loaded(self, device: str, slot: Slot, program: Program, image: Bitstream) -> bool:
         """Whether devhost itself last loaded this file through an fpga_manager, which shows no id."""
-        is_ours = self._engines.loaded(slot.engine, device) == self._loaded(slot, program, image)
+        loaded = self._engines.of(slot.engine).loaded
+        is_ours = loaded.get(device) == self._loaded(slot, program, image)
         return is_ours and self._manager(slot).state == _OPERATING
 
     def _load_named(
@@ -341,7 +328,11 @@ class Loader:
             "name": name_of(self._sysfs, image.path),
             "flags": str(int(program.partial)) if has_flags else "",
         }
-        self._engines.forget(slot.engine, device if program.partial else "")
+        loaded = self._engines.of(slot.engine).loaded
+        if program.partial:
+            loaded.pop(device, None)
+        else:
+            loaded.clear()
         self._carry_out(slot, request, patience)
         found = manager(self._sysfs, slot.engine)
         if found.state != _OPERATING:
@@ -349,7 +340,7 @@ class Loader:
             raise AllocationError(f"it was programmed, but its state is {found.state or 'unknown'!r}{more}")
         if identity_at(self._sysfs.prefix + image.path) != image.identity:
             raise AllocationError("the file changed meanwhile")  # the kernel opened it by name
-        self._engines.remember(slot.engine, device, self._loaded(slot, program, image))
+        loaded[device] = self._loaded(slot, program, image)
 
     def _port_request(self, slot: Slot, image: Bitstream) -> Request:
         try:
@@ -374,7 +365,7 @@ class Loader:
             verdict = self._run(request, descriptors, patience)
         except process.TimedOut as error:
             if error.leftover is not None:
-                self._engines.block(slot.engine, error.leftover)
+                self._engines.of(slot.engine).leftover = error.leftover
             raise AllocationError(
                 "it took too long and cannot be stopped; its engine is blocked until the process ends"
             ) from error

@@ -22,7 +22,7 @@ from devhost_gpu.discovery import AMD, Adapter
 from devhost_gpu.drm import DriverState, driver_state, drm_nodes
 from devhost_gpu.environment import STANDARD, Environment
 from devhost_gpu.options import GpuOptions, Layout
-from devhost_gpu.vendor import Card, Change, ContainerRequest, device, named, of_adapter, parents
+from devhost_gpu.vendor import Card, Change, ContainerRequest, Vendor, device, named, of_adapter, parents
 
 from . import kfd
 from .health import AmdHealth
@@ -72,7 +72,7 @@ class AmdFacts:
         return ("/dev/kfd", *self.adapter.nodes) if self.computes else self.adapter.nodes
 
 
-class Amd:
+class Amd(Vendor):
     """AMD's cards."""
 
     def __init__(self, options: GpuOptions, context: Context, environment: Environment = STANDARD) -> None:
@@ -103,9 +103,6 @@ class Amd:
             for part in parts:
                 cards.append(self._card(len(cards), part, wholes[name], facts, topology))
         return cards
-
-    def notice(self, event: Event) -> None:
-        """Does nothing: no state depends on events."""
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """The cards' error counters, the exporter's verdicts, and whether the drivers answer."""
@@ -167,9 +164,6 @@ class Amd:
         """``/dev/kfd`` for a card that computes, and the DRM nodes."""
         return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, AmdFacts))
 
-    def close(self) -> None:
-        """Does nothing: nothing is kept open."""
-
     def _links_of(self, node: int) -> Mapping[int, kfd.XgmiLink]:
         """The links of a node, cached until the topology changes."""
         now = kfd.generation(self._sysfs)
@@ -204,13 +198,18 @@ class Amd:
         }
         computes = node is not None or (topology.is_hidden and self._sysfs.exists("/dev/kfd"))
         own = AmdFacts(adapter, whole, node, computes)
-        shown = replace(whole, id=adapter.id)
         claims, part_of = frozenset[str](), frozenset[str]()
         if is_part:
             claims = frozenset({claim.partition(adapter.id), *(claim.node(path) for path in adapter.nodes)})
             part_of = parents(whole) | {claim.pci(whole.address)}
         made = device(
-            shown, attributes, state.health, withheld=state.withheld, claims=claims, part_of=part_of
+            whole,
+            attributes,
+            state.health,
+            name=adapter.id,
+            withheld=state.withheld,
+            claims=claims,
+            part_of=part_of,
         )
         return Card(made, AMD, own)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from devhost.backend import Cause, Context, Health, unhealthy
+from devhost.backend.incident import Incident
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import Adapter
 from devhost_gpu.drm import DrmHealth
@@ -125,7 +126,7 @@ class AmdHealth:
         self._limit = options.uncorrectable_errors
         self._exporter = context.root / environment.exporter_socket.lstrip("/")
         self._deadline = environment.timings.exporter_answers
-        self._complaint = ""
+        self._exporter_failure = Incident()
 
     def check(self, wholes: Mapping[str, Adapter]) -> dict[str, Health]:
         """The faults of cards, by their ids; healthy ones are missing.
@@ -155,12 +156,10 @@ class AmdHealth:
     def _exporter_verdicts(self) -> Mapping[str, str]:
         try:
             verdicts = exporter_verdicts(self._exporter, self._deadline)
-            complaint = ""
         except NoAnswerError as error:
-            verdicts, complaint = {}, str(error)
-        if complaint and complaint != self._complaint:
-            self._log.warning("asking the device metrics exporter failed: %s", complaint)
-        elif self._complaint and not complaint:
+            if self._exporter_failure.news(str(error)):
+                self._log.warning("asking the device metrics exporter failed: %s", error)
+            return {}
+        if self._exporter_failure.over():
             self._log.info("the device metrics exporter answers again")
-        self._complaint = complaint
         return verdicts

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from devhost.backend import NotYet
 from devhost.backend.errors import BackendError
-from devhost.backend.sysfs import Sysfs
+from devhost.backend.sysfs import Sysfs, refusal
 from devhost_gpu.discovery import Adapter
 from devhost_gpu.options import Layout
 from devhost_gpu.vendor import Change
@@ -90,9 +90,8 @@ class Modes:
         try:
             self._write(Path(self._sysfs.prefix + _file(gpu, kind)), wanted)
         except OSError as error:
-            reason, hint = error.strerror or str(error), _HINTS.get(error.errno or 0, "")
-            why = f"{reason} ({hint})" if hint else reason
-            raise BackendError(f"the kernel refuses {wanted} for {gpu.id}: {why}") from error
+            text = f"the kernel refuses {wanted} for {gpu.id}: {refusal(error, _HINTS)}"
+            raise BackendError(text) from error
 
     def _identity(self, gpu: Adapter) -> int:
         """Identifies one loading of the driver, which creates the file."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from devhost.backend import HEALTHY, AttributeValue, Context, Device, Health, claim, unhealthy
+from devhost.backend import HEALTHY, AttributeValue, Context, Health, claim, unhealthy
+from devhost.backend.errors import counted
 from devhost.backend.frozen import frozen
 from devhost.backend.purpose import DISPLAY, PURPOSE
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.attributes import ENGINES, GPU, MIG, VF
 from devhost_gpu.discovery import NVIDIA, Adapter
-from devhost_gpu.nvml.reports import Gpu, Instance, Placement, Profile, Shape
-from devhost_gpu.vendor import Card, named, of_adapter, own_claims, parents
+from devhost_gpu.nvml.reports import Gpu, Instance, Made, Placement, Profile, Shape
+from devhost_gpu.vendor import Card, device, named, of_adapter, own_claims
 
 CAPABILITIES = "/dev/nvidia-caps"
 """The directory of the driver's capability nodes."""
@@ -233,7 +235,6 @@ def gpu_card(state: GpuState, root: str = "", divided: str = "") -> Card:
     ``divided`` is why it is not offered if MIG is on; if empty, by its instances.
     """
     adapter, gpu = state.adapter, state.gpu
-    withheld = _why_withheld(state, divided)
     facts = NvidiaFacts(
         uuid=state.uuid,
         gpu_uuid=state.uuid,
@@ -244,29 +245,26 @@ def gpu_card(state: GpuState, root: str = "", divided: str = "") -> Card:
     )
     shared = shared_attributes(state)
     is_display = shared["product"] in DISPLAY_MODELS
-    device = Device(
-        id=state.uuid or adapter.id,
-        attributes=present(
-            {
-                **shared,
-                PURPOSE: DISPLAY if is_display else None,
-                "kind": VF if adapter.is_virtual else GPU,
-                "uuid": state.uuid,
-                "index": gpu.index if gpu else None,
-                "memory": gpu.memory if gpu else None,
-                "renderNode": adapter.render_node,
-                "cardNode": adapter.card_node,
-            }
-        ),
+    attributes = {
+        **shared,
+        PURPOSE: DISPLAY if is_display else None,
+        "kind": VF if adapter.is_virtual else GPU,
+        "uuid": state.uuid,
+        "index": gpu.index if gpu else None,
+        "memory": gpu.memory if gpu else None,
+        "renderNode": adapter.render_node,
+        "cardNode": adapter.card_node,
+    }
+    made = device(
+        adapter,
+        attributes,
+        state.health,
+        name=state.uuid,
         claims=own_claims(adapter) | _node_claims(facts.nodes, root),
-        part_of=parents(adapter),
-        numa_nodes=_numa(adapter),
-        pcie_path=adapter.pcie_path,
-        health=state.health,
-        withheld=withheld,
+        withheld=_why_withheld(state, divided),
         reserved=DRIVES_DISPLAY if is_display else None,
     )
-    return Card(device, NVIDIA, facts)
+    return Card(made, NVIDIA, facts)
 
 
 def mig_card(
@@ -283,40 +281,54 @@ def mig_card(
     :data:`~devhost_gpu.attributes.ENGINES`.
     """
     adapter, gpu = state.adapter, state.gpu
-    number = gpu.index if gpu else None
-    facts = NvidiaFacts(
-        uuid=instance.uuid,
-        gpu_uuid=state.uuid,
-        address=adapter.address,
-        index="" if number is None else f"{number}:{instance.index}",
-        minor=state.minor,
-        instance=(instance.gi, instance.ci),
-        capabilities=capabilities(instance.gi, instance.ci),
-        shape=instance.shape,
-    )
+    facts = with_instance(part_facts(state, shape=instance.shape), state, instance, capabilities)
     own = _node_claims(facts.nodes[-1:] if facts.capabilities else (), root)
     common = _node_claims(facts.nodes, root) - own
-    device = Device(
-        id=instance.uuid,
-        attributes=present(
-            {
-                **shared_attributes(state),
-                "kind": MIG,
-                "uuid": instance.uuid,
-                "index": instance.index,
-                "memory": instance.memory,
-                "profile": profile(instance, gpu.memory if gpu else None),
-                "parent": state.uuid,
-                **(engines or {}),
-            }
-        ),
+    attributes = {
+        **shared_attributes(state),
+        "kind": MIG,
+        "uuid": instance.uuid,
+        "index": instance.index,
+        "memory": instance.memory,
+        "profile": profile(instance, gpu.memory if gpu else None),
+        "parent": state.uuid,
+        **(engines or {}),
+    }
+    made = device(
+        adapter,
+        attributes,
+        health,
+        name=instance.uuid,
         claims=frozenset({claim.mig(instance.uuid), *own}),
         part_of=frozenset({claim.pci(adapter.address), *common}),
-        numa_nodes=_numa(adapter),
-        pcie_path=adapter.pcie_path,
-        health=health,
     )
-    return Card(device, NVIDIA, facts)
+    return Card(made, NVIDIA, facts)
+
+
+def part_facts(
+    state: GpuState, *, shape: Shape | None = None, placement: Placement | None = None
+) -> NvidiaFacts:
+    """The facts of a part of a GPU that does not exist yet."""
+    return NvidiaFacts(
+        "", state.uuid, state.adapter.address, minor=state.minor, shape=shape, placement=placement
+    )
+
+
+def with_instance(
+    facts: NvidiaFacts,
+    state: GpuState,
+    one: Instance | Made,
+    capabilities: Callable[[int, int], tuple[int, ...]],
+) -> NvidiaFacts:
+    """The facts of a part that exists as this MIG instance."""
+    number = state.gpu.index if state.gpu else None
+    return replace(
+        facts,
+        uuid=one.uuid,
+        index="" if number is None else f"{number}:{one.index}",
+        instance=(one.gi, one.ci),
+        capabilities=capabilities(one.gi, one.ci),
+    )
 
 
 def _node_claims(nodes: Sequence[str], root: str) -> set[str]:
@@ -356,8 +368,8 @@ def shared_attributes(state: GpuState) -> dict[str, AttributeValue | None]:
 def _why_withheld(state: GpuState, divided: str) -> str | None:
     adapter, gpu = state.adapter, state.gpu
     if adapter.num_vfs:
-        plural = "s" * (adapter.num_vfs > 1)
-        return f"it has {adapter.num_vfs} virtual function{plural}, which belong to virtual machines"
+        parts = counted(adapter.num_vfs, "virtual function")
+        return f"it has {parts}, which belong to virtual machines"
     if adapter.is_virtual:
         return "it is a virtual function, which belongs to a virtual machine"
     if adapter.driver and adapter.driver != DRIVER:
@@ -381,12 +393,3 @@ def _why_withheld(state: GpuState, divided: str) -> str | None:
 def health_of(reason: str) -> Health:
     """The health of a card by why it cannot be used; empty if it can."""
     return unhealthy(reason) if reason else HEALTHY
-
-
-def _numa(adapter: Adapter) -> tuple[int, ...]:
-    return () if adapter.numa_node is None else (adapter.numa_node,)
-
-
-def present(attributes: dict[str, AttributeValue | None]) -> dict[str, AttributeValue]:
-    """The attributes without those that are empty or unknown."""
-    return {name: value for name, value in attributes.items() if value not in (None, "")}

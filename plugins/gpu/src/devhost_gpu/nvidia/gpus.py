@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from devhost.backend import AllocationError, Context, Edits, Event, Health, NotYet, Usage, claim, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
-from devhost.backend.process import kill_group
+from devhost.backend.incident import Incident
 from devhost.backend.sysfs import Sysfs, pci_path
 from devhost_gpu.discovery import Adapter
 from devhost_gpu.environment import STANDARD, Environment
 from devhost_gpu.nvml import reports
-from devhost_gpu.nvml.client import NvmlClient, Scope, binding
+from devhost_gpu.nvml.client import NvmlClient, Scope
 from devhost_gpu.nvml.process import Message
 from devhost_gpu.nvml.reports import NvLinks
 from devhost_gpu.options import GpuOptions, Layout
-from devhost_gpu.vendor import Card, Change, ContainerRequest
+from devhost_gpu.vendor import Card, Change, ContainerRequest, Vendor
 
 from .allocation import dev_root, edits, unallocatable
 from .cards import (
@@ -55,46 +55,30 @@ class _Reported:
     inode: int
 
 
-class Nvidia:
+class Nvidia(Vendor):
     """NVIDIA's cards. NVML is asked through :class:`NvmlClient`, never directly.
 
     ``environment`` has durations, the clock, and how programs are found and killed.
     """
 
-    def __init__(
-        self,
-        options: GpuOptions,
-        context: Context,
-        environment: Environment = STANDARD,
-    ) -> None:
-        timings, clock = environment.timings, environment.clock
+    def __init__(self, options: GpuOptions, context: Context, environment: Environment = STANDARD) -> None:
         self._options = options
         self._context = context
-        self._timings = timings
-        self._clock = clock
-        self._options = options
+        self._timings, self._clock = environment.timings, environment.clock
         self._sysfs = Sysfs(context.root)
         self._driver_files = DriverFiles(self._sysfs)
-        self.client = NvmlClient(
-            context,
-            options.driver_root,
-            self._on_event,
-            timings,
-            clock,
-            environment.find_binding or binding,
-            environment.kill or kill_group,
-        )
+        self.client = NvmlClient(context, options.driver_root, self._on_event, environment)
         rule = XidRule(options.ignore_xids, options.heed_xids)
         self.health = HealthMonitor(
-            self.client, rule, options.checks, self._request_scan_if_changed, timings, clock
+            self.client, rule, options.checks, self._request_scan_if_changed, environment
         )
         self._partitions: Partitions | None = None
         if options.mig == "dynamic":
             from .partitions import Partitions
 
-            self._partitions = Partitions(context, self.client, timings, clock, self._request_scan)
+            self._partitions = Partitions(context, self.client, environment, self._request_scan)
         self._states: Mapping[str, GpuState] = {}
-        self._unloading = Unloading(self._driver_files, options.driver_root, timings, clock)
+        self._unloading = Unloading(self._driver_files, options.driver_root, environment)
         self._why_closed = ""
         self._reported: Mapping[str, _Reported] = {}
         self._bound: frozenset[str] = frozenset()
@@ -102,7 +86,7 @@ class Nvidia:
         self._problem, self._problem_since = "", 0.0
         self._shown: tuple[object, ...] = ()
         self._logged = ""
-        self._is_check_failing = False
+        self._check_failure = Incident(most=1)
         self._links = NvLinks()
         self._links_until = 0.0
         self._layouts: MigLayouts | None = None
@@ -437,13 +421,11 @@ class Nvidia:
             try:
                 await self._context.run_blocking(self.health.check, self._bound)
             except BackendError as error:
-                if not self._is_check_failing:
+                if self._check_failure.news(error.message):
                     self._context.log.warning("unhealthy GPUs cannot be checked: %s", error.message)
-                self._is_check_failing = True
             else:
-                if self._is_check_failing:
+                if self._check_failure.over():
                     self._context.log.info("unhealthy GPUs can be checked again")
-                self._is_check_failing = False
         self._request_scan_if_changed()
 
     def _on_event(self, message: Message) -> None:

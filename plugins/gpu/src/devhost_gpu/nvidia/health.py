@@ -7,7 +7,6 @@ check that finds no fault and that began some time after the last fault.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
@@ -17,7 +16,7 @@ from devhost.backend import HEALTHY, Cause, Health, unhealthy
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import mutable
 from devhost.backend.threads import NoThread, start
-from devhost_gpu.environment import DEFAULT, Timings
+from devhost_gpu.environment import DEFAULT, STANDARD, Environment
 from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.process import Message, Reply
 from devhost_gpu.nvml.reports import (
@@ -341,17 +340,15 @@ class HealthMonitor:
         rule: XidRule,
         checks: Collection[str],
         on_change: Callable[[], None],
-        timings: Timings = DEFAULT,
-        clock: Callable[[], float] = time.monotonic,
+        environment: Environment = STANDARD,
     ) -> None:
         self._client = client
         self._rule = rule
         self._checks = checks
         self._on_change = on_change
-        self._timings = timings
-        self._clock = clock
+        self._timings, self._clock = environment.timings, environment.clock
         self._lock = threading.Lock()
-        self._incidents = Incidents(timings.hold, timings.blind_hold)
+        self._incidents = Incidents(self._timings.hold, self._timings.blind_hold)
         self._asked_alone: dict[str, float] = {}
         self._is_check_due = False
         self._has_switches = False

@@ -7,24 +7,18 @@ stay, if the others fit beside them. What does not fit is refused before anythin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
+from devhost_gpu.attributes import ENGINES
 from devhost_gpu.nvml.client import NvmlClient
 from devhost_gpu.nvml.reports import Partitions, Placement, Profile
 from devhost_gpu.vendor import Change
 
-PARTS: Sequence[Callable[[Profile], int]] = (
-    lambda one: one.slices,
-    lambda one: one.multiprocessors,
-    lambda one: one.copy_engines,
-    lambda one: one.decoders,
-    lambda one: one.encoders,
-    lambda one: one.jpeg_engines,
-    lambda one: one.ofa_engines,
-)
+PARTS = [attrgetter(name) for name in ("slices", *ENGINES.values())]
 """What instances divide besides the memory, whose slices they have by placement."""
 
 

@@ -15,11 +15,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from devhost.backend import AllocationError, Context, Device, Health, claim, unhealthy
+from devhost.backend import AllocationError, Context, Health, claim, unhealthy
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, EnvironmentFailure
 from devhost.backend.files import Fingerprint, fingerprint, replace_file
@@ -27,14 +26,14 @@ from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import prefix_of, read_line
 from devhost.backend.threads import start
 from devhost.backend.trusted import content
-from devhost_gpu.attributes import MIG
+from devhost_gpu.attributes import ENGINES, MIG
 from devhost_gpu.discovery import NVIDIA
-from devhost_gpu.environment import Timings
+from devhost_gpu.environment import Environment
 from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.client import NvmlClient
 from devhost_gpu.nvml.process import ErrorReply, NotAsked
 from devhost_gpu.nvml.reports import GpuInstance, Made, Placement, Profile
-from devhost_gpu.vendor import Card
+from devhost_gpu.vendor import Card, device
 
 from .cards import (
     MIG_RECORD,
@@ -42,8 +41,9 @@ from .cards import (
     NvidiaFacts,
     common_claims,
     engines_of,
-    present,
+    part_facts,
     shared_attributes,
+    with_instance,
 )
 
 FILE = MIG_RECORD
@@ -209,14 +209,12 @@ class Partitions:
         self,
         context: Context,
         client: NvmlClient,
-        timings: Timings,
-        clock: Callable[[], float],
+        environment: Environment,
         changed: Callable[[], None],
     ) -> None:
         self._context = context
         self._client = client
-        self._timings = timings
-        self._clock = clock
+        self._timings, self._clock = environment.timings, environment.clock
         self._changed = changed
         self._record = Record(context.root)
         self._changing = threading.Lock()
@@ -334,29 +332,27 @@ class Partitions:
                 stuck = LOST if place in self._lost else stuck
                 parts = [f"memory-slice-{n}" for n in range(at.start, at.start + at.size)]
                 parts += sorted(scarce & amounts.keys())
-                device = Device(
-                    id=place.device,
-                    attributes=present(
-                        {
-                            **shared_attributes(state),
-                            "kind": MIG,
-                            "memory": profile.memory,
-                            "profile": profile.name,
-                            "parent": state.uuid,
-                            **engines_of(self._context, profile),
-                        }
-                    ),
+                attributes = {
+                    **shared_attributes(state),
+                    "kind": MIG,
+                    "memory": profile.memory,
+                    "profile": profile.name,
+                    "parent": state.uuid,
+                    **engines_of(self._context, profile),
+                }
+                made = device(
+                    state.adapter,
+                    attributes,
+                    unhealthy(stuck) if stuck and sound else sound,
+                    name=place.device,
                     claims=frozenset(claim.part(f"{listed.gpu}#{part}") for part in parts),
                     part_of=common_claims(state, root),
-                    numa_nodes=() if state.adapter.numa_node is None else (state.adapter.numa_node,),
-                    pcie_path=state.adapter.pcie_path,
-                    health=unhealthy(stuck) if stuck and sound else sound,
                     withheld=why or ON_DEMAND,
                     divided=not why,
                     counters={name: amount for name, amount in free.items() if amount > 0},
                     consumes=amounts,
                 )
-                yield Card(device, NVIDIA, facts)
+                yield Card(made, NVIDIA, facts)
 
     def _facts(
         self,
@@ -365,12 +361,12 @@ class Partitions:
         present_at: Mapping[GpuPlacement, int],
         capabilities: Capabilities,
     ) -> NvidiaFacts:
-        facts = NvidiaFacts("", state.uuid, state.adapter.address, "", state.minor, placement=place.at)
+        facts = part_facts(state, placement=place.at)
         listed = self._listed[state.adapter.address]
         gi = present_at.get(place) if place in self._own and place not in listed.foreign else None
         for one in state.gpu.instances if state.gpu else ():
             if one.gi == gi:
-                return _made(facts, state, Made(one.gi, one.ci, one.uuid, one.index), capabilities)
+                return with_instance(facts, state, one, capabilities)
         return facts
 
     def _forget(self, off: Collection[str] = ()) -> None:
@@ -418,7 +414,7 @@ class Partitions:
         known = self._own.get(place)
         if known is not None and not is_leaving and place not in self._stuck:
             if known.made is not None:
-                return _made(facts, state, known.made, capabilities)
+                return with_instance(facts, state, known.made, capabilities)
             if facts.instance is not None:
                 return facts
         held = self._context.held()
@@ -439,7 +435,7 @@ class Partitions:
             self._changing.release()
         self._context.log.info("created %s: %s", place, made.uuid)
         self._changed()
-        return _made(facts, state, made, capabilities)
+        return with_instance(facts, state, made, capabilities)
 
     def _create(self, place: GpuPlacement, address: str, until: float) -> Made:
         for other in [one for one in self._own if one.overlaps(place)]:
@@ -566,17 +562,6 @@ class Partitions:
             self._recorded = identity
 
 
-def _made(facts: NvidiaFacts, state: GpuState, made: Made, capabilities: Capabilities) -> NvidiaFacts:
-    number = state.gpu.index if state.gpu else None
-    return replace(
-        facts,
-        uuid=made.uuid,
-        index="" if number is None else f"{number}:{made.index}",
-        instance=(made.gi, made.ci),
-        capabilities=capabilities(made.gi, made.ci),
-    )
-
-
 def _taken(place: GpuPlacement) -> str:
     where = f"{place.name} at memory slice {place.start}"
     return f"a MIG instance {where}, which devhost did not create, is in its place"
@@ -584,15 +569,8 @@ def _taken(place: GpuPlacement) -> str:
 
 def _amounts(profile: Profile) -> dict[str, int]:
     """What an instance takes of its GPU, with the names of counters that NVIDIA's DRA driver has."""
-    found = {
-        "multiprocessors": profile.multiprocessors,
-        "copy-engines": profile.copy_engines,
-        "decoders": profile.decoders,
-        "encoders": profile.encoders,
-        "jpeg-engines": profile.jpeg_engines,
-        "ofa-engines": profile.ofa_engines,
-        "memory": profile.memory << 20,
-    }
+    found = {name.replace("_", "-"): getattr(profile, name) for name in ENGINES.values()}
+    found["memory"] = profile.memory << 20
     return {name: amount for name, amount in found.items() if amount > 0}
 
 

@@ -11,6 +11,7 @@ give access to it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ class Wanted:
 
 
 class Specifications:
-    """The specifications of one kind; a file is read again when it has changed. Used by one thread.
+    """The specifications of one kind; a file is read again when it has changed.
 
     ``root`` is used as ``/``. Of the ``directories``, the one with the lowest precedence is first. ``kind``
     is ``vendor/class``. ``counts`` is which names of devices count; UUIDs by default.
@@ -144,11 +145,6 @@ def devices(document: Mapping[str, Any], kind: str) -> frozenset[str]:
     return frozenset(name for name in names if isinstance(name, str))
 
 
-def uuids(document: Mapping[str, Any], kind: str) -> frozenset[str]:
-    """The GPUs and MIG instances that a specification of this kind names by UUID."""
-    return frozenset(filter(_is_uuid, devices(document, kind)))
-
-
 def _access(document: Mapping[str, Any], names: Collection[str]) -> Access:
     """The capability nodes that a specification gives with each of these devices."""
     found = document.get("devices")
@@ -210,8 +206,9 @@ _ERROR_LIMIT = 300
 class GeneratedSpecification:
     """A specification that nvidia-ctk writes for devhost. Methods that are not coroutines may block on files.
 
-    ``root`` represents ``/``, ``cdi_class`` is the class in its kind, ``file`` its name, and ``kill`` kills
-    nvidia-ctk. Methods raise ``BackendError``.
+    ``root`` represents ``/``, ``cdi_class`` is the class in its kind and in that of other programs, ``file``
+    its name, ``counts`` which names of devices count, and ``kill`` kills nvidia-ctk. Methods raise
+    ``BackendError``.
     """
 
     def __init__(
@@ -222,7 +219,14 @@ class GeneratedSpecification:
         file: str,
         timings: Timings = DEFAULT,
         kill: Kill = kill_group,
+        counts: Callable[[str], bool] = lambda name: True,
     ) -> None:
+        self.error = ""
+        """Why the last update failed, as one sentence; empty if it did not."""
+        self._others = Specifications(root, options.cdi_directories, f"nvidia.com/{cdi_class}", counts)
+        self._counts = counts
+        self._driver = ""
+        self._accepted: frozenset[str] = frozenset()
         self._timings = timings
         self._kill = kill
         self._leftover: Leftover | None = None
@@ -241,9 +245,93 @@ class GeneratedSpecification:
         """The content of the file; empty if there is none."""
         return parsed(os.fspath(self.file))
 
-    def devices(self) -> frozenset[str]:
-        """The names of the devices in the file."""
-        return devices(self.document(), self.kind)
+    def named(self, document: Mapping[str, Any]) -> frozenset[str]:
+        """The names of the devices in a specification."""
+        return frozenset(filter(self._counts, devices(document, self.kind)))
+
+    def names(self, access: Access = frozenset()) -> dict[str, str]:
+        """The qualified name of each device, preferably devhost's; not of those that lack ``access``."""
+        document = self.document()
+        named = self.named(document)
+        lacking = {name for name, _ in access - _access(document, named)}
+        own = {name: f"{self.kind}={name}" for name in named - lacking}
+        return self._others.names(access) | own
+
+    def requested(self, wanted: Wanted) -> frozenset[str]:
+        """The devices that must have a name."""
+        raise NotImplementedError
+
+    def unnamed(self, wanted: Wanted) -> str:
+        """That no program names a device, with the reason."""
+        places = " or ".join(self._options.cdi_directories)
+        return f"there is no {self._program} on this machine, and no CDI specification in {places} names it"
+
+    def why_missing(self, wanted: Wanted) -> str:
+        """Why a device has no name, as one sentence."""
+        if self.error:
+            return self.error
+        return "its CDI specification is not written yet" if self.is_installed() else self.unnamed(wanted)
+
+    async def update(self, wanted: Wanted, call: Callable[..., Any], log: logging.Logger) -> bool:
+        """Writes the file if that is necessary; whether it has changed.
+
+        Raises ``BackendError`` if a name is missing, with the reason.
+        """
+        if not await call(self.is_installed):
+            if self.requested(wanted) - (await call(self.names, wanted.access)).keys():
+                raise BackendError(self.unnamed(wanted))
+            return False
+        if await call(self.fits, wanted):
+            return False
+        present = await call(self.present)
+        text = await self.generate(wanted)
+        self._driver = wanted.driver
+        await call(self.write, text, wanted, present)
+        log.info("CDI specification written: %s", self.file)
+        return True
+
+    def fits(self, wanted: Wanted) -> bool:
+        """Whether the file names all wanted devices and matches the driver."""
+        document = self.document()
+        same = not self._driver or not wanted.driver or self._driver == wanted.driver
+        if not same or self.omitted(document, wanted) or self.flaws(document, wanted) - self._accepted:
+            return False
+        self._driver = wanted.driver or self._driver
+        return True
+
+    async def generate(self, wanted: Wanted) -> str:
+        """A new specification from nvidia-ctk, as text."""
+        raise NotImplementedError
+
+    def write(self, text: str, wanted: Wanted, present: frozenset[str]) -> None:
+        """Saves the result of :meth:`generate`.
+
+        Raises ``BackendError`` if it is not a specification, or cannot be written; the old file, if there is
+        one, stays. Or it lacks a device.
+        """
+        document = self.parsed(text)
+        self.save(text)
+        # writing it again would not fix what was so before
+        self._accepted = self.flaws(document, wanted) - self.changed(document, present)
+        if omitted := self.omitted(document, wanted):
+            raise BackendError(f"{self.command} left out {', '.join(omitted)}")
+
+    @property
+    def command(self) -> str:
+        """What writes it, for messages."""
+        return self._program
+
+    def omitted(self, document: Mapping[str, Any], wanted: Wanted) -> list[str]:
+        """The wanted devices that are not in a specification."""
+        return sorted(self.requested(wanted) - self.named(document))
+
+    def flaws(self, document: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
+        """What in a specification does not match the machine."""
+        return self.absent_paths(document)
+
+    def changed(self, document: Mapping[str, Any], present: frozenset[str]) -> frozenset[str]:
+        """Those flaws that came while nvidia-ctk ran, given what was :meth:`present` before."""
+        return self.absent_paths(document) & present
 
     def absent_paths(self, document: Mapping[str, Any]) -> frozenset[str]:
         """The host paths in a specification that do not exist."""
@@ -336,21 +424,10 @@ class GpuSpecification(GeneratedSpecification):
     def __init__(
         self, root: Path, options: GpuOptions, timings: Timings = DEFAULT, kill: Kill = kill_group
     ) -> None:
-        super().__init__(root, options, CLASS, FILE, timings, kill)
-        self._accepted: frozenset[str] = frozenset()
+        super().__init__(root, options, CLASS, FILE, timings, kill, _is_uuid)
 
-    def names(self, access: Access = frozenset()) -> dict[str, str]:
-        """The qualified name of each GPU and MIG instance in the file, by its UUID; not those that lack
-        ``access``."""
-        document = self.document()
-        named = uuids(document, KIND)
-        lacking = {uuid for uuid, _ in access - _access(document, named)}
-        return {uuid: f"{KIND}={uuid}" for uuid in named - lacking}
-
-    def fits(self, wanted: Wanted) -> bool:
-        """Whether the file names all wanted GPUs, no unknown ones, and matches the driver."""
-        document = self.document()
-        return not self._omitted(document, wanted) and self._flaws(document, wanted.known) <= self._accepted
+    def requested(self, wanted: Wanted) -> frozenset[str]:
+        return wanted.uuids
 
     def inaccessible(self, uuid: str, access: Access) -> str:
         """Why a container could not use a device that is in the file; empty if it could."""
@@ -359,48 +436,38 @@ class GpuSpecification(GeneratedSpecification):
         gone = next((node for node in nodes if not self._exists(f"{root}{node}")), "")
         return f"{root}{gone}, which gives access to it, does not exist" if gone else ""
 
-    async def generate(self, wanted: Collection[str]) -> str:
-        """A new specification from nvidia-ctk, as text."""
+    async def generate(self, wanted: Wanted) -> str:
         try:
             return await self.run((NAMED,))
         except BackendError as error:
             failure = error
         # A lost GPU makes it fail for all. Since 1.19 the healthy ones can be requested alone.
         try:
-            return await self.run((NAMED, *(f"--device-id={uuid}" for uuid in sorted(wanted))))
+            return await self.run((NAMED, *(f"--device-id={uuid}" for uuid in sorted(wanted.uuids))))
         except BackendError:
             raise failure from None
 
     def present(self) -> frozenset[str]:
         return super().present() | frozenset(filter(self._exists, self._control()))
 
-    def write(self, text: str, wanted: Wanted, present: frozenset[str]) -> None:
-        """Saves the result of :meth:`generate`.
-
-        Raises ``BackendError`` if it is not a specification, or cannot be written; the old file, if there is
-        one, stays. Or it lacks a GPU.
-        """
-        document = self.parsed(text)
-        self.save(text)
-        vanished, appeared = self.absent_paths(document) & present, self._unnamed(document) - present
-        # writing it again would not fix what was so before
-        self._accepted = self._flaws(document, wanted.known) - vanished - appeared
-        if omitted := self._omitted(document, wanted):
-            raise BackendError(f"{self._program} left out {', '.join(omitted)}")
-
-    def _flaws(self, document: Mapping[str, Any], known: frozenset[str]) -> frozenset[str]:
+    def flaws(self, document: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
         """Named devices and files that do not exist, and existing control nodes that are not named."""
-        return (uuids(document, KIND) - known) | self.absent_paths(document) | self._unnamed(document)
+        unknown = self.named(document) - wanted.known
+        return super().flaws(document, wanted) | unknown | self._without_control(document)
 
-    def _omitted(self, document: Mapping[str, Any], wanted: Wanted) -> list[str]:
+    def changed(self, document: Mapping[str, Any], present: frozenset[str]) -> frozenset[str]:
+        return super().changed(document, present) | (self._without_control(document) - present)
+
+    def omitted(self, document: Mapping[str, Any], wanted: Wanted) -> list[str]:
         """The wanted devices that are not in a specification, and existing nodes that one of them lacks."""
-        named = uuids(document, KIND)
+        named = self.named(document)
         root = dev_root(self._options, self._exists)
         lacking = wanted.access - _access(document, named)
         nodes = {node for name, node in lacking if name in wanted.uuids & named}
-        return sorted(wanted.uuids - named) + sorted(one for one in nodes if self._exists(f"{root}{one}"))
+        lost = sorted(one for one in nodes if self._exists(f"{root}{one}"))
+        return super().omitted(document, wanted) + lost
 
-    def _unnamed(self, document: Mapping[str, Any]) -> frozenset[str]:
+    def _without_control(self, document: Mapping[str, Any]) -> frozenset[str]:
         """The existing control nodes that are not in a specification."""
         return frozenset(filter(self._exists, self._control().difference(_paths(document))))
 

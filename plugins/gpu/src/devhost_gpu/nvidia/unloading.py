@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable
 
-from devhost_gpu.environment import DEFAULT, Timings
+from devhost_gpu.environment import STANDARD, Environment
 
 from .cards import DriverFiles
 
@@ -35,17 +33,10 @@ class Unloading:
     A sign counts until it is gone, until the driver was loaded again, or for ``Timings.unloading``.
     """
 
-    def __init__(
-        self,
-        files: DriverFiles,
-        driver_root: str,
-        timings: Timings = DEFAULT,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, files: DriverFiles, driver_root: str, environment: Environment = STANDARD) -> None:
         self._files = files
         self._is_operators = os.path.normpath(driver_root) == OPERATOR_ROOT
-        self._timings = timings
-        self._clock = clock
+        self._timings, self._clock = environment.timings, environment.clock
         self._lock = threading.Lock()
         self._seen: set[str] = set()
         self._since: float | None = None

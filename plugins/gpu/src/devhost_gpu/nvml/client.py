@@ -18,8 +18,8 @@ from devhost.backend import Context
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen
-from devhost.backend.process import Ended, Kill, NotStarted, kill_group
-from devhost_gpu.environment import DEFAULT, Timings
+from devhost.backend.process import Ended, NotStarted
+from devhost_gpu.environment import STANDARD, Environment
 
 from . import reports
 from .library import find_library, missing_reason
@@ -87,25 +87,20 @@ class NvmlClient:
         context: Context,
         driver_root: str,
         on_event: Callable[[Message], None],
-        timings: Timings = DEFAULT,
-        clock: Callable[[], float] = time.monotonic,
-        find_binding: Callable[[], str] = binding,
-        kill: Kill = kill_group,
+        environment: Environment = STANDARD,
     ) -> None:
         self._context = context
         self._driver_root = driver_root
         self._on_event = on_event
-        self._timings = timings
-        self._clock = clock
-        self._find_binding = find_binding
-        self._kill = kill
+        self._environment = environment
+        self._timings, self._clock = environment.timings, environment.clock
         self._lock = threading.RLock()
         self._process: NvmlProcess | None = None
         self._scope = Scope()
         self._library: tuple[str, object] | None = None
         self._ending: list[NvmlProcess] = []
         self._alone: dict[str, NvmlProcess] = {}
-        self._backoff = Backoff(timings.first_delay, timings.last_delay)
+        self._backoff = Backoff(self._timings.first_delay, self._timings.last_delay)
         self._not_before = 0.0
         self._problem = ""
         self._hung: list[str] = []
@@ -280,9 +275,7 @@ class NvmlClient:
             if command is None or (before is not None and not before.is_gone):
                 return None
             try:
-                process = self._alone[address] = NvmlProcess(
-                    command, _ignore, self._timings, self._kill, self._clock
-                )
+                process = self._alone[address] = NvmlProcess(command, _ignore, self._environment)
             except NotStarted:
                 return None
         try:
@@ -343,13 +336,13 @@ class NvmlClient:
             self._fail("earlier programs that used NVML still hang in the kernel")
         else:
             try:
-                self._process = NvmlProcess(command, self._on_event, self._timings, self._kill, self._clock)
+                self._process = NvmlProcess(command, self._on_event, self._environment)
             except NotStarted as error:
                 self._fail(error.message)
 
     def _command(self) -> list[str] | None:
         found = find_library(self._context.root, self._driver_root)
-        directory = self._find_binding()
+        directory = (self._environment.find_binding or binding)()
         return program(directory, found, self._timings) if found is not None and directory else None
 
     def _end(self) -> None:

@@ -48,7 +48,8 @@ def placements(nvml: Any, gpu: Any, _: dict[str, Any]) -> dict[str, Any]:
     """The profiles of a GPU with their possible placements, and its GPU instances."""
     try:
         profiles = _profiles(nvml, gpu)
-        instances = [_described(nvml, one) for one in _all(nvml, gpu, profiles)]
+        existing = [one for profile in profiles for one in _of(nvml, gpu, profile["profile"])]
+        instances = [_described(nvml, one) for one in existing]
         for one in instances:
             one["uuids"] = _uuids(nvml, gpu, one["gi"])
         return {"profiles": profiles, "instances": instances}
@@ -140,10 +141,6 @@ def _possible(nvml: Any, gpu: Any, profile: int) -> list[list[int]]:
     room = (nvml.c_nvmlGpuInstancePlacement_t * max(1, count.value))()
     nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, profile, room, ctypes.byref(count))
     return [[one.start, one.size] for one in room[: count.value]]
-
-
-def _all(nvml: Any, gpu: Any, profiles: list[dict[str, Any]]) -> list[Any]:
-    return [one for profile in profiles for one in _of(nvml, gpu, profile["profile"])]
 
 
 def _of(nvml: Any, gpu: Any, profile: int) -> list[Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -22,8 +21,8 @@ from typing import Any
 
 from devhost.backend.errors import BackendError
 from devhost.backend.frozen import frozen, mutable
-from devhost.backend.process import Ended, Kill, LineProcess, ProcessError, kill_group, python
-from devhost_gpu.environment import DEFAULT, Timings
+from devhost.backend.process import Ended, LineProcess, ProcessError, kill_group, python
+from devhost_gpu.environment import DEFAULT, STANDARD, Environment, Timings
 
 LINE_LIMIT = 1 << 20
 """Bytes of one line; the longest line for 16 GPUs with seven instances each has less than 50 000."""
@@ -81,20 +80,19 @@ class NvmlProcess(LineProcess):
         self,
         command: Sequence[str],
         on_event: Callable[[Message], None],
-        timings: Timings = DEFAULT,
-        kill: Kill = kill_group,
-        clock: Callable[[], float] = time.monotonic,
+        environment: Environment = STANDARD,
     ) -> None:
-        self._now = clock
+        self._now = environment.clock
         self._on_event = on_event
-        self._timings = timings
+        self._timings = environment.timings
         self._changed = threading.Condition()
         self._open: dict[tuple[str, ...], _NvmlRequest] = {}
         self._count = 0
         self._waiting_for = ""
-        self._waiting_since = self._progress = clock()
+        self._waiting_since = self._progress = self._now()
         self._hung_gpu = ""
-        super().__init__(command, self, name=_NAME, limit=LINE_LIMIT, grace=timings.grace, kill=kill)
+        kill, grace = environment.kill or kill_group, self._timings.grace
+        super().__init__(command, self, name=_NAME, limit=LINE_LIMIT, grace=grace, kill=kill)
 
     @property
     def waiting_for(self) -> str:
