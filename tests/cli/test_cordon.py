@@ -14,9 +14,9 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.cli.verdicts import cordon, place
+from devhost.cli import cordon, place
 from devhost.discovery.health import ALL
-from devhost.discovery.maintenance.files import Verdict, own_file, settled, write
+from devhost.discovery.verdicts import Verdict, own_file, settled, write
 
 TOY = "example.com/toy"
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -338,9 +339,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
                     {"hardware": lacking.subject, "reason": lacking.reason}
                     for lacking in scanner.condition.missing_drivers
                 ],
-                "refusedDevices": [
-                    {"device": flawed.device, "reason": flawed.reason} for flawed in scanner.condition.refused
-                ],
+                "refusedDevices": [asdict(flawed) for flawed in scanner.condition.refused],
             }
             for name, scanner in found.scanners.items()
         ],

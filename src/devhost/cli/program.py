@@ -22,11 +22,11 @@ from devhost.telemetry.ending import ended, output
 COMMANDS = {
     "accept": "requests:accept",
     "check": "check",
-    "cordon": "verdicts.cordon:cordon",
+    "cordon": "cordon:cordon",
     "diff": "diff",
     "discover": "discover",
     "dra": "dra",
-    "drain": "verdicts.drain",
+    "drain": "cordon:drain",
     "explain": "explain",
     "plugins": "plugins:plugins",
     "ready": "ready",
@@ -36,7 +36,7 @@ COMMANDS = {
     "run": "run",
     "schema": "plugins:print_schema",
     "status": "status",
-    "uncordon": "verdicts.cordon:uncordon",
+    "uncordon": "cordon:uncordon",
 }
 """Command name → module of this package, and the name of the click command in it: ``command`` by default."""
 

@@ -31,8 +31,8 @@ from devhost.telemetry.document import (
 )
 from devhost.telemetry.tables import UNKNOWN_POD, capacity, container, counters
 
+from . import place
 from .scan_once import ScanResult, scan_once
-from .verdicts import place
 
 
 class ReportedHealth(NamedTuple):

@@ -25,11 +25,11 @@ from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Needed
-from devhost.discovery.maintenance.follower import DIRECTORY as VERDICTS
-from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
 from devhost.discovery.observers import Batch, Observers
 from devhost.discovery.scanner import Scanner
+from devhost.discovery.verdict_follower import DIRECTORY as VERDICTS
+from devhost.discovery.verdict_follower import VerdictFollower
 from devhost.kubelet.api import PLUGIN_DIRECTORY
 from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
@@ -504,7 +504,7 @@ class Host:
         if self.replanner.handover is None:
             if not any(plugin.backends for plugin in catalog.observers):
                 return
-            from devhost.discovery.handover.preparation import Handover
+            from devhost.discovery.handover import Handover
 
             record = self._record.file
             handover = Handover(

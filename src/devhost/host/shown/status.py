@@ -49,7 +49,7 @@ from .problems import problems
 from .shortages import refusal_reason
 
 if TYPE_CHECKING:
-    from devhost.discovery.maintenance.judge import Applied
+    from devhost.discovery.verdicts import Applied
     from devhost.host.host import Host
 
 NOT_HELD: tuple[Sequence[Key], Holder | None] = ((), None)

@@ -1,40 +1,277 @@
 """When hooks of plugins are called: before a container gets devices, and after containers released them.
 
 A device that was given to a container or a claim is *used* until the hooks after the release have returned.
-It is recorded before it is given (:mod:`.record`), so that a restart of devhost, or of the machine,
-does not offer it unprepared. The kubelet allocates a device again as soon as its pod has ended, which devhost
-learns later: so Allocate waits for these hooks too, and refuses the pod if they take long.
+It is recorded before it is given, so that a restart of devhost, or of the machine, does not offer it
+unprepared. The kubelet allocates a device again as soon as its pod has ended, which devhost learns later: so
+Allocate waits for these hooks too, and refuses the pod if they take long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from devhost.backend import trusted
 from devhost.backend.backoff import Backoff
 from devhost.backend.base import ContainerRequest
-from devhost.backend.errors import AllocationError
+from devhost.backend.errors import (
+    AllocationError,
+    BackendError,
+    BackendTimeout,
+    EnvironmentFailure,
+    one_line,
+    words,
+)
+from devhost.backend.files import make_directory, replace_file
+from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
-from devhost.backend.model import Device, Edits, Health, Holder, unhealthy
-from devhost.discovery.catalog import Catalog
+from devhost.backend.model import Device, DeviceNode, Edits, Health, Holder, Mount, unhealthy
 from devhost.planning.claims import Held, Key
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
-from devhost.runtime.worker import WorkerThread
+from devhost.runtime.worker import FILE_DEADLINE, WorkerThread
 from devhost.telemetry.metrics import ObserverFailure
 
-from .calls import HookCalls
-from .record import Given, HandedOver, HandoverRecord
+from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
+from .runner import check_edits
 
 if TYPE_CHECKING:
-    from devhost.discovery.scanner import Scanner
+    from .scanner import Scanner
 
 log = get(__name__)
+
+MAX_BYTES = 8 << 20
+"""A larger record is not read."""
+
+
+@frozen
+class Given:
+    """What a container, or a request of a claim, was given.
+
+    ``tokens`` are empty for a claim; ``at`` is in monotonic seconds.
+    """
+
+    backend: str
+    devices: frozenset[str]
+    resource: str
+    tokens: tuple[str, ...] = ()
+    additions: Edits = Edits()
+    at: float = -math.inf
+
+
+@frozen
+class HandedOver:
+    """The ``used`` devices of those that were given together; ``released`` is whether hooks are due."""
+
+    given: Given
+    used: Sequence[str]
+    released: bool
+
+
+class HandoverRecord:
+    """Reads and writes the record on a thread. ``file`` is ``None`` for no record."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._worker = WorkerThread("handover-record", "the record of used devices")
+        self._failure = Incident()
+
+    async def read(self) -> Sequence[HandedOver]:
+        """The record of an earlier run; none if it cannot be read, which is logged."""
+        if self._file is None:
+            return ()
+        try:
+            return await self._worker.call(FILE_DEADLINE, _read, self._file)
+        except FileNotFoundError:
+            return ()
+        except (BackendTimeout, EnvironmentFailure, OSError) as error:
+            reason = one_line(error)
+        except (BackendError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            reason = "it is damaged"
+        log.error("the record of used devices is not read", file=str(self._file), reason=reason)
+        return ()
+
+    async def write(self, rows: Sequence[HandedOver]) -> None:
+        """Replaces the record; each failure is logged once."""
+        if self._file is None:
+            return
+        try:
+            await self._worker.call(FILE_DEADLINE, _write, self._file, rows)
+        except (BackendTimeout, OSError) as error:
+            if self._failure.news(one_line(error)):
+                log.error("used devices are not recorded", file=str(self._file), reason=one_line(error))
+        else:
+            self._failure.over()
+
+    def close(self) -> None:
+        """Ends the thread; does not wait for it."""
+        self._worker.close()
+
+
+def _read(file: Path) -> list[HandedOver]:
+    rows = json.loads(trusted.content(file, MAX_BYTES))["given"]
+    return [HandedOver(_given(row), _texts(row["used"]), bool(row["released"])) for row in rows]
+
+
+def _write(file: Path, rows: Sequence[HandedOver]) -> None:
+    content = [{"used": one.used, "released": one.released, **_row(one.given)} for one in rows]
+    make_directory(file.parent, 0o700)
+    replace_file(file, json.dumps({"given": content}).encode(), f".{file.stem}-", 0o600)
+
+
+def _row(given: Given) -> dict[str, Any]:
+    added = given.additions
+    return {
+        "backend": given.backend,
+        "devices": sorted(given.devices),
+        "resource": given.resource,
+        "tokens": given.tokens,
+        "nodes": [asdict(node) for node in added.nodes],
+        "mounts": [asdict(mount) for mount in added.mounts],
+        "env": dict(added.env),
+        "annotations": dict(added.annotations),
+        "cdiDevices": added.cdi_devices,
+    }
+
+
+def _given(row: Mapping[str, Any]) -> Given:
+    additions = Edits(
+        nodes=tuple(DeviceNode(**one) for one in row["nodes"]),
+        mounts=tuple(Mount(**one) for one in row["mounts"]),
+        env=_pairs(row["env"]),
+        annotations=_pairs(row["annotations"]),
+        cdi_devices=_texts(row["cdiDevices"]),
+    )
+    check_edits(additions, "it")
+    backend, resource = _texts((row["backend"], row["resource"]))
+    return Given(backend, frozenset(_texts(row["devices"])), resource, _texts(row["tokens"]), additions)
+
+
+def _pairs(values: Mapping[Any, Any]) -> dict[str, str]:
+    return dict(zip(_texts(values), _texts(values.values()), strict=True))
+
+
+def _texts(values: Iterable[Any]) -> tuple[str, ...]:
+    """These texts. Raises ``TypeError`` if one is something else."""
+    found = tuple(values)
+    if isinstance(values, str) or not all(isinstance(one, str) for one in found):
+        raise TypeError("not texts")
+    return found
+
+
+MAX_TEXT = 1 << 16
+"""Characters of the variables and annotations that a hook may add for a container."""
+
+
+class HookCalls:
+    """The plugins with hooks for devices of named backends.
+
+    ``count`` receives each call: the name of the plugin, and how the call failed, if it did.
+    """
+
+    def __init__(self, count: Callable[[str, ObserverFailure | None], None], timing: DiscoveryTiming) -> None:
+        self._count = count
+        self._timing = timing
+        self._plugins: Sequence[InstalledObserver] = ()
+        self._workers: dict[str, WorkerThread] = {}
+        """The threads of the hooks before a container, by plugin."""
+
+    def follow(self, catalog: Catalog) -> None:
+        self._plugins = [one for one in catalog.observers if one.backends]
+        for plugin in self._plugins:
+            for name in plugin.backends:
+                if name not in catalog.installed:
+                    log.warning("a hook is for an unknown backend", plugin=plugin.name, backend=name)
+
+    @property
+    def backends(self) -> set[str]:
+        return {name for plugin in self._plugins for name in plugin.backends}
+
+    def close(self) -> None:
+        """Ends the threads; does not wait for them."""
+        for worker in self._workers.values():
+            worker.close()
+
+    async def before(self, request: ContainerRequest) -> list[Edits]:
+        """What each plugin adds for a container.
+
+        Raises ``AllocationError`` if a hook refuses the container, failed or hangs.
+        """
+        plugins = self._with(request.backend, BEFORE_CONTAINER)
+        return [await self._addition(plugin, request) for plugin in plugins]
+
+    async def _addition(self, plugin: InstalledObserver, request: ContainerRequest) -> Edits:
+        worker = self._workers.get(plugin.name)
+        if worker is None:
+            worker = self._workers[plugin.name] = WorkerThread(f"before-{plugin.name}")
+
+        try:
+            added = await worker.call(self._timing.handover_before, _added, plugin, request)
+        except BackendError as error:
+            reason = self._failed(plugin, BEFORE_CONTAINER, error)
+            raise AllocationError(f"{request.resource}: {reason}") from None
+        self._count(plugin.name, None)
+        return added
+
+    def has_after(self, backend: str) -> bool:
+        """Whether a plugin has a hook for released devices of a backend."""
+        return bool(self._with(backend, AFTER_RELEASE))
+
+    async def after(self, worker: WorkerThread, backend: str, devices: Iterable[Device]) -> str:
+        """Calls each hook after a release once, on this thread; returns why one failed."""
+        for plugin in self._with(backend, AFTER_RELEASE):
+            arguments = {"backend": backend, "devices": devices}
+            try:
+                await worker.call(self._timing.handover_after, _called, plugin, AFTER_RELEASE, **arguments)
+            except BackendError as error:
+                return self._failed(plugin, AFTER_RELEASE, error)
+            self._count(plugin.name, None)
+        return ""
+
+    def _with(self, backend: str, hook: str) -> list[InstalledObserver]:
+        return [one for one in self._plugins if hook in one.hooks and backend in one.backends]
+
+    def _failed(self, plugin: InstalledObserver, hook: str, error: BackendError) -> str:
+        """Counts a failed call; returns the reason."""
+        kind = ObserverFailure.TIMEOUT if isinstance(error, BackendTimeout) else ObserverFailure.ERROR
+        self._count(plugin.name, kind)
+        return f"{hook} of {plugin.name}: {error.message}"
+
+
+def _added(plugin: InstalledObserver, request: ContainerRequest) -> Edits:
+    """What a hook adds. Raises ``BackendError`` if it raises anything, or its answer is unusable."""
+    parts = [one for one in _called(plugin, BEFORE_CONTAINER, request=request) if one is not None]
+    for part in parts:
+        if not isinstance(part, Edits):
+            raise BackendError(f"it answered {type(part).__name__}, not Edits")
+        check_edits(part, "it")
+    added = Edits.merge(parts)
+    size = sum(
+        len(text) for pairs in (added.env, added.annotations) for pair in pairs.items() for text in pair
+    )
+    if size > MAX_TEXT:
+        raise BackendError(
+            f"it answered variables and annotations of {size} characters, more than {MAX_TEXT}"
+        )
+    return added
+
+
+def _called(plugin: InstalledObserver, hook: str, **arguments: object) -> list[Any]:
+    """Calls a hook. Raises ``BackendError`` if it raises anything."""
+    try:
+        return list(plugin.call(hook, **arguments))
+    except BackendError as error:
+        raise BackendError(words(error)) from None
+    except BaseException as error:  # noqa: BLE001 - third-party code may raise anything
+        raise BackendError(one_line(error)) from None
+
 
 PREPARED = "being prepared for the next container"
 

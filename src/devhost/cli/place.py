@@ -12,9 +12,9 @@ from devhost.backend.errors import EnvironmentFailure
 from devhost.config.last_good import OVERRIDE, STATE_DIRECTORY
 from devhost.config.root_directory import check_root
 from devhost.config.state import state_directory, tree_of
-from devhost.discovery.maintenance import files
-from devhost.discovery.maintenance.follower import DIRECTORY
+from devhost.discovery import verdicts as files
 from devhost.discovery.scanner import Scanner
+from devhost.discovery.verdict_follower import DIRECTORY
 
 
 def directory(root: Path, state_dir: Path | None, of_root: Path = STATE_DIRECTORY) -> Path:
@@ -65,7 +65,7 @@ def apply(scanners: Mapping[str, Scanner], root: Path) -> None:
     except EnvironmentFailure:
         return
     if found.verdicts:
-        from devhost.discovery.maintenance.judge import matched, overrule
+        from devhost.discovery.verdicts import matched, overrule
 
         now = time.time()
         in_force = [one for one in found.verdicts if one.holds(now)]
