@@ -28,9 +28,9 @@ from devhost.telemetry.document import members
 from devhost.telemetry.tables import with_holders
 
 from . import options as shared
+from .options import VALUE, cut, table
 from .running_host import ReportedHealth, View, held_by_key, view
 from .scan_once import ScanResult
-from .table import VALUE, cut, table
 
 SHOWN_REFUSALS = 20
 """Refusals printed without ``--all``."""

@@ -145,7 +145,7 @@ class View:
         names = list(dict.fromkeys(name for _, name in self.holders(backend, device)))
         if not names and not self.running.known:
             return "unknown"
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return few(names)
 
     def as_json(self, backend: str, device: Device) -> list[dict[str, object]] | None:
         """The containers and claims that hold a device; ``None`` if no running devhost answers."""

@@ -35,8 +35,9 @@ from devhost.backend.model import Device, DeviceNode, Edits, Health, Holder, Mou
 from devhost.planning.claims import Held, Key
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
+from devhost.runtime.reconciler import FailureLog
 from devhost.runtime.tasks import Tasks
-from devhost.runtime.worker import FILE_DEADLINE, WorkerThread
+from devhost.runtime.worker import FileWorker, WorkerThread
 from devhost.telemetry.metrics import ObserverFailure
 
 from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
@@ -80,21 +81,21 @@ class HandoverRecord:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._worker = WorkerThread("handover-record", "the record of used devices")
-        self._failure = Incident()
+        self._worker = FileWorker("handover-record", "")
+        self._failures = FailureLog(
+            log, "used devices are not recorded", "used devices are recorded again", level="error", file=file
+        )
 
     async def read(self) -> Sequence[HandedOver]:
         """The record of an earlier run; none if it cannot be read, which is logged."""
         if self._file is None:
             return ()
         try:
-            return await self._worker.call(FILE_DEADLINE, _read, self._file)
-        except FileNotFoundError:
-            return ()
-        except (BackendTimeout, EnvironmentFailure, OSError) as error:
-            reason = one_line(error)
+            return await self._worker.file("read it", _read, self._file)
         except (BackendError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             reason = "it is damaged"
+        except EnvironmentFailure as error:
+            reason = str(error)
         log.error("the record of used devices is not read", file=str(self._file), reason=reason)
         return ()
 
@@ -103,12 +104,11 @@ class HandoverRecord:
         if self._file is None:
             return
         try:
-            await self._worker.call(FILE_DEADLINE, _write, self._file, rows)
-        except (BackendTimeout, OSError) as error:
-            if self._failure.news(one_line(error)):
-                log.error("used devices are not recorded", file=str(self._file), reason=one_line(error))
+            await self._worker.file("write it", _write, self._file, rows)
+        except EnvironmentFailure as error:
+            self._failures.failed(str(error))
         else:
-            self._failure.over()
+            self._failures.succeeded()
 
     def close(self) -> None:
         """Ends the thread; does not wait for it."""
@@ -116,7 +116,10 @@ class HandoverRecord:
 
 
 def _read(file: Path) -> list[HandedOver]:
-    rows = json.loads(trusted.content(file, MAX_BYTES))["given"]
+    try:
+        rows = json.loads(trusted.content(file, MAX_BYTES))["given"]
+    except FileNotFoundError:
+        return []
     return [HandedOver(_given(row), _texts(row["used"]), bool(row["released"])) for row in rows]
 
 

@@ -191,6 +191,8 @@ class BackendManager:
         self.releases = Releases(root, released)
         self._files = FileWorker("releases", "")
         self._release_ends = Reconciler(self._end_releases, first=timing.releases)
+        self.watch_releases = self._release_ends.run
+        """Ends releases whose time is over, or whose driver was loaded again."""
         self._unchecked = FailureLog(log, "releases cannot be checked", "releases can be checked again")
 
     def follow(self, needed: Mapping[str, Needed], skipped: Sequence[Skipped] = ()) -> None:
@@ -290,10 +292,6 @@ class BackendManager:
             log.info("driver is used again", backend=name, reason=why)
             self._follow_release(name)
         return ended
-
-    async def watch_releases(self) -> None:
-        """Ends releases whose time is over, or whose driver was loaded again."""
-        await self._release_ends.run()
 
     async def _end_releases(self) -> float | None:
         """One pass; the next one is soon while a driver is released, else when that begins."""

@@ -30,7 +30,7 @@ from devhost.backend.errors import MAX_REASON, DevhostError, EnvironmentFailure,
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Cause, Device, Health, sound_health, unhealthy
-from devhost.runtime.log import get
+from devhost.runtime.log import NAMED, first, get
 from devhost.runtime.text import few, utc
 from devhost.runtime.worker import FileWorker
 
@@ -346,9 +346,6 @@ def settled(directory: Path, root: Path) -> Reading:
 OLD = 7 * 86400.0
 """Seconds after which a cordon is a problem: it may have been forgotten."""
 
-LOGGED = 20
-"""The most problems that are logged at a time."""
-
 
 @frozen
 class Applied:
@@ -458,13 +455,11 @@ class Judge:
         """Logs what has no effect now and did before, or the reverse."""
         before, self.flaws = self.flaws, flaws
         new = [one for one in flaws if one not in before]
-        for one in new[:LOGGED]:
+        for one in first(new, log.warning, "more verdicts have no effect", "files"):
             log.warning("a verdict has no effect", file=one.file, reason=one.reason)
-        if len(new) > LOGGED:
-            log.warning("more verdicts have no effect", files=len(new) - LOGGED)
         bad = {one.file for one in flaws}
         over = sorted({one.file for one in before} - bad)
-        for file in over[:LOGGED]:
+        for file in over[:NAMED]:
             log.info("a verdict is no longer without effect", file=file)
 
 

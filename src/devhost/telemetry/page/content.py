@@ -38,8 +38,21 @@ from devhost.telemetry.tables import (
     unlisted,
 )
 
-from .counts import Counts, Physical, Rank, counted, physical, rank, worst_first
-from .devices import MOST, anchor, devices, health, more, shares
+from .devices import (
+    MOST,
+    Counts,
+    Physical,
+    Rank,
+    anchor,
+    counted,
+    devices,
+    health,
+    more,
+    physical,
+    rank,
+    shares,
+    worst_first,
+)
 from .markup import Content, Row, joined, since, table, tag
 
 NO_ID = "(no id)"

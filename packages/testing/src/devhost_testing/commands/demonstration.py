@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from devhost.cli.table import table
+from devhost.cli.options import table
 from devhost.config.loader import load
 from devhost.host.daemon import on_signals
 from devhost.host.host import Host
