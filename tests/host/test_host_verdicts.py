@@ -16,7 +16,7 @@ from devhost.backend.model import unhealthy
 from devhost.discovery.verdicts import OLD
 from devhost.host.shown.problems import problems
 from devhost.host.shown.status import captured
-from devhost.telemetry.unready import unready
+from devhost.telemetry.tables import unready
 
 TOY = "example.com/toy"
 FAN = "cordoned by alice: fan replaced on Friday"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from devhost.backend import trusted
 from devhost.backend.errors import EnvironmentFailure
-from devhost.config.last_good import OVERRIDE, STATE_DIRECTORY
-from devhost.config.root_directory import check_root, state_directory, tree_of
+from devhost.config.root_directory import OVERRIDE, STATE_DIRECTORY, check_root, state_directory, tree_of
 from devhost.discovery import verdicts as files
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.verdict_follower import DIRECTORY

@@ -19,7 +19,7 @@ from devhost.backend.errors import DevhostError
 from devhost.runtime.log import printable
 from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.unready import unready
+from devhost.telemetry.tables import unready
 
 from . import options as shared
 from .status_report import SCREEN, show

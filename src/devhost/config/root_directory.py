@@ -10,7 +10,10 @@ from devhost.backend.files import missing_host_reason
 from devhost.discovery.unserved import resolved
 from devhost.runtime.log import printable
 
-from .last_good import STATE_DIRECTORY, state_dir
+OVERRIDE = "DEVHOST_STATE_DIR"
+
+STATE_DIRECTORY = Path("/var/lib/devhost")
+"""Of root."""
 
 ROOT_HINT = "give the directory to use as /, or omit --root"
 
@@ -87,6 +90,22 @@ def tree_of(root: Path) -> Path | None:
 
 
 def state_directory(root: Path) -> Path | None:
-    """The directory for the state of a machine by default; ``None`` if the user has no home."""
-    tree = tree_of(root)
-    return state_dir(tree and below(tree, STATE_DIRECTORY))
+    """The directory for the state of a machine by default, which need not exist.
+
+    ``$DEVHOST_STATE_DIR`` if set; in another tree ``/var/lib/devhost`` below it, which is also that of root;
+    else ``devhost`` in ``$XDG_STATE_HOME``, or in ``~/.local/state`` without that (XDG Base Directory
+    Specification 0.8). ``None`` if the user has no home.
+    """
+    if chosen := os.environ.get(OVERRIDE):
+        return Path(chosen)
+    if tree := tree_of(root):
+        return below(tree, STATE_DIRECTORY)
+    if os.geteuid() == 0:
+        return STATE_DIRECTORY
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state.is_absolute():
+        return state / "devhost"
+    try:
+        return Path.home() / ".local" / "state" / "devhost"
+    except RuntimeError:
+        return None
