@@ -26,9 +26,8 @@ from devhost.runtime.text import utc
 from devhost.telemetry.document import HolderStatus, StatusDocument
 
 from . import options as shared
-from . import place
 from .explain import unknown
-from .running_host import document
+from .running_host import denied, document, read_verdicts, verdict_directory
 from .scan_once import scan_once
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -90,7 +89,7 @@ def cordon(
     if seconds == 0:
         raise UsageError("the cordon would have no effect", "give --for a longer time")
     names = given(devices, maintenance)
-    directory = place.directory(root, state_dir)
+    directory = verdict_directory(root, state_dir)
     found = meant(names, config, root).devices
     for verdict in write(directory, found, by or user(), reason, seconds):
         click.echo(f"{called(verdict.names[0])}: {shown(verdict)}")
@@ -111,8 +110,8 @@ def uncordon(
     devices: tuple[str, ...], maintenance: bool, config: Path | None, root: Path, state_dir: Path | None
 ) -> None:
     names = given(devices, maintenance)
-    directory = place.directory(root, state_dir)
-    read, now = place.read(directory, root), time.time()
+    directory = verdict_directory(root, state_dir)
+    read, now = read_verdicts(directory, root), time.time()
     # one that has ended, too: a clock that is set back would revive it
     own = {one.names[0] for one in read.verdicts if files.is_own(one)}
 
@@ -129,7 +128,7 @@ def uncordon(
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
-            raise place.denied("change", directory, error) from None
+            raise denied("change", directory, error) from None
         removed.add(file.name)
         damaged = f"a cordon without effect was removed: {damage(name)}"
         click.echo(f"{called(name)}: {'no longer cordoned' if name in own else damaged}")
@@ -241,7 +240,7 @@ def write(
     except files.Flawed as error:
         raise UsageError(error.message, error.hint) from None
     except OSError as error:
-        raise place.denied("write", directory, error) from None
+        raise denied("write", directory, error) from None
 
 
 def called(device: str) -> str:
@@ -301,9 +300,9 @@ def drain(
     timeout: float,
 ) -> None:
     names = given(devices, maintenance)
-    directory = place.directory(root, state_dir)
+    directory = verdict_directory(root, state_dir)
     found = meant(names, config, root)
-    now, verdicts = time.time(), place.read(directory, root).verdicts
+    now, verdicts = time.time(), read_verdicts(directory, root).verdicts
     known = {one.names[0]: one for one in verdicts if one.holds(now) and files.is_own(one)}
     new = [one for one in found.devices if one not in known]
     write(directory, new, by or user(), reason, None)
