@@ -23,7 +23,6 @@ from devhost.backend.base import ContainerRequest
 from devhost.backend.errors import (
     AllocationError,
     BackendError,
-    BackendTimeout,
     EnvironmentFailure,
     one_line,
     words,
@@ -38,7 +37,7 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.worker import FileWorker, WorkerThread
-from devhost.telemetry.metrics import ObserverFailure
+from devhost.telemetry.metrics import Failure
 
 from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
 from .runner import check_edits
@@ -179,7 +178,7 @@ class HookCalls:
     ``count`` receives each call: the name of the plugin, and how the call failed, if it did.
     """
 
-    def __init__(self, count: Callable[[str, ObserverFailure | None], None], timing: DiscoveryTiming) -> None:
+    def __init__(self, count: Callable[[str, Failure | None], None], timing: DiscoveryTiming) -> None:
         self._count = count
         self._timing = timing
         self._plugins: Sequence[InstalledObserver] = ()
@@ -243,8 +242,7 @@ class HookCalls:
 
     def _failed(self, plugin: InstalledObserver, hook: str, error: BackendError) -> str:
         """Counts a failed call; returns the reason."""
-        kind = ObserverFailure.TIMEOUT if isinstance(error, BackendTimeout) else ObserverFailure.ERROR
-        self._count(plugin.name, kind)
+        self._count(plugin.name, Failure.of(error))
         return f"{hook} of {plugin.name}: {error.message}"
 
 
@@ -303,7 +301,7 @@ class Handover:
     def __init__(
         self,
         tasks: Tasks,
-        count: Callable[[str, ObserverFailure | None], None],
+        count: Callable[[str, Failure | None], None],
         scanners: Callable[[], Mapping[str, Scanner]],
         held: Callable[[], Sequence[Held]],
         replan: Callable[[], None],

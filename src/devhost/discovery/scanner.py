@@ -22,7 +22,7 @@ from typing import Protocol
 
 from devhost.backend import ContainerRequest, Edits, Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
-from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
+from devhost.backend.errors import BackendError, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Health
@@ -32,7 +32,7 @@ from devhost.planning.settings import ResourceSettings
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import first, get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
-from devhost.telemetry.metrics import BackendFailure, Metrics
+from devhost.telemetry.metrics import Failure, Metrics
 
 from .health import ALL, Grounds, HealthTracker, Recovery, in_resource, worst
 from .host_paths import HostPaths
@@ -342,8 +342,7 @@ class Scanner:
             self._failed(failure)
 
     def _failed(self, error: BackendError) -> None:
-        kind = BackendFailure.TIMEOUT if isinstance(error, BackendTimeout) else BackendFailure.ERROR
-        self._metrics.add("backend_failures_total", self.runner.name, kind)
+        self._metrics.add("backend_failures_total", self.runner.name, Failure.of(error))
         self._publish(None, changed=True)
 
     def _publish(self, event_at: float | None, *, changed: bool = False) -> None:
