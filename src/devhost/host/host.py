@@ -49,7 +49,7 @@ from devhost.telemetry.metrics import Metrics
 from .dra_side import DraSide
 from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
-from .reload import Configuration, LastReload, Reloader, follower
+from .reload import Configuration, Reloader, follower
 from .replanner import Replanner
 from .service import ServiceParts, Services
 from .shown import device_log, shortages
@@ -439,7 +439,7 @@ class Host:
             rollout=failing(self.rollout.reason, self.rollout.since) if self.rollout else None,
             plan=self.plan,
             plans=self.replanner.plans,
-            shortages=memory.shortages or EntriesNow(EntryOutcomes(self.settings, None, backends)),
+            shortages=memory.shortages or EntriesNow(EntryOutcomes(configuration.settings, None, backends)),
             backends=backends,
             provisioning={name: one.condition for name, one in self.backends.provisioning.items()},
             released={name: reason for name in backends if (reason := self.backends.releases.reason(name))},
@@ -470,20 +470,6 @@ class Host:
     def scanners(self) -> Mapping[str, Scanner]:
         """The backends that run, by name."""
         return self.backends.scanners
-
-    @property
-    def settings(self) -> Settings:
-        return self.configuration.settings
-
-    @property
-    def generation(self) -> int:
-        """The number of configurations that have taken effect."""
-        return self.configuration.generation
-
-    @property
-    def last_reload(self) -> LastReload:
-        """The result of the last reading of the configuration."""
-        return self.configuration.last_reload
 
     @property
     def plan(self) -> Plan:
