@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.backend.errors import ConfigError, Diagnostic
-from devhost.backend.where import Block, Flag, Range, Term, Text
+from devhost.backend.where import Block, Flag, Range, Term, Text, covers
 from devhost.config import backend_paths, load, loads
 from devhost.discovery.catalog import Catalog
 from devhost.planning.settings import (
@@ -192,14 +192,12 @@ blocks = st.builds(Block, some_terms, st.lists(leaves, max_size=2).map(tuple))
 wheres = st.lists(blocks, max_size=2).map(tuple)
 replicas = st.integers(1, 100_000)
 limits = st.none() | replicas
-shares = st.builds(
-    Share,
-    replicas,
-    st.lists(
-        st.builds(ReplicaOverride, st.lists(blocks, min_size=1, max_size=2).map(tuple), replicas), max_size=2
-    ).map(tuple),
-    max_per_container=limits,
-) | st.builds(Share, replicas, of=st.just(Of.ALL), max_per_container=limits)
+overrides = st.lists(
+    st.builds(ReplicaOverride, st.lists(blocks, min_size=1, max_size=2).map(tuple), replicas), max_size=2
+).filter(lambda found: not found[1:] or not covers(found[0].where, found[1].where))  # it would have no effect
+shares = st.builds(Share, replicas, overrides.map(tuple), max_per_container=limits) | st.builds(
+    Share, replicas, of=st.just(Of.ALL), max_per_container=limits
+)
 
 
 @st.composite
