@@ -32,7 +32,7 @@ def move(metrics: Metrics) -> dict[str, tuple[str, ...]]:
         if one.owner:
             metrics.begin(one.owner, one.owner)
         if not one.scraped:
-            moved[one.name] = labels = (one.owner, *one.more) if one.owner else one.more
+            moved[one.name] = labels = (one.owner, *one.more.split()) if one.owner else one.labels
             _move(metrics, one, labels)
     return moved
 

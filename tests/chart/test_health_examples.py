@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.maintenance.files import settled
+from devhost.discovery.verdicts import settled
 
 HEALTH = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "health"
 SCRIPTS = sorted(HEALTH.glob("*.py"))

@@ -14,9 +14,10 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.cli.verdicts import cordon, place
+from devhost.cli import cordon
+from devhost.cli.running_host import verdict_directory
 from devhost.discovery.health import ALL
-from devhost.discovery.maintenance.files import Verdict, own_file, settled, write
+from devhost.discovery.verdicts import Verdict, own_file, settled, write
 
 TOY = "example.com/toy"
 
@@ -217,7 +218,7 @@ def test_in_a_directory_that_devhost_refuses_nothing_is_done(desk: Desk, command
 def test_root_does_not_cordon_for_a_devhost_of_another_user(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     with pytest.raises(EnvironmentFailure, match=r"uid 65534 .* \(run the command as the user of devhost\)$"):
-        place.directory(Path("/"), tmp_path)
+        verdict_directory(Path("/"), tmp_path)
 
 
 @pytest.mark.root
@@ -232,10 +233,10 @@ def test_another_user_does_not_write_where_the_devhost_of_root_reads_nothing(
     os.seteuid(65534)
     try:
         with pytest.raises(EnvironmentFailure) as caught:
-            place.directory(Path("/"), None, tmp_path)
+            verdict_directory(Path("/"), None, tmp_path)
         assert caught.value.hint.endswith(f"add --state-dir {own}")
-        assert place.directory(Path("/"), own, tmp_path) == own / "verdicts"
-        assert place.directory(Path("/"), None, tmp_path / "none") == own / "verdicts"
+        assert verdict_directory(Path("/"), own, tmp_path) == own / "verdicts"
+        assert verdict_directory(Path("/"), None, tmp_path / "none") == own / "verdicts"
     finally:
         os.seteuid(0)
 

@@ -10,7 +10,7 @@ from status_document import device, document
 from status_values import Json, document_of
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure
-from devhost.cli.verdicts.drain import POLL, UNAPPLIED, Drain, holding
+from devhost.cli.cordon import POLL, UNAPPLIED, Drain, holding
 from devhost.discovery.health import ALL
 from devhost.telemetry.document import StatusDocument
 

@@ -16,7 +16,7 @@ from devhost.backend import Backend, Device, Edits
 from devhost.backend.errors import UsageError
 from devhost.cli.program import COMMANDS
 from devhost.host.shown.status import captured
-from devhost.telemetry.unready import unready
+from devhost.telemetry.tables import unready
 
 NAME = "example.com/serial"
 

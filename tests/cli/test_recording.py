@@ -21,8 +21,8 @@ from devhost_testing.trees import Tree
 
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, Health
 from devhost.backend.sysfs import is_live, node_number
-from devhost.cli.recording import CONFIGURATION, MANIFEST, Recording, record
-from devhost.cli.recording.area import MAX_FILE, Bounds
+from devhost.cli.recording.capture import MAX_FILE, Bounds
+from devhost.cli.recording.recorder import CONFIGURATION, MANIFEST, Recording, record
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.planning.settings import Settings

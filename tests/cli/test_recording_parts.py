@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from devhost.backend.sysfs import node_number
+from devhost.cli.recording.capture import contained
 from devhost.cli.recording.trace import Access, tracing
-from devhost.cli.recording.writer import contained
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from devhost_testing.trees import Tree
 
 from devhost.backend import AllocateRequest, Backend, Device, Edits
 from devhost.backend.errors import EnvironmentFailure, UsageError
-from devhost.cli.recording import record
+from devhost.cli.recording.recorder import record
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Installed
 from devhost.planning.settings import Settings

@@ -18,7 +18,7 @@ from devhost_testing.kubelet import KubeletSimulator, events
 from kit import process as process_of
 
 from devhost.config.loader import DEFAULT
-from devhost.config.state import is_this_machine
+from devhost.config.root_directory import is_this_machine
 from devhost.kubelet.kubelet_socket import ABSENT
 
 

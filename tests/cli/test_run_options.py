@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from devhost.cli.program import root
-from devhost.cli.run import command
+from devhost.cli.program import run as command
 from devhost.cli.serve import OPTIONS, parsed
 
 VALUES = {Path: "some/where", str: "text", bool: None}

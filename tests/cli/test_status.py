@@ -18,7 +18,7 @@ from status_document import document as _document
 from status_values import Json, document_of
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.cli.status import command as status
+from devhost.cli.status import status
 from devhost.cli.status_report import show
 from devhost.telemetry.status import StatusServer
 from devhost.telemetry.tables import age

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from devhost.cli.table import CELL, table
+from devhost.cli.options import CELL, table
 
 
 def test_columns_are_aligned_and_numbers_to_the_right() -> None:

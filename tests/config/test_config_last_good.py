@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from devhost.backend.errors import ConfigError
-from devhost.config.last_good import Accepted, LastGood, Unusable, state_dir
+from devhost.config.last_good import Accepted, LastGood, Unusable
 from devhost.config.loader import load, load_or_copy
+from devhost.config.root_directory import state_directory
 
 FIRST, SECOND = b"version: 1\nresources: []\n", b"version: 1\nresources: [] # the second\n"
 
@@ -180,18 +181,18 @@ def test_a_copy_can_be_checked_like_any_file(tmp_path):
 def test_root_keeps_copies_on_the_node_and_a_user_at_home(monkeypatch, tmp_path):
     monkeypatch.delenv("DEVHOST_STATE_DIR")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert state_dir() == Path("/var/lib/devhost")
+    assert state_directory(Path("/")) == Path("/var/lib/devhost")
     monkeypatch.setattr(os, "geteuid", lambda: 7)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert state_dir() == tmp_path / ".local" / "state" / "devhost"
+    assert state_directory(Path("/")) == tmp_path / ".local" / "state" / "devhost"
     monkeypatch.setenv("XDG_STATE_HOME", "relative/is/ignored")
-    assert state_dir() == tmp_path / ".local" / "state" / "devhost"
+    assert state_directory(Path("/")) == tmp_path / ".local" / "state" / "devhost"
     monkeypatch.setenv("XDG_STATE_HOME", "/srv/state")
-    assert state_dir() == Path("/srv/state/devhost")
+    assert state_directory(Path("/")) == Path("/srv/state/devhost")
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 4_294_967_000)  # in no list of users, as in some containers
-    assert state_dir() is None
+    assert state_directory(Path("/")) is None
     monkeypatch.setenv("DEVHOST_STATE_DIR", "/srv/copies")
-    assert state_dir() == Path("/srv/copies")
+    assert state_directory(Path("/")) == Path("/srv/copies")

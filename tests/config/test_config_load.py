@@ -192,16 +192,12 @@ blocks = st.builds(Block, some_terms, st.lists(leaves, max_size=2).map(tuple))
 wheres = st.lists(blocks, max_size=2).map(tuple)
 replicas = st.integers(1, 100_000)
 limits = st.none() | replicas
-shares = st.builds(
-    Share,
-    replicas,
-    st.lists(
-        st.builds(ReplicaOverride, st.lists(blocks, min_size=1, max_size=2).map(tuple), replicas), max_size=2
-    )
-    .map(tuple)
-    .filter(lambda found: len(found) < 2 or not covers(found[0].where, found[1].where)),
-    max_per_container=limits,
-) | st.builds(Share, replicas, of=st.just(Of.ALL), max_per_container=limits)
+overrides = st.lists(
+    st.builds(ReplicaOverride, st.lists(blocks, min_size=1, max_size=2).map(tuple), replicas), max_size=2
+).filter(lambda found: not found[1:] or not covers(found[0].where, found[1].where))  # it would have no effect
+shares = st.builds(Share, replicas, overrides.map(tuple), max_per_container=limits) | st.builds(
+    Share, replicas, of=st.just(Of.ALL), max_per_container=limits
+)
 
 
 @st.composite

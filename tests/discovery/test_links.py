@@ -12,8 +12,7 @@ from kit.waiting import background
 
 from devhost.backend import AllocateRequest, Backend, Device, Edits, NoOptions
 from devhost.backend.errors import BackendError, BackendTimeout
-from devhost.discovery.links import MOST, LinkCache, Pair
-from devhost.discovery.runner import BackendRunner
+from devhost.discovery.runner import MOST_LINKED, BackendRunner, LinkCache, Pair
 
 
 class Asked:
@@ -77,7 +76,7 @@ async def test_a_failure_is_logged_once_and_known_links_stay(caplog: pytest.LogC
 async def test_links_are_not_read_for_very_many_devices() -> None:
     asked = Asked()
     links = LinkCache("toy", asked)
-    links.update(devices(MOST + 1))
+    links.update(devices(MOST_LINKED + 1))
     await links.refresh()
     assert (asked.pairs, links.links) == ([], {})
 

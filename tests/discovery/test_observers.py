@@ -26,7 +26,7 @@ from devhost.discovery.observers import (
 from devhost.planning.timing import DISCOVERY as NODE
 from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.tasks import Tasks
-from devhost.telemetry.metrics import Metrics, ObserverFailure
+from devhost.telemetry.metrics import Failure, Metrics
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
 
@@ -184,7 +184,7 @@ async def test_an_observer_that_raises_is_logged_once_for_each_kind_and_affects_
         ]
     assert len(good.heard) == 4
     assert 1 <= lines(caplog).count("observer failed") <= 2
-    assert rig.metrics.told == [("bad", ObserverFailure.ERROR)] * 4
+    assert rig.metrics.told == [("bad", Failure.ERROR)] * 4
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ async def test_a_hanging_observer_is_not_called_until_its_call_returns(
         over.set()
         await until(lambda: len(entered) == 3)
         await until(lambda: stuck.condition.state is ObserverState.OK)
-    assert ("hung", ObserverFailure.TIMEOUT) in rig.metrics.told
+    assert ("hung", Failure.TIMEOUT) in rig.metrics.told
 
 
 async def test_a_full_queue_drops_the_oldest_news_and_reports_their_number(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit.clock import FakeClock
 
-from devhost.discovery.releases import LONGEST, Releases
+from devhost.discovery.manager import LONGEST, Releases
 
 
 @pytest.fixture

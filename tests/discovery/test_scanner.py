@@ -19,7 +19,7 @@ from devhost.backend.threads import NoThread
 from devhost.discovery.scanner import ANYTHING, EVENT_LIMIT, BackendState
 from devhost.planning.timing import DISCOVERY as NODE
 from devhost.runtime.worker import MAX_ABANDONED, SILENCE, NotCalled
-from devhost.telemetry.metrics import BackendFailure
+from devhost.telemetry.metrics import Failure
 
 
 @in_virtual_time
@@ -105,7 +105,7 @@ async def test_a_failing_backend_is_scanned_with_back_off_also_if_events_arrive(
     assert len(gaps) >= 10
     for gap, most in zip(gaps, full, strict=True):
         assert most / 2 - 0.02 <= gap <= most + 0.02
-    assert set(scene.metrics.failures) == {BackendFailure.ERROR}
+    assert set(scene.metrics.failures) == {Failure.ERROR}
 
 
 @in_virtual_time
@@ -117,7 +117,7 @@ async def test_after_a_failure_the_next_scan_is_full_and_a_success_ends_the_back
         scene.source.error = None
         await asyncio.sleep(30)
         assert scene.source.looks[-1][1] == [ANYTHING]
-        assert scene.metrics.failures[0] is BackendFailure.TIMEOUT
+        assert scene.metrics.failures[0] is Failure.TIMEOUT
         at = now()
         scene.discovery.request_scan(event(2))
         await asyncio.sleep(0.1)

@@ -13,8 +13,8 @@ from kit.scanner import Scene, said
 from devhost.backend import Event
 from devhost.backend.errors import BackendError
 from devhost.backend.model import Device
-from devhost.discovery.scanner import LOGGED
 from devhost.planning.timing import DISCOVERY as NODE
+from devhost.runtime.log import NAMED
 
 
 class Netlink:
@@ -133,8 +133,8 @@ async def test_very_many_refused_or_accepted_devices_are_partly_named_and_counte
         assert scene.discovery.condition.refused == ()
     messages = [message for message, _ in said(caplog)]
     assert messages == [
-        *["device refused"] * LOGGED,
+        *["device refused"] * NAMED,
         "more devices refused",
-        *["device is no longer refused"] * LOGGED,
+        *["device is no longer refused"] * NAMED,
         "more devices are no longer refused",
     ]

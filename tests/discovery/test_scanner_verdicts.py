@@ -13,7 +13,7 @@ from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.model import HEALTHY, Device, unhealthy
 from devhost.discovery.scanner import BackendState
 from devhost.planning.timing import DISCOVERY as NODE
-from devhost.telemetry.metrics import BackendFailure
+from devhost.telemetry.metrics import Failure
 
 DOWN = unhealthy("link down")
 
@@ -40,7 +40,7 @@ async def test_a_failing_probe_degrades_the_backend_keeps_the_verdicts_and_stops
         await asyncio.sleep(0.1)
         assert scene.health("d2") == HEALTHY
         assert scene.state() is BackendState.DEGRADED, "a good look does not make up for a failed probe"
-        assert scene.metrics.failures == [BackendFailure.TIMEOUT]
+        assert scene.metrics.failures == [Failure.TIMEOUT]
 
 
 @in_virtual_time

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devhost.discovery.health import ALL
-from devhost.discovery.maintenance.files import (
+from devhost.discovery.verdicts import (
     FRESH,
     MAX_BYTES,
     MAX_FILES,

@@ -17,10 +17,10 @@ from kit.waiting import background
 
 from devhost.backend import Attribute, Backend, Device, Edits
 from devhost.discovery.health import ALL
-from devhost.discovery.maintenance.follower import VerdictFollower
-from devhost.discovery.maintenance.judge import OLD, Flaw
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
+from devhost.discovery.verdict_follower import VerdictFollower
+from devhost.discovery.verdicts import OLD, Flaw
 from devhost.planning.timing import DISCOVERY as NODE
 from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock

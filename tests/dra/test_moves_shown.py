@@ -19,7 +19,7 @@ from devhost.host.shown.problems import problems
 from devhost.planning.claims import UNNAMED
 from devhost.planning.plan import Plan
 from devhost.planning.settings import Settings
-from devhost.telemetry.page.skeleton import render
+from devhost.telemetry.page.content import render
 
 RESOURCE = "example.com/card"
 PLUGIN = "{name: example.com/card, backend: cards}"

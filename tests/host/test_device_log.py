@@ -17,13 +17,14 @@ from devhost.backend.model import HEALTHY, Device, Holder, unhealthy
 from devhost.discovery.health import HealthTracker
 from devhost.host.shown import device_log
 from devhost.host.shown.changes import Changes, changes
-from devhost.host.shown.device_log import NAMED, REASONS
+from devhost.host.shown.device_log import REASONS
 from devhost.host.shown.publication import step_between
 from devhost.planning.claims import Reason
 from devhost.planning.moves import Move
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Serve
 from devhost.planning.timing import ALLOCATION as NODE
+from devhost.runtime.log import NAMED
 
 GRACE = NODE.grace
 WAIT = "it is moving from the device plugin to DRA: devhost waits"

@@ -10,7 +10,7 @@ from types import ModuleType
 from devhost.backend.model import Device, unhealthy
 from devhost.discovery import catalog
 from devhost.discovery.health import ALL
-from devhost.discovery.maintenance.files import write
+from devhost.discovery.verdicts import write
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "observers" / "audit.py"
 

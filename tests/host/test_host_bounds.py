@@ -23,8 +23,9 @@ from devhost.allocation.leases import Listing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
-from devhost.host.shown.gauges import scraped
-from devhost.host.shown.status import captured, holders
+from devhost.host.shown.orphans import holders
+from devhost.host.shown.problems import scraped
+from devhost.host.shown.status import captured
 from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.planning.timing import KubeletTiming, Timing
 from devhost.runtime.http import HttpServer, Listen, page

@@ -215,7 +215,7 @@ async def test_a_changed_device_is_rendered_again(rig, kubelet, specs):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         inode = specs.path().stat().st_ino
         rig.host.reload()
-        await rig.until(lambda: rig.host.generation == 2)
+        await rig.until(lambda: rig.host.configuration.generation == 2)
         assert specs.path().stat().st_ino == inode  # nothing changed, nothing written
         rig.scripts["toy"].nodes["d0"] = "/dev/random"
         first, *rest = rig.scripts["toy"].devices

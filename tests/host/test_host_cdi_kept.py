@@ -62,7 +62,7 @@ async def test_names_that_a_pod_got_stay_valid_when_its_resource_changes(rig, ku
         response = (await kubelet.admit("pod", "main", TOY, 1)).response
         before = specs.resolve(response)
         rig.write(*lines)
-        await rig.until(lambda: rig.host.generation == 2)
+        await rig.until(lambda: rig.host.configuration.generation == 2)
         if RENAMED in lines:
             await rig.until(lambda: kubelet.capacity().get("example.com/renamed"))
         assert specs.resolve(response) == before
@@ -81,9 +81,9 @@ async def test_a_name_survives_a_resource_that_leaves_and_comes_back_with_other_
         before = specs.resolve(response)
         held = rig.scripts["toy"].devices
         rig.write()
-        await rig.until(lambda: rig.host.generation == 2 and not rig.host.services)
+        await rig.until(lambda: rig.host.configuration.generation == 2 and not rig.host.services)
         rig.write(TOY_LINE + ", where: {index: 7}")
-        await rig.until(lambda: rig.host.generation == 3)
+        await rig.until(lambda: rig.host.configuration.generation == 3)
         rig.change("toy", [*held, Device(id="d7", attributes={"model": "x100", "index": 7})])
         await rig.until(lambda: "d7" in specs.devices())
         assert specs.resolve(response) == before
@@ -113,7 +113,7 @@ async def test_no_file_is_removed_while_holders_are_unknown(rig, specs):
     async with rig.running(pod_resources=rig.pod_resources / "absent.sock"):
         await rig.until(lambda: rig.host.ready()[0])
         rig.host.reload()
-        await rig.until(lambda: rig.host.generation == 2)
+        await rig.until(lambda: rig.host.configuration.generation == 2)
     assert stale.exists()
 
 
@@ -169,10 +169,10 @@ async def test_files_in_a_former_directory_are_removed_with_their_last_pod(rig, 
         await rig.until(lambda: host.allocations.of(TOY).leases.holder(token))
         left = specs.path()
         rig.write(OTHER_LINE)
-        await rig.until(lambda: host.generation == 2)
+        await rig.until(lambda: host.configuration.generation == 2)
         rig.cdi = tmp_path / "another"
         rig.write(OTHER_LINE)
-        await rig.until(lambda: host.generation == 3)
+        await rig.until(lambda: host.configuration.generation == 3)
         assert left.exists()
         kubelet.release("pod")
         await rig.until(lambda: not left.exists())

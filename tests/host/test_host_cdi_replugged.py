@@ -281,7 +281,7 @@ async def test_names_of_a_resource_that_left_the_file_never_give_another_device(
     async with rig.running():
         pod, _ = await admitted(rig, kubelet)
         rig.write(OTHER_LINE)
-        await rig.until(lambda: rig.host.generation == 2 and TOY not in rig.host.services)
+        await rig.until(lambda: rig.host.configuration.generation == 2 and TOY not in rig.host.services)
         assert pod.numbers() == {ALL["/dev/null"]}
         owner = replace(rig.scripts["other"].devices[0], claims=frozenset({"node:/dev/null"}))
         rig.change("other", [owner])

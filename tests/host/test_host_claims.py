@@ -157,7 +157,7 @@ async def test_an_allocation_in_progress_keeps_its_device_during_a_reload(rig, k
         pod = asyncio.ensure_future(kubelet.admit("pod", "main", TOY, 1))
         await rig.until(asked.is_set)
         rig.write(NARROW_LINE, LINE)
-        await rig.until(lambda: host.generation == 2)
+        await rig.until(lambda: host.configuration.generation == 2)
         assert named(host) == {"d0": ()}
         assert refused(host) == {"d0": f"{UNNAMED} holds it through {TOY}; it is free when that pod ends"}
         go_on.set()

@@ -119,7 +119,7 @@ async def test_a_new_directory_takes_effect_without_a_restart(rig, kubelet, file
         text = rig.config.read_text()
         rig.config.write_text(text.replace(str(rig.infos), str(tmp_path / "elsewhere")))
         host.reload()
-        await rig.until(lambda: host.generation == 2)
+        await rig.until(lambda: host.configuration.generation == 2)
         await pod(rig, kubelet, "second")
         assert len(files()) == 1
         elsewhere = [

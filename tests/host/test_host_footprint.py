@@ -137,13 +137,13 @@ def test_all_backends_without_hardware_keep_at_most_one_thread_more_than_udev(
         until(lambda: every.threads <= alone.threads + 1, "threads stay that have nothing to do")
 
 
-VERDICTS = {f"devhost.discovery.{name}" for name in ("named", "maintenance.files", "maintenance.judge")}
+VERDICTS = {f"devhost.discovery.{name}" for name in ("named", "verdicts")}
 
 
 def test_the_code_for_verdicts_is_imported_once_there_are_any(tmp_path: Path) -> None:
     with devhost(tmp_path, ("udev",)) as running:
         until(lambda: running.has_looked(("udev",)), "udev has not looked")
-        assert "devhost.discovery.maintenance.follower" in running.imported
+        assert "devhost.discovery.verdict_follower" in running.imported
         assert running.imported & VERDICTS == set()
         (tmp_path / "state/verdicts").mkdir(parents=True)
         until(lambda: running.imported >= VERDICTS, "the directory is not noticed")

@@ -141,7 +141,9 @@ async def test_a_flapping_attribute_keeps_the_device_unhealthy_for_a_while(rig, 
         rig.change("toy", toys("x100", "x100"))
         rig.write(LINE.replace("x100", "x1??"))  # a condition that it has not failed yet
         rig.host.reload()
-        await rig.until(lambda: rig.host.generation == 2 and reasons(rig) == {"d0": "", "d1": ""})
+        await rig.until(
+            lambda: rig.host.configuration.generation == 2 and reasons(rig) == {"d0": "", "d1": ""}
+        )
 
 
 async def test_a_device_injected_by_cdi_is_checked_as_well(rig, kubelet, specs):
@@ -203,7 +205,7 @@ async def test_a_new_condition_waits_until_the_backend_has_read_its_attributes(r
         rig.write(LINE)
         rig.host.reload()
         try:
-            await rig.until(lambda: rig.host.generation == 2 and asked.is_set())
+            await rig.until(lambda: rig.host.configuration.generation == 2 and asked.is_set())
             assert reasons(rig) == {"d0": "", "d1": ""}
             rig.scripts["toy"].devices = toys("x100", "dead")
         finally:

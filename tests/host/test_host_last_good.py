@@ -54,7 +54,7 @@ async def test_a_refused_edit_does_not_reach_the_copy(rig, kubelet, kept):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         good = rig.config.read_bytes()
         rig.config.write_text("version: 1\nresources: 7\n")
-        await rig.until(lambda: host.last_reload.complaints)
+        await rig.until(lambda: host.configuration.last_reload.complaints)
         assert kept.read().data == good
 
 

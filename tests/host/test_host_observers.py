@@ -29,7 +29,7 @@ from devhost.backend.observe import (
     hookimpl,
 )
 from devhost.discovery import catalog
-from devhost.discovery.maintenance.files import own_file, write
+from devhost.discovery.verdicts import own_file, write
 
 TOY = "example.com/toy"
 LINE = f"name: {TOY}, backend: toy"

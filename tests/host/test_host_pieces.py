@@ -61,7 +61,7 @@ async def test_a_plan_for_other_settings_is_made_in_pieces_before_they_take_effe
     assert await turns(preparing.done) >= ENTRIES
     entries(rig, first=1)
     host.reload()
-    await rig.until(lambda: host.generation == 2)
+    await rig.until(lambda: host.configuration.generation == 2)
     assert host.plan.resources["example.com/r0"].offers[0].device.id == "d1"
 
 

@@ -14,7 +14,7 @@ from status_values import Json, document_of, status
 
 from devhost.backend import Device
 from devhost.cli.status_report import show
-from devhost.host.shown.gauges import scraped
+from devhost.host.shown.problems import scraped
 from devhost.host.shown.status import captured
 from devhost.runtime.http import Response
 from devhost.telemetry.metrics import Metrics

@@ -136,7 +136,7 @@ async def test_a_backend_that_is_no_longer_configured_is_not_provisioned(rig, ku
         await rig.until(lambda: list(host.scanners) == ["other"])
         before = len(calls)
         host.reload()
-        await rig.until(lambda: host.generation == 3)
+        await rig.until(lambda: host.configuration.generation == 3)
         assert len(calls) == before
 
 

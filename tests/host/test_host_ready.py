@@ -65,5 +65,5 @@ async def test_a_refused_configuration_does_not_change_readiness(rig, kubelet):
     async with rig.running() as host:
         await rig.until(lambda: host.ready() == (True, ""))
         rig.config.write_text("version: 1\nresources: nonsense\n")
-        await rig.until(lambda: host.last_reload.complaints)
+        await rig.until(lambda: host.configuration.last_reload.complaints)
         assert host.ready() == (True, "")

@@ -125,12 +125,12 @@ async def test_an_invalid_file_changes_nothing_and_is_reported(rig, kubelet):
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.config.write_text("version: 1\nresources:\n  - {name: broken, backend: toy}\n")
-        await rig.until(lambda: host.last_reload.complaints)
-        assert "broken" in host.last_reload.complaints[0]
-        assert host.generation == 1
+        await rig.until(lambda: host.configuration.last_reload.complaints)
+        assert "broken" in host.configuration.last_reload.complaints[0]
+        assert host.configuration.generation == 1
         rig.write(TOY_LINE, OTHER_LINE)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
-        assert host.last_reload.complaints == ()
+        assert host.configuration.last_reload.complaints == ()
         assert registrations(kubelet, TOY) == 1
 
 
@@ -139,10 +139,10 @@ async def test_a_file_that_vanishes_changes_nothing_until_it_is_back(rig, kubele
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.config.unlink()
-        await rig.until(lambda: host.last_reload.complaints)
+        await rig.until(lambda: host.configuration.last_reload.complaints)
         assert kubelet.allocatable() == {TOY: 2}
         rig.write(TOY_LINE)
-        await rig.until(lambda: not host.last_reload.complaints)
+        await rig.until(lambda: not host.configuration.last_reload.complaints)
         assert registrations(kubelet, TOY) == 1
 
 
@@ -154,8 +154,8 @@ async def test_circular_links_change_nothing_until_there_is_a_file_again(rig, ku
         rig.config.unlink()
         rig.config.symlink_to(other)
         other.symlink_to(rig.config)
-        await rig.until(lambda: host.last_reload.complaints)
-        assert host.generation == 1
+        await rig.until(lambda: host.configuration.last_reload.complaints)
+        assert host.configuration.generation == 1
         rig.config.unlink()
         rig.write(TOY_LINE, OTHER_LINE)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
@@ -220,7 +220,7 @@ async def test_an_edit_while_devhost_starts_is_adopted(rig, kubelet):
     async with rig.running() as host:
         rig.write(OTHER_LINE)  # it has been read and is not watched yet
         await kubelet.wait_for(lambda: kubelet.allocatable().get(OTHER) == 1)
-        assert host.generation == 2
+        assert host.configuration.generation == 2
 
 
 def test_an_edit_during_a_reading_is_noticed(tmp_path):
@@ -251,10 +251,10 @@ async def test_waiting_reload_requests_become_one(rig, kubelet):
         for _ in range(10):
             host.reload()
         go_on.set()
-        await rig.until(lambda: host.generation >= 3)
+        await rig.until(lambda: host.configuration.generation >= 3)
         assert len(reads) == 2
         host.reload()
-        await rig.until(lambda: host.generation == 4)
+        await rig.until(lambda: host.configuration.generation == 4)
 
 
 async def test_reload_requests_before_the_start_lead_to_one_reading(rig, kubelet):
@@ -271,9 +271,9 @@ async def test_reload_requests_before_the_start_lead_to_one_reading(rig, kubelet
     running = asyncio.create_task(host.run())
     try:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
-        await rig.until(lambda: host.generation == 2)
+        await rig.until(lambda: host.configuration.generation == 2)
         host.reload()  # one that comes later is another reading
-        await rig.until(lambda: host.generation == 3)
+        await rig.until(lambda: host.configuration.generation == 3)
         assert len(reads) == 2
     finally:
         host.stop()
@@ -329,7 +329,7 @@ async def test_sighup_reads_the_file_and_scans_again(rig, kubelet):
     async with rig.running() as host:
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         host.reload()
-        await rig.until(lambda: host.generation == 2)
+        await rig.until(lambda: host.configuration.generation == 2)
         assert registrations(kubelet, TOY) == 1
 
 
@@ -368,7 +368,9 @@ async def test_pods_are_served_until_a_replaced_backend_has_scanned(rig, kubelet
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.classes["toy"] = Slow
         host.reload()
-        await rig.until(lambda: host.scanners["toy"].runner.kind is Slow and host.generation == 2)
+        await rig.until(
+            lambda: host.scanners["toy"].runner.kind is Slow and host.configuration.generation == 2
+        )
         try:
             await kubelet.admit("early", "main", TOY, 1)
         finally:
@@ -385,7 +387,7 @@ async def test_a_complaint_describes_the_present_file(rig, kubelet):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
 
         async def complains(words: str) -> None:
-            await rig.until(lambda: any(words in one for one in host.last_reload.complaints))
+            await rig.until(lambda: any(words in one for one in host.configuration.last_reload.complaints))
 
         rig.config.unlink()
         await complains("there is no such file")
@@ -396,7 +398,7 @@ async def test_a_complaint_describes_the_present_file(rig, kubelet):
         await complains("this is a device")
         rig.config.unlink()
         rig.config.write_text(good)
-        await rig.until(lambda: not host.last_reload.complaints)
+        await rig.until(lambda: not host.configuration.last_reload.complaints)
 
 
 async def test_a_pipe_in_place_of_the_file_blocks_nothing(rig, kubelet):
@@ -406,11 +408,11 @@ async def test_a_pipe_in_place_of_the_file_blocks_nothing(rig, kubelet):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.config.unlink()
         os.mkfifo(rig.config)
-        await rig.until(lambda: host.last_reload.complaints)
-        assert "no process wrote to this pipe" in host.last_reload.complaints[0]
+        await rig.until(lambda: host.configuration.last_reload.complaints)
+        assert "no process wrote to this pipe" in host.configuration.last_reload.complaints[0]
         rig.config.unlink()
         rig.config.write_text(good)
-        await rig.until(lambda: not host.last_reload.complaints)
+        await rig.until(lambda: not host.configuration.last_reload.complaints)
 
 
 async def test_the_file_that_replaces_a_pipe_is_read_while_the_pipe_waits_for_data(rig, kubelet):
@@ -432,7 +434,7 @@ async def test_the_file_that_replaces_a_pipe_is_read_while_the_pipe_waits_for_da
             await rig.until(is_read)
             new.replace(rig.config)
             await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/renamed") == 2)
-            assert not host.last_reload.complaints
+            assert not host.configuration.last_reload.complaints
 
 
 async def test_a_fault_outside_the_file_can_be_fixed_there(rig, kubelet, caplog):
@@ -443,8 +445,8 @@ async def test_a_fault_outside_the_file_can_be_fixed_there(rig, kubelet, caplog)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         other = rig.classes.pop("other")
         rig.write(TOY_LINE, OTHER_LINE)
-        await rig.until(lambda: host.last_reload.complaints and len(reads) > 5)
+        await rig.until(lambda: host.configuration.last_reload.complaints and len(reads) > 5)
         assert [record.message for record in caplog.records].count(REFUSED) == 1, "reported once, read often"
         rig.classes["other"] = other
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
-        assert not host.last_reload.complaints
+        assert not host.configuration.last_reload.complaints

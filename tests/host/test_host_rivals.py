@@ -126,10 +126,10 @@ async def test_take_over_added_to_a_waiting_resource_registers_it_and_removing_i
         host.reload()
         await allocatable(kubelet, toy=2)
         await rig.until(lambda: shown(host)["state"] == "registered" and not reported(host))
-        before = host.generation
+        before = host.configuration.generation
         rig.write(TOY_LINE)
         host.reload()
-        await rig.until(lambda: host.generation > before)
+        await rig.until(lambda: host.configuration.generation > before)
         rig.change("toy", rig.scripts["toy"].devices[:1])
         await allocatable(kubelet, toy=1)
         assert len(registrations(kubelet)) == 2

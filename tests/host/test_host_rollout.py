@@ -154,7 +154,7 @@ async def test_without_patience_nothing_is_recorded_and_nothing_waits(rig, kubel
         await rig.until(lambda: host.ready() == (True, ""))
         assert host.rollout is None
         rig.write(*NEITHER)
-        await rig.until(lambda: host.generation == 2)
+        await rig.until(lambda: host.configuration.generation == 2)
         await rig.until(lambda: host.ready() == (True, ""))
     assert not [*(tmp_path / "state").glob("rollout-*")]
 

@@ -15,7 +15,7 @@ from devhost.backend import Device
 from devhost.backend.model import unhealthy
 from devhost.host.shown.status import captured
 from devhost.planning.claims import IN_USE
-from devhost.telemetry.page.counts import Counts, counted
+from devhost.telemetry.page.devices import Counts, counted
 
 TOY = "example.com/toy"
 LINE = "name: example.com/toy, backend: toy"

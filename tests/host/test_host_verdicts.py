@@ -13,10 +13,10 @@ from devhost_testing.kubelet import UnexpectedAdmissionError
 from status_values import status
 
 from devhost.backend.model import unhealthy
-from devhost.discovery.maintenance.judge import OLD
+from devhost.discovery.verdicts import OLD
 from devhost.host.shown.problems import problems
 from devhost.host.shown.status import captured
-from devhost.telemetry.unready import unready
+from devhost.telemetry.tables import unready
 
 TOY = "example.com/toy"
 FAN = "cordoned by alice: fan replaced on Friday"

@@ -25,7 +25,6 @@ from devhost.discovery.validation import RefusedDevice
 from devhost.host.node_labels import LabelFile
 from devhost.host.reload import LastReload
 from devhost.host.shown.entries import EntryOutcomes
-from devhost.host.shown.gauges import scraped, status_line
 from devhost.host.shown.now import (
     GONE,
     ConfigurationNow,
@@ -39,14 +38,15 @@ from devhost.host.shown.orphans import (
     OTHER_BACKEND,
     SHARED_OTHERWISE,
     UNSERVED,
+    holders,
     lost,
     orphans,
     report,
 )
-from devhost.host.shown.problems import KINDS, Problem, problems
+from devhost.host.shown.problems import KINDS, Problem, problems, scraped, status_line
 from devhost.host.shown.readiness import readiness
 from devhost.host.shown.recent_removals import Departed, Removals
-from devhost.host.shown.status import document, holders
+from devhost.host.shown.status import document
 from devhost.kubelet.podresources_poller import KubeletCondition
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Plan

@@ -110,10 +110,10 @@ async def test_devices_of_many_resources_do_not_hide_other_problems(rig, kubelet
         await rig.until(lambda: counted(host).get("device") == 1000)
         complaints = "".join(f"  - {{name: a{n}, backend: nobody}}\n" for n in range(40))
         rig.config.write_text(f"version: 1\nresources:\n{complaints}")
-        await rig.until(lambda: host.last_reload.complaints)
+        await rig.until(lambda: host.configuration.last_reload.complaints)
         found = problems(host.now())
         assert len(found.shown) == MOST == len(status(host)["problems"])
-        assert found.counts["config"] == len(host.last_reload.complaints) > NAMED
+        assert found.counts["config"] == len(host.configuration.last_reload.complaints) > NAMED
         assert found.shown[NAMED].reason == f"{found.counts['config'] - NAMED} more complaints"
         last = found.shown[-1]
         named = sum(problem.count == 1 for problem in found.shown if problem.kind == "device")

@@ -15,10 +15,10 @@ from devhost.allocation.claims import Claimed
 from devhost.allocation.inventory import Entry, Member, Snapshot
 from devhost.backend.model import HEALTHY, ClaimHolder, Device, Holder
 from devhost.backend.observe import VerdictChanged
-from devhost.discovery.maintenance.files import Verdict, VerdictKind
-from devhost.discovery.maintenance.follower import VerdictsNow
 from devhost.discovery.observers import Batch
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
+from devhost.discovery.verdict_follower import VerdictsNow
+from devhost.discovery.verdicts import Verdict, VerdictKind
 from devhost.host.shown.now import Now
 from devhost.host.shown.publication import step_between
 from devhost.host.shown.publisher import EventPublisher, tokens

@@ -15,7 +15,7 @@ from devhost.backend.model import Device, Holder
 from devhost.planning.claims import ClaimIndex, Held, Reason
 from devhost.telemetry.document import without_holders
 from devhost.telemetry.page import devices
-from devhost.telemetry.page.skeleton import headers, render, whole
+from devhost.telemetry.page.content import headers, render, whole
 
 EVIL = "<script>alert(1)</script>\"'&\n\x1b[31m\u202e"
 

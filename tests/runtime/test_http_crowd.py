@@ -9,9 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
-from devhost.runtime import log
-from devhost.runtime.connections import PIECE, Connections, send
-from devhost.runtime.http import HttpServer, Limits, Listen, page, probe
+from devhost.runtime.http import PIECE, Connections, HttpServer, Limits, Listen, page, probe, send
 
 BIG = 20_000_000
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -85,7 +83,7 @@ async def test_refused_clients_take_no_slots_of_later_ones() -> None:
         await let_go.wait()
         writer.write(b"served")
 
-    connections = Connections(serve, limit=1, busy=lambda: b"busy", log=log.get("devhost.test"))
+    connections = Connections(serve, limit=1, busy=lambda: b"busy")
     listening = await asyncio.start_server(connections.accept, "127.0.0.1", 0)
     address = listening.sockets[0].getsockname()
     async with asyncio.timeout(60):
@@ -109,7 +107,7 @@ async def test_a_client_that_reads_nothing_uses_little_memory() -> None:
         seen.append(writer)
         await send(writer, bytes(BIG))
 
-    connections = Connections(serve, limit=1, busy=bytes, log=log.get("devhost.test"))
+    connections = Connections(serve, limit=1, busy=bytes)
     listening = await asyncio.start_server(connections.accept, "127.0.0.1", 0)
     _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1)
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # what is read here is a socket

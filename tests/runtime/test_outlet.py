@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from devhost.runtime.outlet import Outlet, OutletStream
+from devhost.runtime.log import Outlet, OutletStream
 
 LINE = f"{'x' * 99}\n"
 PATIENCE = 60.0

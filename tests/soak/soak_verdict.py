@@ -93,8 +93,8 @@ def problems(node: Node) -> list[str]:
     found = list(_configured(node, host))
     if found:
         return found
-    node.candidates = [host.settings]
-    plan = make_plan(dict(_devices(node, host)), host.settings, host.allocations.held())
+    node.candidates = [host.configuration.settings]
+    plan = make_plan(dict(_devices(node, host)), host.configuration.settings, host.allocations.held())
     for name, planned in plan.resources.items():
         found += _resource(node, host, name, planned)
     found += _others(node, host, plan)
@@ -107,13 +107,14 @@ def problems(node: Node) -> list[str]:
 def _configured(node: Node, host: Host) -> Iterator[str]:
     """The file as it is now is in force; a wrong one is complained of, and one of the good ones stays."""
     valid = node.valid()
-    if valid is not None and host.settings != valid:
+    if valid is not None and host.configuration.settings != valid:
         yield "the file is not in force"
-    if valid is None and host.settings not in node.candidates:
+    if valid is None and host.configuration.settings not in node.candidates:
         yield "settings that no file ever had are in force"
-    if (valid is None) is not bool(host.last_reload.complaints):
-        yield f"the file is {'wrong' if valid is None else 'right'}: {host.last_reload.complaints}"
-    if sorted(host.scanners) != sorted(host.settings.backend_names()):
+    complaints = host.configuration.last_reload.complaints
+    if (valid is None) is not bool(complaints):
+        yield f"the file is {'wrong' if valid is None else 'right'}: {complaints}"
+    if sorted(host.scanners) != sorted(host.configuration.settings.backend_names()):
         yield f"backends {sorted(host.scanners)} run"
 
 
@@ -184,7 +185,7 @@ def _vanished(node: Node, host: Host, name: str, extra: set[str]) -> Iterator[st
 
 def _others(node: Node, host: Host, plan: Plan) -> Iterator[str]:
     """Each service has one server and one stream; there are no other registrations or sockets."""
-    entries = {(entry.backend, entry.name) for entry in host.settings.resources}
+    entries = {(entry.backend, entry.name) for entry in host.configuration.settings.resources}
     for name, service in host.services.items():
         server = service.registration.server
         streams = node.kubelet.endpoints(name)

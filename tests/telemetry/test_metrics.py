@@ -21,11 +21,10 @@ from devhost.telemetry.metrics import (
     MOST_VERDICTS,
     OTHER_AUTHORS,
     OTHER_REASONS,
-    BackendFailure,
     CallFailure,
+    Failure,
     Guess,
     Metrics,
-    ObserverFailure,
     ProblemKind,
     Scraped,
     device_samples,
@@ -76,8 +75,8 @@ def test_a_reason_a_kind_and_a_histogram_have_series_from_their_first_value(metr
     """Most of them never occur, and each would be a series of every resource."""
     metrics.add("allocation_failures_total", "a/b", CallFailure.MISSING)
     metrics.observe("allocate_seconds", "a/b", seconds=0.001)
-    metrics.add("backend_failures_total", "udev", BackendFailure.TIMEOUT)
-    metrics.add("observer_failures_total", "audit", ObserverFailure.ERROR)
+    metrics.add("backend_failures_total", "udev", Failure.TIMEOUT)
+    metrics.add("observer_failures_total", "audit", Failure.ERROR)
     metrics.add("affinity_guesses_total", Guess.RIGHT)
     first = ("allocation_failures_total", "backend_failures_total", "observer_failures_total")
     assert [
@@ -204,7 +203,7 @@ async def test_a_late_event_does_not_restore_a_removed_resource(metrics: Metrics
 async def test_the_series_of_a_removed_observer_end(metrics: Metrics) -> None:
     for _ in range(2):
         metrics.end("observer", "audit")
-    metrics.add("observer_failures_total", "audit", ObserverFailure.TIMEOUT)
+    metrics.add("observer_failures_total", "audit", Failure.TIMEOUT)
     metrics.set("observer_paused", "audit", to=True)
     assert b'"audit"' not in await metrics.render()
 
@@ -354,9 +353,8 @@ def test_every_fixed_label_value_is_documented() -> None:
         value
         for value in (
             *CallFailure,
-            *BackendFailure,
+            *Failure,
             *Guess,
-            *ObserverFailure,
             *ProvisioningState,
             *RefusalKind,
         )

@@ -20,8 +20,8 @@ from devhost.runtime.log import printable
 from devhost.runtime.text import few
 
 from . import options as shared
+from .options import table
 from .scan_once import ScanResult, scan_once
-from .table import table
 
 LOST, UNUSABLE = 1, 2
 """Exit codes: a resource loses all of its devices; the machines cannot be compared."""

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -27,9 +28,9 @@ from devhost.telemetry.document import members
 from devhost.telemetry.tables import with_holders
 
 from . import options as shared
+from .options import VALUE, cut, table
 from .running_host import ReportedHealth, View, held_by_key, view
 from .scan_once import ScanResult
-from .table import VALUE, cut, table
 
 SHOWN_REFUSALS = 20
 """Refusals printed without ``--all``."""
@@ -338,9 +339,7 @@ def _document(seen: View, names: list[str]) -> dict[str, object]:
                     {"hardware": lacking.subject, "reason": lacking.reason}
                     for lacking in scanner.condition.missing_drivers
                 ],
-                "refusedDevices": [
-                    {"device": flawed.device, "reason": flawed.reason} for flawed in scanner.condition.refused
-                ],
+                "refusedDevices": [asdict(flawed) for flawed in scanner.condition.refused],
             }
             for name, scanner in found.scanners.items()
         ],

@@ -34,9 +34,9 @@ from devhost.telemetry.tables import reason, with_holders
 
 from . import options as shared
 from .discover import as_json, health_text, unknown_resource, without_driver
+from .options import CELL, cut
 from .running_host import Published, View, held_by_key, view
 from .scan_once import ScanResult
-from .table import CELL, cut
 
 
 @click.command(

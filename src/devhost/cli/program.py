@@ -13,30 +13,32 @@ import click
 
 from devhost import __version__
 from devhost.backend.errors import EnvironmentFailure, typed
-from devhost.cli.options import Group
 from devhost.discovery.entry_points import EntryPoint, entry_points
 from devhost.missing import missing_package
 from devhost.runtime import descriptors
 from devhost.telemetry.ending import ended, output
 
+from . import options as shared
+from .serve import OPTIONS, TEXT, Option, serve
+
 COMMANDS = {
     "accept": "requests:accept",
     "check": "check",
-    "cordon": "verdicts.cordon:cordon",
+    "cordon": "cordon:cordon",
     "diff": "diff",
     "discover": "discover",
     "dra": "dra",
-    "drain": "verdicts.drain",
+    "drain": "cordon:drain",
     "explain": "explain",
     "plugins": "plugins:plugins",
-    "ready": "ready",
+    "ready": "status:ready",
     "record": "recording.command",
     "release": "requests:release",
     "resume": "requests:resume",
-    "run": "run",
+    "run": "program:run",
     "schema": "plugins:print_schema",
-    "status": "status",
-    "uncordon": "verdicts.cordon:uncordon",
+    "status": "status:status",
+    "uncordon": "cordon:uncordon",
 }
 """Command name → module of this package, and the name of the click command in it: ``command`` by default."""
 
@@ -48,7 +50,7 @@ ELSEWHERE = {"demo": "devhost-testing", "import": "devhost-import", "kubelet": "
 """The package of each command that nodes do not need."""
 
 
-class _Lazy(Group):
+class _Lazy(shared.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*COMMANDS, *ELSEWHERE, *(entry.name for entry in _installed(ctx))})
 
@@ -137,6 +139,26 @@ def _absent(name: str, reason: str, hint: str, short: str) -> click.Command:
 @click.version_option(__version__, "-V", "--version", prog_name="devhost")
 def root() -> None:
     pass
+
+
+def _as_click(option: Option) -> click.Option:
+    kinds = {"Path": shared.path, "str": click.STRING, "bool": None}
+    more: dict[str, Any] = {
+        "type": click.Choice(option.choices) if option.choices else kinds[option.type.__name__]
+    }
+    return click.Option(
+        list(option.names),
+        is_flag=option.type is bool,
+        metavar=option.metavar,
+        default=option.default,
+        show_default=bool(option.choices),
+        help=option.help,
+        **more,
+    )
+
+
+run = click.Command("run", callback=serve, params=[_as_click(one) for one in OPTIONS], help=TEXT)
+"""``devhost run``, for its help and its errors: see :mod:`.serve`."""
 
 
 def call() -> int:

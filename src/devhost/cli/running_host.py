@@ -1,19 +1,26 @@
-"""Asks the devhost that runs on this node for the health of devices and the containers that hold them."""
+"""Asks the devhost on this node for the health of devices and who holds them, and reads the verdicts here."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
 from devhost.allocation.allocations import Listing
-from devhost.backend.errors import DevhostError, UsageError
+from devhost.backend import trusted
+from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, unhealthy
+from devhost.cli.scan_once import ScanResult, scan_once
 from devhost.config.loader import Loaded
+from devhost.config.root_directory import OVERRIDE, STATE_DIRECTORY, check_root, state_directory, tree_of
+from devhost.discovery import verdicts as files
 from devhost.discovery.health import worst
+from devhost.discovery.scanner import Scanner
+from devhost.discovery.verdict_follower import DIRECTORY
 from devhost.planning.plan import RefusalKind
 from devhost.runtime.log import printable
 from devhost.runtime.text import few
@@ -31,9 +38,6 @@ from devhost.telemetry.document import (
     holder_status,
 )
 from devhost.telemetry.tables import UNKNOWN_POD, capacity, container, counters
-
-from .scan_once import ScanResult, scan_once
-from .verdicts import place
 
 
 class ReportedHealth(NamedTuple):
@@ -146,7 +150,7 @@ class View:
         names = list(dict.fromkeys(name for _, name in self.holders(backend, device)))
         if not names and not self.running.known:
             return "unknown"
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return few(names)
 
     def as_json(self, backend: str, device: Device) -> list[dict[str, object]] | None:
         """The containers and claims that hold a device; ``None`` if no running devhost answers."""
@@ -181,7 +185,7 @@ async def view(
         no_answer, refused = error.message, not isinstance(error, ask.NoneHere)
     found = await scan_once(loaded, root, everything=everything, links=links, listing=running.listing)
     if no_answer:
-        place.apply(found.scanners, root)
+        apply_verdicts(found.scanners, root)
     same = bool(loaded.digest) and running.digest == loaded.digest
     return View(found, running, no_answer, same, refused)
 
@@ -311,3 +315,56 @@ def held_by_key(holders: Sequence[AnyHolder]) -> dict[str, object]:
 
 def _named(holder: AnyHolder | None) -> str:
     return str(holder) if holder else UNKNOWN_POD
+
+
+def verdict_directory(root: Path, state_dir: Path | None, of_root: Path = STATE_DIRECTORY) -> Path:
+    """The directory of verdicts.
+
+    Raises ``EnvironmentFailure`` if there is none; or others can write to it, so that devhost refuses it; or
+    it is one that the devhost of root does not read.
+    """
+    check_root(root)
+    state = state_dir or state_directory(root)
+    if state is None:
+        raise EnvironmentFailure("this user has no home directory", "name a directory with --state-dir")
+    of_user = not (state_dir or os.environ.get(OVERRIDE) or tree_of(root))
+    if os.geteuid() and of_user and of_root.exists():
+        raise EnvironmentFailure(
+            f"the state of the devhost of root is in {of_root}",
+            f"run the command as root, or for a devhost of this user add --state-dir {state}",
+        )
+    place = state / DIRECTORY
+    try:
+        trusted.names(place)
+    except trusted.Untrusted as error:
+        if Path(error.path).lstat().st_uid in (0, os.geteuid()):
+            raise
+        raise EnvironmentFailure(error.message, "run the command as the user of devhost") from None
+    except OSError:
+        pass  # it does not exist, or the command fails with the reason
+    return place
+
+
+def read_verdicts(place: Path, root: Path) -> files.Reading:
+    """What the directory of verdicts has now. Raises ``EnvironmentFailure``."""
+    try:
+        return files.settled(place, root)
+    except OSError as error:
+        raise denied("read", place, error) from None
+
+
+def denied(what: str, place: Path, error: OSError) -> EnvironmentFailure:
+    hint = "run the command as root, or as the user of devhost" if os.geteuid() else ""
+    return EnvironmentFailure(f"cannot {what} {place}: {error.strerror or error}", hint)
+
+
+def apply_verdicts(scanners: Mapping[str, Scanner], root: Path) -> None:
+    """Applies the verdicts of a machine to its devices, if this user can read them."""
+    try:
+        found = read_verdicts(verdict_directory(root, None), root)
+    except EnvironmentFailure:
+        return
+    if found.verdicts:
+        now = time.time()
+        in_force = [one for one in found.verdicts if one.holds(now)]
+        files.overrule(scanners, files.matched(scanners, in_force, found.ends))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from devhost.backend import threads
-from devhost.backend.errors import ConfigError, DevhostError, EnvironmentFailure, exhausted
+from devhost.backend.errors import ConfigError, EnvironmentFailure
 from devhost.cli.memory import (
     collect_as_usual,
     import_grpc_without_typing_extensions,
@@ -19,6 +19,7 @@ from devhost.cli.memory import (
 from devhost.missing import missing_package
 from devhost.runtime import descriptors
 from devhost.runtime import log as logging
+from devhost.telemetry.ending import failure_of
 
 if TYPE_CHECKING:
     from devhost.config.loader import Loaded
@@ -221,29 +222,23 @@ def _scan_once() -> Callable[[Loaded, Path], Awaitable[Look]]:
 
 
 def serve(
+    *,
     config: Path | None,
     kubelet_dir: Path | None,
-    pod_resources: Path | None,
     root: Path,
-    state_dir: Path | None,
-    strict_config: bool,
-    patience: str,
     take_turns: bool,
-    listen: str,
-    pod_metrics: bool,
-    use_metrics: bool,
-    show_pods: bool | None,
-    status_socket: Path | None,
     plugins_registry: Path | None,
     plugins_dir: Path | None,
-    node_condition: bool,
-    startup_taints: str,
     node_name: str,
     kubeconfig: Path | None,
     log_format: logging.Format,
     log_level: logging.Level,
+    **others: Any,
 ) -> None:
-    """Serves until a signal. Raises ``DevhostError``, or ``SystemExit`` with the reason in the log."""
+    """Serves until a signal. Raises ``DevhostError``, or ``SystemExit`` with the reason in the log.
+
+    ``others`` are options with the same names in :class:`devhost.host.daemon.Options`.
+    """
     logging.configure(log_format, log_level)  # before gRPC is imported, which reads its verbosity then
     try:
         descriptors.provide(descriptors.SERVING)
@@ -253,8 +248,7 @@ def serve(
 
         with late_patterns():
             from devhost.config.loader import DEFAULT
-            from devhost.config.root_directory import check_root
-            from devhost.config.state import below, tree_of
+            from devhost.config.root_directory import below, check_root, tree_of
             from devhost.host import daemon
             from devhost.host.host import KUBELET_DIRECTORY
 
@@ -264,41 +258,21 @@ def serve(
             kubelet_dir = KUBELET_DIRECTORY
             if tree_of(root):
                 kubelet_dir = below(root, kubelet_dir)
+        tag = f"-{os.urandom(3).hex()}" if take_turns else ""
         options = daemon.Options(
             config or DEFAULT,
             kubelet_dir,
             root,
-            listen,
-            status_socket,
-            pod_resources,
-            pod_metrics,
-            use_metrics,
-            show_pods,
-            state_dir,
-            strict_config,
-            daemon.dra_options(
-                kubelet_dir,
-                plugins_registry,
-                plugins_dir,
-                node_name,
-                kubeconfig,
-                f"-{os.urandom(3).hex()}" if take_turns else "",
-            ),
-            patience,
-            node_condition,
-            startup_taints,
-            _scan_once() if take_turns else None,
+            dra=daemon.dra_options(kubelet_dir, plugins_registry, plugins_dir, node_name, kubeconfig, tag),
+            take_turns=_scan_once() if take_turns else None,
+            **others,
         )
         collect_as_usual()
         asyncio.run(daemon.serve(options))
-    except (DevhostError, OSError, ImportError) as failure:
-        if isinstance(failure, DevhostError):
-            error: DevhostError | None = failure
-        elif isinstance(failure, OSError):
-            error = exhausted(failure)
-        else:
-            missing = missing_package(failure)
-            error = EnvironmentFailure(*missing) if missing else None
+    except Exception as failure:
+        error = failure_of(failure)
+        if isinstance(failure, ImportError) and (missing := missing_package(failure)):
+            error = EnvironmentFailure(*missing)
         if error is None:
             raise
         if log_format == "text":

@@ -1,4 +1,4 @@
-"""``devhost status``: shows the status of the running host."""
+"""``devhost status`` and ``ready``: the status of the running host, and whether pods can use its devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,13 +16,16 @@ from pathlib import Path
 import click
 
 from devhost.backend.errors import DevhostError
+from devhost.runtime.log import printable
 from devhost.telemetry import ask
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.unready import unready
+from devhost.telemetry.tables import unready
 
 from . import options as shared
-from .ready import NOT_READY, UNKNOWN
 from .status_report import SCREEN, show
+
+READY, NOT_READY, UNKNOWN = 0, 1, 2
+"""Exit codes, as node-problem-detector reads them (its docs/custom_plugin_monitor.md)."""
 
 
 @click.command(
@@ -47,7 +51,7 @@ from .status_report import SCREEN, show
 @click.option(
     "--exit-code", is_flag=True, help="Exit with 1 or 2 if the node is not ready, as devhost ready does."
 )
-def command(
+def status(
     kubelet_dir: Path | None,
     status_socket: Path | None,
     output: str,
@@ -77,12 +81,11 @@ async def _status(
     kubelet_dir: Path | None, socket: Path | None, screen: _Screen, watch: bool
 ) -> StatusDocument | None:
     """Shows the status; the document, unless it is watched."""
-    path = await ask.find(kubelet_dir, socket)
     if not watch:
-        answer = await ask.fetch(path)
+        answer = await _fetched(kubelet_dir, socket)
         screen.draw(answer)
         return answer.document
-    watching = asyncio.ensure_future(_watch(path, screen))
+    watching = asyncio.ensure_future(_watch(await ask.find(kubelet_dir, socket), screen))
     _on_reader_gone(watching)
     with suppress(asyncio.CancelledError):
         await watching
@@ -132,3 +135,70 @@ def _on_reader_gone(watching: asyncio.Future[None]) -> None:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
             asyncio.get_running_loop().add_reader(descriptor, watching.cancel)
+
+
+@click.command(
+    "ready",
+    help="""
+    Shows in one line whether pods can request the devices that the configuration of this node asks for.
+
+    They can if every entry that is not optional has devices, as many as its `expect`, and the kubelet reads
+    their list.
+
+    Exits with 1 if an entry lacks something, with 2 if no devhost answers: what node-problem-detector
+    expects of a custom plugin.
+    """,
+)
+@click.option(
+    "--entry",
+    "entries",
+    multiple=True,
+    metavar="NAME",
+    help="Only this entry, also an optional one: its name, its place, or a resource. May be repeated.",
+)
+@click.option(
+    "--probe",
+    type=click.Choice(("healthz", "readyz")),
+    help="Exit as this path of `devhost run --listen` answers instead, for a probe with exec.",
+)
+@shared.kubelet_dir
+@shared.status_socket
+@shared.output_of("text", "json", help="One line for people, or JSON with every reason for programs.")
+def ready(
+    entries: tuple[str, ...],
+    probe: str | None,
+    kubelet_dir: Path | None,
+    status_socket: Path | None,
+    output: str,
+) -> None:
+    if probe is not None:
+        click.echo(asyncio.run(_probed(probe, kubelet_dir, status_socket)))
+        return
+    try:
+        document = asyncio.run(_fetched(kubelet_dir, status_socket)).document
+        wrong = unready(document, entries)
+    except DevhostError as error:
+        code, said, wrong = UNKNOWN, printable(f"unknown: {error}"), []
+    else:
+        code, said = (NOT_READY, _line(wrong)) if wrong else (READY, "ready")
+    if output == "json":
+        reasons = [{"entry": entry, "reason": reason} for entry, reason in wrong]
+        answer = {"ready": None if code == UNKNOWN else code == READY, "message": said, "entries": reasons}
+        said = json.dumps(answer, indent=2)
+    click.echo(said)
+    raise SystemExit(code)
+
+
+async def _probed(probe: str, kubelet_dir: Path | None, socket: Path | None) -> str:
+    return await ask.probe(await ask.find(kubelet_dir, socket), probe)
+
+
+async def _fetched(kubelet_dir: Path | None, socket: Path | None) -> ask.Received:
+    return await ask.fetch(await ask.find(kubelet_dir, socket))
+
+
+def _line(wrong: Sequence[tuple[str, str]]) -> str:
+    """The first reason, and the number of the others."""
+    (name, reason), *more = wrong
+    rest = f" (and {len(more)} more)" if more else ""
+    return printable(f"not ready: {name}: {reason}{rest}")

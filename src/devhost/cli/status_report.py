@@ -29,7 +29,7 @@ from devhost.telemetry.tables import (
     unlisted,
 )
 
-from .table import table
+from .options import table
 
 SCREEN = 24
 """Rows of the screen if stdout is not a terminal. If there are more devices than that, healthy ones that no

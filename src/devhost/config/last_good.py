@@ -26,9 +26,9 @@ from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.text import utc
 from devhost.runtime.worker import FileWorker
 
-log = get(__name__)
+from .root_directory import OVERRIDE
 
-OVERRIDE = "DEVHOST_STATE_DIR"
+log = get(__name__)
 
 AGAIN = 60.0
 """Seconds after which a copy that could not be written is written again."""
@@ -46,32 +46,6 @@ _STALE_PART = 60.0
 """Seconds after which an unfinished file is a leftover of a process that was killed."""
 
 _HINT = f"--state-dir and ${OVERRIDE} name another directory"
-
-
-STATE_DIRECTORY = Path("/var/lib/devhost")
-"""Of root."""
-
-
-def state_dir(otherwise: Path | None = None) -> Path | None:
-    """The directory for copies of this user, which need not exist; ``None`` if the user has no home.
-
-    ``$DEVHOST_STATE_DIR`` if set; ``/var/lib/devhost`` for root; else ``devhost`` in ``$XDG_STATE_HOME``, or
-    in ``~/.local/state`` without that (XDG Base Directory Specification 0.8). ``otherwise`` is used instead
-    of the user's, if devhost serves another tree than this machine.
-    """
-    if chosen := os.environ.get(OVERRIDE):
-        return Path(chosen)
-    if otherwise is not None:
-        return otherwise
-    if os.geteuid() == 0:
-        return STATE_DIRECTORY
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if state.is_absolute():
-        return state / "devhost"
-    try:
-        return Path.home() / ".local" / "state" / "devhost"
-    except RuntimeError:
-        return None
 
 
 @frozen

@@ -154,6 +154,8 @@ class Rollout:
         )
         self._worker = FileWorker("rollout", "")
         self._loop = Reconciler(self._pass, first=0.0, clock=clock)
+        self.run = self._loop.run
+        """Keeps the record, and ends the waiting when its time is over."""
 
     @property
     def reason(self) -> str:
@@ -188,10 +190,6 @@ class Rollout:
             self._judge(accepted=True)
             self._loop.wake()
         return names
-
-    async def run(self) -> None:
-        """Keeps the record, and ends the waiting when its time is over."""
-        await self._loop.run()
 
     def close(self) -> None:
         self._worker.close()

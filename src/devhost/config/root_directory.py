@@ -1,4 +1,4 @@
-"""Whether the directory of ``--root`` can be used as ``/``."""
+"""The directory of ``--root``: whether it can be used as ``/``, and where state for its machine is kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import os
 from pathlib import Path
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
+from devhost.backend.files import missing_host_reason
+from devhost.discovery.unserved import resolved
 from devhost.runtime.log import printable
+
+OVERRIDE = "DEVHOST_STATE_DIR"
+
+STATE_DIRECTORY = Path("/var/lib/devhost")
+"""Of root."""
 
 ROOT_HINT = "give the directory to use as /, or omit --root"
 
@@ -27,9 +34,6 @@ def check_root(directory: Path) -> None:
         raise EnvironmentFailure(
             f"--root {directory} cannot be read: {error.strerror or error}", "check its mode and owner"
         ) from None
-    # it imports hashlib, which `devhost run` must import first (see memory.py)
-    from devhost.backend.files import missing_host_reason
-
     if missing_host_reason(directory) and (inner := _roots_in(directory)):
         paths = " or ".join(f"--root {printable(str(path))}" for path in inner[:3])
         raise UsageError(
@@ -56,3 +60,52 @@ def _roots_in(directory: Path) -> list[Path]:
 def _is_root(directory: Path) -> bool:
     """Whether a directory has the part of ``/sys`` in which the kernel shows devices."""
     return any(os.access(directory / "sys" / one, os.F_OK) for one in ("bus", "class", "dev", "devices"))
+
+
+BOOT_ID = Path("proc/sys/kernel/random/boot_id")
+"""Below a root: differs after each boot, and is the same in every container of a machine (random(4))."""
+
+
+def is_this_machine(root: Path) -> bool:
+    """Whether a root is that of the running machine, perhaps mounted in a container, and no other tree.
+
+    Then the kernel's sysfs or procfs is mounted in it.
+    """
+    if Path(os.path.realpath(root)) == Path("/") or os.path.ismount(root / "sys"):
+        return True
+    try:
+        return (root / BOOT_ID).read_text() == (Path("/") / BOOT_ID).read_text()
+    except OSError:
+        return False
+
+
+def below(tree: Path, path: Path) -> Path:
+    """An absolute path of the machine whose root is ``tree``, whose symbolic links do not lead out of it."""
+    return tree / resolved(tree, str(path)).lstrip("/")
+
+
+def tree_of(root: Path) -> Path | None:
+    """A root that is another tree than this machine; ``None`` for this machine."""
+    return None if is_this_machine(root) else root.absolute()
+
+
+def state_directory(root: Path) -> Path | None:
+    """The directory for the state of a machine by default, which need not exist.
+
+    ``$DEVHOST_STATE_DIR`` if set; in another tree ``/var/lib/devhost`` below it, which is also that of root;
+    else ``devhost`` in ``$XDG_STATE_HOME``, or in ``~/.local/state`` without that (XDG Base Directory
+    Specification 0.8). ``None`` if the user has no home.
+    """
+    if chosen := os.environ.get(OVERRIDE):
+        return Path(chosen)
+    if tree := tree_of(root):
+        return below(tree, STATE_DIRECTORY)
+    if os.geteuid() == 0:
+        return STATE_DIRECTORY
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state.is_absolute():
+        return state / "devhost"
+    try:
+        return Path.home() / ".local" / "state" / "devhost"
+    except RuntimeError:
+        return None

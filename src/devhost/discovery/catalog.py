@@ -44,7 +44,6 @@ from devhost.missing import missing_package
 from devhost.planning.settings import ResourceSettings, Settings
 
 from .entry_points import EntryPoint, entry_points
-from .unread import unread
 
 GROUP = "devhost"
 """The entry point group, which is also pluggy's project name."""
@@ -269,7 +268,7 @@ class _Builder:
         try:
             names = trusted.names(directory)
         except (trusted.Untrusted, OSError) as error:
-            self.refused.append(Refusal(str(directory), "", _unread("directory", error)))
+            self.refused.append(Refusal(str(directory), "", _unusable("directory", error)))
             return
         for name in sorted(names):
             if not name.endswith(".py") or name.startswith(("_", ".")):
@@ -278,7 +277,7 @@ class _Builder:
             try:
                 text = self._read(file)
             except (trusted.Untrusted, OSError) as error:
-                self.refused.append(Refusal(str(file), "", _unread("file", error), file.stem))
+                self.refused.append(Refusal(str(file), "", _unusable("file", error), file.stem))
                 continue
             try:
                 plugin = _import_file(file, text)
@@ -361,7 +360,7 @@ def _line(error: BaseException, file: str) -> int:
     return next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == file), 0)
 
 
-def _unread(what: str, error: trusted.Untrusted | OSError) -> str:
+def _unusable(what: str, error: trusted.Untrusted | OSError) -> str:
     """Why a directory of ``backendPaths``, or a file in one, cannot be used."""
     if isinstance(error, trusted.Untrusted):
         return str(error)
@@ -483,7 +482,7 @@ def flaws(backend: Any) -> Iterable[str]:
     misspelt = misspelt_methods(backend)
     for wrong, meant in misspelt.items():
         yield f"it defines {wrong}(), which is never called: did you mean {meant}()?"
-    yield from unread(backend)
+    yield from unread_settings(backend)
     for method in REQUIRED_METHODS:
         if not overrides(backend, method) and method not in misspelt.values():
             yield f"it does not define {method}()"
@@ -578,3 +577,68 @@ def _words_flaw(attribute: Attribute) -> str:
 def _unit_flaw(attribute: Attribute) -> str:
     units = (*DECIMAL_UNITS, *BINARY_UNITS) if attribute.type is int else ("",)
     return "" if attribute.unit in units else f"has unit {attribute.unit!r}: a number may have one such as Mi"
+
+
+_READ = tuple(name for name in Backend.__annotations__ if not name.startswith("_"))
+"""The class attributes that devhost reads."""
+
+_PLAIN = (bool, int, float)
+
+_ADVICE = {
+    "deadline|timeout": "did you mean discover_deadline?",
+    "interval|period|poll|resync": "devhost scans after each event that watch() yields",
+}
+"""What to do instead, by words in the name."""
+
+
+def unread_settings(kind: type[Backend]) -> Iterator[str]:
+    """The settings of a class that nothing reads, each as one clause with the right name where there is one.
+
+    Those are numbers and switches, and attributes of any type whose name is almost one that devhost reads.
+    What the code of the backend mentions again counts as read, and so does everything if there is no source.
+    """
+    for base in kind.__mro__:
+        if base in Backend.__mro__:
+            continue
+        for name, value in vars(base).items():
+            if name.startswith("_") or name.isupper() or name in _READ or hasattr(Backend, name):
+                continue
+            if (
+                callable(value)
+                or inspect.isdatadescriptor(value)
+                or isinstance(value, classmethod | staticmethod)
+            ):
+                continue
+            meant = _meant(name)
+            if (meant or isinstance(value, _PLAIN)) and not _is_read(base, name):
+                yield f"it sets {name}, which nothing reads: {_advice(name, meant)}"
+
+
+def _advice(name: str, meant: str) -> str:
+    if meant:
+        return f"did you mean {meant}?"
+    advice = (text for words, text in _ADVICE.items() if re.search(words, name))
+    return next(advice, f"devhost reads {', '.join(sorted(_READ))}")
+
+
+def _meant(name: str) -> str:
+    """The attribute that was probably meant; empty if none is similar."""
+    import difflib  # 0.2 MB, only where there is something to compare
+
+    same = {known.lower().replace("_", ""): known for known in _READ}
+    close = difflib.get_close_matches(name.lower().replace("_", ""), same, n=1, cutoff=0.8)
+    return same[close[0]] if close else ""
+
+
+def _is_read(base: type, name: str) -> bool:
+    """Whether the package that defines a class mentions a name more than once; true if that is not known."""
+    package = base.__module__.partition(".")[0]
+    mentioned = 0
+    for path, module in list(sys.modules.items()):
+        if path == package or path.startswith(f"{package}."):
+            try:
+                text = module.__spec__.loader.get_source(path)  # type: ignore[union-attr]
+            except Exception:  # noqa: BLE001 - a third-party loader may raise anything
+                text = None
+            mentioned += len(re.findall(rf"\b{name}\b", text or ""))
+    return mentioned != 1

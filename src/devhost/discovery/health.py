@@ -2,7 +2,7 @@
 
 A device is healthy if all verdicts are: those of the backend's ``discover`` and ``probe``, that of an
 Allocate that found host paths missing, those of people and other programs
-(:mod:`devhost.discovery.maintenance`), and those of the resource's conditions. A failure takes effect at
+(:mod:`devhost.discovery.verdicts`), and those of the resource's conditions. A failure takes effect at
 once. So does recovery, unless the device is flapping: from the third failure within :data:`WINDOW` on, it
 must stay healthy for a time that doubles with each failure, so that pods do not get an unreliable device.
 """

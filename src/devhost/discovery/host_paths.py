@@ -49,20 +49,14 @@ class HostPaths:
         self._found: Mapping[str, bool] = {}
         """Whether paths exist, of those that have answered the last look at them."""
         self._pauses = Backoff(timing.missing_resync, timing.resync)
-        self._looks = Reconciler(self._look, pacer=Pacer(budget=timing.scan_budget), clock=clock)
+        looks = Reconciler(self._look, pacer=Pacer(budget=timing.scan_budget), clock=clock)
+        self.run, self.request = looks.run, looks.wake
+        """Looks now, when that is requested, and again after a while; never returns by itself."""
 
     @property
     def awaited(self) -> bool:
         """Whether nothing is known yet of paths that devices need."""
         return bool(self.given) and not self.tried
-
-    def request(self) -> None:
-        """Asks for a look soon."""
-        self._looks.wake()
-
-    async def run(self) -> None:
-        """Looks now, on request, and again after a while; never returns by itself."""
-        await self._looks.run()
 
     async def _look(self) -> float | None:
         await self.once()

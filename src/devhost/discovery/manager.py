@@ -1,30 +1,161 @@
-"""Runs the backends that the configuration needs, each with the options it has now."""
+"""Runs the backends that the configuration needs, each with the options it has now.
+
+A backend that is asked to (``devhost release``) releases its driver: until that is ended on request, a driver
+of the backend is loaded again, or its time is over. A release is recorded in a file of the runtime directory,
+which a reboot clears, so that a restart of devhost does not end it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, field
 from functools import partial
 from pathlib import Path
 
 from devhost.backend import Event
 from devhost.backend.errors import EnvironmentFailure, UsageError
+from devhost.backend.files import replace_file
+from devhost.backend.frozen import frozen
+from devhost.backend.sysfs import read_bytes, read_line
 from devhost.planning.settings import Skipped
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
+from devhost.runtime.text import utc
 from devhost.runtime.worker import FileWorker
 from devhost.telemetry.metrics import Metrics
 
 from .catalog import Needed
 from .provisioning import Provisioning, ProvisioningState
-from .releases import LONGEST, Releases
 from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
 from .scanner import BackendState, Scanner
 
 log = get(__name__)
+
+LONGEST = 86400.0
+"""The longest release in seconds: a forgotten one must not last for ever."""
+
+_LIMIT = 65536
+"""Bytes of the record that are read; one backend takes about 100."""
+
+
+@frozen
+class Release:
+    """One release.
+
+    ``ends`` is in seconds since the boot, ``until`` the same as wall-clock seconds, for people. ``modules``
+    are the backend's kernel modules that are loaded, each with its identity.
+    """
+
+    ends: float
+    until: float
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+
+class Releases:
+    """The releases of all backends, recorded in ``file``.
+
+    ``clock`` returns seconds since the boot, also those in which the machine was suspended.
+    """
+
+    def __init__(
+        self, root: Path, file: Path | None = None, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._root = root
+        self._file = file
+        self._clock = clock or _since_boot
+        self._found = self._read()
+
+    def __contains__(self, backend: str) -> bool:
+        return backend in self._found
+
+    def reason(self, backend: str) -> str:
+        """Why the devices of a backend are not offered; empty if its driver is not released."""
+        if backend not in self._found:
+            return ""
+        return f"its driver is released until {self.until(backend)} (to end that: devhost resume {backend})"
+
+    def until(self, backend: str) -> str:
+        """When the release of a backend ends at the latest, as RFC 3339 in UTC."""
+        return utc(self._found[backend].until)
+
+    def begin(self, backend: str, seconds: float, modules: Collection[str]) -> None:
+        """Begins a release, or changes when it ends. Reads and writes files."""
+        seconds = min(seconds, LONGEST)
+        loaded = dict(self._loaded(modules))
+        self._found[backend] = Release(self._clock() + seconds, time.time() + seconds, loaded)
+        self._write()
+
+    def end(self, backend: str) -> bool:
+        """Ends a release; whether there was one. Writes the file."""
+        was_there = self._found.pop(backend, None) is not None
+        if was_there:
+            self._write()
+        return was_there
+
+    def over(self, modules: Mapping[str, Collection[str]]) -> dict[str, str]:
+        """The releases that are over, each with the reason. Reads and writes files.
+
+        ``modules`` are the kernel modules of each backend.
+        """
+        over, now = {}, self._clock()
+        for backend, release in list(self._found.items()):
+            loaded = dict(self._loaded(modules.get(backend, ())))
+            if any(release.modules.get(name) != found for name, found in loaded.items()):
+                over[backend] = "a driver was loaded"
+            elif now >= release.ends:
+                over[backend] = "its time is over"
+            elif loaded != release.modules:  # unloaded: a directory of the same number is another driver
+                self._found[backend] = Release(release.ends, release.until, loaded)
+                self._write()
+        return over
+
+    def _loaded(self, modules: Collection[str]) -> Iterator[tuple[str, str]]:
+        """The modules that are loaded, each with what identifies this loading of it."""
+        for name in modules:
+            directory = self._root / "sys/module" / name
+            with suppress(OSError):  # sysfs never reuses an inode
+                yield name, f"{directory.stat().st_ino} {read_line(os.fspath(directory / 'version'))}"
+
+    def _read(self) -> dict[str, Release]:
+        """The releases of an earlier process in this boot; none if the record is damaged."""
+        data = read_bytes(os.fspath(self._file), _LIMIT) if self._file else None
+        try:
+            document = json.loads(data or b"{}")
+            if document.get("boot") != self._boot():
+                return {}
+            found = {name: Release(**fields) for name, fields in document["released"].items()}
+            return {name: one for name, one in found.items() if one.ends <= self._clock() + LONGEST}
+        except (ValueError, TypeError, AttributeError, KeyError):
+            return {}
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        released = {name: asdict(one) for name, one in self._found.items()}
+        try:
+            if not released:
+                self._file.unlink(missing_ok=True)
+                return
+            text = json.dumps({"boot": self._boot(), "released": released})
+            replace_file(self._file, text.encode(), mode=0o600)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            log.warning("releases are not recorded", file=str(self._file), reason=reason)
+
+    @staticmethod
+    def _boot() -> str:
+        return (read_bytes("/proc/sys/kernel/random/boot_id") or b"").decode(errors="replace").strip()
+
+
+def _since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class BackendManager:
@@ -60,6 +191,8 @@ class BackendManager:
         self.releases = Releases(root, released)
         self._files = FileWorker("releases", "")
         self._release_ends = Reconciler(self._end_releases, first=timing.releases)
+        self.watch_releases = self._release_ends.run
+        """Ends releases whose time is over, or whose driver was loaded again."""
         self._unchecked = FailureLog(log, "releases cannot be checked", "releases can be checked again")
 
     def follow(self, needed: Mapping[str, Needed], skipped: Sequence[Skipped] = ()) -> None:
@@ -159,10 +292,6 @@ class BackendManager:
             log.info("driver is used again", backend=name, reason=why)
             self._follow_release(name)
         return ended
-
-    async def watch_releases(self) -> None:
-        """Ends releases whose time is over, or whose driver was loaded again."""
-        await self._release_ends.run()
 
     async def _end_releases(self) -> float | None:
         """One pass; the next one is soon while a driver is released, else when that begins."""

@@ -25,7 +25,7 @@ from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.worker import NotCalled, WorkerThread
-from devhost.telemetry.metrics import Metrics, ObserverFailure
+from devhost.telemetry.metrics import Failure, Metrics
 
 from .catalog import Catalog, InstalledObserver, Refusal
 
@@ -141,7 +141,7 @@ class Observer:
             self.settled.clear()
         self._news.set()
 
-    def count(self, failure: ObserverFailure | None) -> None:
+    def count(self, failure: Failure | None) -> None:
         """Counts a call of a hook, with how it failed, if it did."""
         now = self.condition
         self.condition = replace(now, calls=now.calls + 1, failures=now.failures + (failure is not None))
@@ -194,15 +194,15 @@ class Observer:
         try:
             error = await self._worker.call(self._timing.observer, call)
         except NotCalled as refused:
-            self._failed(ObserverFailure.ERROR, hook, "", f"{hook} is not called: {refused.reason}")
+            self._failed(Failure.ERROR, hook, "", f"{hook} is not called: {refused.reason}")
         except BackendTimeout:
             reason = f"{hook} did not return within {self._timing.observer:g} s"
-            self._failed(ObserverFailure.TIMEOUT, hook, "", reason)
+            self._failed(Failure.TIMEOUT, hook, "", reason)
         else:
             if error is None:
                 self._succeeded()
             else:
-                self._failed(ObserverFailure.ERROR, hook, type(error).__name__, f"{hook}: {one_line(error)}")
+                self._failed(Failure.ERROR, hook, type(error).__name__, f"{hook}: {one_line(error)}")
 
     def _succeeded(self) -> None:
         self.count(None)
@@ -217,14 +217,14 @@ class Observer:
         self._set(ObserverState.OK, "")
         log.info("observer is back", observer=self.plugin.name, dropped=self.condition.dropped)
 
-    def _failed(self, failure: ObserverFailure, hook: str, sort: str, reason: str) -> None:
+    def _failed(self, failure: Failure, hook: str, sort: str, reason: str) -> None:
         self.count(failure)
         self._failed_in_a_row += 1
         if (hook, sort) not in self._logged:
             self._logged.add((hook, sort))
             log.warning("observer failed", observer=self.plugin.name, reason=reason)
         if self.condition.state is ObserverState.OK:
-            if failure is ObserverFailure.ERROR and self._failed_in_a_row < PATIENCE:
+            if failure is Failure.ERROR and self._failed_in_a_row < PATIENCE:
                 return
             log.error("observer is paused", observer=self.plugin.name, reason=reason)
             self._pause.news(reason)
@@ -290,7 +290,7 @@ class Observers:
         for observer in self._running.values():
             observer.publish(batch)
 
-    def count(self, plugin: str, failure: ObserverFailure | None) -> None:
+    def count(self, plugin: str, failure: Failure | None) -> None:
         """Counts a call of a hook before or after a container, which never pauses the observer."""
         if (observer := self._running.get(plugin)) is not None:
             observer.count(failure)

@@ -78,7 +78,7 @@ class Probing:
         """The devices of the running probe that were never absent since."""
         self._judged: Mapping[str, Device] = {}
         """The devices with a verdict, as they were probed."""
-        self._probes = Reconciler(
+        probes = Reconciler(
             self._probe,
             backoff=Backoff(timing.between_probes, 30.0),
             first=None,
@@ -86,10 +86,8 @@ class Probing:
             wakeable=False,
             clock=clock,
         )
-
-    def request(self) -> None:
-        """Asks for a probe soon; many requests lead to one probe."""
-        self._probes.wake()
+        self.run, self.request = probes.run, probes.wake
+        """Probes soon on request, and at the resync while there are devices; never returns by itself."""
 
     def update(self, devices: Mapping[str, Device]) -> None:
         """Sets the devices that a scan found. Devices without a verdict are probed soon."""
@@ -101,10 +99,6 @@ class Probing:
             self.failing = NOT_FAILING  # no device is left that could be in doubt
         elif self._lacks_verdict():
             self.request()
-
-    async def run(self) -> None:
-        """Probes on request, and at the resync while there are devices; never returns by itself."""
-        await self._probes.run()
 
     async def _probe(self) -> float | None:
         if not self._devices:

@@ -77,6 +77,8 @@ class Provisioning:
         self._has_complained = False
         self._failure = Incident()
         self._calls = Reconciler(self._pass, backoff=Backoff(0.5, 30.0), pacer=Pacer(), settle=AFTER_EVENT)
+        self.run, self.wake = self._calls.run, self._calls.wake
+        """Provisions now, when woken, and at intervals; never returns by itself."""
 
     @property
     def hung(self) -> bool:
@@ -88,17 +90,9 @@ class Provisioning:
         self._scanner = scanner
         self._calls.restart()
 
-    def wake(self) -> None:
-        """Requests a call soon: hardware has appeared, or its state is in doubt."""
-        self._calls.wake()
-
     def close(self) -> None:
         """Ends the thread; does not wait for it."""
         self._worker.close()
-
-    async def run(self) -> None:
-        """Provisions now, when woken, and at intervals; never returns by itself."""
-        await self._calls.run()
 
     async def _pass(self) -> float:
         if self.hung or not self._scanner.answered.is_set():

@@ -1,6 +1,9 @@
-"""A running backend: the object, its context, and the threads on which it is called.
+"""A running backend: the object, its context, its threads, and how closely its devices are connected.
 
 Every exception of a backend becomes a :class:`BackendError` with the backend's name.
+
+``Backend.links`` is never called while a kubelet waits: how closely devices are connected is cached after
+scans. A call that fails or hangs only affects affinity.
 """
 
 from __future__ import annotations
@@ -8,14 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from devhost.backend import AllocateRequest, Backend, Event, MissingDriver, NoOptions, Offered, Usage
+from devhost.backend.backoff import Backoff
 from devhost.backend.base import overrides
 from devhost.backend.errors import (
     AllocationError,
@@ -32,13 +36,87 @@ from devhost.backend.sysfs import prefix_of
 from devhost.planning.give import CDI_NAME
 from devhost.planning.naming import variable_problem
 from devhost.runtime.log import get
+from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.worker import Existence, WorkerThread
 
 from .health import is_health
-from .links import LinkCache, Pair
 from .validation import missing_driver_flaw
 
 log = get(__name__)
+
+MOST_LINKED = 64
+"""Devices of a backend whose links are read (2016 pairs); with more devices, preferences ignore links."""
+
+PAIRS = 128
+"""Pairs per call, so that the deadline of a call applies to a known amount of work."""
+
+Pair = tuple[Device, Device]
+
+
+class LinkCache:
+    """Keeps :attr:`links` up to date with the devices. ``ask`` returns the closeness of each pair."""
+
+    def __init__(
+        self,
+        backend: str,
+        ask: Callable[[Sequence[Pair]], Awaitable[Sequence[int]]],
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        self.links: Mapping[frozenset[str], int] = {}
+        """The closeness of pairs of devices by their ids. Replaced whole, never changed."""
+        self._ask = ask
+        self._known: dict[tuple[str, str], tuple[Device, Device, int]] = {}
+        self._devices: Mapping[str, Device] = {}
+        self._refreshes = Reconciler(
+            self.refresh,
+            backoff=Backoff(5.0, 600.0),
+            failures=FailureLog(
+                log,
+                "links between devices are not known",
+                "links between devices are known again",
+                backend=backend,
+            ),
+            first=None,
+            wakeable=False,
+            clock=clock,
+        )
+        self.run = self._refreshes.run
+        """Reads links whenever there are new pairs; never returns by itself."""
+
+    def update(self, devices: Mapping[str, Device]) -> None:
+        """Sets the devices that exist now; unchanged ones are the same objects."""
+        if devices is not self._devices:
+            self._devices = devices
+            self._refreshes.wake()
+
+    async def refresh(self) -> None:
+        """Reads the links of pairs that are not known. After a ``BackendError``, known links are kept."""
+        devices = self._devices
+        if len(devices) > MOST_LINKED:
+            self._keep({})
+            return
+        known: dict[tuple[str, str], tuple[Device, Device, int]] = {}
+        missing: list[Pair] = []
+        for a, b in combinations(sorted(devices.values(), key=lambda device: device.id), 2):
+            before = self._known.get((a.id, b.id))
+            if before is not None and before[0] is a and before[1] is b:
+                known[a.id, b.id] = before
+            else:
+                missing.append((a, b))
+        pairs = iter(missing)
+        try:
+            while some := list(islice(pairs, PAIRS)):
+                for (a, b), closeness in zip(some, await self._ask(some), strict=True):
+                    known[a.id, b.id] = (a, b, closeness)
+        except BackendError:
+            self._keep(known)
+            raise
+        self._keep(known)
+
+    def _keep(self, known: dict[tuple[str, str], tuple[Device, Device, int]]) -> None:
+        self._known = known
+        self.links = {frozenset(names): closeness for names, (_, _, closeness) in known.items() if closeness}
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

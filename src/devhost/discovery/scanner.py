@@ -22,7 +22,7 @@ from typing import Protocol
 
 from devhost.backend import ContainerRequest, Edits, Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
-from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
+from devhost.backend.errors import BackendError, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
 from devhost.backend.model import Device, Health
@@ -30,9 +30,9 @@ from devhost.planning.give import NO_GIVE, length
 from devhost.planning.plan import differences
 from devhost.planning.settings import ResourceSettings
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
-from devhost.runtime.log import get
+from devhost.runtime.log import first, get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler, Retry, Timer
-from devhost.telemetry.metrics import BackendFailure, Metrics
+from devhost.telemetry.metrics import Failure, Metrics
 
 from .health import ALL, Grounds, HealthTracker, Recovery, in_resource, worst
 from .host_paths import HostPaths
@@ -46,9 +46,6 @@ Verdict = Callable[[Device], Health]
 
 EVENT_LIMIT = 1000
 """Events kept for one scan; if there are more, the backend gets the event that anything may have changed."""
-
-LOGGED = 20
-"""The most refused devices that the log names after one scan."""
 
 ANYTHING = Event()
 """The event that anything may have changed."""
@@ -345,8 +342,7 @@ class Scanner:
             self._failed(failure)
 
     def _failed(self, error: BackendError) -> None:
-        kind = BackendFailure.TIMEOUT if isinstance(error, BackendTimeout) else BackendFailure.ERROR
-        self._metrics.add("backend_failures_total", self.runner.name, kind)
+        self._metrics.add("backend_failures_total", self.runner.name, Failure.of(error))
         self._publish(None, changed=True)
 
     def _publish(self, event_at: float | None, *, changed: bool = False) -> None:
@@ -426,16 +422,13 @@ class Scanner:
             return
         backend, known = self.runner.name, set(before)
         new = [refusal for refusal in dict.fromkeys(now) if refusal not in known]
-        for refusal in new[:LOGGED]:
+        for refusal in first(new, partial(log.error, backend=backend), "more devices refused"):
             log.error("device refused", backend=backend, device=refusal.device, reason=refusal.reason)
-        if len(new) > LOGGED:
-            log.error("more devices refused", backend=backend, devices=len(new) - LOGGED)
         still = {refusal.device for refusal in now}
         accepted = list(dict.fromkeys(one.device for one in before if one.device not in still))
-        for device in accepted[:LOGGED]:
-            log.info("device is no longer refused", backend=backend, device=device)
-        if len(accepted) > LOGGED:
-            log.info("more devices are no longer refused", backend=backend, devices=len(accepted) - LOGGED)
+        write = partial(log.info, backend=backend)
+        for device in first(accepted, write, "more devices are no longer refused"):
+            write("device is no longer refused", device=device)
 
 
 class Verdicts:

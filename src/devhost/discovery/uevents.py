@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devhost.backend import Event
-from devhost.backend.incident import Incident
 from devhost.backend.inotify import by_soname
 from devhost.runtime.log import get
+from devhost.runtime.reconciler import FailureLog
 
 with by_soname():
     import pyudev
@@ -66,7 +66,7 @@ class UeventMonitor:
         self._settle = settle
         self._buffer = buffer
         self._late: asyncio.TimerHandle | None = None
-        self._unreadable = Incident()
+        self._failures = FailureLog(log, "reading uevents failed", "uevents can be read again")
         self._loop = asyncio.get_running_loop()
         context = pyudev.Context()
         self.source = "udev" if udevd_runs(own_root) else "kernel"
@@ -108,12 +108,11 @@ class UeventMonitor:
             except OSError as error:
                 pending = _pending_error(monitor)
                 reason = os.strerror(pending) if pending else error.strerror or str(error)
-                if errno.ENOBUFS not in (pending, error.errno) and self._unreadable.news(reason):
-                    log.warning("reading uevents failed", reason=reason)
+                if errno.ENOBUFS not in (pending, error.errno):
+                    self._failures.failed(reason)
                 act(Event())
                 return
-            if self._unreadable.over():
-                log.info("uevents can be read again")
+            self._failures.succeeded()
             if device is None:
                 return
             act(

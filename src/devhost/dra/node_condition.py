@@ -36,7 +36,7 @@ from devhost.runtime.log import get, printable
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.text import utc
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.unready import WAITING, unready
+from devhost.telemetry.tables import WAITING, unready
 
 log = get(__name__)
 

@@ -19,7 +19,7 @@ from devhost.backend.frozen import frozen
 from devhost.backend.incident import Recurring
 from devhost.config.last_good import LastGood
 from devhost.config.loader import DEFAULT, Loaded, load, load_or_copy
-from devhost.config.state import below, state_directory, tree_of
+from devhost.config.root_directory import below, state_directory, tree_of
 from devhost.kubelet.server import CONNECTIONS
 from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions
@@ -37,7 +37,7 @@ from devhost.telemetry.status import LIMITS, Command, StatusServer
 from . import startup_signals
 from .dra_side import access, front_end_class
 from .host import KUBELET_DIRECTORY, Host
-from .shown.gauges import scraped, status_line
+from .shown.problems import scraped, status_line
 from .shown.readiness import Look, rehearsed
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from devhost.backend.model import Device
 from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog, Needed
-from devhost.discovery.maintenance.follower import DIRECTORY as VERDICTS
-from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
 from devhost.discovery.observers import Batch, Observers
 from devhost.discovery.scanner import Scanner
+from devhost.discovery.verdict_follower import DIRECTORY as VERDICTS
+from devhost.discovery.verdict_follower import VerdictFollower
 from devhost.kubelet.api import PLUGIN_DIRECTORY
 from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
@@ -49,7 +49,7 @@ from devhost.telemetry.metrics import Metrics
 from .dra_side import DraSide
 from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
-from .reload import Configuration, LastReload, Reloader, follower
+from .reload import Configuration, Reloader, follower
 from .replanner import Replanner
 from .service import ServiceParts, Services
 from .shown import device_log, shortages
@@ -444,7 +444,7 @@ class Host:
             rollout=failing(self.rollout.reason, self.rollout.since) if self.rollout else None,
             plan=self.plan,
             plans=self.replanner.plans,
-            shortages=memory.shortages or EntriesNow(EntryOutcomes(self.settings, None, backends)),
+            shortages=memory.shortages or EntriesNow(EntryOutcomes(configuration.settings, None, backends)),
             backends=backends,
             provisioning={name: one.condition for name, one in self.backends.provisioning.items()},
             released={name: reason for name in backends if (reason := self.backends.releases.reason(name))},
@@ -477,20 +477,6 @@ class Host:
         return self.backends.scanners
 
     @property
-    def settings(self) -> Settings:
-        return self.configuration.settings
-
-    @property
-    def generation(self) -> int:
-        """The number of configurations that have taken effect."""
-        return self.configuration.generation
-
-    @property
-    def last_reload(self) -> LastReload:
-        """The result of the last reading of the configuration."""
-        return self.configuration.last_reload
-
-    @property
     def plan(self) -> Plan:
         return self.replanner.plan
 
@@ -509,7 +495,7 @@ class Host:
         if self.replanner.handover is None:
             if not any(plugin.backends for plugin in catalog.observers):
                 return
-            from devhost.discovery.handover.preparation import Handover
+            from devhost.discovery.handover import Handover
 
             record = self._record.file
             handover = Handover(

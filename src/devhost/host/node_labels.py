@@ -175,11 +175,9 @@ class NodeLabels:
         self._removal = FailureLog(
             log, "cannot remove a file with labels", "files with labels can be removed again"
         )
-        self._loop = Reconciler(
-            self.refresh,
-            backoff=Backoff(2.0, 60.0),
-            settle=timing.labels_settle,
-        )
+        loop = Reconciler(self.refresh, backoff=Backoff(2.0, 60.0), settle=timing.labels_settle)
+        self.run, self.wake = loop.run, loop.wake
+        """Brings all files up to date soon after it is woken, and at a slow interval, until cancelled."""
 
     def follow(self, directory: Path, write: bool) -> None:
         """Writes files to ``directory`` from now on, or none; files written before are removed."""
@@ -193,14 +191,6 @@ class NodeLabels:
         """Devices, or the resources that have them, may have changed."""
         self._plan = plan
         self.wake()
-
-    def wake(self) -> None:
-        """Brings all files up to date soon."""
-        self._loop.wake()
-
-    async def run(self) -> None:
-        """Updates files when woken, and at a slow interval, until cancelled."""
-        await self._loop.run()
 
     async def refresh(self) -> float:
         """Brings all files up to date; returns the seconds until the next time.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from devhost.allocation.allocations import Allocations
 from devhost.backend.where import selected
-from devhost.discovery.maintenance.follower import VerdictFollower
 from devhost.discovery.manager import BackendManager
+from devhost.discovery.verdict_follower import VerdictFollower
 from devhost.planning import naming
 from devhost.planning.plan import Found, Plan, PlannedResource, RefusalKind
 from devhost.planning.planner import Planner, held_now, plan_devices
@@ -23,7 +23,7 @@ from .service import Occasion, ResourceService, ServiceParts, Services, terms
 from .shown.now import NONE
 
 if TYPE_CHECKING:
-    from devhost.discovery.handover.preparation import Handover
+    from devhost.discovery.handover import Handover
 
 
 class Replanner:

@@ -103,25 +103,25 @@ def _ended(command: Callable[[], object]) -> int:
         return result if isinstance(result, int) else 0
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
-    except ConfigError as error:
-        for diagnostic in error.diagnostics:
-            _print(str(diagnostic))
-        return error.exit_code
-    except DevhostError as error:
-        _print(f"devhost: {error}")
-        return error.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except MemoryError:
-        _print("devhost: the process has no memory left (raise its limit, such as ulimit -v)")
-        return EnvironmentFailure.exit_code
-    except OSError as error:
-        if (failed := exhausted(error)) is None:
-            raise
-        _print(f"devhost: {failed}")
-        return failed.exit_code
     except OutputFailed as failure:
         return _without_output(failure.error)
+    except Exception as error:
+        if (reason := failure_of(error)) is None:
+            raise
+        for line in reason.diagnostics if isinstance(reason, ConfigError) else [f"devhost: {reason}"]:
+            _print(str(line))
+        return reason.exit_code
+
+
+def failure_of(error: Exception) -> DevhostError | None:
+    """Why a command failed that raised this; ``None`` if that is a fault of the program."""
+    if isinstance(error, DevhostError):
+        return error
+    if isinstance(error, MemoryError):
+        return EnvironmentFailure("the process has no memory left", "raise its limit, such as ulimit -v")
+    return exhausted(error)
 
 
 def _print(line: str) -> None:

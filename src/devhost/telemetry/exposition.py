@@ -12,10 +12,12 @@ import asyncio
 import math
 import os
 import resource
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from devhost.backend.frozen import frozen
 
@@ -45,15 +47,8 @@ Owner = Literal["resource", "prepared", "backend", "labels", "observer", "driver
 which the kubelet calls PreStartContainer, ``labels`` a backend whose node labels are enabled, ``driver`` the
 DRA driver."""
 
-
-_OWN_LABEL: Mapping[Owner, str] = {
-    "resource": "resource",
-    "prepared": "resource",
-    "backend": "backend",
-    "labels": "backend",
-    "observer": "observer",
-    "driver": "driver",
-}
+_OWN_LABEL = {"prepared": "resource", "labels": "backend"}
+"""The first label of owners that are not called like it."""
 
 
 @frozen
@@ -62,29 +57,37 @@ class Declaration:
 
     Attributes:
         name: without ``devhost_``.
-        owner: what its series belong to; ``None`` for the host itself.
-        more: the labels in addition to that of the owner.
+        more: the labels in addition to that of the owner, separated by spaces.
         buckets: the upper ends of a histogram's buckets.
+        owner: what its series belong to; ``None`` for the host itself.
         scraped: whether its samples are made at each scrape instead of counted.
     """
 
     kind: Kind
     name: str
     help: str
-    owner: Owner | None = None
-    more: tuple[str, ...] = ()
+    more: str = ""
     buckets: tuple[float, ...] = ()
+    owner: Owner | None = None
     scraped: bool = False
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of its labels."""
-        return (_OWN_LABEL[self.owner], *self.more) if self.owner else self.more
+        own = (_OWN_LABEL.get(self.owner, self.owner),) if self.owner else ()
+        return (*own, *self.more.split())
 
     @property
     def starts(self) -> bool:
         """Whether its series of an owner exists, at zero, as soon as the owner is added."""
         return not (self.more or self.buckets or self.scraped)
+
+
+_counter, _gauge, _histogram = (partial(Declaration, kind) for kind in get_args(Kind))
+
+
+def _of(owner: Owner | None, *metrics: Declaration, scraped: bool = False) -> Iterator[Declaration]:
+    return (replace(one, owner=owner, scraped=scraped) for one in metrics)
 
 
 _CALL = (0.002, 0.005, 0.05, 0.5, 5.0)
@@ -97,293 +100,156 @@ _FINE = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 """For what there are few of: backends and drivers."""
 
 TABLE = (
-    Declaration(
-        "gauge",
-        "devices",
-        "Devices offered to the kubelet, each replica counted.",
+    *_of(
         "resource",
-        more=("backend", "health", "reason"),
+        _gauge("devices", "Devices offered to the kubelet, each replica counted.", "backend health reason"),
+        _counter("allocations_total", "Allocate calls answered with devices."),
+        _counter("allocation_failures_total", "Allocate calls answered with an error.", "reason"),
+        _histogram("allocate_seconds", "Time to answer Allocate, failures included.", buckets=_CALL),
+        _counter("registrations_total", "Registrations accepted by the kubelet."),
+        _counter("registration_failures_total", "Registrations that failed or were refused."),
+        _gauge("streams", "Open ListAndWatch streams; normally 1."),
+        _counter("lists_total", "Device lists sent to the kubelet."),
+        _histogram(
+            "event_to_list_seconds", "Time from an event to the resulting device list.", buckets=_EVENT
+        ),
     ),
-    Declaration("counter", "allocations_total", "Allocate calls answered with devices.", "resource"),
-    Declaration(
-        "counter",
-        "allocation_failures_total",
-        "Allocate calls answered with an error.",
-        "resource",
-        more=("reason",),
-    ),
-    Declaration(
-        "histogram",
-        "allocate_seconds",
-        "Time to answer Allocate, failures included.",
-        "resource",
-        buckets=_CALL,
-    ),
-    Declaration(
-        "histogram",
-        "prepare_seconds",
-        "Time to answer PreStartContainer, failures included.",
+    *_of(
         "prepared",
-        buckets=_PREPARE,
+        _histogram(
+            "prepare_seconds", "Time to answer PreStartContainer, failures included.", buckets=_PREPARE
+        ),
+        _counter("prepare_failures_total", "PreStartContainer calls answered with an error.", "reason"),
     ),
-    Declaration(
-        "counter",
-        "prepare_failures_total",
-        "PreStartContainer calls answered with an error.",
-        "prepared",
-        more=("reason",),
-    ),
-    Declaration("counter", "registrations_total", "Registrations accepted by the kubelet.", "resource"),
-    Declaration(
-        "counter", "registration_failures_total", "Registrations that failed or were refused.", "resource"
-    ),
-    Declaration("gauge", "streams", "Open ListAndWatch streams; normally 1.", "resource"),
-    Declaration("counter", "lists_total", "Device lists sent to the kubelet.", "resource"),
-    Declaration(
-        "histogram",
-        "event_to_list_seconds",
-        "Time from an event to the resulting device list.",
-        "resource",
-        buckets=_EVENT,
-    ),
-    Declaration(
-        "histogram", "discovery_seconds", "Time of one successful discovery.", "backend", buckets=_FINE
-    ),
-    Declaration(
-        "histogram",
-        "prefer_seconds",
-        "Time to answer GetPreferredAllocation, in all resources of the backend.",
+    *_of(
         "backend",
-        buckets=_FINE,
+        _histogram("discovery_seconds", "Time of one successful discovery.", buckets=_FINE),
+        _histogram(
+            "prefer_seconds",
+            "Time to answer GetPreferredAllocation, in all resources of the backend.",
+            buckets=_FINE,
+        ),
+        _gauge("backend_degraded", "1 while the backend fails and its last good list is used."),
+        _counter("backend_failures_total", "Calls of the backend that failed.", "kind"),
+        _gauge(
+            "provisioning",
+            "1 for the state of the backend's hardware provisioning, 0 for the other states.",
+            "state",
+        ),
     ),
-    Declaration(
-        "gauge", "backend_degraded", "1 while the backend fails and its last good list is used.", "backend"
-    ),
-    Declaration(
-        "counter",
-        "backend_failures_total",
-        "Calls of the backend that failed.",
-        "backend",
-        more=("kind",),
-    ),
-    Declaration(
-        "gauge",
-        "provisioning",
-        "1 for the state of the backend's hardware provisioning, 0 for the other states.",
-        "backend",
-        more=("state",),
-    ),
-    Declaration("gauge", "labels", "Node labels in the backend's file.", "labels"),
-    Declaration(
-        "counter",
-        "label_files_total",
-        "Times the backend's node label file was written or removed.",
+    *_of(
         "labels",
+        _gauge("labels", "Node labels in the backend's file."),
+        _counter("label_files_total", "Times the backend's node label file was written or removed."),
+        _counter("label_failures_total", "Failures to get the backend's labels or to write them."),
     ),
-    Declaration(
-        "counter", "label_failures_total", "Failures to get the backend's labels or to write them.", "labels"
-    ),
-    Declaration(
-        "gauge",
-        "observer_paused",
-        "1 while the observer is paused because it failed or hung.",
+    *_of(
         "observer",
+        _gauge("observer_paused", "1 while the observer is paused because it failed or hung."),
+        _counter("observer_failures_total", "Calls of the observer that failed.", "kind"),
+        _counter("observer_dropped_total", "Events dropped because the observer was too slow or paused."),
     ),
-    Declaration(
-        "counter",
-        "observer_failures_total",
-        "Calls of the observer that failed.",
-        "observer",
-        more=("kind",),
-    ),
-    Declaration(
-        "counter",
-        "observer_dropped_total",
-        "Events dropped because the observer was too slow or paused.",
-        "observer",
-    ),
-    Declaration("gauge", "dra_slices", "ResourceSlices at the API server.", "driver"),
-    Declaration(
-        "gauge",
-        "dra_devices",
-        "Devices offered through DRA.",
+    *_of(
         "driver",
-        more=("resource", "health"),
+        _gauge("dra_slices", "ResourceSlices at the API server."),
+        _gauge("dra_devices", "Devices offered through DRA.", "resource health"),
+        _gauge(
+            "dra_moving_devices",
+            "Devices that change between device plugin and DRA, by the resource that they leave.",
+            "resource",
+        ),
+        _counter("dra_slice_writes_total", "ResourceSlices created, changed or deleted."),
+        _gauge("dra_dropped_fields", "Fields of slices that the API server does not keep."),
+        _gauge(
+            "dra_synced_timestamp_seconds",
+            "When the ResourceSlices last agreed with the devices, in Unix time; 0 before.",
+        ),
+        _counter("dra_prepares_total", "ResourceClaims that the kubelet had prepared.", "result"),
+        _counter("dra_unprepares_total", "ResourceClaims that the kubelet had released.", "result"),
+        _histogram(
+            "dra_prepare_seconds", "Time to prepare the claims of one call, failures included.", buckets=_FINE
+        ),
+        _histogram(
+            "dra_unprepare_seconds",
+            "Time to release the claims of one call, failures included.",
+            buckets=_FINE,
+        ),
+        _gauge("dra_calls_in_flight", "Calls of the kubelet that are not answered yet.", "call"),
+        _gauge("dra_prepared_claims", "ResourceClaims that are prepared."),
+        _gauge("dra_prepared_devices", "Devices of these claims."),
+        _counter(
+            "dra_api_requests_total",
+            "Requests to the API server, by the HTTP code of the answer.",
+            "method code",
+        ),
+        _gauge(
+            "dra_watch_timestamp_seconds",
+            "When the API server last sent something over the watch of slices, in Unix time; 0 before.",
+        ),
     ),
-    Declaration(
-        "gauge",
-        "dra_moving_devices",
-        "Devices that change between device plugin and DRA, by the resource that they leave.",
-        "driver",
-        more=("resource",),
+    *_of(
+        None,
+        _gauge("plan_refusals", "Devices that the current plan refuses.", "reason"),
+        _counter(
+            "affinity_guesses_total",
+            "Pairs of requests assumed to belong to one container, by outcome.",
+            "result",
+        ),
+        _counter(
+            "preferences_unproven_total",
+            "GetPreferredAllocation calls answered with a choice that is not proven best.",
+        ),
+        _counter("log_lines_dropped_total", "Log lines that were dropped because nothing read them."),
+        _gauge("config_generation", "Configurations that took effect since start."),
+        _gauge(
+            "config_last_reload_success", "1 if the last configuration read took effect, 0 if it was refused."
+        ),
+        _gauge("config_last_reload_timestamp_seconds", "When a configuration was last read, in Unix time."),
+        _gauge("build_info", "Always 1; the label names the version.", "version"),
     ),
-    Declaration("counter", "dra_slice_writes_total", "ResourceSlices created, changed or deleted.", "driver"),
-    Declaration(
-        "gauge", "dra_dropped_fields", "Fields of slices that the API server does not keep.", "driver"
-    ),
-    Declaration(
-        "gauge",
-        "dra_synced_timestamp_seconds",
-        "When the ResourceSlices last agreed with the devices, in Unix time; 0 before.",
-        "driver",
-    ),
-    Declaration(
-        "counter",
-        "dra_prepares_total",
-        "ResourceClaims that the kubelet had prepared.",
-        "driver",
-        more=("result",),
-    ),
-    Declaration(
-        "counter",
-        "dra_unprepares_total",
-        "ResourceClaims that the kubelet had released.",
-        "driver",
-        more=("result",),
-    ),
-    Declaration(
-        "histogram",
-        "dra_prepare_seconds",
-        "Time to prepare the claims of one call, failures included.",
-        "driver",
-        buckets=_FINE,
-    ),
-    Declaration(
-        "histogram",
-        "dra_unprepare_seconds",
-        "Time to release the claims of one call, failures included.",
-        "driver",
-        buckets=_FINE,
-    ),
-    Declaration(
-        "gauge",
-        "dra_calls_in_flight",
-        "Calls of the kubelet that are not answered yet.",
-        "driver",
-        more=("call",),
-    ),
-    Declaration("gauge", "dra_prepared_claims", "ResourceClaims that are prepared.", "driver"),
-    Declaration("gauge", "dra_prepared_devices", "Devices of these claims.", "driver"),
-    Declaration(
-        "counter",
-        "dra_api_requests_total",
-        "Requests to the API server, by the HTTP code of the answer.",
-        "driver",
-        more=("method", "code"),
-    ),
-    Declaration(
-        "gauge",
-        "dra_watch_timestamp_seconds",
-        "When the API server last sent something over the watch of slices, in Unix time; 0 before.",
-        "driver",
-    ),
-    Declaration("gauge", "plan_refusals", "Devices that the current plan refuses.", more=("reason",)),
-    Declaration(
-        "counter",
-        "affinity_guesses_total",
-        "Pairs of requests assumed to belong to one container, by outcome.",
-        more=("result",),
-    ),
-    Declaration(
-        "counter",
-        "preferences_unproven_total",
-        "GetPreferredAllocation calls answered with a choice that is not proven best.",
-    ),
-    Declaration(
-        "counter", "log_lines_dropped_total", "Log lines that were dropped because nothing read them."
-    ),
-    Declaration("gauge", "config_generation", "Configurations that took effect since start."),
-    Declaration(
-        "gauge",
-        "config_last_reload_success",
-        "1 if the last configuration read took effect, 0 if it was refused.",
-    ),
-    Declaration(
-        "gauge", "config_last_reload_timestamp_seconds", "When a configuration was last read, in Unix time."
-    ),
-    Declaration(
-        "gauge",
-        "config_info",
-        "1 for the file in force; none if it is not a regular file, or if a copy is used.",
-        more=("sha256",),
-        scraped=True,
-    ),
-    Declaration(
-        "gauge",
-        "build_info",
-        "Always 1; the label names the version.",
-        more=("version",),
-    ),
-    Declaration("gauge", "problems", "Current problems.", more=("kind",), scraped=True),
-    Declaration(
-        "gauge",
-        "problem_info",
-        "1 for each current problem, at most 100.",
-        more=("kind", "subject", "reason"),
-        scraped=True,
-    ),
-    Declaration("gauge", "verdicts", "Verdicts in force.", more=("kind", "by", "reason"), scraped=True),
-    Declaration(
-        "gauge",
-        "verdicts_oldest_timestamp_seconds",
-        "When the oldest of them was written, in Unix time.",
-        more=("kind", "by", "reason"),
-        scraped=True,
-    ),
-    Declaration(
-        "gauge",
-        "devices_left",
-        "Devices that left the list within the last hour, at most 20 of a resource.",
-        more=("resource", "reason"),
-        scraped=True,
-    ),
-    Declaration(
-        "gauge",
-        "entry_devices",
-        "Devices that an entry of the configuration serves, in all its resources.",
-        more=("entry", "resource", "backend", "optional"),
-        scraped=True,
-    ),
-    Declaration(
-        "gauge",
-        "device_capacity",
-        "What a device has of a capacity that claims share by amount, in ones (bytes).",
-        more=("resource", "device", "capacity"),
-        scraped=True,
-    ),
-    Declaration(
-        "gauge",
-        "device_capacity_used",
-        "What claims use of it.",
-        more=("resource", "device", "capacity"),
-        scraped=True,
-    ),
-    Declaration(
-        "gauge",
-        "device_held",
-        "1 for each device and container that holds it; the container's labels are empty if unknown.",
-        more=("resource", "device", "namespace", "pod", "container"),
-        scraped=True,
-    ),
-    Declaration(
-        "gauge",
-        "device_use_ratio",
-        "The share of time, from 0 to 1, in which a device worked recently, as its driver measures it.",
-        more=("resource", "device"),
-        scraped=True,
-    ),
-    Declaration(
-        "gauge",
-        "device_memory_used_bytes",
-        "Memory of a device that is in use.",
-        more=("resource", "device"),
-        scraped=True,
-    ),
-    Declaration(
-        "gauge",
-        "device_memory_bytes",
-        "Memory of a device.",
-        more=("resource", "device"),
+    *_of(
+        None,
+        _gauge(
+            "config_info",
+            "1 for the file in force; none if it is not a regular file, or if a copy is used.",
+            "sha256",
+        ),
+        _gauge("problems", "Current problems.", "kind"),
+        _gauge("problem_info", "1 for each current problem, at most 100.", "kind subject reason"),
+        _gauge("verdicts", "Verdicts in force.", "kind by reason"),
+        _gauge(
+            "verdicts_oldest_timestamp_seconds",
+            "When the oldest of them was written, in Unix time.",
+            "kind by reason",
+        ),
+        _gauge(
+            "devices_left",
+            "Devices that left the list within the last hour, at most 20 of a resource.",
+            "resource reason",
+        ),
+        _gauge(
+            "entry_devices",
+            "Devices that an entry of the configuration serves, in all its resources.",
+            "entry resource backend optional",
+        ),
+        _gauge(
+            "device_capacity",
+            "What a device has of a capacity that claims share by amount, in ones (bytes).",
+            "resource device capacity",
+        ),
+        _gauge("device_capacity_used", "What claims use of it.", "resource device capacity"),
+        _gauge(
+            "device_held",
+            "1 for each device and container that holds it; the container's labels are empty if unknown.",
+            "resource device namespace pod container",
+        ),
+        _gauge(
+            "device_use_ratio",
+            "The share of time, from 0 to 1, in which a device worked recently, as its driver measures it.",
+            "resource device",
+        ),
+        _gauge("device_memory_used_bytes", "Memory of a device that is in use.", "resource device"),
+        _gauge("device_memory_bytes", "Memory of a device.", "resource device"),
         scraped=True,
     ),
 )

@@ -19,10 +19,11 @@ from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from itertools import accumulate
-from typing import Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from devhost import __version__
 from devhost.backend import Usage
+from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.backend.frozen import frozen
 from devhost.runtime.log import dropped, printable
 
@@ -70,15 +71,17 @@ class CallFailure(StrEnum):
     """The backend failed or returned an invalid answer."""
 
 
-class BackendFailure(StrEnum):
-    """How a call of a backend failed."""
+class Failure(StrEnum):
+    """How a call of a backend or an observer failed."""
 
     ERROR = "error"
-    """It raised."""
+    """It raised, or returned an unusable answer."""
     TIMEOUT = "timeout"
-    """It did not answer within its deadline."""
-    INVALID = "invalid"
-    """It returned an unusable answer."""
+    """It did not return within its deadline."""
+
+    @classmethod
+    def of(cls, error: BackendError) -> Failure:
+        return cls.TIMEOUT if isinstance(error, BackendTimeout) else cls.ERROR
 
 
 class ClaimCall(StrEnum):
@@ -88,15 +91,6 @@ class ClaimCall(StrEnum):
     """The kubelet got what it asked for."""
     FAILED = "failed"
     """The kubelet got an error, and will ask again."""
-
-
-class ObserverFailure(StrEnum):
-    """How a call of an observer failed."""
-
-    ERROR = "error"
-    """It raised."""
-    TIMEOUT = "timeout"
-    """It did not return within its deadline."""
 
 
 class Guess(StrEnum):
@@ -302,15 +296,11 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[str, Family[Number]] = {}
-        self._distributions: dict[str, Family[Distribution]] = {}
+        self._families: dict[str, Family[Any]] = {}
         for one in TABLE:
-            full = f"devhost_{one.name}"
-            if one.kind == "histogram":
-                made = partial(Distribution, one.buckets)
-                self._distributions[one.name] = Family(one.kind, full, one.help, one.labels, made)
-            elif not one.scraped:
-                self._numbers[one.name] = Family(one.kind, full, one.help, one.labels, Number)
+            if not one.scraped:
+                made = partial(Distribution, one.buckets) if one.kind == "histogram" else Number
+                self._families[one.name] = Family(one.kind, f"devhost_{one.name}", one.help, one.labels, made)
         self._owners: dict[Owner, set[str]] = {owner: set() for owner in get_args(Owner)}
         self._shown: dict[tuple[str, str], frozenset[tuple[str, ...]]] = {}
         """The further labels of what :meth:`show` was called with last, by metric and owner."""
@@ -329,27 +319,27 @@ class Metrics:
         self._owners[owner].discard(name)
         for one in TABLE:
             if one.owner == owner:
-                (self._distributions.get(one.name) or self._numbers[one.name]).end(name)
+                self._families[one.name].end(name)
                 self._shown.pop((one.name, name), None)
 
     def add(self, metric: str, *labels: str, by: float = 1.0) -> None:
         """Counts something."""
         if self._known(metric, labels):
-            self._numbers[metric].labels(*labels).value += by
+            self._families[metric].labels(*labels).value += by
 
     def set(self, metric: str, *labels: str, to: float) -> None:
         if self._known(metric, labels):
-            self._numbers[metric].labels(*labels).value = to
+            self._families[metric].labels(*labels).value = to
 
     def observe(self, metric: str, *labels: str, seconds: float) -> None:
         """Counts a duration in a histogram."""
         if self._known(metric, labels):
-            self._distributions[metric].labels(*labels).observe(seconds)
+            self._families[metric].labels(*labels).observe(seconds)
 
     def show(self, metric: str, owner: str, samples: Mapping[tuple[str, ...], float]) -> None:
         """Sets all series of a gauge that belong to one owner, by their further labels; all others end."""
         if self._known(metric, (owner,)):
-            family = self._numbers[metric]
+            family = self._families[metric]
             for labels in self._shown.get((metric, owner), frozenset()) - samples.keys():
                 family.remove(owner, *labels)
             for labels, value in samples.items():
@@ -359,7 +349,7 @@ class Metrics:
     def _start(self, owner: Owner | None, *name: str) -> None:
         for one in TABLE:
             if one.owner == owner and one.starts:
-                self._numbers[one.name].labels(*name)
+                self._families[one.name].labels(*name)
 
     def _known(self, metric: str, labels: Sequence[str]) -> bool:
         owner = _OWNER[metric]
@@ -384,7 +374,7 @@ class Metrics:
             scraped.update(_usage_samples(used))
         for one in TABLE:
             if not one.scraped:
-                yield (self._distributions.get(one.name) or self._numbers[one.name]).metric()
+                yield self._families[one.name].metric()
             elif one.name in scraped:
                 yield gathered(f"devhost_{one.name}", one.help, one.labels, scraped[one.name])
 

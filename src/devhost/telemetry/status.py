@@ -8,7 +8,6 @@ it fails, with ``{"error": "…", "hint": "…", "exitCode": 2}``. Other refusal
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -22,9 +21,11 @@ from devhost.backend.backoff import Backoff
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
-from devhost.runtime import log, rundir
+from devhost.runtime import rundir
 from devhost.runtime.http import Answer, HttpServer, Limits, Response, Route, Stream
+from devhost.runtime.log import get
 from devhost.runtime.newest import INTERVAL, Newest
+from devhost.runtime.reconciler import FailureLog, Reconciler
 
 if TYPE_CHECKING:
     from .document import StatusDocument, StatusSource
@@ -48,7 +49,7 @@ class Checks:
     retry: float = 1.0
 
 
-_log = log.get(__name__)
+log = get(__name__)
 
 
 Command = Callable[[Mapping[str, str]], Awaitable[Mapping[str, object]]]
@@ -98,27 +99,18 @@ class StatusServer:
 
         It waits while another devhost serves the same directory, as in a rolling update.
         """
-        backoff = Backoff(self._checks.retry, 10 * self._checks.retry)
-        reason = ""
-        while True:
+        failures = FailureLog(log, "status socket is not available", "status socket is open")
+
+        async def keep() -> float:
             if self._path is not None and not self._there():
-                reason = f"{self._path} was removed"
+                failures.failed(f"{self._path} was removed")
                 self._path = None
-                _log.warning("status socket is not available", reason=reason)
-            try:
-                if not self._there():
-                    await self.start()
-            except EnvironmentFailure as error:
-                if str(error) != reason:
-                    reason = str(error)
-                    _log.warning("status socket is not available", reason=reason)
-                await asyncio.sleep(backoff.delay())
-            else:
-                if reason:
-                    _log.info("status socket is open")
-                reason = ""
-                backoff.reset()
-                await asyncio.sleep(self._checks.check)
+            if self._path is None:
+                await self.start()
+            return self._checks.check
+
+        retry = self._checks.retry
+        await Reconciler(keep, backoff=Backoff(retry, 10 * retry), failures=failures).run()
 
     async def start(self) -> Path:
         """Creates the socket, replacing one of a dead process, and returns its path.

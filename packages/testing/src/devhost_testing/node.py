@@ -235,7 +235,7 @@ class Node:
         self.host.reload()
         # this reload, not one that the edit of the file may have started before
         await self.until(lambda: "reload" not in self.host.tasks.named())
-        return self.host.last_reload.complaints
+        return self.host.configuration.last_reload.complaints
 
     @property
     def host(self) -> Host:

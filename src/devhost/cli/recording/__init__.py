@@ -16,10 +16,3 @@ reported.
 Contents are copied right after a run, not during it: a file that changes in between is recorded with its
 later content, and a file at which a backend hangs is not read a second time.
 """
-
-from __future__ import annotations
-
-from .manifest import CONFIGURATION, MANIFEST, Recording
-from .recorder import record
-
-__all__ = ["CONFIGURATION", "MANIFEST", "Recording", "record"]

@@ -2,22 +2,201 @@
 
 A path leads to the same type of file in the tree as on the machine. What must not or cannot be recorded is
 omitted with a reason. If a backend read a file that cannot be recorded, the file is missing in the tree:
-reading it then causes an error, as on the machine, and not empty text.
+reading it then causes an error, as on the machine, and not empty text. Every link in the tree is relative and
+stays inside it, so that it can be moved.
+
+Paths are physical, as the kernel has them: without links, and not below another root.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
+from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import node_number, prefix_of
 
-from . import area
 from .trace import Access, of_python
-from .writer import FileType, Full, Writer
+
+MAX_FILE = 64 * 1024
+"""Bytes recorded of a file: no udevd record or ``uevent`` file is longer (``sysfs.RECORD_LIMIT``)."""
+
+
+@frozen
+class Bounds:
+    """The maximum size of a tree."""
+
+    entries: int = 50_000
+    """Files, links and directories; a node with 256 network cards has about 20 000."""
+    bytes: int = 64 * 1024 * 1024
+    """The total of all files."""
+
+
+_CONTENTS = ("/sys", "/run/udev/data", "/proc/driver")
+"""Directories that describe hardware: names and contents are recorded."""
+
+_NAMES = ("/dev",)
+"""Directories of which only names are recorded, and the numbers of device nodes."""
+
+_NEVER = ("/dev/mqueue", "/dev/pts", "/dev/shm")
+"""Directories of programs among the devices: neither names nor contents are recorded."""
+
+_PROC = re.compile(
+    r"/proc/(?:cpuinfo|devices|filesystems|misc|modules|mounts|partitions|swaps|version"
+    r"|(?:1|self)/(?:mountinfo|mounts)|1/net/(?:route|ipv6_route|if_inet6)|sys/net/core/netdev_max_backlog)"
+)
+"""Files of /proc that describe the machine, not programs. They include its network configuration, because
+adapters that the node needs are not offered. The kernel's command line is excluded: it may contain
+passwords."""
+
+_PROC_DIRECTORIES = frozenset(
+    {"/proc/1", "/proc/1/net", "/proc/driver", "/proc/sys", "/proc/sys/net", "/proc/sys/net/core"}
+)
+"""The directories of those files."""
+
+OWN_PROCESS = frozenset({"/proc/self", "/proc/thread-self"})
+"""Links that differ between processes; a tree has directories instead."""
+
+_ADDRESS = re.compile(rb"(?<=0x)[0-9a-f]+")
+
+
+def _below(path: str, directories: tuple[str, ...]) -> bool:
+    return any(path == directory or path.startswith(f"{directory}/") for directory in directories)
+
+
+def holds_content(path: str) -> bool:
+    """Whether the content of this file may be recorded."""
+    return _below(path, _CONTENTS) or _PROC.fullmatch(path) is not None
+
+
+def holds_names(path: str) -> bool:
+    """Whether the names in this directory may be recorded."""
+    return _below(path, _CONTENTS + _NAMES) and not _below(path, _NEVER)
+
+
+def may_exist(path: str) -> bool:
+    """Whether the tree may reveal that ``path`` exists, if a backend asked."""
+    if path.startswith("/proc/"):
+        return path in OWN_PROCESS or path in _PROC_DIRECTORIES or holds_content(path)
+    return not _below(path, _NEVER) or path in _NEVER
+
+
+def masked(path: str, content: bytes) -> bytes:
+    """``content`` as any user would see it: /proc/modules shows the addresses of modules to root."""
+    if path != "/proc/modules":
+        return content
+    return _ADDRESS.sub(lambda found: b"0" * len(found[0]), content)
+
+
+class Full(Exception):
+    """A limit of the tree is reached; the text names it."""
+
+
+class FileType(StrEnum):
+    """The type of an entry of the tree."""
+
+    DIRECTORY = "directory"
+    LINK = "link"
+    NAME = "name"
+    """A placeholder file for something whose content is not in the tree; it may contain a node's number."""
+    FILE = "file"
+    WITHHELD = "withheld"
+    """Nothing: a file cannot represent what is on the machine, so the path stays out of the tree."""
+
+
+class Writer:
+    """Makes entries below ``tree``. Paths begin with ``/``, which is the tree itself.
+
+    ``revision`` increases with each entry that is new or gets its content.
+    """
+
+    def __init__(self, tree: Path, bounds: Bounds) -> None:
+        self._tree = str(tree)
+        self._bounds = bounds
+        self._kinds: dict[str, FileType] = {}
+        self.bytes = 0
+        self.revision = 0
+
+    def count(self, *kinds: FileType) -> int:
+        counted = Counter(self._kinds.values())
+        return sum(counted[kind] for kind in kinds)
+
+    def has(self, path: str, *kinds: FileType) -> bool:
+        return self._kinds.get(path) in kinds
+
+    def directory(self, path: str) -> None:
+        """Makes a directory; its parent exists already."""
+        self._make(path, FileType.DIRECTORY, Path.mkdir)
+
+    def link(self, path: str, target: str) -> None:
+        """Makes a link. A target that is absolute or outside becomes a relative one inside the tree."""
+        inside = contained(path.rpartition("/")[0], target)
+        self._make(path, FileType.LINK, lambda place: place.symlink_to(inside))
+
+    def name(self, path: str, text: str = "") -> None:
+        """Makes a placeholder file."""
+        self._make(path, FileType.NAME, lambda place: place.write_bytes(text.encode()), len(text))
+
+    def file(self, path: str, content: bytes) -> None:
+        """Makes a file with content, also in place of a placeholder."""
+        self._make(path, FileType.FILE, lambda place: place.write_bytes(content), len(content), FileType.NAME)
+
+    def withhold(self, path: str) -> None:
+        """Keeps a file out of the tree, and removes its placeholder."""
+        remove = partial(Path.unlink, missing_ok=True)
+        self._make(path, FileType.WITHHELD, remove, instead_of=FileType.NAME)
+
+    def _make(
+        self,
+        path: str,
+        kind: FileType,
+        write: Callable[[Path], object],
+        size: int = 0,
+        instead_of: FileType | None = None,
+    ) -> None:
+        """Makes an entry at ``path``, unless there is another one; raises ``Full`` beyond the limits."""
+        known = self._kinds.get(path)
+        if known is not None and known is not instead_of:
+            return
+        if known is None and len(self._kinds) >= self._bounds.entries:
+            raise Full(f"the limit of {self._bounds.entries} files, links and directories is reached")
+        if self.bytes + size > self._bounds.bytes:
+            raise Full(f"the limit of {self._bounds.bytes >> 20} MiB is reached")
+        self._kinds[path] = kind
+        self.bytes += size
+        self.revision += 1
+        try:
+            write(Path(self._tree + path))
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"cannot write {path} of the tree: {error.strerror or error}",
+                "choose a directory on a file system with free space",
+            ) from error
+
+
+def contained(directory: str, target: str) -> str:
+    """The text of a link in ``directory`` that leads to ``target``, as seen from the root.
+
+    ``..`` at the root leads to the root, as in the kernel.
+    """
+    depth = directory.count("/")
+    if target.startswith("/"):
+        target = "../" * depth + target.lstrip("/")
+    kept = []
+    for part in target.split("/"):
+        if part in ("", ".") or (part == ".." and depth == 0):
+            continue
+        depth += -1 if part == ".." else 1
+        kept.append(part)
+    return "/".join(kept) or "."
+
 
 _LINKS = 40
 """The maximum number of links in a path, the same as in the kernel (path_resolution(7))."""
@@ -129,7 +308,7 @@ class Capture:
             place = self._place(child)
             if place is None:
                 return ""
-            if not area.may_exist(child):
+            if not may_exist(child):
                 self._omit(child, "it is not about hardware")
                 return ""
             onward = not _IDLE.issuperset(waiting)
@@ -162,7 +341,7 @@ class Capture:
     def _look(self, path: str) -> _PhysicalFile | None:
         real = self._prefix + path
         try:
-            if path in area.OWN_PROCESS:
+            if path in OWN_PROCESS:
                 return _PhysicalFile(os.stat(real).st_mode)  # noqa: PTH116 - a string, which may hold any bytes
             mode = os.lstat(real).st_mode
             return _PhysicalFile(mode, os.readlink(real) if stat.S_ISLNK(mode) else "")  # noqa: PTH115 - as above
@@ -174,7 +353,7 @@ class Capture:
 
     def _names(self, path: str, place: _PhysicalFile) -> None:
         """Records every name in a directory: links with their targets, files without content."""
-        if not area.holds_names(path):
+        if not holds_names(path):
             self._omit(f"{path}/", "its names are not about hardware")
         elif not place.mode & stat.S_IROTH:
             self._omit(f"{path}/", "not every user may list it")
@@ -202,7 +381,7 @@ class Capture:
         """Records a link, and its target if that may be recorded."""
         self._writer.link(path, place.target)
         end = os.path.normpath(os.path.join(path.rpartition("/")[0], place.target))  # noqa: PTH118 - strings
-        found = self._follow(path) if area.holds_names(end) else ""
+        found = self._follow(path) if holds_names(end) else ""
         there = self._place(found) if found else None
         if there is not None and not there.directory:
             self._name(found, there)
@@ -222,7 +401,7 @@ class Capture:
     def _content(self, path: str, place: _PhysicalFile) -> None:
         if self._writer.has(path, FileType.FILE, FileType.WITHHELD):
             return
-        if not area.holds_content(path):
+        if not holds_content(path):
             self._omit(path, "its content is not about hardware")
             self._name(path, place)
             return
@@ -232,11 +411,11 @@ class Capture:
             self._omit(path, _why(error))
             self._writer.withhold(path)
             return
-        if len(content) > area.MAX_FILE:
+        if len(content) > MAX_FILE:
             # at the end of a line if possible
-            content = content[: content.rfind(b"\n", 0, area.MAX_FILE) + 1 or area.MAX_FILE]
-            self._omit(path, f"it is longer than {area.MAX_FILE} bytes; only its beginning is recorded")
-        self._writer.file(path, area.masked(path, content))
+            content = content[: content.rfind(b"\n", 0, MAX_FILE) + 1 or MAX_FILE]
+            self._omit(path, f"it is longer than {MAX_FILE} bytes; only its beginning is recorded")
+        self._writer.file(path, masked(path, content))
         self._links_beside(path)
 
     def _read(self, path: str, place: _PhysicalFile) -> bytes:
@@ -250,8 +429,8 @@ class Capture:
         descriptor = os.open(self._prefix + path, flags)
         try:
             content = b""
-            while len(content) <= area.MAX_FILE:
-                more = os.read(descriptor, area.MAX_FILE + 1 - len(content))
+            while len(content) <= MAX_FILE:
+                more = os.read(descriptor, MAX_FILE + 1 - len(content))
                 if not more:
                     break
                 content += more

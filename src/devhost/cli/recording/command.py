@@ -17,7 +17,7 @@ from devhost.config.root_directory import check_root
 from devhost.runtime.log import printable
 from devhost.runtime.text import counted
 
-from . import MANIFEST, Recording, record
+from .recorder import MANIFEST, Recording, record
 
 _ENDING = (signal.SIGHUP, signal.SIGTERM)
 

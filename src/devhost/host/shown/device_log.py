@@ -1,28 +1,25 @@
 """Logs the changes of each resource's devices from one list to the next, and between the sides.
 
 There is one line for each device and change, however many tokens a device has. If very many devices change at
-once, :data:`NAMED` lines of each kind and a count of the others are logged.
+once, some lines of each kind and a count of the others are logged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from devhost.backend.model import AnyHolder
 from devhost.planning.claims import holder_field
-from devhost.runtime.log import get
+from devhost.runtime.log import first, get
 
 from .changes import Changes, Step, is_same
 from .now import Reasons
 
 if TYPE_CHECKING:
     from devhost.planning.moves import Move
-
-NAMED = 20
-"""Most devices that are logged for each kind of change between two lists."""
 
 REASONS = 4
 """Most reasons that are logged for one device until it is healthy again: it may be one of hundreds."""
@@ -111,8 +108,7 @@ def _lines(
     more: str,
     held_by: Mapping[str, Sequence[AnyHolder]] = MappingProxyType({}),
 ) -> None:
-    for device, reason in islice(devices.items(), NAMED):
+    write = partial(write, resource=changes.resource)
+    for device, reason in first(list(devices.items()), write, more):
         fields = {"reason": reason, **holder_field(held_by.get(device, ()))} if reason else {}
-        write(one, resource=changes.resource, device=device, **fields)
-    if len(devices) > NAMED:
-        write(more, resource=changes.resource, devices=len(devices) - NAMED)
+        write(one, device=device, **fields)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from devhost.backend.frozen import frozen
-from devhost.discovery.maintenance.follower import VerdictsNow
+from devhost.discovery.verdict_follower import VerdictsNow
 from devhost.planning.claims import Key, Reason
 from devhost.runtime.tasks import Failing
 

@@ -1,4 +1,4 @@
-"""Orphaned allocations: tokens that containers hold and no list shows, and why."""
+"""What containers hold; and orphaned allocations: tokens that no list shows, and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from devhost.backend.model import MAX_DEVICE_ID, Holder
 from devhost.discovery.scanner import BackendNow
 from devhost.planning.claims import Key, Reason
 from devhost.planning.tokens import DeviceIds, is_former, represents_all, unit_of
-from devhost.runtime.log import get
+from devhost.runtime.log import first, get
 
 from .now import GONE, Lost, Now, ResourceNow, why_not_listed
 
@@ -20,9 +20,6 @@ SHARED_OTHERWISE = "the resource is now shared in another way"
 OTHER_BACKEND = "the resource now has its devices from another backend"
 FORMER_ID = "the device has another id now"
 UNSERVED = "devhost does not serve this resource now"
-
-NAMED = 20
-"""Most devices that are logged when several go missing together."""
 
 
 @frozen(slots=True)
@@ -80,6 +77,22 @@ def forgotten(now: Now) -> dict[tuple[str, str], Holder]:
         for name, holding in now.holdings.items()
         for token, holder in sorted(holding.forgotten.items())
     }
+
+
+def holders(now: Now) -> Iterator[tuple[str, str, Holder | None]]:
+    """Who holds what: resource, device and container, each once.
+
+    These are devices, not tokens: a container with two shares of one device holds one. If the devices of a
+    token are unknown, the name in the token is used.
+    """
+    for resource, holding in now.holdings.items():
+        found = {
+            (device, group.holder)
+            for group in holding.groups
+            for device in {device for _, device in group.keys} or set(map(unit_of, group.tokens))
+        }
+        for device, holder in sorted(found, key=str):
+            yield resource, device, holder
 
 
 def _gone(now: Now, resource: str) -> Callable[[str, Collection[Key]], tuple[str, ...]]:
@@ -144,19 +157,17 @@ def report(before: Lost, now: Lost) -> None:
     _report_forgotten(before.forgotten, now.forgotten)
     known = frozenset(before.gone)
     new = [one for one in now.gone if one not in known]
-    for resource, device in new[:NAMED]:
+    for resource, device in first(new, log.warning, "containers hold more devices that no longer exist"):
         log.warning(
             "a container holds a device that no longer exists", resource=resource, device=device, reason=GONE
         )
-    if len(new) > NAMED:
-        log.warning("containers hold more devices that no longer exist", devices=len(new) - NAMED)
 
 
 def _report_forgotten(
     before: Mapping[tuple[str, str], Holder], forgotten: Mapping[tuple[str, str], Holder]
 ) -> None:
     new = [one for one in forgotten if one not in before]
-    for resource, token in new[:NAMED]:
+    for resource, token in first(new, log.warning, "the kubelet has forgotten more allocations"):
         log.warning(
             "the kubelet has forgotten an allocation",
             resource=resource,
@@ -164,13 +175,9 @@ def _report_forgotten(
             holder=str(forgotten[resource, token]),
             reason=FORGOTTEN,
         )
-    if len(new) > NAMED:
-        log.warning("the kubelet has forgotten more allocations", devices=len(new) - NAMED)
     over = [one for one in before if one not in forgotten]
-    for resource, token in over[:NAMED]:
+    for resource, token in first(over, log.info, "more forgotten allocations have ended"):
         log.info("a forgotten allocation has ended", resource=resource, device=token)
-    if len(over) > NAMED:
-        log.info("more forgotten allocations have ended", devices=len(over) - NAMED)
 
 
 class _Present:

@@ -1,7 +1,7 @@
 """What is wrong now, with the same texts as in the log.
 
-Status, page, metrics and probes all show this list, so a reason found in one of them can be searched for in
-the others. It is made for each request, and reads each token once.
+Status, page, metrics, systemd and probes all show this list, so a reason found in one of them can be searched
+for in the others. It is made for each request, and reads each token once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from devhost.allocation.given import Difference
 from devhost.allocation.inventory import FORGOTTEN, Member, Snapshot
@@ -19,13 +19,14 @@ from devhost.backend.model import AnyHolder
 from devhost.discovery.observers import ObserverState
 from devhost.discovery.provisioning import ProvisioningState
 from devhost.discovery.scanner import BackendState
-from devhost.planning.claims import users
+from devhost.planning.claims import Reason, users
 from devhost.runtime.log import printable
-from devhost.telemetry.metrics import ProblemKind
+from devhost.runtime.systemd import line
+from devhost.telemetry.metrics import Held, ProblemKind, Scraped
 
-from .entries import EntryState
+from .entries import EntryState, place
 from .now import Now
-from .orphans import forgotten, missing
+from .orphans import forgotten, holders, missing
 from .shortages import refusal_reason
 
 T = TypeVar("T")
@@ -141,45 +142,36 @@ def _unhealthy(now: Now) -> Iterator[tuple[str, list[Problem]]]:
     moving: dict[str, set[str]] = {}
     for move in now.moves:
         moving.setdefault(move.resource, set()).update(move.devices)
-    claimable: dict[str, dict[str, Unhealthy]] = {}
-    for resource, device, why in now.dra.unhealthy():
-        claimable.setdefault(resource, {})[device] = Unhealthy(why.text, held_by=why.held_by)
+    claimable: dict[str, dict[str, Why]] = {}
+    for resource, device, reason in now.dra.unhealthy():
+        claimable.setdefault(resource, {})[device] = reason, None
     for name in sorted(now.resources.keys() | absent.keys() | claimable.keys() | given.keys()):
         served = now.resources.get(name)
         found = unhealthy_devices(served.snapshot, moving.get(name, ())) if served else {}
         if served:  # out of service on purpose
             backend = now.backends[served.entry.backend]
             found = {one: why for one, why in found.items() if not backend.is_cordoned(one)}
-        gone = {device: Unhealthy(reason) for device, reason in absent.get(name, {}).items()}
-        for device, unhealthy in {**gone, **claimable.get(name, {})}.items():
-            found.setdefault(device, unhealthy)
+        gone = {device: (Reason(text), None) for device, text in absent.get(name, {}).items()}
+        for one, why in {**gone, **claimable.get(name, {})}.items():
+            found.setdefault(one, why)
         for device, difference in given.get(name, {}).items():
-            since = found[device].since if device in found else None
-            found[device] = Unhealthy(difference.reason, since, difference.held_by)
-        yield (
-            name,
-            [
-                Problem("device", f"{name} {one}", why.reason, why.since, held_by=why.held_by)
-                for one, why in found.items()
-            ],
-        )
+            since = found[device][1] if device in found else None
+            found[device] = Reason(difference.reason, difference.held_by), since
+        listed = ((f"{name} {device}", *why) for device, why in found.items())
+        yield name, [Problem("device", one, why.text, at, held_by=why.held_by) for one, why, at in listed]
 
 
-class Unhealthy(NamedTuple):
-    """Why a device is unhealthy, since when (wall-clock seconds), and the containers ``reason`` refers to."""
-
-    reason: str
-    since: float | None = None
-    held_by: tuple[AnyHolder, ...] = ()
+Why = tuple[Reason, float | None]
+"""Why a device is unhealthy, and since when, in wall-clock seconds."""
 
 
-def unhealthy_devices(snapshot: Snapshot, moving: Collection[str] = ()) -> dict[str, Unhealthy]:
+def unhealthy_devices(snapshot: Snapshot, moving: Collection[str] = ()) -> dict[str, Why]:
     """The unhealthy devices of a resource, each once, without those that are ``moving`` to another side.
 
     A token may be unhealthy although its device is healthy: a container holds the device and must not share
     it, or the device changes sides. That is intended and no problem.
     """
-    found: dict[str, Unhealthy] = {}
+    found: dict[str, Why] = {}
     seen: tuple[Member, ...] = ()
     for entry in snapshot.entries.values():
         if entry.members is seen:
@@ -189,11 +181,11 @@ def unhealthy_devices(snapshot: Snapshot, moving: Collection[str] = ()) -> dict[
             if entry.gone_at is not None:
                 if member.device.id in moving:
                     continue
-                why = Unhealthy(entry.health.reason or "", entry.since, entry.held_by)
-                found.setdefault(member.device.id, why)
+                why = Reason(entry.health.reason or "", entry.held_by)
+                found.setdefault(member.device.id, (why, entry.since))
             elif not member.health.healthy:
                 since = entry.since if len(seen) == 1 else None
-                found.setdefault(member.device.id, Unhealthy(member.health.reason or "", since))
+                found.setdefault(member.device.id, (Reason(member.health.reason or ""), since))
     return found
 
 
@@ -324,3 +316,37 @@ def _first(found: Sequence[Problem], most: int, subject: str, more: str) -> list
         count = sum(problem.count for problem in rest)
         kept.append(Problem(rest[0].kind, subject, f"{count} {more}", count=count))
     return kept
+
+
+def scraped(now: Now, *, pods: bool) -> Scraped:
+    """What a scrape shows besides the counters; ``pods`` is whether it names pods."""
+    found = problems(now)
+    count = now.shortages.outcomes.count
+    return Scraped(
+        found.counts,
+        [(one.kind, one.subject, one.reason) for one in found.shown],
+        [
+            (name, one.reason.text)
+            for name, removals in now.memory.removals.items()
+            for one in removals.recent(now.at)
+        ],
+        [(one.kind, one.by, one.reason, one.since) for one in now.verdicts.in_force],
+        [(place(one), one.name, one.backend, one.may_be_empty, count(one)) for one in now.settings.resources],
+        now.configuration.sha256,
+        now.dra.shared(),
+        _held(now) if pods else None,
+    )
+
+
+def _held(now: Now) -> Iterator[Held]:
+    for resource, device, one in holders(now):
+        yield resource, device, (one.namespace, one.pod, one.container) if one else None
+
+
+def status_line(now: Now) -> str:
+    """The state of the host in one line, for ``systemctl status``."""
+    found = problems(now)
+    first = next((f"{problem.subject}: {problem.reason}" for problem in found.shown), "")
+    waits = now.shortages.outcomes.waits
+    waiting = (one.backend for one in now.settings.resources if not one.may_be_empty and waits(one))
+    return line(len(now.resources), sum(found.counts.values()), first, sorted(set(waiting)))

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from devhost.discovery.maintenance.follower import VerdictsNow
+from devhost.discovery.verdict_follower import VerdictsNow
 
 from . import device_log
 from .changes import Step, changes, is_same

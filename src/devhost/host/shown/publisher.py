@@ -25,7 +25,7 @@ from .now import Now, Token
 
 if TYPE_CHECKING:
     from devhost.allocation.allocations import Holding
-    from devhost.discovery.maintenance.files import Verdict
+    from devhost.discovery.verdicts import Verdict
 
 R = TypeVar("R")
 

@@ -15,7 +15,7 @@ from devhost.discovery.scanner import BackendNow
 from devhost.planning.claims import holder_field
 from devhost.planning.plan import Refusal, RefusalKind
 from devhost.planning.settings import Identity, ResourceSettings, Settings
-from devhost.runtime.log import get
+from devhost.runtime.log import first, get
 
 from .changes import Step
 from .entries import MAX_COMPARISONS, EntryOutcome, EntryOutcomes, EntryState, place, wanted
@@ -28,9 +28,6 @@ QUIET = 1.0
 
 REASONS = 10
 """Most reasons that are logged for one entry until it is as expected: a text may change each time."""
-
-NAMED = 20
-"""Most refused devices that are logged after one plan."""
 
 MISTAKES = frozenset({RefusalKind.NAME, RefusalKind.UNSHARED, RefusalKind.FULL})
 """Refusals that only an edit of the file can end. An earlier entry may have a device on purpose."""
@@ -174,16 +171,12 @@ def _log_refusals(before: Sequence[Refusal], now: Sequence[Refusal]) -> None:
     known = {(one.backend, one.device, refusal_reason(one)) for one in before}
     found = {(one.backend, one.device, refusal_reason(one)): None for one in now}
     new = [one for one in found if one not in known]
-    for backend, device, reason in new[:NAMED]:
+    for backend, device, reason in first(new, log.warning, "more devices refused by the plan"):
         log.warning("device refused by the plan", backend=backend, device=device, reason=reason)
-    if len(new) > NAMED:
-        log.warning("more devices refused by the plan", devices=len(new) - NAMED)
     still = {(backend, device) for backend, device, _ in found}
     over = sorted({(backend, device) for backend, device, _ in known} - still)
-    for backend, device in over[:NAMED]:
+    for backend, device in first(over, log.info, "more devices no longer refused by the plan"):
         log.info("device no longer refused by the plan", backend=backend, device=device)
-    if len(over) > NAMED:
-        log.info("more devices no longer refused by the plan", devices=len(over) - NAMED)
 
 
 def refusal_reason(refusal: Refusal) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from devhost.backend.model import Holder
 from devhost.discovery.scanner import BackendNow
 from devhost.planning.claims import Key, users
 from devhost.planning.settings import Of
-from devhost.planning.tokens import unit_of
 from devhost.runtime.text import iso
 from devhost.telemetry.document import (
     BackendStatus,
@@ -49,7 +48,7 @@ from .problems import problems
 from .shortages import refusal_reason
 
 if TYPE_CHECKING:
-    from devhost.discovery.maintenance.judge import Applied
+    from devhost.discovery.verdicts import Applied
     from devhost.host.host import Host
 
 NOT_HELD: tuple[Sequence[Key], Holder | None] = ((), None)
@@ -122,22 +121,6 @@ def document(now: Now) -> Callable[[], StatusDocument]:
         return replace(document, resources=[replace(one, devices=devices()) for one, devices in listed])
 
     return made
-
-
-def holders(now: Now) -> Iterator[tuple[str, str, Holder | None]]:
-    """Who holds what: resource, device and container, each once.
-
-    These are devices, not tokens: a container with two shares of one device holds one. If the devices of a
-    token are unknown, the name in the token is used.
-    """
-    for resource, holding in now.holdings.items():
-        found = {
-            (device, group.holder)
-            for group in holding.groups
-            for device in {device for _, device in group.keys} or set(map(unit_of, group.tokens))
-        }
-        for device, holder in sorted(found, key=str):
-            yield resource, device, holder
 
 
 def _orphan(one: Orphan) -> HeldStatus:

@@ -16,7 +16,7 @@ from devhost.runtime.newest import INTERVAL, REST, Newest
 if TYPE_CHECKING:
     from devhost.telemetry.document import StatusDocument, StatusSource
 
-    from .skeleton import Rendering
+    from .content import Rendering
 
 STALE = 1.0
 """Seconds during which all requests get the same answer, unless there is a change."""
@@ -60,7 +60,7 @@ class StatusPage:
             return document if pods else without_holders(document)
 
         def rendered(found: StatusDocument | Callable[[], StatusDocument]) -> Rendering:
-            from .skeleton import render  # on a thread, and only while a page is open: 1 MB
+            from .content import render  # on a thread, and only while a page is open: 1 MB
 
             return render(shown(found), name, datetime.now(UTC), pods=pods)
 
@@ -90,7 +90,7 @@ class StatusPage:
 
     async def _page(self) -> Answer:
         rendering = await self._live.now()
-        from .skeleton import headers, whole
+        from .content import headers, whole
 
         return Response(whole(rendering), "text/html; charset=utf-8", headers=headers())
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from devhost.cli.table import table
+from devhost.cli.options import table
 from devhost.config.loader import load
 from devhost.host.daemon import on_signals
 from devhost.host.host import Host
@@ -89,8 +89,8 @@ def _show_resources(host: Host) -> None:
         rows.append((name, f"{healthy}/{len(entries)}", ",".join(map(str, nodes)), shown))
     click.echo(table(("RESOURCE", "HEALTHY", "NUMA", "DEVICES"), rows))
     served = {service.entry.index for service in host.services.values()}
-    absent = [entry.name for entry in host.settings.resources if entry.index not in served]
-    absent += [entry.name for entry in host.settings.skipped]
+    absent = [entry.name for entry in host.configuration.settings.resources if entry.index not in served]
+    absent += [entry.name for entry in host.configuration.settings.skipped]
     if absent:
         click.echo(f"\nNot on this machine: {', '.join(absent)}")
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
-from devhost.discovery.scanner import Scanner
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.watch import DirectoryWatch
 from devhost.runtime.worker import FileWorker
 
+from .scanner import Scanner
+
 if TYPE_CHECKING:
-    from .files import Verdict
-    from .judge import Applied, Flaw, Judge
+    from .verdicts import Applied, Flaw, Judge, Verdict
 
 DIRECTORY = "verdicts"
 """The name of the directory, below that for the state of devhost."""
@@ -47,7 +47,7 @@ class VerdictFollower:
 
     ``directory`` is where the files are; it need not exist. ``None`` is for no verdicts. ``replan`` is called
     when other verdicts are in force, with the monotonic time at which that was found; ``changed`` when other
-    files have no effect. For ``wall`` see :class:`.judge.Judge`.
+    files have no effect. For ``wall`` see :class:`.verdicts.Judge`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class VerdictFollower:
         if self.directory is None or (self.judge is None and not await self._is_there(self.directory)):
             return None
         if self.judge is None:
-            from .judge import Judge  # only on nodes with verdicts
+            from .verdicts import Judge  # only on nodes with verdicts
 
             self.judge = Judge(self.directory, self._root, self._scanners, self._worker, self._wall)
         began = self._clock.time()

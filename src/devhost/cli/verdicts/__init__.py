@@ -1,2 +1,0 @@
-"""``devhost cordon``, ``uncordon`` and ``drain``: devices are taken out of service by files, see
-:mod:`devhost.discovery.maintenance`."""

@@ -1,4 +1,0 @@
-"""What hooks of plugins do with a device between two containers.
-
-Import from here: ``preparation``.
-"""
