@@ -539,12 +539,14 @@ class Allocations:
         self.claims = ClaimAllocations(self)
         self.claims.subscribe(self.due_changed)
         self.given = Given()
-        self._drivers = OtherDrivers(self._follow_driver)
         self.awaited = False
         """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""
         self._changed = changed
         self._claims_changed = Report(changed)
         self._resources: dict[str, ResourceAllocations] = {}
+        self._of_drivers: dict[str, ResourceAllocations] = {}
+        """What containers have of each DRA driver that is not devhost's own: as far as backends find it."""
+        self._drivers = OtherDrivers(lambda name, token: token in self._of_drivers.get(name, ()))
         self._in_use: dict[str, ResourceAllocations] = {}
         """Those of which a container has something: few of many, and a plan looks at them several times."""
         self._released: list[Released] = []
@@ -557,7 +559,8 @@ class Allocations:
         self._by_tokens: ClaimIndex | None = None
         self._by_drivers: ClaimIndex | None = None
         self._listing: Listing | None = None
-        self._recalling: Kubelet | None = None
+        self._recalling: dict[Side, Kubelet] = {}
+        """The kubelet that has read its checkpoint, of device plugins and of claims."""
         self._units: dict[str, frozenset[str]] = {}
         self._irrelevant: dict[str, tuple[Mapping[str, Device], ...]] = {}
         """Resources of the newest list that have nothing to do with these devices of all backends."""
@@ -591,7 +594,7 @@ class Allocations:
     def held(self) -> Sequence[Held]:
         """Every device that a container or a claim has, or is about to get, in a stable order."""
         if self._held is None:
-            self._held = (*self._by_token(), *self.claims.held(), *self._drivers.held())
+            self._held = (*self._by_token(), *self.claims.held(), *self._by_driver())
         return self._held
 
     def claimed(self) -> Sequence[Claimed]:
@@ -620,7 +623,7 @@ class Allocations:
             return NOTHING_BOUND
         state = self.through_tokens, self.from_other_drivers
         if self._bound_to_tokens[0] != state or self.clock() >= self._bound_to_tokens[1]:
-            held = (*self._by_token(), *self._drivers.held())
+            held = (*self._by_token(), *self._by_driver())
             self._bound_to_tokens = state, *self._pod_claims(held)
         return self._bound_to_tokens[2]
 
@@ -669,11 +672,14 @@ class Allocations:
         """Every device that a container has from a DRA driver other than devhost's."""
         self._drop_changed()
         if self._by_drivers is None:
-            self._by_drivers = ClaimIndex(self._drivers.held())
+            self._by_drivers = ClaimIndex(self._by_driver())
         return self._by_drivers
 
     def _by_token(self) -> Iterator[Held]:
         return (held for found in self.in_use() for held in found.held())
+
+    def _by_driver(self) -> Iterator[Held]:
+        return (held for _, found in sorted(self._of_drivers.items()) for held in found.held())
 
     def _drop_changed(self) -> None:
         """Drops the indexes that have a device which has changed."""
@@ -694,7 +700,8 @@ class Allocations:
 
     def _own(self, driver: str) -> bool:
         """True if its devices counted as held until now."""
-        counted = self._drivers.own(driver)
+        self._drivers.own(driver)
+        counted = self._of_drivers.pop(driver, None) is not None
         if counted:
             self._held = self._by_drivers = None
         return counted
@@ -755,8 +762,7 @@ class Allocations:
             claims.update(f"device:{backend}/{unit_of(token)}" for token in tokens for backend in backends)
         for allocations in tuple(self._resources.values()):
             claims.update(held_by_pod(pod, *key) for pod, key in allocations.pods())
-        claims.update(held_by_pod("", *key) for key in self.claims.held_devices())
-        claims.update(held_by_pod("", *key) for key in self._drivers.held_devices())
+        claims.update(held_by_pod("", *key) for key in self._held_otherwise())
         return frozenset(claims)
 
     def subscribe(self, released: Released) -> Callable[[], None]:
@@ -780,26 +786,20 @@ class Allocations:
             self._first = listing.began
         self.known = self.known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
         self._listing, self._units, self._irrelevant = listing, {}, {}
-        if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
-            self._recalling = listing.kubelet
         # what is held changes as a whole, before anything is reported
-        freed: dict[str, tuple[str, ...]] = {}
-        any_changed = False
         with self._deferred():
-            for resource, allocations in tuple(self._resources.items()):
-                changed, freed[resource] = self._apply_to(allocations, listing)
-                any_changed = any_changed or changed
-            any_changed = self._drivers.apply(listing) or any_changed
+            taken = self._take(listing, self._resources)
+            of_drivers = self._take(self._drivers.take(listing), self._of_drivers)
             self._resolve()
         # the released tokens are reported first, then one plan for all changes
-        for resource, tokens in freed.items():
+        for resource, (_, tokens) in taken.items():
             if tokens:
                 for released in tuple(self._released):
                     released(resource, tokens)
         if self._stale:
             self._stale = False
             self._changed()
-        return any_changed
+        return any(changed for changed, _ in (*taken.values(), *of_drivers.values()))
 
     def give(
         self,
@@ -921,8 +921,8 @@ class Allocations:
 
     def due(self, last: float) -> float | None:
         """When the next list is wanted, see :meth:`.Leases.due`."""
-        wishes = [found.due(last, awaited=self.awaited) for found in self._resources.values()]
-        wishes += self._drivers.due(last, awaited=self.awaited)
+        followed = *self._resources.values(), *self._of_drivers.values()
+        wishes = [found.due(last, awaited=self.awaited) for found in followed]
         if self.claims.count:
             wishes.append(last + self.timing.list_held)
         return min((wish for wish in wishes if wish is not None), default=None)
@@ -971,8 +971,13 @@ class Allocations:
         """Every device that is held, through a token or by a claim; one may come more than once."""
         for allocations in tuple(self._resources.values()):
             yield from allocations.held_devices()
+        yield from self._held_otherwise()
+
+    def _held_otherwise(self) -> Iterator[Key]:
+        """The same without what containers have through tokens."""
         yield from self.claims.held_devices()
-        yield from self._drivers.held_devices()
+        for allocations in tuple(self._of_drivers.values()):
+            yield from allocations.held_devices()
 
     def _resolve(self) -> None:
         """Finds the devices behind tokens that only the kubelet has named."""
@@ -985,14 +990,31 @@ class Allocations:
                 entries = self.entries(allocations.resource)
                 for some in alike(unresolved):
                     allocations.infer(some, self._devices_meant(some[0], entries))
-        self._drivers.resolve(self._found)
+        named = self._drivers.named
+        if (view := self._drivers.listing) is None:
+            return
+        for driver, held in view.holders.items():
+            if driver not in self._of_drivers and any(named(driver, token, self._found) for token in held):
+                followed = ResourceAllocations(driver, self, (Serve.DRA, ""))
+                self._of_drivers[driver] = followed
+                self.due_changed()
+                self._apply_to(followed, view)
+        for driver, followed in self._of_drivers.items():
+            for token in followed.unresolved():
+                followed.infer((token,), named(driver, token, self._found))
+
+    def _take(
+        self, listing: Listing, followed: Mapping[str, ResourceAllocations]
+    ) -> dict[str, tuple[bool, tuple[str, ...]]]:
+        """Takes a list for resources of one side; see :meth:`ResourceAllocations.apply`."""
+        for one in followed.values():
+            if self._recalling.get(one.side) != listing.kubelet and one.recalls(listing):
+                self._recalling[one.side] = listing.kubelet
+        return {name: self._apply_to(one, listing) for name, one in tuple(followed.items())}
 
     def _apply_to(self, allocations: ResourceAllocations, listing: Listing) -> tuple[bool, tuple[str, ...]]:
-        return allocations.apply(listing, recalls=self._recalling == listing.kubelet)
-
-    def _follow_driver(self, driver: str) -> ResourceAllocations:
-        self.due_changed()
-        return ResourceAllocations(driver, self, (Serve.DRA, ""))
+        recalls = self._recalling.get(allocations.side) == listing.kubelet
+        return allocations.apply(listing, recalls=recalls)
 
     def _configure(self, allocations: ResourceAllocations) -> None:
         """Takes the settings of a resource; one that has left the configuration is as exclusive as before."""
