@@ -444,6 +444,5 @@ class DraFrontEnd:
         self.inventory.notify()
 
     def _show_prepared(self) -> None:
-        records = self.files.records
-        self._metrics.set("dra_prepared_claims", self.driver, to=len(records))
-        self._metrics.set("dra_prepared_devices", self.driver, to=len(records.devices))
+        self._metrics.set("dra_prepared_claims", self.driver, to=len(self.files.records))
+        self._metrics.set("dra_prepared_devices", self.driver, to=len(self.files.devices))

@@ -178,7 +178,7 @@ class Upkeep:
             with self._preparer.turn(uid) as turn:
                 async with turn.lock:
                     try:
-                        restored = await self._files.restore([uid])
+                        restored = await self._files.restore(uid)
                     except DevhostError as error:
                         self._failed(uid, record.claim, str(error))
                         continue
