@@ -19,7 +19,7 @@ from .changes import Changes, Step, is_same
 from .now import Reasons
 
 if TYPE_CHECKING:
-    from devhost.planning.moves import Move
+    from devhost.planning.sides import Move
 
 NAMED = 20
 """Most devices that are logged for each kind of change between two lists."""
