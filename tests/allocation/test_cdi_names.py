@@ -84,7 +84,7 @@ async def test_a_device_that_leaves_the_list_during_allocate_keeps_its_name(scen
         scene.now += GRACE
         scene.publish()
         assert scene.inventory.snapshot.entries.keys() == {"zero"}
-        answer = await rendered.inject(["null"])
+        answer = await scene.injection.inject(rendered, ["null"])
         assert answer.edits.cdi_devices == (f"{scene.injection.kind}=null",)
         assert scene.named() == {"null", "zero"}
 

@@ -293,13 +293,13 @@ async def test_only_files_that_were_removed_or_changed_are_restored(files):
     await files.write(record(), {})
     path = files.path(UID)
     text = path.read_text()
-    assert await files.restore([UID, "unknown"]) == []
+    assert not await files.restore(UID) and not await files.restore("unknown")
     path.unlink()
-    assert await files.restore([UID]) == [UID] and path.read_text() == text
+    assert await files.restore(UID) and path.read_text() == text
     path.write_text("{}")
-    assert await files.restore([UID]) == [UID] and path.read_text() == text
+    assert await files.restore(UID) and path.read_text() == text
     await files.remove(UID)
-    assert await files.restore([UID]) == [] and not path.exists()
+    assert not await files.restore(UID) and not path.exists()
 
 
 class Hang:
@@ -380,7 +380,7 @@ async def test_a_driver_removes_and_restores_only_its_own_file(files: ClaimFiles
     assert (await one.read(UID), await two.read(UID)) == (None, of_other())
     await one.write(record(), {})
     two.path(UID).unlink()
-    assert (await two.restore([UID]), await one.restore([UID])) == ([UID], [])
+    assert (await two.restore(UID), await one.restore(UID)) == (True, False)
     assert (await one.read(UID), await two.read(UID)) == (record(), of_other())
 
 
@@ -420,6 +420,6 @@ async def test_devices_are_counted_as_claims_come_change_and_go(files: ClaimFile
         expected = Counter(
             (each.pool, each.device) for held in files.records.values() for each in held.devices
         )
-        assert dict(files.records.devices) == dict(expected)
-    assert len(files.of(DRIVER).records.devices) <= 5
+        assert dict(files.devices) == dict(expected)
+    assert len(files.of(DRIVER).devices) <= 5
     other.close()

@@ -287,9 +287,9 @@ async def test_a_conflict_is_tried_again(scene: Scene) -> None:
         await scene.passes(HEARTBEAT)
         scene.server.fail_next(409, methods=("PATCH",))
         await scene.shows(document())
-        assert "HTTP 409" in condition.failure
+        assert "HTTP 409" in condition.failures.reason
         await scene.passes(60.0)
-        assert condition.failure == ""
+        assert condition.failures.reason == ""
         assert scene.tainted == []
 
 
@@ -314,13 +314,13 @@ async def test_a_node_that_cannot_be_written_is_one_problem_and_no_busy_loop(
         for _ in range(100):
             await scene.shows(document())
         await scene.passes(HOUR)
-        assert shown in condition.failure
+        assert shown in condition.failures.reason
         assert scene.server.writes == []
         assert len(scene.server.requests) <= 80
         if failure == "absent":
             scene.server.node("n1")
             await scene.passes(HEARTBEAT)
-            assert condition.failure == ""
+            assert condition.failures.reason == ""
             assert scene.written["status"] == "True"
 
 
@@ -328,7 +328,7 @@ async def test_a_record_that_cannot_be_written_is_a_problem_and_the_condition_is
     (scene.place / "state").write_text("a file")
     async with scene.running() as condition:
         await scene.passes(HEARTBEAT)
-        assert "the state directory must be writable" in condition.failure
+        assert "the state directory must be writable" in condition.failures.reason
         assert scene.written["status"] == "True"
 
 

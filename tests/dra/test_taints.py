@@ -13,9 +13,8 @@ from slice_rules import slice_problems
 
 from devhost.backend import Cause, Device, unhealthy
 from devhost.backend.model import HEALTHY, Health
-from devhost.dra.slices import Offered, Pool
+from devhost.dra.slices import Offered, Pool, taints_of
 from devhost.planning.settings import DraTerms, Effect
-from devhost.planning.taints import taints_of
 
 FALLEN = unhealthy("the GPU has fallen off the bus (Xid 79)", Cause.XID)
 FAN = unhealthy("its fan is broken")

@@ -20,9 +20,9 @@ from devhost.host.shown.changes import Changes, changes
 from devhost.host.shown.device_log import REASONS
 from devhost.host.shown.publication import step_between
 from devhost.planning.claims import Reason
-from devhost.planning.moves import Move
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Serve
+from devhost.planning.sides import Move
 from devhost.planning.timing import ALLOCATION as NODE
 from devhost.runtime.log import NAMED
 

@@ -167,7 +167,7 @@ async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_call
     sockets.mute = {"000"}
     again = KubeletTiming(verdict_holds=0.0, self_check_again=10.0)
     async with sockets.checking(
-        changed=lambda: failures.append(check.failure), timing=again, clock=clock
+        changed=lambda: failures.append(check.failures.reason), timing=again, clock=clock
     ) as check:
         for _ in range(10):
             assert not (await check.answer())[0]

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from devhost.allocation.given import Gift, Node
 from devhost.kubelet import checkpoint
 from devhost.kubelet.api import CHECKPOINT
 from devhost.kubelet.api.api_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec
-from devhost.kubelet.checkpoint import Answer, Unusable, read
+from devhost.kubelet.checkpoint import Unusable, read
 
 DIRECT = ContainerAllocateResponse(
     devices=[DeviceSpec(host_path="/dev/ttyUSB0", container_path="/dev/scanner", permissions="rw")]
@@ -50,21 +51,23 @@ def test_an_entry_is_read_as_kubelets_write_it(tmp_path, answer, ids, paths, nam
     file = tmp_path / CHECKPOINT
     for more in ({}, {"BootID": "5b2c9d7e-0000-4000-8000-000000000000"}):
         file.write_bytes(content(entry(answer, ids), **more))
-        assert read(file) == [Answer("example.com/serial", "main", ("tty-A",), paths, names)]
+        gift = Gift(tuple(map(Node, paths)), frozenset(names), "main")
+        assert read(file) == {("example.com/serial", "tty-A"): [gift]}
 
 
 def test_ids_of_all_numa_nodes_belong_to_one_answer(tmp_path):
     file = tmp_path / CHECKPOINT
     file.write_bytes(content(entry(DIRECT, {"0": ["tty-A", "tty-B"], "1": None, "-1": ["tty-C"]})))
-    (found,) = read(file)
-    assert found.tokens == ("tty-A", "tty-B", "tty-C")
+    found = read(file)
+    assert [token for _, token in found] == ["tty-A", "tty-B", "tty-C"]
+    assert len({id(gift) for gifts in found.values() for gift in gifts}) == 1
 
 
 def test_no_pods_and_no_file_are_no_answers(tmp_path):
-    assert read(tmp_path / CHECKPOINT) == []
-    assert read(tmp_path / "missing" / CHECKPOINT) == []
+    assert read(tmp_path / CHECKPOINT) == {}
+    assert read(tmp_path / "missing" / CHECKPOINT) == {}
     (tmp_path / CHECKPOINT).write_bytes(content())
-    assert read(tmp_path / CHECKPOINT) == []
+    assert read(tmp_path / CHECKPOINT) == {}
 
 
 @pytest.mark.parametrize(

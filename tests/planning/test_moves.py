@@ -8,9 +8,8 @@ from kit.clock import FakeClock
 
 from devhost.backend.model import Holder
 from devhost.planning.claims import UNNAMED
-from devhost.planning.moves import PATIENCE, Move, Moves
 from devhost.planning.settings import PLUGIN
-from devhost.planning.sides import Moving
+from devhost.planning.sides import PATIENCE, Move, Moves, Moving
 
 WAIT = "it is moving from the device plugin to DRA: devhost waits"
 

@@ -28,22 +28,22 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
 from devhost.backend.claim import holder as held_by_pod
-from devhost.backend.frozen import frozen, mutable
+from devhost.backend.frozen import frozen
 from devhost.backend.model import MAX_DEVICE_ID, AnyHolder, ClaimHolder, Device, Holder
 from devhost.planning.claims import (
     NOTHING_BOUND,
     ClaimIndex,
     Held,
+    HeldDevices,
     Key,
     Occupant,
     PodClaims,
-    binds_pod,
     first,
     pod_claims,
     pod_of,
@@ -66,110 +66,6 @@ _Reserved = tuple[tuple[Key, ...], bool]
 
 Released = Callable[[str, tuple[str, ...]], None]
 """Called with a resource and its tokens that were released."""
-
-
-@mutable
-class HeldDevices:
-    """The devices that containers hold, of all resources, each with every claim that it has had meanwhile.
-
-    A device may gain or lose a claim while a container holds it (it is bound to another driver). Every claim
-    counts until the device is released, except for nodes of which no container can have got any.
-    """
-
-    _newest: dict[Key, Device] = field(default_factory=dict)
-    _joined: dict[Key, Device] = field(default_factory=dict)
-    _wholes: dict[str, set[Key]] = field(default_factory=dict)
-    """The devices that have each claim as a whole."""
-    _parts: dict[str, set[Key]] = field(default_factory=dict)
-    """The devices that have each claim in part."""
-    binding: set[str] = field(init=False, default_factory=set)
-    """Those of the claims that bind pods."""
-    changed: set[Key] = field(init=False, default_factory=set)
-    """The devices that have changed while a container had them, until the reader removes them."""
-
-    def __getitem__(self, key: Key) -> Device:
-        return self._joined[key]
-
-    def get(self, key: Key) -> Device | None:
-        return self._joined.get(key)
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(tuple(self._joined))
-
-    def update(self, key: Key, device: Device) -> bool:
-        """Takes the present state of a device; true if its claims or attributes have changed."""
-        if self._newest.get(key) is device:
-            return False
-        self._newest[key] = device
-        known = self._joined.get(key)
-        if known is not None:
-            device = replace(
-                device, claims=device.claims | known.claims, part_of=device.part_of | known.part_of
-            )
-        self._joined[key] = device
-        if known is not None and device != known:
-            self.changed.add(key)
-        self._know(key, device.claims, device.part_of)
-        return device != known
-
-    def settle(self, given: Mapping[Key, frozenset[str]], fixed: Mapping[Key, frozenset[str]]) -> bool:
-        """Takes what containers were given as claims of their devices; true if these have other claims then.
-
-        ``given`` are further claims of devices. ``fixed`` are the claims on nodes that containers of a device
-        were given, if they have no others: what the device has had meanwhile is nothing to them.
-        """
-        changed = False
-        for key in given.keys() | fixed.keys():
-            known = self._joined.get(key)
-            if known is None:
-                continue
-            claims = known.claims
-            if key in fixed:
-                stays = fixed[key] | self._newest[key].claims
-                claims = frozenset(one for one in claims if one in stays or not one.startswith("node:"))
-            claims |= given.get(key, frozenset())
-            if claims != known.claims:
-                self._joined[key] = replace(known, claims=claims)
-                self._forget(key, known.claims - claims)
-                self._know(key, claims - known.claims)
-                self.changed.add(key)
-                changed = True
-        return changed
-
-    def _know(self, key: Key, claims: Iterable[str], part_of: Iterable[str] = ()) -> None:
-        for owners, some in ((self._wholes, claims), (self._parts, part_of)):
-            for claim in some:
-                owners.setdefault(claim, set()).add(key)
-                if binds_pod(claim):
-                    self.binding.add(claim)
-
-    def _forget(self, key: Key, claims: Iterable[str], part_of: Iterable[str] = ()) -> None:
-        for owners, some in ((self._wholes, claims), (self._parts, part_of)):
-            for claim in some:
-                owners[claim].discard(key)
-                if not owners[claim]:
-                    del owners[claim]
-                if claim not in self._wholes and claim not in self._parts:
-                    self.binding.discard(claim)
-
-    def sharing(self, device: Device) -> set[Key]:
-        """The held devices that conflict with this one, which may be one of them, or that bind its pod.
-
-        Many devices may be parts of one thing.
-        """
-        found: set[Key] = set()
-        for claim in device.claims | device.part_of:
-            found.update(self._wholes.get(claim, ()))
-            if claim in device.claims or binds_pod(claim):
-                found.update(self._parts.get(claim, ()))
-        return found
-
-    def keep(self, keys: Collection[Key]) -> None:
-        """Forgets the devices that no container holds any longer."""
-        for key in self._joined.keys() - keys:
-            device = self._joined.pop(key)
-            del self._newest[key]
-            self._forget(key, device.claims, device.part_of)
 
 
 @frozen(slots=True)
@@ -539,12 +435,14 @@ class Allocations:
         self.claims = ClaimAllocations(self)
         self.claims.subscribe(self.due_changed)
         self.given = Given()
-        self._drivers = OtherDrivers(self._follow_driver)
         self.awaited = False
         """Whether a resource waits for a device that a container holds, so that lists are wanted sooner."""
         self._changed = changed
         self._claims_changed = Report(changed)
         self._resources: dict[str, ResourceAllocations] = {}
+        self._of_drivers: dict[str, ResourceAllocations] = {}
+        """What containers have of each DRA driver that is not devhost's own: as far as backends find it."""
+        self._drivers = OtherDrivers(lambda name, token: token in self._of_drivers.get(name, ()))
         self._in_use: dict[str, ResourceAllocations] = {}
         """Those of which a container has something: few of many, and a plan looks at them several times."""
         self._released: list[Released] = []
@@ -557,7 +455,8 @@ class Allocations:
         self._by_tokens: ClaimIndex | None = None
         self._by_drivers: ClaimIndex | None = None
         self._listing: Listing | None = None
-        self._recalling: Kubelet | None = None
+        self._recalling: dict[Side, Kubelet] = {}
+        """The kubelet that has read its checkpoint, of device plugins and of claims."""
         self._units: dict[str, frozenset[str]] = {}
         self._irrelevant: dict[str, tuple[Mapping[str, Device], ...]] = {}
         """Resources of the newest list that have nothing to do with these devices of all backends."""
@@ -591,7 +490,7 @@ class Allocations:
     def held(self) -> Sequence[Held]:
         """Every device that a container or a claim has, or is about to get, in a stable order."""
         if self._held is None:
-            self._held = (*self._by_token(), *self.claims.held(), *self._drivers.held())
+            self._held = (*self._by_token(), *self.claims.held(), *self._by_driver())
         return self._held
 
     def claimed(self) -> Sequence[Claimed]:
@@ -620,7 +519,7 @@ class Allocations:
             return NOTHING_BOUND
         state = self.through_tokens, self.from_other_drivers
         if self._bound_to_tokens[0] != state or self.clock() >= self._bound_to_tokens[1]:
-            held = (*self._by_token(), *self._drivers.held())
+            held = (*self._by_token(), *self._by_driver())
             self._bound_to_tokens = state, *self._pod_claims(held)
         return self._bound_to_tokens[2]
 
@@ -669,11 +568,14 @@ class Allocations:
         """Every device that a container has from a DRA driver other than devhost's."""
         self._drop_changed()
         if self._by_drivers is None:
-            self._by_drivers = ClaimIndex(self._drivers.held())
+            self._by_drivers = ClaimIndex(self._by_driver())
         return self._by_drivers
 
     def _by_token(self) -> Iterator[Held]:
         return (held for found in self.in_use() for held in found.held())
+
+    def _by_driver(self) -> Iterator[Held]:
+        return (held for _, found in sorted(self._of_drivers.items()) for held in found.held())
 
     def _drop_changed(self) -> None:
         """Drops the indexes that have a device which has changed."""
@@ -694,7 +596,8 @@ class Allocations:
 
     def _own(self, driver: str) -> bool:
         """True if its devices counted as held until now."""
-        counted = self._drivers.own(driver)
+        self._drivers.own(driver)
+        counted = self._of_drivers.pop(driver, None) is not None
         if counted:
             self._held = self._by_drivers = None
         return counted
@@ -755,8 +658,7 @@ class Allocations:
             claims.update(f"device:{backend}/{unit_of(token)}" for token in tokens for backend in backends)
         for allocations in tuple(self._resources.values()):
             claims.update(held_by_pod(pod, *key) for pod, key in allocations.pods())
-        claims.update(held_by_pod("", *key) for key in self.claims.held_devices())
-        claims.update(held_by_pod("", *key) for key in self._drivers.held_devices())
+        claims.update(held_by_pod("", *key) for key in self._held_otherwise())
         return frozenset(claims)
 
     def subscribe(self, released: Released) -> Callable[[], None]:
@@ -780,26 +682,20 @@ class Allocations:
             self._first = listing.began
         self.known = self.known or bool(listing.pods) or listing.began - self._first >= self.timing.no_pods
         self._listing, self._units, self._irrelevant = listing, {}, {}
-        if self._recalling != listing.kubelet and any(a.recalls(listing) for a in self._resources.values()):
-            self._recalling = listing.kubelet
         # what is held changes as a whole, before anything is reported
-        freed: dict[str, tuple[str, ...]] = {}
-        any_changed = False
         with self._deferred():
-            for resource, allocations in tuple(self._resources.items()):
-                changed, freed[resource] = self._apply_to(allocations, listing)
-                any_changed = any_changed or changed
-            any_changed = self._drivers.apply(listing) or any_changed
+            taken = self._take(listing, self._resources)
+            of_drivers = self._take(self._drivers.take(listing), self._of_drivers)
             self._resolve()
         # the released tokens are reported first, then one plan for all changes
-        for resource, tokens in freed.items():
+        for resource, (_, tokens) in taken.items():
             if tokens:
                 for released in tuple(self._released):
                     released(resource, tokens)
         if self._stale:
             self._stale = False
             self._changed()
-        return any_changed
+        return any(changed for changed, _ in (*taken.values(), *of_drivers.values()))
 
     def give(
         self,
@@ -921,8 +817,8 @@ class Allocations:
 
     def due(self, last: float) -> float | None:
         """When the next list is wanted, see :meth:`.Leases.due`."""
-        wishes = [found.due(last, awaited=self.awaited) for found in self._resources.values()]
-        wishes += self._drivers.due(last, awaited=self.awaited)
+        followed = *self._resources.values(), *self._of_drivers.values()
+        wishes = [found.due(last, awaited=self.awaited) for found in followed]
         if self.claims.count:
             wishes.append(last + self.timing.list_held)
         return min((wish for wish in wishes if wish is not None), default=None)
@@ -971,8 +867,13 @@ class Allocations:
         """Every device that is held, through a token or by a claim; one may come more than once."""
         for allocations in tuple(self._resources.values()):
             yield from allocations.held_devices()
+        yield from self._held_otherwise()
+
+    def _held_otherwise(self) -> Iterator[Key]:
+        """The same without what containers have through tokens."""
         yield from self.claims.held_devices()
-        yield from self._drivers.held_devices()
+        for allocations in tuple(self._of_drivers.values()):
+            yield from allocations.held_devices()
 
     def _resolve(self) -> None:
         """Finds the devices behind tokens that only the kubelet has named."""
@@ -985,14 +886,31 @@ class Allocations:
                 entries = self.entries(allocations.resource)
                 for some in alike(unresolved):
                     allocations.infer(some, self._devices_meant(some[0], entries))
-        self._drivers.resolve(self._found)
+        named = self._drivers.named
+        if (view := self._drivers.listing) is None:
+            return
+        for driver, held in view.holders.items():
+            if driver not in self._of_drivers and any(named(driver, token, self._found) for token in held):
+                followed = ResourceAllocations(driver, self, (Serve.DRA, ""))
+                self._of_drivers[driver] = followed
+                self.due_changed()
+                self._apply_to(followed, view)
+        for driver, followed in self._of_drivers.items():
+            for token in followed.unresolved():
+                followed.infer((token,), named(driver, token, self._found))
+
+    def _take(
+        self, listing: Listing, followed: Mapping[str, ResourceAllocations]
+    ) -> dict[str, tuple[bool, tuple[str, ...]]]:
+        """Takes a list for resources of one side; see :meth:`ResourceAllocations.apply`."""
+        for one in followed.values():
+            if self._recalling.get(one.side) != listing.kubelet and one.recalls(listing):
+                self._recalling[one.side] = listing.kubelet
+        return {name: self._apply_to(one, listing) for name, one in tuple(followed.items())}
 
     def _apply_to(self, allocations: ResourceAllocations, listing: Listing) -> tuple[bool, tuple[str, ...]]:
-        return allocations.apply(listing, recalls=self._recalling == listing.kubelet)
-
-    def _follow_driver(self, driver: str) -> ResourceAllocations:
-        self.due_changed()
-        return ResourceAllocations(driver, self, (Serve.DRA, ""))
+        recalls = self._recalling.get(allocations.side) == listing.kubelet
+        return allocations.apply(listing, recalls=recalls)
 
     def _configure(self, allocations: ResourceAllocations) -> None:
         """Takes the settings of a resource; one that has left the configuration is as exclusive as before."""

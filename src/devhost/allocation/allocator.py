@@ -27,7 +27,7 @@ from devhost.runtime.worker import in_pieces
 from .allocations import ResourceAllocations
 from .device_info import DeviceInfoFiles, Document
 from .given import owned
-from .injection import Injection, Rendered
+from .injection import Injection
 from .inventory import Entry, Given, Inventory, Member
 from .resource_backend import Answer, Granted, ResourceBackend, Terms, each_once
 
@@ -128,7 +128,7 @@ class Answered:
     """A backend's answer for one container, as it is handed out; ``numbers`` are those of its nodes."""
 
     answer: Answer
-    rendered: Rendered | None
+    rendered: Granted | None
     documents: Mapping[str, Document]
     numbers: Mapping[str, str]
 
@@ -142,7 +142,7 @@ class Answered:
         granted, devices = self.answer.granted, self.answer.devices
         return (
             granted.edits.lasting
-            and (self.rendered is not None and self.rendered.lasting)
+            and self.rendered is not None
             and not (granted.edits.mounts or granted.left_out or self.answer.left_out)
             and len(devices) <= MOST_DEVICES
             and all(node.required and self.numbers.get(node.path) for node in granted.edits.nodes)
@@ -325,7 +325,7 @@ class Allocator:
                 self.inventory.give(answer.devices, answer.unclaimed)
             if answered.rendered is not None:
                 self._check_given(wanted, numbers)
-                granted = await answered.rendered.inject(tuple(wanted))
+                granted = await self._injection.inject(answered.rendered, tuple(wanted))
         except AllocationError:
             scanner.recheck()
             raise
@@ -405,7 +405,8 @@ class Allocator:
         if not hooked and (known := self._lasting.find(wanted, terms)) is not None:
             return known
         answered = await self._backend.call(self._timing.allocate, self._answer, wanted, terms)
-        self._lasting.keep(wanted, terms, answered)
+        if self._injection.lasting:
+            self._lasting.keep(wanted, terms, answered)
         return answered
 
     def _answer(self, wanted: Sequence[Sequence[Device]], terms: Terms) -> Answered:

@@ -16,6 +16,7 @@ from devhost.planning.amounts import CapacityUse, shortage, used_of
 from devhost.planning.claims import (
     ClaimIndex,
     Held,
+    HeldDevices,
     Key,
     Occupant,
     Pod,
@@ -128,19 +129,11 @@ class Claimed:
         return self.claim, self.resource, self.backend, self.device.id
 
 
-class HeldDeviceStore(Protocol):
-    """The devices that are held: :class:`devhost.allocation.allocations.HeldDevices`."""
-
-    def __getitem__(self, key: Key) -> Device: ...
-    def update(self, key: Key, device: Device) -> bool: ...
-    def sharing(self, device: Device) -> set[Key]: ...
-
-
 class Ledger(Protocol):
     """All allocations: :class:`devhost.allocation.allocations.Allocations`."""
 
     @property
-    def devices(self) -> HeldDeviceStore: ...
+    def devices(self) -> HeldDevices: ...
     @property
     def given(self) -> Given: ...
     def present(self, key: Key) -> Device: ...

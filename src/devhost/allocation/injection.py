@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from devhost.backend.frozen import frozen
 from devhost.backend.model import Device
 from devhost.discovery.scanner import Verdict
 from devhost.planning.plan import Offer
@@ -18,31 +17,14 @@ from devhost.planning.plan import Offer
 from .resource_backend import Granted, Terms
 
 
-@frozen(slots=True)
-class Rendered:
-    """What one container gets, ready to be injected: everything is in the answer."""
-
-    granted: Granted
-
-    @property
-    def lasting(self) -> bool:
-        """Whether nothing in it was read from the host: it is then valid as long as the backend's answer."""
-        return True
-
-    async def inject(self, tokens: Sequence[str]) -> Granted:
-        """The answer to Allocate.
-
-        The tokens count as held already. Raises ``AllocationError`` if what the answer refers to cannot be
-        written.
-        """
-        return self.granted
-
-
 class Injection:
     """What comes between the devices a resource has and the list that shows them: here, nothing."""
 
     failure = ""
     """Why something cannot be made ready, in the words of the log; empty while all can."""
+
+    lasting = True
+    """Whether what is rendered is valid as long as the backend's answer: nothing was read from the host."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -59,12 +41,20 @@ class Injection:
         """What of this the list may show now."""
         return offers, verdict
 
-    def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> Rendered:
+    def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> Granted:
         """Renders what a container gets with these devices. Runs on the backend's thread.
 
         Raises ``AllocationError`` if a device cannot be rendered, ``BackendError`` if the backend failed.
         """
-        return Rendered(granted)
+        return granted
+
+    async def inject(self, rendered: Granted, tokens: Sequence[str]) -> Granted:
+        """The answer to Allocate with what :meth:`render` gave.
+
+        The tokens count as held already. Raises ``AllocationError`` if what the answer refers to cannot be
+        written.
+        """
+        return rendered
 
     async def run(self) -> None:
         """Makes ready what is wanted, until :meth:`stop`."""

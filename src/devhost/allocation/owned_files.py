@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, ParamSpec, TypeVar
 
-from devhost.backend.files import holds, make_directory, replace_file, without_waiting
+from devhost.backend.files import holds, make_directory, read_regular, replace_file
 from devhost.planning.naming import digest
 from devhost.runtime.worker import FILE_DEADLINE, FileWorker
 
@@ -90,13 +90,9 @@ class OwnedDirectory:
         """The content of a file; empty if there is none, or it is no regular file of usual size."""
         path = self.directory / name
         try:
-            if not stat.S_ISREG(path.lstat().st_mode):
-                return b""
-            with open(path, "rb", opener=without_waiting) as file:
-                data = file.read(MAX_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError):
+            return read_regular(path, MAX_BYTES) if stat.S_ISREG(path.lstat().st_mode) else b""
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return b""
-        return data if len(data) <= MAX_BYTES else b""
 
     def is_settled(self, name: str) -> bool:
         """Whether no write can still be at work on what a file belongs to."""

@@ -205,11 +205,11 @@ def link_target(path: str) -> str:
         return ""
 
 
-def natural(text: str) -> tuple[tuple[str, int], ...]:
-    """A sort key that puts ``ttyUSB10`` after ``ttyUSB9``."""
-    parts = _DIGITS.split(text)
-    numbers = [int(part) for part in parts[1::2]] + [-1]
-    return tuple(zip(parts[0::2], numbers, strict=True))
+def natural(text: str) -> tuple[tuple[str | int, ...], str]:
+    """A sort key that puts ``ttyUSB10`` after ``ttyUSB9``; another one for every text."""
+    parts: list[str | int] = list(_DIGITS.split(text))
+    parts[1::2] = map(int, parts[1::2])  # text and numbers alternate, so text is only compared with text
+    return tuple(parts), text
 
 
 def pcie_path(sys_path: str) -> tuple[str, ...]:

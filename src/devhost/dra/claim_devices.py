@@ -19,12 +19,11 @@ from devhost.planning.amounts import NO_LIMIT, NONE, CapacityUse, Limit, flaw
 from devhost.planning.claims import Key
 from devhost.planning.quantities import whole
 from devhost.planning.settings import Effect, uses_of
-from devhost.planning.taints import taints_of
 
 from .answers import ClaimError, ClaimObject, Result
 from .claim_options import options_for
 from .inventory import DraDevice, DraInventory
-from .slices import SLOTS
+from .slices import SLOTS, taints_of
 
 
 @frozen(slots=True)

@@ -232,7 +232,8 @@ class DraFrontEnd:
     @property
     def api_failure(self) -> str:
         """What does not work with the API server, and why; empty if everything does."""
-        return "; ".join(dict.fromkeys(filter(None, (self.publisher.status.error, self._mover.failure))))
+        found = self.publisher.status.error, self._mover.failures.reason
+        return "; ".join(dict.fromkeys(filter(None, found)))
 
     def _api_changed(self) -> None:
         if self._sides.api_failed(self.api_failure, self.driver):
@@ -444,6 +445,5 @@ class DraFrontEnd:
         self.inventory.notify()
 
     def _show_prepared(self) -> None:
-        records = self.files.records
-        self._metrics.set("dra_prepared_claims", self.driver, to=len(records))
-        self._metrics.set("dra_prepared_devices", self.driver, to=len(records.devices))
+        self._metrics.set("dra_prepared_claims", self.driver, to=len(self.files.records))
+        self._metrics.set("dra_prepared_devices", self.driver, to=len(self.files.devices))

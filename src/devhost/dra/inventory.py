@@ -18,7 +18,6 @@ from devhost.discovery.health import in_resource, joint, worst
 from devhost.discovery.scanner import BackendState, Scanner, Verdict, Verdicts
 from devhost.planning import naming
 from devhost.planning.claims import Key, Reason
-from devhost.planning.moves import Move, Moves
 from devhost.planning.plan import (
     Plan,
     PlannedResource,
@@ -28,12 +27,11 @@ from devhost.planning.plan import (
     unit_id,
 )
 from devhost.planning.settings import PLUGIN, ResourceSettings, Serve, Settings
-from devhost.planning.sides import Moving, Sides
-from devhost.planning.taints import is_tainted
+from devhost.planning.sides import Move, Moves, Moving, Sides
 
 from .aliases import NOTHING, Aliased, Aliases, aliased
 from .publisher import Offers
-from .slices import EVERYTHING, Accepted, Offered, Pool, attributes_of
+from .slices import EVERYTHING, Accepted, Offered, Pool, attributes_of, is_tainted
 
 GONE = "the device is gone"
 

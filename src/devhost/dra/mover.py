@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from devhost.backend.backoff import Backoff
-from devhost.backend.errors import DevhostError
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
 from devhost.planning.sides import Listed, Sides
@@ -33,7 +32,7 @@ class Mover:
 
     ``sides`` has which devices are moving, ``named`` those that have, or had, a name in a pool, ``listed``
     what the device plugin lists now, by resource. ``freed`` is called when a device is free, or waits for
-    something else, so that the plan must be made again, ``changed`` when :attr:`failure` has changed.
+    something else, so that the plan must be made again, ``changed`` when :attr:`failures` have changed.
     ``leads`` is whether it also looks at the Node, as one mover does.
     """
 
@@ -51,8 +50,6 @@ class Mover:
         timing: DraTiming,
         leads: Callable[[], bool],
     ) -> None:
-        self.failure = ""
-        """Why it is not known whether moving devices are free; empty if it is."""
         self._timing = timing
         self._driver = driver
         self._node = node
@@ -63,12 +60,16 @@ class Mover:
         self._freed = freed
         self._blocking: dict[ClaimHolder, frozenset[Key]] = {}
         """The claims of the last list that had moving devices, each with these."""
-        self._changed = changed
         self._leads = leads
-        failures = FailureLog(
-            log, "cannot check whether moving devices are free", "moving devices can be checked again"
+        self.failures = FailureLog(
+            log,
+            "cannot check whether moving devices are free",
+            "moving devices can be checked again",
+            changed=changed,
         )
-        self._loop = Reconciler(self._pass, backoff=Backoff(1.0, 60.0), failures=failures, wakeable=False)
+        self._loop = Reconciler(
+            self._pass, backoff=Backoff(1.0, 60.0), failures=self.failures, wakeable=False
+        )
 
     def wake(self) -> None:
         """A device may have begun to move."""
@@ -79,23 +80,12 @@ class Mover:
         await self._loop.run()
 
     async def _pass(self) -> float | None:
-        try:
-            freed = await self._ask()
-        except DevhostError as error:
-            self._note(str(error))
-            raise
-        self._note("")
-        if freed:
+        if await self._ask():
             self._freed()
         due = [wait for wait in (self._sides.claims_due(self._driver),) if wait is not None]
         if self._needs_node():
             due.append(self._timing.node)
         return min(due) if due else None
-
-    def _note(self, failure: str) -> None:
-        if failure != self.failure:
-            self.failure = failure
-            self._changed()
 
     async def _ask(self) -> bool:
         freed = False

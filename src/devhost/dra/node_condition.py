@@ -177,7 +177,7 @@ class NodeCondition:
     """Keeps the condition of one node, and removes ``taints``.
 
     ``capture`` takes the present state, and gives what makes the document of it on any thread; ``None``
-    before the first plan. ``changed`` is called when :attr:`failure` has changed. ``wall`` gives Unix time.
+    before the first plan. ``changed`` is called when :attr:`failures` have changed. ``wall`` gives Unix time.
     """
 
     def __init__(
@@ -193,16 +193,14 @@ class NodeCondition:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.node = node
-        self.failure = ""
-        """Why the node could not be written last time; empty if it could."""
-        self.since = 0.0
-        """Since when, in wall-clock seconds."""
+        self.failures = FailureLog(
+            log, "the node cannot be written", "the node can be written again", changed=changed, node=node
+        )
         self._path = f"/api/v1/nodes/{node}"
         self._taints = taints
         self._api = api
         self._record = record
         self._capture = capture
-        self._changed = changed
         self._clock = clock
         self._wall = wall
         self._done: Handled | None = None
@@ -217,9 +215,7 @@ class NodeCondition:
         self._reconciler = Reconciler(
             self._pass,
             backoff=Backoff(5.0, HEARTBEAT),
-            failures=FailureLog(
-                log, "the node cannot be written", "the node can be written again", node=node
-            ),
+            failures=self.failures,
             settle=SETTLE,
             gap=GAP,
             wakeable=False,
@@ -236,13 +232,10 @@ class NodeCondition:
 
     async def _pass(self) -> float:
         try:
-            wait = await self._follow()
-        except DevhostError as error:
+            return await self._follow()
+        except DevhostError:
             self._known = None
-            self._show(str(error))
             raise
-        self._show("")
-        return wait
 
     async def _follow(self) -> float:
         """Writes what is due; gives the seconds until the next look.
@@ -332,14 +325,6 @@ class NodeCondition:
         done = Handled(self._record.boot(), self._uid, taints)
         await elsewhere(self._record.write, done)
         self._done = done
-
-    def _show(self, failure: str) -> None:
-        if failure == self.failure:
-            return
-        if not self.failure:
-            self.since = self._wall()
-        self.failure = failure
-        self._changed()
 
 
 def node_condition(

@@ -437,7 +437,7 @@ class Preparer:
             claim, record = await asyncio.gather(self._if_reachable(ref), self._files.read(ref.uid))
             async with turn.lock:
                 if record is not None or ref.uid in self._files.records or turn.changes != changes:
-                    await self._files.restore([ref.uid])
+                    await self._files.restore(ref.uid)
                     record = await self._files.read(ref.uid)
                 if record is not None and (isinstance(claim, ApiFailure) or self._records(record, claim)):
                     self._refuse_gone(record)

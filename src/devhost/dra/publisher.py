@@ -256,8 +256,10 @@ class Publisher:
         self._since = ""
         """The resource version that the next watch begins with; empty before the first list."""
         self._synced = False
-        self._unseen = ""
-        """Why slices cannot be listed or watched; empty if they can."""
+        self._unseen = FailureLog(
+            log, "ResourceSlices are not watched", "ResourceSlices are watched again", changed=self._show
+        )
+        """Why slices cannot be listed or watched."""
         self._unwritten = ""
         """Why slices cannot be written; empty if they can."""
         self._not_before = 0.0
@@ -291,7 +293,7 @@ class Publisher:
         self._watches = Reconciler(
             self._observe,
             backoff=Backoff(1.0, 60.0),
-            failures=FailureLog(log, "ResourceSlices are not watched", "ResourceSlices are watched again"),
+            failures=self._unseen,
             gap=timing.settle,
             clock=clock,
         )
@@ -417,8 +419,6 @@ class Publisher:
                 self._since = ""
                 if not (listed or isinstance(error, Malformed)):
                     return 0.0
-            self._unseen = str(error)
-            self._show()
             raise
         return 0.0
 
@@ -426,9 +426,6 @@ class Publisher:
         """The API server has accepted the watch."""
         self._watches.succeeded()
         self._heard()
-        if self._unseen:
-            self._unseen = ""
-            self._show()
 
     async def _first_list(self) -> None:
         """Reads the slices of an earlier run, page by page."""
@@ -899,7 +896,7 @@ class Publisher:
             left_out=tuple(
                 (resource, one) for resource, state in self._states.items() for one in state.left_out
             ),
-            error="; ".join(dict.fromkeys(filter(None, (self._unseen, self._unwritten)))),
+            error="; ".join(dict.fromkeys(filter(None, (self._unseen.reason, self._unwritten)))),
         )
         self._changed()
 

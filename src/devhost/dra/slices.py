@@ -20,6 +20,7 @@ from devhost.backend.sysfs import BDF
 from devhost.planning.amounts import Amount, flaw
 from devhost.planning.naming import (
     MAX_ATTRIBUTE,
+    MAX_NAME,
     MAX_SUBDOMAIN,
     digest,
     looks_hashed,
@@ -28,7 +29,6 @@ from devhost.planning.naming import (
 )
 from devhost.planning.quantities import quantity
 from devhost.planning.settings import OF_ANY, Effect, Version
-from devhost.planning.taints import is_tainted, taint_value, taints_before, taints_of
 
 from .aliases import NOTHING, Aliased
 
@@ -52,6 +52,9 @@ MAX_ENTRIES = 32
 
 MAX_MEMBERS = 16
 """Members of all lists of a device: the API allows 48 values, with each of the other attributes as one."""
+
+MOST_BEFORE = 4
+"""Taints that a device may have before Kubernetes 1.35, where the effect ``None`` does not exist either."""
 
 SETS = 8
 """Counter sets in a slice, which then has no devices."""
@@ -85,6 +88,7 @@ UNCOUNTED = "this API server does not support shared counters"
 """Why devices that exclude each other are not offered together."""
 REFUSED = "the API server refused it"
 """Why an attribute or a device is left out that the API server names in a refusal."""
+_LETTERS = re.compile(r"[A-Za-z]+")
 _SHARING = ("allowMultipleAllocations", "capacity", "requestPolicy")
 
 
@@ -692,3 +696,41 @@ def _prefix(driver: str, node: str, resource: str) -> str:
     """
     words = f"{driver}-{node}-{_joined(resource)}"[:_ROOM].rstrip("-.")
     return f"{words}-{digest(chr(0).join((driver, node, resource)))}"
+
+
+def taints_of(driver: str, health: Health, effects: Mapping[Cause, Effect]) -> dict[str, Effect]:
+    """The taints of a device by their key, in the domain of its driver; none if it is healthy.
+
+    ``effects`` has that of each cause with its own key. All other causes have the key ``unhealthy``.
+    """
+    if health.healthy:
+        return {}
+    own = {cause: effects[cause] for cause in Cause if cause in health.causes and cause in effects}
+    if health.causes - own.keys():
+        own.setdefault(Cause.UNHEALTHY, effects.get(Cause.UNHEALTHY, Effect.NO_SCHEDULE))
+    return {f"{driver}/{cause.value}": effect for cause, effect in own.items()}
+
+
+def is_tainted(health: Health, effects: Mapping[Cause, Effect]) -> bool:
+    """Whether claims that tolerate nothing do not get a device; for ``effects`` see :func:`taints_of`."""
+    return any(effect is not Effect.NONE for effect in taints_of("", health, effects).values())
+
+
+def taints_before(taints: Mapping[str, Effect]) -> dict[str, Effect]:
+    """The most severe of these taints, as far as Kubernetes 1.34 takes them."""
+    effective = [(key, effect) for key, effect in taints.items() if effect is not Effect.NONE]
+    return dict(sorted(effective, key=lambda one: one[1] is not Effect.NO_EXECUTE)[:MOST_BEFORE])
+
+
+def taint_value(reason: str | None) -> str:
+    """The words of a reason as the value of a taint.
+
+    Without digits: a temperature or a counter in a reason would change the slice all the time.
+    """
+    value = ""
+    for word in _LETTERS.findall(reason or ""):
+        longer = f"{value}-{word}" if value else word
+        if len(longer) > MAX_NAME:
+            break
+        value = longer
+    return value or Cause.UNHEALTHY.value

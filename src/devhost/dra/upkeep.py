@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from devhost.allocation.claims import UUID, ClaimAllocations, ClaimRecord
 from devhost.allocation.leases import ClaimUseDevice, Listing
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import read_regular
-from devhost.backend.frozen import mutable
 from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
 from devhost.planning.claims import Key
@@ -64,13 +63,16 @@ _Named = Mapping[str, tuple[ClaimHolder, Sequence[ClaimUseDevice]]]
 """Claims in a list by their uid, each with its devices."""
 
 
-@mutable
-class _Unrecorded:
-    """A claim that holds devices because a list named it. ``missing_since`` is when the first list began that
-    lacks it; ``None`` while lists name it."""
+class _Since:
+    """When the first list began of those in a row that show the same of a claim, by uid."""
 
-    devices: frozenset[Key]
-    missing_since: float | None = None
+    def __init__(self) -> None:
+        self.began: dict[str, float] = {}
+
+    def due(self, uids: Iterable[str], listing: Listing, after: float) -> list[str]:
+        """Those of the claims of which the newest list shows it, as lists have for so many seconds."""
+        self.began = {uid: self.began.get(uid, listing.began) for uid in uids}
+        return [uid for uid, began in self.began.items() if listing.began - began >= after]
 
 
 class KubeletClaims:
@@ -130,11 +132,14 @@ class Upkeep:
         self._kubelet = kubelet
         self._timing = timing
         self._questions = questions
-        self._unrecorded: dict[str, _Unrecorded] = {}
-        self._missing_since: dict[str, float] = {}
-        """When the first list began that lacks the claim of a record."""
-        self._lost_since: dict[str, float] = {}
-        """When the first list began that names a claim without record."""
+        self._unrecorded: dict[str, frozenset[Key]] = {}
+        """The devices that claims hold because a list named them."""
+        self._unnamed = _Since()
+        """Lists lack a claim that is unrecorded."""
+        self._missing = _Since()
+        """Lists lack the claim of a record."""
+        self._lost = _Since()
+        """Lists name a claim without record."""
         self._failures: dict[str, Incident] = {}
 
     def hold(self, listing: Listing) -> None:
@@ -154,9 +159,8 @@ class Upkeep:
                 found = (self._devices.claimed(one.pool, one.device, one.share) for one in listed)
                 devices = [one for one in found if one is not None]
                 keys = frozenset(key for one in devices for key in one.keys)
-                known = self._unrecorded.get(uid)
-                if keys and (known is None or known.devices != keys):
-                    self._unrecorded[uid] = _Unrecorded(keys)
+                if keys and self._unrecorded.get(uid) != keys:
+                    self._unrecorded[uid] = keys
                     self._claims.prepared(ref, devices, self._preparer.driver)
 
     async def follow(self, listing: Listing) -> None:
@@ -170,7 +174,7 @@ class Upkeep:
             with together():
                 self._release_unrecorded(named, listing)
             await self._remove_orphans(named, listing)
-        known = {*self._files.records, *self._lost_since}
+        known = {*self._files.records, *self._lost.began}
         self._failures = {one: incident for one, incident in self._failures.items() if one in known}
 
     async def _restore(self) -> None:
@@ -178,7 +182,7 @@ class Upkeep:
             with self._preparer.turn(uid) as turn:
                 async with turn.lock:
                     try:
-                        restored = await self._files.restore([uid])
+                        restored = await self._files.restore(uid)
                     except DevhostError as error:
                         self._failed(uid, record.claim, str(error))
                         continue
@@ -207,16 +211,11 @@ class Upkeep:
 
     async def _rebuild(self, named: Mapping[str, ClaimHolder], listing: Listing) -> None:
         lost = {uid: ref for uid, ref in named.items() if uid not in self._files.records}
-        self._lost_since = {uid: self._lost_since.get(uid, listing.began) for uid in lost}
-        due = [
-            ref
-            for uid, ref in lost.items()
-            if listing.began - self._lost_since[uid] >= self._timing.release_gap
-        ]
+        due = self._lost.due(lost, listing, self._timing.release_gap)
         with together():
-            await asyncio.gather(*(self._rebuild_one(ref, listing) for ref in due))
+            await asyncio.gather(*(self._rebuild_one(lost[uid]) for uid in due))
 
-    async def _rebuild_one(self, ref: ClaimHolder, listing: Listing) -> None:
+    async def _rebuild_one(self, ref: ClaimHolder) -> None:
         try:
             with self._preparer.turn(ref.uid) as turn:
                 claim = await self._preparer.read(ref)
@@ -233,22 +232,16 @@ class Upkeep:
 
     def _release_unrecorded(self, named: Mapping[str, ClaimHolder], listing: Listing) -> None:
         """Releases what no list has named for the grace; Unprepare, which is usual, releases it at once."""
-        for uid, one in list(self._unrecorded.items()):
+        for uid in list(self._unrecorded):
             if uid in self._files.records or self._preparer.unprepared(uid):
                 del self._unrecorded[uid]
-            elif uid in named:
-                one.missing_since = None
-            elif one.missing_since is None:
-                one.missing_since = listing.began
-            elif listing.began - one.missing_since >= GRACE:
-                del self._unrecorded[uid]
-                self._claims.released(uid, self._preparer.driver)
+        for uid in self._unnamed.due(self._unrecorded.keys() - named.keys(), listing, GRACE):
+            del self._unrecorded[uid]
+            self._claims.released(uid, self._preparer.driver)
 
     async def _remove_orphans(self, named: Mapping[str, ClaimHolder], listing: Listing) -> None:
         records = self._files.records
-        missing = [uid for uid in records if uid not in named]
-        self._missing_since = {uid: self._missing_since.get(uid, listing.began) for uid in missing}
-        due = [uid for uid in missing if listing.began - self._missing_since[uid] >= GRACE]
+        due = self._missing.due([uid for uid in records if uid not in named], listing, GRACE)
         gone = await self._gone([records[uid] for uid in due], listing)
         in_use = await self._kubelet.uids() if gone else ()
         kept = {record.claim.uid: record.claim for record in gone if record.claim.uid in in_use}
@@ -277,7 +270,7 @@ class Upkeep:
                 if await self._preparer.is_gone(claim):
                     gone.append(record)
                 else:
-                    self._missing_since[claim.uid] = listing.began  # ask again after the same time
+                    self._missing.began[claim.uid] = listing.began  # ask again after the same time
             except Unreachable:
                 pass  # the next list asks again
             except DevhostError as error:
@@ -295,7 +288,7 @@ class Upkeep:
                 if self._files.records.get(uid) is not record:
                     return  # it was prepared again meanwhile
                 await self._preparer.release(uid)
-        self._missing_since.pop(uid, None)
+        self._missing.began.pop(uid, None)
         self._failures.pop(uid, None)
         log.warning("removed the record of a claim that is gone", claim=str(record.claim), uid=uid)
 

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from devhost.dra.credentials import Access
     from devhost.dra.front_end import DraFrontEnd
     from devhost.dra.inventory import DraDevice
-    from devhost.planning.moves import Move
-    from devhost.planning.sides import Sides
+    from devhost.planning.sides import Move, Sides
     from devhost.telemetry.document import DraStatus
 
 log = get(__name__)

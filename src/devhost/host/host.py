@@ -423,7 +423,7 @@ class Host:
     def _collected(self, memory: Memory) -> Now:
         configuration, kubelet, node = self.configuration, self.kubelet, self.node_condition
         backends = {name: one.now() for name, one in self.scanners.items()}
-        wrong = node and failing(node.failure, node.since)
+        wrong = node and failing(node.failures.reason, node.failures.since)
         polled = sorted((path, reason) for path, reason in self.monitors.polled.items() if reason)
         uevents = self.monitors.uevents_failure
         held = self.allocations.held()
@@ -459,7 +459,7 @@ class Host:
             dra=self.dra,
             moves=self.dra.moves,
             kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.trouble, kubelet.since)),
-            self_check=failing(self.self_check.failure, self.self_check.since),
+            self_check=failing(self.self_check.failures.reason, self.self_check.failures.since),
             pod_resources=PodsNow(
                 self.pod_resources.source.socket, self.pod_resources.condition, self.given.unrecorded
             ),

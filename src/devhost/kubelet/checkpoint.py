@@ -19,16 +19,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from devhost.allocation.given import may_be_node
+from devhost.allocation.given import Gift, Node, Token, may_be_node
 from devhost.backend.errors import DevhostError
 from devhost.backend.files import read_regular
-from devhost.backend.frozen import frozen
 
 from .api.api_pb2 import ContainerAllocateResponse
 
@@ -43,17 +41,6 @@ class Unusable(DevhostError):
     """The checkpoint cannot be used; the message is the reason."""
 
 
-@frozen
-class Answer:
-    """What a container has of one resource: the paths of nodes, given or mounted, and CDI names."""
-
-    resource: str
-    container: str
-    tokens: tuple[str, ...]
-    paths: tuple[str, ...]
-    names: tuple[str, ...]
-
-
 def signature(path: Path) -> Signature | None:
     """Identifies the content; ``None`` if there is no file. May block."""
     try:
@@ -63,38 +50,39 @@ def signature(path: Path) -> Signature | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def read(path: Path) -> list[Answer]:
-    """The answers in a checkpoint; none if there is no file. Raises ``Unusable``. May block."""
+def read(path: Path) -> dict[Token, list[Gift]]:
+    """What containers were given by each token; nothing if there is no file. Raises ``Unusable``. May block.
+
+    A gift has the paths of nodes, given or mounted, or CDI names if there are no paths.
+    """
     try:
         data = read_regular(path, MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return {}
     except OSError as error:
         raise Unusable(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError as error:
         raise Unusable(str(error)) from None
     try:
-        return list(_answers(json.loads(data)["Data"]["PodDeviceEntries"] or ()))
+        return _gifts(json.loads(data)["Data"]["PodDeviceEntries"] or ())
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError):
         raise Unusable(f"{path} is not a kubelet's checkpoint, or damaged") from None
 
 
-def _answers(entries: Any) -> Iterator[Answer]:
+def _gifts(entries: Any) -> dict[Token, list[Gift]]:
+    found: dict[Token, list[Gift]] = {}
     for entry in entries:
         ids = entry["DeviceIDs"] or ()
         lists = ids.values() if isinstance(ids, dict) else (ids,)
-        tokens = tuple(_text(token) for some in lists for token in some or ())
         answer = ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"] or ""))
-        yield Answer(
-            _text(entry["ResourceName"]),
-            _text(entry["ContainerName"]),
-            tokens,
-            tuple(
-                [device.host_path for device in answer.devices]
-                + [mount.host_path for mount in answer.mounts if may_be_node(mount.host_path)]
-            ),
-            tuple(device.name for device in answer.cdi_devices),
-        )
+        paths = [device.host_path for device in answer.devices]
+        paths += [mount.host_path for mount in answer.mounts if may_be_node(mount.host_path)]
+        names = () if paths else (device.name for device in answer.cdi_devices)
+        gift = Gift(tuple(map(Node, paths)), frozenset(names), _text(entry["ContainerName"]))
+        resource = _text(entry["ResourceName"])
+        for token in (token for some in lists for token in some or ()):
+            found.setdefault((resource, _text(token)), []).append(gift)
+    return found
 
 
 def _text(value: Any) -> str:

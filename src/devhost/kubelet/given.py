@@ -235,23 +235,16 @@ class GivenKeeper:
     async def _read_checkpoint(self) -> None:
         source = self._sources["the kubelet's checkpoint"]
         try:
-            answers = await self._worker.file("read the kubelet's checkpoint", self._changed_checkpoint)
+            found = await self._worker.file("read the kubelet's checkpoint", self._changed_checkpoint)
         except DevhostError as error:
             source.failed(str(error))
             return
         source.succeeded()
-        if answers is None:
-            return
-        found: dict[Token, list[Gift]] = {}
-        for answer in answers:
-            names = frozenset(() if answer.paths else answer.names)
-            gift = Gift(tuple(Node(path) for path in answer.paths), names, answer.container)
-            for token in answer.tokens:
-                found.setdefault((answer.resource, token), []).append(gift)
-        self._given.checkpointed = found
+        if found is not None:
+            self._given.checkpointed = found
 
-    def _changed_checkpoint(self) -> Sequence[checkpoint.Answer] | None:
-        """The answers in the checkpoint, ``None`` if they have been read. Runs on the thread."""
+    def _changed_checkpoint(self) -> Mapping[Token, Sequence[Gift]] | None:
+        """What is in the checkpoint, ``None`` if it has been read. Runs on the thread."""
         now = checkpoint.signature(self._checkpoint)
         if now == self._seen:
             return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,8 +40,8 @@ class SelfCheck:
 
     Each pass asks them. A caller of :meth:`answer` causes a pass; while a socket is silent, so does time.
     ``serving`` gives the sockets by resource, of those that are registered. ``changed`` is called when
-    :attr:`failure` has changed. ``ask`` calls a socket, with a deadline in seconds; it returns what is wrong
-    with it, or an empty text.
+    :attr:`failures` have changed. ``ask`` calls a socket, with a deadline in seconds; it returns what is
+    wrong with it, or an empty text.
     """
 
     def __init__(
@@ -54,12 +53,10 @@ class SelfCheck:
         timing: KubeletTiming = KUBELET,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
-        self.failure = ""
-        """Which sockets did not answer when last asked, and why; empty if all did."""
-        self.since = 0.0
-        """Wall-clock seconds at which that began."""
+        self.failures = FailureLog(
+            log, "own sockets do not answer", "own sockets answer again", level="error", changed=changed
+        )
         self._serving = serving
-        self._changed = changed
         self._ask = ask or ask_options
         self._timing = timing
         self._clock = clock
@@ -70,9 +67,6 @@ class SelfCheck:
         """Until when the last verdict holds."""
         self._last = ""
         self._silent: frozenset[str] = frozenset()
-        self._silence = FailureLog(
-            log, "own sockets do not answer", "own sockets answer again", level="error"
-        )
 
     async def run(self) -> None:
         await self._loop.run()
@@ -86,7 +80,7 @@ class SelfCheck:
             if self._checked is None:
                 self._loop.wake()
             await asyncio.shield(self._verdict())
-        return not self.failure, self.failure
+        return not self.failures.reason, self.failures.reason
 
     async def _check(self) -> float | None:
         """One pass; returns the seconds until the next one without a caller."""
@@ -101,8 +95,11 @@ class SelfCheck:
         }
         self._silent = frozenset(wrong)
         self._until = self._clock.time() + self._timing.verdict_holds
-        listed = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
-        self._note(f"own socket does not answer: {listed}" if wrong else "")
+        if wrong:
+            listed = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
+            self.failures.failed(f"own socket does not answer: {listed}")
+        else:
+            self.failures.succeeded()
         self._checked = None
         verdict.set_result(None)
         return self._timing.self_check_again if wrong else None
@@ -112,17 +109,6 @@ class SelfCheck:
         if self._checked is None:
             self._checked = asyncio.get_running_loop().create_future()
         return self._checked
-
-    def _note(self, failure: str) -> None:
-        if failure:
-            if not self.failure:
-                self.since = time.time()
-            self._silence.failed(failure)
-        else:
-            self._silence.succeeded()
-        changed, self.failure = failure != self.failure, failure
-        if changed:
-            self._changed()
 
     def _turn(self, serving: Mapping[str, Path]) -> dict[str, Path]:
         """The sockets to ask now: all that did not answer last time, and the next ones by name."""

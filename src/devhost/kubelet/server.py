@@ -30,6 +30,7 @@ from devhost.backend.errors import AllocationError, BackendTimeout, DevhostError
 from devhost.backend.incident import Recurring
 from devhost.backend.model import Edits
 from devhost.planning.claims import holder_field
+from devhost.planning.naming import digest
 from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime import rpc
 from devhost.runtime.log import get, printable
@@ -62,8 +63,7 @@ M = TypeVar("M", bound=Message)
 
 def socket_name(resource: str) -> str:
     """A fresh socket name for a resource, short for every resource name."""
-    digest = hashlib.sha256(resource.encode()).hexdigest()[:8]
-    return f"{SOCKET_PREFIX}{digest}-{os.urandom(3).hex()}.sock"
+    return f"{SOCKET_PREFIX}{digest(resource)}-{os.urandom(3).hex()}.sock"
 
 
 def server_stem(name: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from devhost.backend.claim import device as device_claim
-from devhost.backend.frozen import frozen
+from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.runtime.text import few
 
@@ -198,6 +199,110 @@ class ClaimIndex:
         for claim in device.part_of:
             for one in () if binds_pod(claim) else self._wholes.get(claim, ()):
                 yield claim, one
+
+
+@mutable
+class HeldDevices:
+    """The devices that containers hold, of all resources, each with every claim that it has had meanwhile.
+
+    A device may gain or lose a claim while a container holds it (it is bound to another driver). Every claim
+    counts until the device is released, except for nodes of which no container can have got any.
+    """
+
+    _newest: dict[Key, Device] = field(default_factory=dict)
+    _joined: dict[Key, Device] = field(default_factory=dict)
+    _wholes: dict[str, set[Key]] = field(default_factory=dict)
+    """The devices that have each claim as a whole."""
+    _parts: dict[str, set[Key]] = field(default_factory=dict)
+    """The devices that have each claim in part."""
+    binding: set[str] = field(init=False, default_factory=set)
+    """Those of the claims that bind pods."""
+    changed: set[Key] = field(init=False, default_factory=set)
+    """The devices that have changed while a container had them, until the reader removes them."""
+
+    def __getitem__(self, key: Key) -> Device:
+        return self._joined[key]
+
+    def get(self, key: Key) -> Device | None:
+        return self._joined.get(key)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(tuple(self._joined))
+
+    def update(self, key: Key, device: Device) -> bool:
+        """Takes the present state of a device; true if its claims or attributes have changed."""
+        if self._newest.get(key) is device:
+            return False
+        self._newest[key] = device
+        known = self._joined.get(key)
+        if known is not None:
+            device = replace(
+                device, claims=device.claims | known.claims, part_of=device.part_of | known.part_of
+            )
+        self._joined[key] = device
+        if known is not None and device != known:
+            self.changed.add(key)
+        self._know(key, device.claims, device.part_of)
+        return device != known
+
+    def settle(self, given: Mapping[Key, frozenset[str]], fixed: Mapping[Key, frozenset[str]]) -> bool:
+        """Takes what containers were given as claims of their devices; true if these have other claims then.
+
+        ``given`` are further claims of devices. ``fixed`` are the claims on nodes that containers of a device
+        were given, if they have no others: what the device has had meanwhile is nothing to them.
+        """
+        changed = False
+        for key in given.keys() | fixed.keys():
+            known = self._joined.get(key)
+            if known is None:
+                continue
+            claims = known.claims
+            if key in fixed:
+                stays = fixed[key] | self._newest[key].claims
+                claims = frozenset(one for one in claims if one in stays or not one.startswith("node:"))
+            claims |= given.get(key, frozenset())
+            if claims != known.claims:
+                self._joined[key] = replace(known, claims=claims)
+                self._forget(key, known.claims - claims)
+                self._know(key, claims - known.claims)
+                self.changed.add(key)
+                changed = True
+        return changed
+
+    def _know(self, key: Key, claims: Iterable[str], part_of: Iterable[str] = ()) -> None:
+        for owners, some in ((self._wholes, claims), (self._parts, part_of)):
+            for claim in some:
+                owners.setdefault(claim, set()).add(key)
+                if binds_pod(claim):
+                    self.binding.add(claim)
+
+    def _forget(self, key: Key, claims: Iterable[str], part_of: Iterable[str] = ()) -> None:
+        for owners, some in ((self._wholes, claims), (self._parts, part_of)):
+            for claim in some:
+                owners[claim].discard(key)
+                if not owners[claim]:
+                    del owners[claim]
+                if claim not in self._wholes and claim not in self._parts:
+                    self.binding.discard(claim)
+
+    def sharing(self, device: Device) -> set[Key]:
+        """The held devices that conflict with this one, which may be one of them, or that bind its pod.
+
+        Many devices may be parts of one thing.
+        """
+        found: set[Key] = set()
+        for claim in device.claims | device.part_of:
+            found.update(self._wholes.get(claim, ()))
+            if claim in device.claims or binds_pod(claim):
+                found.update(self._parts.get(claim, ()))
+        return found
+
+    def keep(self, keys: Collection[Key]) -> None:
+        """Forgets the devices that no container holds any longer."""
+        for key in self._joined.keys() - keys:
+            device = self._joined.pop(key)
+            del self._newest[key]
+            self._forget(key, device.claims, device.part_of)
 
 
 Pod = tuple[str, str]

@@ -17,11 +17,18 @@ configuration changes again.
 
 After a start, a record has the devices that may be in slices. Every other device may have been in a list of
 an earlier run: it joins DRA when the Node agrees with the lists of this run.
+
+A planned move takes a minute or so and is no problem. Devices of one resource move together, so for people
+they are one group, a :class:`Move`; it is stuck after :data:`PATIENCE` seconds in which none of its devices
+has moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -59,21 +66,16 @@ class Moving(NamedTuple):
     held_by: tuple[AnyHolder, ...] = ()
 
 
-class _Place(NamedTuple):
-    """Where slices have a device."""
+@mutable
+class _Place:
+    """Where slices have a device, or had it until its claims are checked. Times are monotonic seconds."""
 
     driver: str
     resource: str
     unit: str = ""
     """The unit that it is a member of: slices and claims have the id of the unit."""
-
-
-@mutable
-class _Withdrawn:
-    """A device whose slices without it are confirmed. Times are monotonic seconds."""
-
-    place: _Place
-    since: float
+    since: float = math.inf
+    """When slices were confirmed without it; infinite while some may hold it."""
     checked: float | None = None
     """When the last list of claims began that had it allocated."""
     held_by: tuple[AnyHolder, ...] = ()
@@ -92,9 +94,8 @@ class Sides:
         self._plugin: Mapping[Key, str] = {}
         self._dra: Mapping[Key, tuple[str, str]] = {}
         """The driver and the resource of each device that DRA offers."""
-        self._published: dict[Key, _Place] = {}
-        """The devices that slices may hold."""
-        self._withdrawn: dict[Key, _Withdrawn] = {}
+        self._places: dict[Key, _Place] = {}
+        """The devices that slices may hold, and withdrawn ones."""
         self._listed_before: dict[Key, dict[str, float]] = {}
         """The plugin resources that a device has left, each with the time."""
         self._leaving: frozenset[Key] = frozenset()
@@ -114,7 +115,7 @@ class Sides:
         ``units`` are those of members.
         """
         for key, resource in published.items():
-            self._published.setdefault(key, _Place(driver, resource, units.get(key, "")))
+            self._places.setdefault(key, _Place(driver, resource, units.get(key, "")))
         self._know_members()
 
     def begin(self) -> None:
@@ -134,7 +135,7 @@ class Sides:
 
     def refusal(self, key: Key, resource: str, entry: ResourceSettings) -> str:
         """Why a DRA resource must not get a device yet after the start; empty if it may."""
-        if key in self._published or key in self._withdrawn:
+        if key in self._places:
             return ""
         if resource in self._agreed and f"{entry.backend}/" in self._agreed:
             return ""
@@ -184,28 +185,25 @@ class Sides:
         Must be called before they are written.
         """
         for key, resource in devices.items():
-            self._published[key] = _Place(driver, resource, units.get(key, ""))
-            self._withdrawn.pop(key, None)
+            self._places[key] = _Place(driver, resource, units.get(key, ""))
         self._know_members()
 
     def _know_members(self) -> None:
         """Forgets units as such: slices that no record names show the id of a unit, but not its members."""
-        members = [(key[0], one) for key, one in self._published.items() if one.unit]
-        for backend, member in members:
-            whole, place = (backend, member.unit), member._replace(unit="")
-            if self._published.get(whole) == place:
-                del self._published[whole]
-            if (left := self._withdrawn.get(whole)) is not None and left.place == place:
-                del self._withdrawn[whole]
-        self._leaving &= self._published.keys() | self._withdrawn.keys()
+        for (backend, _), one in list(self._places.items()):
+            whole = self._places.get((backend, one.unit)) if one.unit and one.since == math.inf else None
+            about = one.driver, one.resource, ""
+            if whole is not None and (whole.driver, whole.resource, whole.unit) == about:
+                del self._places[backend, one.unit]
+        self._leaving &= self._places.keys()
 
     def unpublished(self, keys: Collection[Key], driver: str = "") -> None:
         """The API server has confirmed that no slice of the driver holds these devices."""
         now = self._clock()
         for key in keys:
-            if (place := self._published.get(key)) is not None and place.driver == driver:
-                del self._published[key]
-                self._withdrawn[key] = _Withdrawn(place, now)
+            place = self._places.get(key)
+            if place is not None and place.driver == driver and place.since == math.inf:
+                place.since = now
         self._leaving = self._not_offered(self._dra)
 
     def node_seen(self, began: float, allocatable: Mapping[str, int], listed: Mapping[str, Listed]) -> bool:
@@ -252,7 +250,7 @@ class Sides:
                 changed = changed or one.checked is None or held_by != one.held_by
                 one.checked, one.held_by = began, held_by
             else:
-                del self._withdrawn[key]
+                del self._places[key]
                 changed = True
         self._leaving = self._not_offered(self._dra)
         return changed
@@ -262,16 +260,12 @@ class Sides:
 
         It is for the next start.
         """
-        return {key: place.resource for key, place in self._places(driver)}
+        return {key: one.resource for key, one in self._places.items() if one.driver == driver}
 
     def units(self, driver: str = "") -> Mapping[Key, str]:
         """The units of those of :meth:`record` that are members."""
-        return {key: place.unit for key, place in self._places(driver) if place.unit}
-
-    def _places(self, driver: str) -> Iterator[tuple[Key, _Place]]:
-        withdrawn = {key: one.place for key, one in self._withdrawn.items()}
-        places = {**withdrawn, **self._published}
-        return ((key, place) for key, place in places.items() if place.driver == driver)
+        own = ((key, one.unit) for key, one in self._places.items() if one.driver == driver)
+        return {key: unit for key, unit in own if unit}
 
     def needs_node(self) -> bool:
         return bool(self._listed_before or self._awaited)
@@ -289,8 +283,9 @@ class Sides:
         """The devices that have left their slice, and that a ResourceClaim may still have allocated."""
         return self._withdrawn_of(driver).keys()
 
-    def _withdrawn_of(self, driver: str) -> Mapping[Key, _Withdrawn]:
-        return {key: one for key, one in self._withdrawn.items() if one.place.driver == driver}
+    def _withdrawn_of(self, driver: str) -> Mapping[Key, _Place]:
+        places = self._places.items()
+        return {key: one for key, one in places if one.driver == driver and one.since < math.inf}
 
     def needs_list(self, driver: str = "") -> bool:
         """Whether a device is due for which no list of ResourceClaims was read since it was withdrawn."""
@@ -314,23 +309,18 @@ class Sides:
             yield Moving(key, resource, PLUGIN, self._why(why, *self._unknown))
         if key not in self._leaving:
             return
-        if (withdrawn := self._withdrawn.get(key)) is None:
-            why = f"{_FROM_DRA} until the API server has its ResourceSlice without it"
-            place = self._published[key]
-            yield Moving(key, place.resource, (Serve.DRA, place.driver), self._why(why, place.driver))
-            return
-        why = "until schedulers have noticed that it left its ResourceSlice"
-        if withdrawn.checked is not None:
+        place, why = self._places[key], "until the API server has its ResourceSlice without it"
+        if place.checked is not None:
             why = "for the ResourceClaim that has it allocated"
-        driver, resource, _ = withdrawn.place
-        why = self._why(f"{_FROM_DRA} {why}", driver)
-        yield Moving(key, resource, (Serve.DRA, driver), why, withdrawn.held_by)
+        elif place.since < math.inf:
+            why = "until schedulers have noticed that it left its ResourceSlice"
+        why = self._why(f"{_FROM_DRA} {why}", place.driver)
+        yield Moving(key, place.resource, (Serve.DRA, place.driver), why, place.held_by)
 
     def _not_offered(self, dra: Mapping[Key, tuple[str, str]]) -> frozenset[Key]:
         """The devices of slices, and withdrawn ones, that their resource does not offer."""
-        found = {key for key, place in self._published.items() if dra.get(key) != place[:2]}
-        found |= {key for key, one in self._withdrawn.items() if dra.get(key) != one.place[:2]}
-        return frozenset(found)
+        places = self._places.items()
+        return frozenset(key for key, one in places if dra.get(key) != (one.driver, one.resource))
 
 
 def _offered(plan: Plan) -> tuple[dict[Key, str], dict[Key, tuple[str, str]]]:
@@ -346,3 +336,109 @@ def _offered(plan: Plan) -> tuple[dict[Key, str], dict[Key, tuple[str, str]]]:
             else:
                 plugin[key] = resource.name
     return plugin, dra
+
+
+PATIENCE = 120.0
+"""Seconds without progress after which a move is a problem."""
+
+EXAMPLES = 3
+"""Most devices that the reason of a group names."""
+
+Origin = tuple[str, Serve]
+"""The resource that devices leave, and its side."""
+
+
+class Move(NamedTuple):
+    """The devices that leave one resource.
+
+    ``reason`` is what most of them wait for, ``held_by`` are the containers that it refers to. ``since`` is
+    the time of the last progress in wall-clock seconds. ``stuck`` is why the move is a problem; else empty.
+    """
+
+    resource: str
+    serve: Serve
+    devices: Sequence[str]
+    reason: str
+    since: float
+    stuck: str
+    held_by: tuple[AnyHolder, ...] = ()
+
+
+@mutable
+class _MoveTimes:
+    """Times of one group: ``since`` is wall-clock seconds, the others are monotonic ones."""
+
+    progress: float
+    since: float
+    began: dict[Key, float] = field(default_factory=dict)
+
+    def stuck(self, now: float) -> int:
+        """The number of devices that have waited for too long."""
+        if now < self.progress + PATIENCE:
+            return 0
+        return sum(now >= began + PATIENCE for began in self.began.values())
+
+    def next_change(self, now: float) -> float | None:
+        """Seconds until more devices have waited for too long; ``None`` if that is not due."""
+        due = (max(self.progress, began) + PATIENCE - now for began in self.began.values())
+        return min((wait for wait in due if wait > 0), default=None)
+
+
+class Moves:
+    """Follows the devices that change sides.
+
+    ``clock`` gives monotonic seconds, ``wall`` seconds since the epoch.
+    """
+
+    def __init__(self, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._clock = clock
+        self._wall = wall
+        self._groups: dict[Origin, _MoveTimes] = {}
+
+    def follow(self, moving: Iterable[Moving]) -> Sequence[Move]:
+        """Takes the devices that change sides now. A device that no longer does is progress of its group.
+
+        Returns the groups, by resource.
+        """
+        now, grouped = self._clock(), _grouped(moving)
+        for origin in self._groups.keys() | grouped.keys():
+            found = grouped.get(origin, ())
+            group = self._groups.setdefault(origin, _MoveTimes(now, self._wall()))
+            keys = {one.key for one in found}
+            if group.began.keys() - keys:
+                group.progress, group.since = now, self._wall()
+            group.began = {key: group.began.get(key, now) for key in keys}
+        self._groups = {origin: group for origin, group in self._groups.items() if group.began}
+        return tuple(_described(*one, self._groups[one[0]], now) for one in sorted(grouped.items()))
+
+    def next_change(self) -> float | None:
+        """Seconds until a move becomes a problem; ``None`` if none will."""
+        now = self._clock()
+        waits = (group.next_change(now) for group in self._groups.values())
+        return min((wait for wait in waits if wait is not None), default=None)
+
+
+def _grouped(moving: Iterable[Moving]) -> Mapping[Origin, Sequence[Moving]]:
+    found: dict[Origin, list[Moving]] = {}
+    for one in moving:
+        found.setdefault((one.resource, one.side[0]), []).append(one)
+    return found
+
+
+def _described(origin: Origin, found: Sequence[Moving], group: _MoveTimes, now: float) -> Move:
+    devices = tuple(dict.fromkeys(one.key[1] for one in found))
+    reasons = Counter(one.waits_for for one in found)
+    (shown, count), *others = reasons.most_common()
+    reason = f"{count} of {len(found)}: {shown}" if others else shown
+    held_by = tuple(
+        dict.fromkeys(holder for one in found if one.waits_for == shown for holder in one.held_by)
+    )
+    stuck = ""
+    if waiting := group.stuck(now):
+        what = "1 device has" if waiting == 1 else f"{waiting} devices have"
+        rest = f" and {len(devices) - EXAMPLES} more" if len(devices) > EXAMPLES else ""
+        of = "the device plugin" if origin[1] is Serve.PLUGIN else "DRA"
+        stuck = (
+            f"{what} not left {of} within {PATIENCE:.0f} s: {reason} ({', '.join(devices[:EXAMPLES])}{rest})"
+        )
+    return Move(*origin, devices, reason, group.since, stuck, held_by)

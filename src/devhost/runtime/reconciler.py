@@ -103,7 +103,8 @@ class FailureLog:
     """Logs one kind of failure once for each reason, and its end once.
 
     The message ``failed`` also has the field ``reason``. ``level`` is that of this message; ``recovered``
-    always has the level ``info``. ``fields`` are in both messages.
+    always has the level ``info``. ``fields`` are in both messages. ``changed`` is called when :attr:`reason`
+    has changed.
     """
 
     def __init__(
@@ -113,8 +114,14 @@ class FailureLog:
         recovered: str,
         *,
         level: Literal["warning", "error"] = "warning",
+        changed: Callable[[], None] = lambda: None,
         **fields: object,
     ) -> None:
+        self.reason = ""
+        """Why it fails; empty while it does not."""
+        self.since = 0.0
+        """When that began, in wall-clock seconds."""
+        self._changed = changed
         self._incident = Incident()
         self._log = log
         self._failed = failed
@@ -124,6 +131,7 @@ class FailureLog:
 
     def failed(self, reason: str) -> bool:
         """Reports a failure with this reason; true if it was logged."""
+        self._show(reason)
         if not self._incident.news(reason):
             return False
         write = self._log.error if self._level == "error" else self._log.warning
@@ -131,8 +139,15 @@ class FailureLog:
         return True
 
     def succeeded(self) -> None:
+        self._show("")
         if self._incident.over():
             self._log.info(self._recovered, **self._fields)
+
+    def _show(self, reason: str) -> None:
+        if reason != self.reason:
+            self.since = self.since if self.reason else time.time()
+            self.reason = reason
+            self._changed()
 
 
 class Reconciler:

@@ -293,7 +293,7 @@ class AdapterScanner:
         return number if number is not None and 0 <= number < 1 << 16 else None
 
 
-def _order(adapter: Adapter) -> tuple[str, tuple[tuple[str, int], ...]]:
+def _order(adapter: Adapter) -> tuple[str, tuple[object, ...]]:
     # addresses are hexadecimal, so they sort correctly as text; names come after them
     return (adapter.address, ()) if adapter.address else ("~", natural(adapter.id))
 

@@ -284,41 +284,6 @@ class _ClaimFile:
     record: ClaimRecord = field(repr=False)
 
 
-class Records(Mapping[str, ClaimRecord]):
-    """The records among files, by the claim's uid, without a copy."""
-
-    def __init__(self, files: Iterable[_ClaimFile] = ()) -> None:
-        self.files: dict[str, _ClaimFile] = {}
-        self.devices: Counter[tuple[str, str]] = Counter()
-        """How often each device, a pool and a name, is in a record; those that are in none are absent."""
-        for one in files:
-            self.take(one)
-
-    def take(self, known: _ClaimFile) -> None:
-        """Takes a file in place of that of the same claim."""
-        self.drop(known.record.claim.uid)
-        self.files[known.record.claim.uid] = known
-        self.devices.update((one.pool, one.device) for one in known.record.devices)
-
-    def drop(self, uid: str) -> None:
-        """Forgets the file of a claim, if there is one."""
-        known = self.files.pop(uid, None)
-        for one in known.record.devices if known else ():
-            place = one.pool, one.device
-            self.devices[place] -= 1
-            if not self.devices[place]:
-                del self.devices[place]
-
-    def __getitem__(self, uid: str) -> ClaimRecord:
-        return self.files[uid].record
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.files)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-
 class ClaimFiles:
     """The files of the claims of one devhost.
 
@@ -347,11 +312,14 @@ class ClaimFiles:
         """The driver whose file has the name without a driver, by the claim's uid."""
         self._all: Sequence[_ClaimFile] = ()
         """What was read last, of every driver."""
+        self._known: dict[str, _ClaimFile] = {}
         self._boot_id = boot_id
         self._boot = ""
         """The id of this boot, once it has been read."""
-        self.records = Records()
-        """What this process has written or read and not removed; it follows changes."""
+        self.records: dict[str, ClaimRecord] = {}
+        """What this process has written or read and not removed, by uid; it follows changes."""
+        self.devices: Counter[tuple[str, str]] = Counter()
+        """How often each device, a pool and a name, is in a record; those that are in none are absent."""
         self._hanging: dict[str, _Write] = {}
 
     def of(self, driver: str) -> ClaimFiles:
@@ -359,17 +327,33 @@ class ClaimFiles:
         if driver not in self._drivers:
             found = self._drivers[driver] = copy(self)
             found._driver, found._hanging = driver, {}
-            found.records = Records(one for one in self._all if one.record.driver == driver)
+            found._known, found.records, found.devices = {}, {}, Counter()
+            for one in self._all:
+                if one.record.driver == driver:
+                    found._keep(one)
         return self._drivers[driver]
+
+    def _keep(self, known: _ClaimFile) -> None:
+        """Takes a file in place of that of the same claim."""
+        uid = known.record.claim.uid
+        self._drop(uid)
+        self._known[uid], self.records[uid] = known, known.record
+        self.devices.update((one.pool, one.device) for one in known.record.devices)
+
+    def _drop(self, uid: str) -> None:
+        """Forgets the file of a claim, if there is one."""
+        self._known.pop(uid, None)
+        record = self.records.pop(uid, None)
+        for one in record.devices if record else ():
+            place = one.pool, one.device
+            self.devices[place] -= 1
+            if not self.devices[place]:
+                del self.devices[place]
 
     @property
     def drivers(self) -> Collection[str]:
         """The drivers whose files were asked for."""
         return self._drivers.keys()
-
-    @property
-    def _known(self) -> Mapping[str, _ClaimFile]:
-        return self.records.files
 
     @property
     def _current(self) -> ClaimDirectory:
@@ -431,7 +415,7 @@ class ClaimFiles:
         there = {record.claim.uid for record in records}
         for uid, known in before.items():
             if uid not in there and self._known.get(uid) is known:
-                self.records.drop(uid)
+                self._drop(uid)
                 self._forget(uid)
         return records
 
@@ -448,7 +432,7 @@ class ClaimFiles:
         record = known.record
         if self._metadata is not None and record.metadata:
             await self._metadata.read(record.driver, record.claim.uid, record.requests)
-        self.records.take(known)
+        self._keep(known)
         if known.name == known.place.name(record.claim.uid):
             self._first[record.claim.uid] = record.driver
 
@@ -480,7 +464,7 @@ class ClaimFiles:
             with suppress(EnvironmentFailure):
                 await self._remove_metadata(uid, record)
             raise
-        self.records.take(_ClaimFile(place, path.name, data, record))
+        self._keep(_ClaimFile(place, path.name, data, record))
 
     async def _write(self, uid: str, place: ClaimDirectory, path: Path, data: bytes) -> None:
         write = self._hanging[uid] = _Write(place, path.name, data)
@@ -524,11 +508,12 @@ class ClaimFiles:
         If it raises, the file of the claim is what it was.
         """
         known = self._known[record.claim.uid]
-        data = await self._document(record, edits)
-        changed = await self._write_metadata(record, metadata)
-        changed |= await self._files.run(
-            f"write {known.place.directory / known.name}", known.place.write_file, known.name, data
-        )
+        return await self._rewrite(known, await self._document(record, edits), metadata)
+
+    async def _rewrite(self, known: _ClaimFile, data: bytes, metadata: Mapping[str, bytes]) -> bool:
+        changed = await self._write_metadata(known.record, metadata)
+        path = known.place.directory / known.name
+        changed |= await self._files.run(f"write {path}", known.place.write_file, known.name, data)
         known.data = data
         return changed
 
@@ -562,7 +547,7 @@ class ClaimFiles:
             what = f"remove {place.directory / place.name(uid)}"
             removed |= await self._files.run(what, self._remove, place, uid)
         await self._remove_metadata(uid, self.records.get(uid))
-        self.records.drop(uid)
+        self._drop(uid)
         self._forget(uid)
         return removed
 
@@ -571,21 +556,13 @@ class ClaimFiles:
         if self._first.get(uid) == self._driver:
             del self._first[uid]
 
-    async def restore(self, uids: Collection[str]) -> list[str]:
-        """Writes files again that have been removed or changed since; gives the claims it did this for.
+    async def restore(self, uid: str) -> bool:
+        """Writes the files of a claim again that have been removed or changed since; true if there were such.
 
-        ``uids`` are the claims that are prepared now; those that this process has not written or read are
-        skipped.
+        Nothing is done for a claim that this process has not written or read.
         """
-        restored = []
-        for uid in uids:
-            known = self._known.get(uid)
-            if known is not None:
-                what = f"write {known.place.directory / known.name}"
-                changed = await self._write_metadata(known.record, self.metadata(uid))
-                if await self._files.run(what, known.place.write_file, known.name, known.data) or changed:
-                    restored.append(uid)
-        return restored
+        known = self._known.get(uid)
+        return known is not None and await self._rewrite(known, known.data, self.metadata(uid))
 
     def close(self) -> None:
         self._files.close()

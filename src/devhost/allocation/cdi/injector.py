@@ -20,7 +20,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from devhost.allocation.injection import Injection, Rendered
+from devhost.allocation.injection import Injection
 from devhost.allocation.inventory import Inventory
 from devhost.allocation.resource_backend import Granted, ResourceBackend, Terms
 from devhost.backend import NoOptions
@@ -73,21 +73,12 @@ class _CdiDevice:
 
 
 @frozen
-class _Named(Rendered):
+class _Named(Granted):
     """What one container gets: all devices together, and each of them by itself."""
 
-    injection: CdiInjection
-    terms: Terms
-    whole: _CdiDevice
-    single: Mapping[str, _CdiDevice]
-
-    @property
-    def lasting(self) -> bool:
-        """A specification also has the owner and the mode of each node."""
-        return False
-
-    async def inject(self, tokens: Sequence[str]) -> Granted:
-        return await self.injection.inject(tokens, self)
+    terms: Terms = field(kw_only=True)
+    whole: _CdiDevice = field(kw_only=True)
+    single: Mapping[str, _CdiDevice] = field(kw_only=True)
 
 
 class CdiInjection(Injection):
@@ -96,6 +87,9 @@ class CdiInjection(Injection):
     ``settled`` is called in the loop when the result of :meth:`listable` may have changed. The backend must
     answer what one device needs within ``deadline`` seconds.
     """
+
+    lasting = False
+    """A specification also has the owner and the mode of each node."""
 
     def __init__(
         self,
@@ -260,16 +254,17 @@ class CdiInjection(Injection):
             single = self._known(devices, by_one)
             if not _adds_up(single, whole, len(devices)):
                 single = {device.id: self._single((device,), by_one[device.id]) for device in devices}
-        return _Named(granted, self, terms, whole, single)
+        return _Named(granted.edits, granted.left_out, terms=terms, whole=whole, single=single)
 
-    async def inject(self, tokens: Sequence[str], rendered: _Named) -> Granted:
+    async def inject(self, rendered: Granted, tokens: Sequence[str]) -> Granted:
         """Turns what a container gets into names, and makes sure that the file has them.
 
         Several devices are named one by one if that gives the container the same as one name for all of them.
         Otherwise (a variable lists them all, or contains the container's share), one name represents the set.
         The tokens count as held already. Raises ``AllocationError`` if the file cannot be written.
         """
-        whole, single, terms, granted = rendered.whole, rendered.single, rendered.terms, rendered.granted
+        assert isinstance(rendered, _Named)
+        whole, single, terms = rendered.whole, rendered.single, rendered.terms
         if self.failure or not self._failures.keys().isdisjoint(single):
             self._loop.wake()  # their health in the list may be outdated
         self._take(single)
@@ -291,8 +286,8 @@ class CdiInjection(Injection):
             edits = {spec.device_name(device): unit.edits for device, unit in single.items()}
             if not await self._is_on_disk(edits | {name: whole.edits}, names):
                 raise AllocationError(f"{self._resource}: {error}") from error
-        qualified = tuple(f"{self.kind}={name}" for name in names) + granted.edits.cdi_devices
-        return Granted(Edits(annotations=granted.edits.annotations, cdi_devices=qualified))
+        qualified = tuple(f"{self.kind}={name}" for name in names) + rendered.edits.cdi_devices
+        return Granted(Edits(annotations=rendered.edits.annotations, cdi_devices=qualified))
 
     async def refresh(self) -> None:
         """Makes the file name what the devices have now, for a container that is about to start."""

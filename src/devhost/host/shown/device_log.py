@@ -19,7 +19,7 @@ from .changes import Changes, Step, is_same
 from .now import Reasons
 
 if TYPE_CHECKING:
-    from devhost.planning.moves import Move
+    from devhost.planning.sides import Move
 
 REASONS = 4
 """Most reasons that are logged for one device until it is healthy again: it may be one of hundreds."""

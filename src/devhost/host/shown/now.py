@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from devhost.kubelet.podresources_poller import KubeletCondition
     from devhost.kubelet.registration import RegistrationCondition
     from devhost.planning.claims import Held
-    from devhost.planning.moves import Move
     from devhost.planning.plan import Offer, Plan, Refusal
     from devhost.planning.settings import Identity, ResourceSettings, Settings
+    from devhost.planning.sides import Move
     from devhost.telemetry.document import DraStatus
     from devhost.telemetry.metrics import Shared
 

@@ -6,7 +6,6 @@ other resources can be looked up by place.
 
 from __future__ import annotations
 
-import re
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from itertools import chain
 
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import Device
+from devhost.backend.sysfs import natural
 
 MAX_PATH = 32
 """PCIe bridges considered above one device: more than any machine has."""
@@ -201,13 +201,3 @@ def _in_order(candidates: Mapping[str, Candidate], before: Topology | None) -> l
     for name in fresh:
         insort(known, name, key=natural)
     return known
-
-
-def natural(text: str) -> tuple[list[str | int], str]:
-    """A sort key that puts ``card2`` before ``card10``."""
-    parts: list[str | int] = list(_DIGITS.split(text))
-    parts[1::2] = map(int, parts[1::2])  # text and numbers alternate, so text is only compared with text
-    return parts, text
-
-
-_DIGITS = re.compile(r"([0-9]+)")
