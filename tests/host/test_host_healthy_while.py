@@ -159,8 +159,7 @@ async def test_an_attribute_that_only_the_condition_names_is_read(tmp_path: Path
         (tmp_path / f"root/apex/apex_{number}/status").write_text(state)
     async with Node(tmp_path, Apex) as node:
         node.configure("resources: [{name: a.b/apex, backend: apex, healthyWhile: {sysattr.status: ALIVE}}]")
-        async with node.served():
-            await node.offers({"a.b/apex": 1})
+        async with node.served({"a.b/apex": 1}):
             assert node.kubelet.healthy("a.b/apex") == {"apex_0"}
             (tmp_path / "root/apex/apex_1/status").write_text("ALIVE")
             node.look("apex")
