@@ -174,6 +174,5 @@ async def test_the_options_of_an_entry_reach_only_its_containers(workplace: Path
     async with Node(tmp_path, root=workplace / "root") as node:
         for text, expected in ((WITH_TIMEOUT, {"WATCHDOG_TIMEOUT_EXAMPLE_COM_WATCHDOG": "30"}), (silent, {})):
             node.config.write_text(text, encoding="utf-8")
-            async with node.served():
-                await node.offers({"example.com/watchdog": 1})
+            async with node.served({"example.com/watchdog": 1}):
                 assert (await node.container({"example.com/watchdog": 1})).envs == expected

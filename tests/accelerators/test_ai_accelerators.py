@@ -517,8 +517,7 @@ def use(node: Node, kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_a_container_gets_what_the_vendors_plugin_gives(node: Node, kind: Kind) -> None:
     use(node, kind)
-    async with node.served():
-        await node.offers({kind.resource: kind.count * kind.replicas})
+    async with node.served({kind.resource: kind.count * kind.replicas}):
         one = answer(await node.container({kind.resource: 1}))
         assert one in [kind.gives([n]) for n in kind.numbers]
         assert answer(await node.container({kind.resource: kind.count})) == kind.gives(kind.numbers)
@@ -530,8 +529,7 @@ async def test_a_fault_makes_a_device_unhealthy_until_it_ends(node: Node, kind: 
     use(node, kind)
     file = node.root / kind.fault.lstrip("/")
     away = file.with_name(f".{file.name}")
-    async with node.served():
-        await node.offers({kind.resource: kind.count * kind.replicas})
+    async with node.served({kind.resource: kind.count * kind.replicas}):
         if kind.text:
             before = file.read_text(encoding="utf-8")
             file.write_text(f"{kind.text}\n", encoding="utf-8")
@@ -572,8 +570,7 @@ async def test_devices_have_the_numa_nodes_of_the_plugin_unless_the_profile_name
     node: Node, kind: Kind
 ) -> None:
     use(node, kind)
-    async with node.served():
-        await node.offers({kind.resource: kind.count * kind.replicas})
+    async with node.served({kind.resource: kind.count * kind.replicas}):
         known = {bool(one.numa_nodes) for one in node.kubelet.devices(kind.resource)}
         named = "NUMA node" in FILES[kind.profile].read_text(encoding="utf-8")
         assert named or known == {kind.profile in NUMA}

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from descriptors import open_descriptors
@@ -283,28 +284,29 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def workers() -> Iterator[list[Worker]]:
-    """What is in it is closed in the end."""
+def start(program: Callable[[str], list[str]]) -> Iterator[Callable[..., Worker]]:
+    """Makes a patient worker of a program, which is closed in the end."""
     made: list[Worker] = []
-    yield made
-    for worker in made:
-        worker.close()
+
+    def worker(text: str = ECHO, **options: Any) -> Worker:
+        made.append(Worker(program(text), **{"deadline": PATIENT, "start_deadline": PATIENT} | options))
+        return made[-1]
+
+    yield worker
+    for one in made:
+        one.close()
 
 
-def test_one_process_answers_all_requests(program: Callable[[str], list[str]], workers: list[Worker]) -> None:
-    worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT)
-    workers.append(worker)
+def test_one_process_answers_all_requests(start: Callable[..., Worker]) -> None:
+    worker = start()
     assert worker.pid is None
     answers = [worker.ask({"n": n, "text": "ü\n"}) for n in range(3)]
     assert [answer["n"] for answer in answers] == [0, 1, 2]
     assert {answer["pid"] for answer in answers} == {worker.pid}
 
 
-def test_requests_of_several_threads_get_their_own_answers(
-    program: Callable[[str], list[str]], workers: list[Worker]
-) -> None:
-    worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT)
-    workers.append(worker)
+def test_requests_of_several_threads_get_their_own_answers(start: Callable[..., Worker]) -> None:
+    worker = start()
     found: dict[int, object] = {}
     threads = [
         threading.Thread(target=lambda n=n: found.update({n: worker.ask({"n": n})["n"]})) for n in range(8)
@@ -317,46 +319,28 @@ def test_requests_of_several_threads_get_their_own_answers(
 
 
 def test_a_worker_that_is_idle_ends_and_the_next_question_starts_another(
-    program: Callable[[str], list[str]], workers: list[Worker]
+    start: Callable[..., Worker],
 ) -> None:
-    worker = Worker(
-        program(ECHO), deadline=PATIENT, start_deadline=PATIENT, idle=0.05, idle_per_start=0, grace=PATIENT
-    )
-    workers.append(worker)
+    worker = start(idle=0.05, idle_per_start=0, grace=PATIENT)
     first = worker.ask({})["pid"]
     wait_for(lambda: worker.pid is None)
     assert not exists(first)
     assert worker.ask({})["pid"] != first
 
 
-def test_a_slow_start_lets_a_worker_stay_idle_for_longer(
-    program: Callable[[str], list[str]], workers: list[Worker]
-) -> None:
+def test_a_slow_start_lets_a_worker_stay_idle_for_longer(start: Callable[..., Worker]) -> None:
     clock = AheadClock()
-    slow = program("import time; time.sleep(0.2)" + ECHO)
-    worker = Worker(
-        slow, deadline=PATIENT, start_deadline=PATIENT, idle=0.001, idle_per_start=1000, clock=clock
-    )
-    workers.append(worker)
+    worker = start("import time; time.sleep(0.2)" + ECHO, idle=0.001, idle_per_start=1000, clock=clock)
     first = worker.ask({})["pid"]
     clock.ahead = 100.0
     assert worker.ask({})["pid"] == first
 
 
 def test_a_question_without_an_answer_kills_the_process_and_none_is_started_for_a_while(
-    program: Callable[[str], list[str]], workers: list[Worker]
+    start: Callable[..., Worker],
 ) -> None:
     clock = AheadClock()
-    worker = Worker(
-        program(ECHO),
-        name="the tool",
-        deadline=PATIENT,
-        start_deadline=PATIENT,
-        backoff=Backoff(5.0, 60.0, jitter=0),
-        grace=PATIENT,
-        clock=clock,
-    )
-    workers.append(worker)
+    worker = start(name="the tool", backoff=Backoff(5.0, 60.0, jitter=0), grace=PATIENT, clock=clock)
     first = worker.ask({})["pid"]
     with pytest.raises(TimedOut, match=r"^the tool did not answer within 0.05 s$"):
         worker.ask({"sleep": 600}, deadline=0.05)
@@ -367,19 +351,14 @@ def test_a_question_without_an_answer_kills_the_process_and_none_is_started_for_
     assert worker.ask({})["pid"] != first
 
 
-def test_back_off_doubles_until_there_is_an_answer(
-    tmp_path: Path, program: Callable[[str], list[str]], workers: list[Worker]
-) -> None:
+def test_back_off_doubles_until_there_is_an_answer(tmp_path: Path, start: Callable[..., Worker]) -> None:
     now, starts = [0.0], tmp_path / "starts"
-    worker = Worker(
-        program(f"import sys; open({str(starts)!r}, 'a').write('x'); sys.exit(2)"),
-        deadline=PATIENT,
-        start_deadline=PATIENT,
+    worker = start(
+        f"import sys; open({str(starts)!r}, 'a').write('x'); sys.exit(2)",
         backoff=Backoff(1.0, 60.0, jitter=0),
         grace=PATIENT,
         clock=lambda: now[0],
     )
-    workers.append(worker)
     counts = []
     for second in range(16):
         now[0] = float(second)
@@ -398,14 +377,12 @@ def test_back_off_doubles_until_there_is_an_answer(
     ],
 )
 def test_a_crash_or_an_invalid_answer_is_an_error(
-    program: Callable[[str], list[str]],
-    workers: list[Worker],
+    start: Callable[..., Worker],
     question: dict[str, object],
     error: type[Exception],
     text: str,
 ) -> None:
-    worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT, backoff=Backoff(0.0, 0.0))
-    workers.append(worker)
+    worker = start(backoff=Backoff(0.0, 0.0))
     first = worker.ask({})["pid"]
     with pytest.raises(error, match=f"^{text}$"):
         worker.ask(question)
@@ -413,12 +390,11 @@ def test_a_crash_or_an_invalid_answer_is_an_error(
 
 
 def test_a_process_that_is_slow_to_start_is_waited_for_and_not_started_twice(
-    tmp_path: Path, program: Callable[[str], list[str]], workers: list[Worker]
+    tmp_path: Path, start: Callable[..., Worker]
 ) -> None:
     gate = tmp_path / "gate"
     slow = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n{ECHO}"
-    worker = Worker(program(slow), deadline=PATIENT, start_deadline=0.05)
-    workers.append(worker)
+    worker = start(slow, start_deadline=0.05)
     with pytest.raises(TimedOut, match="is not ready within"):
         worker.ask({})
     first = worker.pid
@@ -433,23 +409,16 @@ def test_a_process_that_is_slow_to_start_is_waited_for_and_not_started_twice(
     wait_for(answered)
 
 
-def test_a_process_that_is_never_ready_ends_without_a_further_question(
-    program: Callable[[str], list[str]], workers: list[Worker]
-) -> None:
-    never = program("import time; time.sleep(600)")
-    worker = Worker(never, start_deadline=0.02, longest_start=0.1, grace=0.02)
-    workers.append(worker)
+def test_a_process_that_is_never_ready_ends_without_a_further_question(start: Callable[..., Worker]) -> None:
+    worker = start("import time; time.sleep(600)", start_deadline=0.02, longest_start=0.1, grace=0.02)
     with pytest.raises(TimedOut):
         worker.ask({})
     wait_for(lambda: worker.pid is None)
 
 
-def test_a_process_that_is_never_ready_is_killed(
-    program: Callable[[str], list[str]], workers: list[Worker]
-) -> None:
+def test_a_process_that_is_never_ready_is_killed(start: Callable[..., Worker]) -> None:
     clock = AheadClock()
-    worker = Worker(program("import time; time.sleep(600)"), start_deadline=0.02, clock=clock)
-    workers.append(worker)
+    worker = start("import time; time.sleep(600)", start_deadline=0.02, clock=clock)
     with pytest.raises(TimedOut):
         worker.ask({})
     pid = worker.pid
@@ -460,18 +429,8 @@ def test_a_process_that_is_never_ready_is_killed(
     wait_for(lambda: not exists(pid))
 
 
-def test_no_second_process_is_started_beside_one_that_the_kernel_holds(
-    program: Callable[[str], list[str]], workers: list[Worker]
-) -> None:
-    worker = Worker(
-        program(ECHO),
-        deadline=PATIENT,
-        start_deadline=PATIENT,
-        backoff=Backoff(0.0, 0.0),
-        grace=0.05,
-        kill=lambda process: None,
-    )
-    workers.append(worker)
+def test_no_second_process_is_started_beside_one_that_the_kernel_holds(start: Callable[..., Worker]) -> None:
+    worker = start(backoff=Backoff(0.0, 0.0), grace=0.05, kill=lambda process: None)
     held = worker.ask({})["pid"]
     with pytest.raises(TimedOut, match="did not answer"):
         worker.ask({"sleep": 600}, deadline=0.05)
@@ -491,11 +450,8 @@ def test_no_second_process_is_started_beside_one_that_the_kernel_holds(
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_closed_worker_kills_its_process_and_can_be_asked_again(
-    program: Callable[[str], list[str]], workers: list[Worker]
-) -> None:
-    worker = Worker(program(ECHO), deadline=PATIENT, start_deadline=PATIENT, grace=PATIENT)
-    workers.append(worker)
+def test_a_closed_worker_kills_its_process_and_can_be_asked_again(start: Callable[..., Worker]) -> None:
+    worker = start(grace=PATIENT)
     first = worker.ask({})["pid"]
     worker.close()
     wait_for(lambda: not exists(first))

@@ -132,6 +132,11 @@ class ReadingNode:
         """Makes exactly these devices exist; :meth:`look` makes devhost notice."""
         replace(self.root / "toys", "\n".join(toys))
 
+    def replug(self, *toys: str) -> None:
+        """Makes exactly these devices exist, and devhost notices."""
+        self.plug(*toys)
+        self.look()
+
     def mood(self, mood: str) -> None:
         """Makes the backend ``well``, ``fail`` or ``hang``, or its program ``killed``."""
         replace(self.root / "mood", mood)

@@ -127,8 +127,7 @@ async def test_labels_that_cannot_be_written(node: ReadingNode) -> None:
     reason = await reported(node, "labels", "toy")
     assert f"{node.root}/file" in reason
     (node.root / "file").unlink()
-    node.plug("a", "b")
-    node.look()
+    node.replug("a", "b")
     await over(node, "labels")
 
 

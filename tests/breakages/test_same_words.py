@@ -145,12 +145,10 @@ async def test_hardware_without_its_driver(node: ReadingNode) -> None:
 
 async def test_a_device_without_the_attribute_that_a_template_needs(node: ReadingNode) -> None:
     node.configure("{name: 'example.com/toy-{model}', backend: toy}")
-    node.plug("a", "b", "bare")
-    node.look()
+    node.replug("a", "b", "bare")
     reason = "resources[0]: it has no model, which the name example.com/toy-{model} needs"
     assert await everywhere(node, "plan", "toy bare") == [reason]
-    node.plug("a", "b", "c")
-    node.look()
+    node.replug("a", "b", "c")
     await over(node, "plan", "device no longer refused by the plan")
 
 
@@ -194,15 +192,13 @@ async def test_a_killed_devhost_does_not_count_as_another_plugin(node: ReadingNo
 async def test_a_device_that_is_unplugged_while_a_pod_has_it(node: ReadingNode) -> None:
     await node.kubelet.admit("train", "main", RESOURCE, 1)
     (held,) = node.kubelet.in_use(RESOURCE)
-    node.plug(*{"a", "b", "c"} - {held})
-    node.look()
+    node.replug(*{"a", "b", "c"} - {held})
     (reason,) = await everywhere(node, "device", f"{RESOURCE} {held}")
     assert reason == "the device is gone"
     assert node.value("devhost_devices", resource=RESOURCE, health="Unhealthy", reason=reason) == 1
     assert node.value("devhost_devices", resource=RESOURCE, health="Unhealthy", reason="") == 0
     assert [line["message"] for line in node.log(reason=reason)] == ["device left"]
-    node.plug("a", "b", "c")
-    node.look()
+    node.replug("a", "b", "c")
     await over(node, "device", "device appeared")
     assert node.series("devhost_devices", resource=RESOURCE, health="Unhealthy") == []
 
@@ -215,8 +211,7 @@ async def test_a_device_that_is_unplugged_while_no_container_holds_it(node: Read
             for left in resource["departed"]
         ]
 
-    node.plug("a", "c")
-    node.look()
+    node.replug("a", "c")
     await node.until(departed)
     assert departed() == [("b", "the device is gone")]
     assert node.problems("device") == []
@@ -225,8 +220,7 @@ async def test_a_device_that_is_unplugged_while_no_container_holds_it(node: Read
     assert node.value("devhost_devices_left", resource=RESOURCE, reason="the device is gone") == 1
     (line,) = node.log(reason="the device is gone")
     assert (line["message"], line["resource"], line["device"]) == ("device left", RESOURCE, "b")
-    node.plug("a", "b", "c")
-    node.look()
+    node.replug("a", "b", "c")
     await node.until(lambda: not departed())
     assert "LEFT RECENTLY" not in node.status()
     assert node.series("devhost_devices_left") == []
@@ -242,38 +236,31 @@ async def test_a_device_that_was_unplugged_while_a_pod_had_it_and_devhost_was_aw
     assert line["message"] == "a container holds a device that no longer exists"
     (told,) = node.document()["held"]
     assert (told["holder"]["pod"], told["reason"]) == ("train", "the device is gone")
-    node.plug("a", "b", "c")
-    node.look()
+    node.replug("a", "b", "c")
     await node.until(lambda: not node.problems("device") and not node.document()["held"])
 
 
 async def test_a_device_that_reports_that_it_is_unhealthy(node: ReadingNode) -> None:
-    node.plug("a", "illb", "c")
-    node.look()
+    node.replug("a", "illb", "c")
     assert await everywhere(node, "device", f"{RESOURCE} b") == ["port 1 is down"]
     assert node.value("devhost_devices", resource=RESOURCE, reason="port 1 is down") == 1
-    node.plug("a", "b", "c")
-    node.look()
+    node.replug("a", "b", "c")
     await over(node, "device", "device is healthy again")
 
 
 async def test_a_reason_that_no_terminal_and_no_utf_8_can_bear(node: ReadingNode) -> None:
-    node.plug("a", "illegibleb", "c")
-    node.look()
+    node.replug("a", "illegibleb", "c")
     (reason,) = await everywhere(node, "device", f"{RESOURCE} b")
     assert reason == r'port 1\x1b[1A\n\udcff\u202e <is> "down"'
     assert node.value("devhost_devices", resource=RESOURCE, reason=reason) == 1
-    node.plug("a", "b", "c")
-    node.look()
+    node.replug("a", "b", "c")
     await over(node, "device", "device is healthy again")
 
 
 async def test_a_device_that_its_backend_reports_unusably(node: ReadingNode) -> None:
-    node.plug("a", "b", "twice")
-    node.look()
+    node.replug("a", "b", "twice")
     assert await everywhere(node, "refused", "toy twice") == ["another device has the same id"]
-    node.plug("a", "b", "c")
-    node.look()
+    node.replug("a", "b", "c")
     await over(node, "refused", "device is no longer refused")
 
 

@@ -162,8 +162,7 @@ async def test_expect_decides_on_a_running_node(tmp_path: Path) -> None:
         count = node.root / "count"
         count.write_text("7")
         node.configure("resources: [{name: example.com/card, backend: cards, expect: 8}]")
-        async with node.served():
-            await node.offers({"example.com/card": 7})
+        async with node.served({"example.com/card": 7}):
             ((name, reason),) = unready(captured(node.host)())
             assert (name, reason.split(";")[0]) == ("example.com/card", "7 of 8 devices")
             count.write_text("8")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -40,16 +41,23 @@ async def until_served(kubelet, count=2):
     await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/toy") == count)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_stop_signal_unlinks_the_sockets_and_exits_with_0(toys, tmp_path, number):
+@asynccontextmanager
+async def served(toys, tmp_path):
+    """A kubelet, and a process whose devices it has."""
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
         with running(toys, kubelet.directory) as process:
             await until_served(kubelet)
-            process.send_signal(number)
-            assert await ended(process) == 0
-            assert [path.name for path in kubelet.directory.glob("*.sock")] == ["kubelet.sock"]
-            await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
-            assert kubelet.capacity()["example.com/toy"] == 2
+            yield kubelet, process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stop_signal_unlinks_the_sockets_and_exits_with_0(toys, tmp_path, number):
+    async with served(toys, tmp_path) as (kubelet, process):
+        process.send_signal(number)
+        assert await ended(process) == 0
+        assert [path.name for path in kubelet.directory.glob("*.sock")] == ["kubelet.sock"]
+        await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
+        assert kubelet.capacity()["example.com/toy"] == 2
 
 
 async def test_after_a_kill_the_next_start_removes_the_stale_socket_and_serves(toys, tmp_path):
@@ -86,11 +94,9 @@ async def test_the_older_instance_registers_again_when_the_newer_one_ends(toys, 
 async def test_a_root_without_files_of_a_host_is_logged(toys, tmp_path, there, told):
     for name in there:
         (toys.root / name).mkdir()
-    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
-        with running(toys, kubelet.directory) as process:
-            await until_served(kubelet)
-            process.terminate()
-            _, said = await asyncio.to_thread(process.communicate, timeout=240)
+    async with served(toys, tmp_path) as (_kubelet, process):
+        process.terminate()
+        _, said = await asyncio.to_thread(process.communicate, timeout=240)
     line = f'the host\'s directories are not below --root reason="{toys.root} has neither sys nor dev"'
     assert said.count(line) == told
 
@@ -115,9 +121,8 @@ WHEN_EXEMPT = """
 async def test_what_exists_after_the_start_is_exempt_from_garbage_collection(toys, tmp_path):
     drop_in = toys.config.parent / "backends" / "toy.py"
     drop_in.write_text(drop_in.read_text().replace("\n    def discover(self):\n", WHEN_EXEMPT))
-    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
-        with running(toys, kubelet.directory):
-            await until_served(kubelet)
+    async with served(toys, tmp_path) as (_kubelet, _):
+        pass
 
 
 async def test_a_hung_backend_does_not_keep_the_process_running(toys, tmp_path):
@@ -132,12 +137,10 @@ async def test_a_hung_backend_does_not_keep_the_process_running(toys, tmp_path):
 
 
 async def test_sighup_applies_an_edit_at_once(toys, tmp_path):
-    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
-        with running(toys, kubelet.directory) as process:
-            await until_served(kubelet)
-            toys.plug("one=x100", "two=x200", "three=x100")
-            process.send_signal(signal.SIGHUP)
-            await until_served(kubelet, 3)
+    async with served(toys, tmp_path) as (kubelet, process):
+        toys.plug("one=x100", "two=x200", "three=x100")
+        process.send_signal(signal.SIGHUP)
+        await until_served(kubelet, 3)
 
 
 async def test_a_drop_in_writable_by_others_is_refused_at_a_reload_until_its_mode_is_fixed(
@@ -152,39 +155,35 @@ async def test_a_drop_in_writable_by_others_is_refused_at_a_reload_until_its_mod
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=240)
         return done.stdout
 
-    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
-        with running(toys, kubelet.directory) as process:
-            await until_served(kubelet)
-            drop_in.chmod(0o664)
-            process.send_signal(signal.SIGHUP)
-            await logged(process, fix)
-            assert fix in await problems()
-            assert kubelet.allocatable()["example.com/toy"] == 2, "what is served goes on"
-            drop_in.chmod(0o644)
-            process.send_signal(signal.SIGHUP)
-            await logged(process, "configuration loaded")
-            assert fix not in await problems()
+    async with served(toys, tmp_path) as (kubelet, process):
+        drop_in.chmod(0o664)
+        process.send_signal(signal.SIGHUP)
+        await logged(process, fix)
+        assert fix in await problems()
+        assert kubelet.allocatable()["example.com/toy"] == 2, "what is served goes on"
+        drop_in.chmod(0o644)
+        process.send_signal(signal.SIGHUP)
+        await logged(process, "configuration loaded")
+        assert fix not in await problems()
 
 
 async def test_status_asks_the_running_host(toys, tmp_path, monkeypatch):
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(toys.root / "run"))
-    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
-        with running(toys, kubelet.directory):
-            await until_served(kubelet)
-            command = [sys.executable, "-m", "devhost", "status", "--output", "json"]
-            state = "registering"
-            async with asyncio.timeout(60):
-                while state == "registering":  # the list may come before the answer to Register
-                    done = await asyncio.to_thread(
-                        subprocess.run, command, capture_output=True, text=True, timeout=240
-                    )
-                    document = json.loads(done.stdout)
-                    (resource,) = document["resources"]
-                    state = resource["state"]
-            assert (state, resource["streams"], resource["allocatable"]) == ("registered", 1, 2)
-            about = document["kubelet"]
-            assert (about["dir"], about["socket"]) == (str(kubelet.directory), "present")
-            assert about["podResources"]["socket"] == str(tmp_path / "pod-resources" / "kubelet.sock")
+    async with served(toys, tmp_path) as (kubelet, _):
+        command = [sys.executable, "-m", "devhost", "status", "--output", "json"]
+        state = "registering"
+        async with asyncio.timeout(60):
+            while state == "registering":  # the list may come before the answer to Register
+                done = await asyncio.to_thread(
+                    subprocess.run, command, capture_output=True, text=True, timeout=240
+                )
+                document = json.loads(done.stdout)
+                (resource,) = document["resources"]
+                state = resource["state"]
+        assert (state, resource["streams"], resource["allocatable"]) == ("registered", 1, 2)
+        about = document["kubelet"]
+        assert (about["dir"], about["socket"]) == (str(kubelet.directory), "present")
+        assert about["podResources"]["socket"] == str(tmp_path / "pod-resources" / "kubelet.sock")
 
 
 async def test_the_podresources_socket_can_be_elsewhere_and_status_names_the_pod(toys, tmp_path, monkeypatch):
@@ -396,11 +395,9 @@ async def _exists(path) -> None:
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="another Python may have no OpenSSL at all")
 async def test_a_serving_process_does_not_load_openssl(toys, tmp_path):
-    async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
-        with running(toys, kubelet.directory) as process:
-            await until_served(kubelet)
-            libraries = Path(f"/proc/{process.pid}/maps").read_text()
-            assert "libcrypto" not in libraries
+    async with served(toys, tmp_path) as (_kubelet, process):
+        libraries = Path(f"/proc/{process.pid}/maps").read_text()
+        assert "libcrypto" not in libraries
 
 
 def test_a_driver_whose_socket_has_too_long_a_path_is_refused_at_the_start(toys, tmp_path):

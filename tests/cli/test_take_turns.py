@@ -118,6 +118,15 @@ class Machine:
         await self.kubelet.wait_for(lambda: self.kubelet.allocatable().get(TOY) == 2)
 
     @asynccontextmanager
+    async def two(self, until: Until) -> AsyncIterator[tuple[Instance, Instance]]:
+        """One that acts, and one that waits for its turn."""
+        async with self.devhost() as old:
+            await self.registered(1)
+            async with self.devhost() as new:
+                await waits(until, new)
+                yield old, new
+
+    @asynccontextmanager
     async def pods(self) -> AsyncIterator[set[int]]:
         """Pods start and end all the time, and every one must. Yields what was allocatable at any event."""
         seen: set[int] = set()
@@ -231,16 +240,13 @@ async def test_the_next_one_takes_over_when_the_one_that_acts_is_killed(
 
 
 async def test_one_that_hangs_keeps_its_turn_until_it_is_killed(machine: Machine, until: Until) -> None:
-    async with machine.devhost() as old:
-        await machine.registered(1)
-        async with machine.devhost() as new:
-            await waits(until, new)
-            old.process.send_signal(signal.SIGSTOP)
-            old.process.terminate()
-            await asyncio.sleep(1)
-            assert machine.serving() == 1
-            old.process.kill()
-            await machine.registered(2)
+    async with machine.two(until) as (old, _new):
+        old.process.send_signal(signal.SIGSTOP)
+        old.process.terminate()
+        await asyncio.sleep(1)
+        assert machine.serving() == 1
+        old.process.kill()
+        await machine.registered(2)
 
 
 async def test_without_a_next_one_a_stop_ends_it_at_once(machine: Machine, until: Until) -> None:
@@ -258,16 +264,13 @@ async def test_without_a_next_one_a_stop_ends_it_at_once(machine: Machine, until
 async def test_one_that_passes_the_turn_on_ends_when_the_next_one_is_killed(
     machine: Machine, until: Until
 ) -> None:
-    async with machine.devhost() as old:
-        await machine.registered(1)
-        async with machine.devhost() as new:
-            await waits(until, new)
-            new.process.send_signal(signal.SIGSTOP)
-            old.process.terminate()
-            await until(lambda: old.logged("passing the turn on"))
-            await machine.kubelet.admit("pod", "main", TOY, 1)  # it still answers
-            new.process.kill()
-            assert await old.ended() == 0
+    async with machine.two(until) as (old, new):
+        new.process.send_signal(signal.SIGSTOP)
+        old.process.terminate()
+        await until(lambda: old.logged("passing the turn on"))
+        await machine.kubelet.admit("pod", "main", TOY, 1)  # it still answers
+        new.process.kill()
+        assert await old.ended() == 0
     async with machine.devhost():
         await machine.registered(2)
 
@@ -290,17 +293,14 @@ async def test_of_many_that_start_together_one_acts_and_each_gets_its_turn(
 async def test_one_that_leaves_is_not_held_up_by_those_that_wait_behind_the_next_one(
     machine: Machine, until: Until
 ) -> None:
-    async with machine.devhost() as old:
-        await machine.registered(1)
-        async with machine.devhost() as new:
-            await waits(until, new)
-            async with machine.devhost() as one, machine.devhost() as two, machine.devhost() as three:
-                for behind in (one, two, three):
-                    await waits(until, behind)
-                await old.stops()
-                assert not old.logged("the next devhost does not serve yet")
-                await new.stops()  # the next of them has waited in the meantime
-                await machine.registered(3)
+    one, two, three = (machine.devhost() for _ in range(3))
+    async with machine.two(until) as (old, new), one as first, two as second, three as third:
+        for behind in (first, second, third):
+            await waits(until, behind)
+        await old.stops()
+        assert not old.logged("the next devhost does not serve yet")
+        await new.stops()  # the next of them has waited in the meantime
+        await machine.registered(3)
 
 
 async def test_one_that_takes_no_turns_is_waited_for_and_not_displaced(
@@ -410,21 +410,18 @@ async def test_what_the_one_before_gives_until_it_ends_stays_recorded(
 async def test_an_edit_while_it_waits_is_in_force_from_the_first_list(
     machine: Machine, toys: Any, until: Until
 ) -> None:
-    async with machine.devhost() as old:
-        await machine.registered(1)
-        async with machine.devhost() as new:
-            await waits(until, new)
-            other = "name: example.com/other, backend: toy, where: {model: x200}"
-            toys.write(other, f"name: {TOY}, backend: toy")
-            await until(lambda: "example.com/other" in machine.kubelet.capacity())
-            before = machine.kubelet.endpoints(TOY)
-            await old.stops()
-            lists = [
-                one
-                for one in machine.kubelet.events.of(ev.ListReceived)
-                if one.endpoint not in before and one.resource == TOY
-            ]
-            assert {len(one.devices) for one in lists} == {1}
+    async with machine.two(until) as (old, _new):
+        other = "name: example.com/other, backend: toy, where: {model: x200}"
+        toys.write(other, f"name: {TOY}, backend: toy")
+        await until(lambda: "example.com/other" in machine.kubelet.capacity())
+        before = machine.kubelet.endpoints(TOY)
+        await old.stops()
+        lists = [
+            one
+            for one in machine.kubelet.events.of(ev.ListReceived)
+            if one.endpoint not in before and one.resource == TOY
+        ]
+        assert {len(one.devices) for one in lists} == {1}
 
 
 async def test_one_whose_file_is_refused_is_not_ready_until_the_file_is_fixed(

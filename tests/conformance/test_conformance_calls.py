@@ -9,7 +9,7 @@ from dataclasses import replace
 import grpc
 import grpc.aio
 import pytest
-from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
+from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT
 from devhost_testing.kubelet import ContainerStartError, UnexpectedAdmissionError
 from devhost_testing.kubelet import events as ev
 from scraped_series import samples
@@ -39,11 +39,8 @@ EDITS = Edits(
 @pytest.mark.conformance(44)
 async def test_a_container_gets_exactly_what_its_devices_need(rig, kubelet, dial):
     rig.classes["toy"].allocate = lambda self, request: EDITS
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
-        async with dial(host, TOY) as stub:
-            answer = await stub.Allocate(ask(["d0"]), timeout=WAIT)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host, dial(host, TOY) as stub:
+        answer = await stub.Allocate(ask(["d0"]), timeout=WAIT)
     assert list(answer.container_responses) == [
         pb.ContainerAllocateResponse(
             envs={"TOY": "d0"},
@@ -58,11 +55,8 @@ async def test_a_container_gets_exactly_what_its_devices_need(rig, kubelet, dial
 @pytest.mark.conformance(45)
 async def test_several_containers_get_as_many_answers_in_their_order(rig, kubelet, dial, devices):
     rig.scripts["toy"].devices = devices(4)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=4)
-        async with dial(host, TOY) as stub:
-            answer = await stub.Allocate(ask(["d2"], ["d3", "d1"], ["d0"]), timeout=WAIT)
+    async with rig.running(TOY_LINE, allocatable={TOY: 4}) as host, dial(host, TOY) as stub:
+        answer = await stub.Allocate(ask(["d2"], ["d3", "d1"], ["d0"]), timeout=WAIT)
     assert [response.envs["DEVICES"] for response in answer.container_responses] == ["d2", "d3,d1", "d0"]
 
 
@@ -83,9 +77,7 @@ async def test_unusable_ids_fail_before_anything_is_done(rig, kubelet, dial, dev
     good = devices(2)
     rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
     rig.scripts["toy"].on_allocate = asked.append
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=1)
+    async with rig.running(TOY_LINE, allocatable={TOY: 1}) as host:
         async with dial(host, TOY) as stub:
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
                 await stub.Allocate(ask(ids), timeout=WAIT)
@@ -99,9 +91,7 @@ async def test_unusable_ids_fail_before_anything_is_done(rig, kubelet, dial, dev
 
 @pytest.mark.conformance(47)
 async def test_the_same_devices_again_get_the_same_answer(rig, kubelet, dial):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         first = await kubelet.admit("pod", "init", TOY, 2, role="init")
         again = await kubelet.admit("pod", "main", TOY, 2)
         assert set(again.device_ids) == set(first.device_ids)
@@ -119,17 +109,15 @@ async def test_a_missing_path_fails_the_pod_by_its_name_and_makes_only_its_devic
     for node in nodes.values():
         node.touch()
     rig.scripts["toy"].nodes = {name: str(node) for name, node in nodes.items()}
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         nodes["d1"].unlink()
         with pytest.raises(UnexpectedAdmissionError, match=f"{nodes['d1']} does not exist"):
             await kubelet.admit("pod", "main", TOY, 2)
-        await served(kubelet, toy=1)
+        await rig.offers({TOY: 1})
         assert kubelet.healthy(TOY) == {"d0"}
         nodes["d1"].touch()
         host.scanners["toy"].request_scan()
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
 
 
 @pytest.fixture
@@ -147,15 +135,14 @@ async def test_a_hung_allocate_ends_at_its_deadline_and_delays_no_other_call(rig
     rig.hurry_allocation(allocate=3.0)  # the other calls end before that, also on a busy machine
     rig.scripts["toy"].on_allocate = hang
     rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2, other=1)
-        async with dial(host, TOY) as stub, dial(host, OTHER) as other:
-            stuck = asyncio.ensure_future(stub.Allocate(ask(["d0"])))
-            await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
-            await other.Allocate(ask(["d0"]), timeout=WAIT)
-            assert not stuck.done()
-            with pytest.raises(grpc.aio.AioRpcError) as late:
-                await stuck
+    running = rig.running(allocatable={TOY: 2, OTHER: 1})
+    async with running as host, dial(host, TOY) as stub, dial(host, OTHER) as other:
+        stuck = asyncio.ensure_future(stub.Allocate(ask(["d0"])))
+        await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
+        await other.Allocate(ask(["d0"]), timeout=WAIT)
+        assert not stuck.done()
+        with pytest.raises(grpc.aio.AioRpcError) as late:
+            await stuck
     assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
@@ -165,10 +152,8 @@ async def test_the_answer_for_a_device_is_the_same_after_devhost_restarts(rig, k
     rig.write(TOY_LINE)
     answers = []
     for _ in range(2):
-        async with rig.running() as host:
-            await served(kubelet, toy=2)
-            async with dial(host, TOY) as stub:
-                answers.append(await stub.Allocate(ask(["d0"]), timeout=WAIT))
+        async with rig.running(allocatable={TOY: 2}) as host, dial(host, TOY) as stub:
+            answers.append(await stub.Allocate(ask(["d0"]), timeout=WAIT))
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0}, WAIT)
         rig.scripts["toy"].devices.reverse()
     assert answers[0] == answers[1]
@@ -194,14 +179,11 @@ async def test_a_preference_is_complete_and_uses_as_few_numa_nodes_as_possible(
     rig, kubelet, dial, devices, available, must, size, order
 ):
     rig.scripts["toy"].devices = devices(8)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=8)
-        async with dial(host, TOY) as stub:
-            first, second = [
-                (await stub.GetPreferredAllocation(prefer(offer, must, size), timeout=WAIT))
-                for offer in (available[::order], available[::-order])
-            ]
+    async with rig.running(TOY_LINE, allocatable={TOY: 8}) as host, dial(host, TOY) as stub:
+        first, second = [
+            (await stub.GetPreferredAllocation(prefer(offer, must, size), timeout=WAIT))
+            for offer in (available[::order], available[::-order])
+        ]
     (answer,) = first.container_responses
     chosen = list(answer.deviceIDs)
     assert sorted(chosen) == sorted(second.container_responses[0].deviceIDs)
@@ -229,11 +211,8 @@ async def test_a_preference_is_complete_and_uses_as_few_numa_nodes_as_possible(
 async def test_a_preference_that_cannot_be_met_gets_the_best_choice_and_no_error(
     rig, kubelet, dial, available, must, size, chosen
 ):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
-        async with dial(host, TOY) as stub:
-            answer = await stub.GetPreferredAllocation(prefer(available, must, size), timeout=WAIT)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host, dial(host, TOY) as stub:
+        answer = await stub.GetPreferredAllocation(prefer(available, must, size), timeout=WAIT)
     assert [sorted(response.deviceIDs) for response in answer.container_responses] == [chosen]
 
 
@@ -243,9 +222,7 @@ async def test_a_bug_in_the_choice_leaves_the_choice_to_the_kubelet(rig, kubelet
     def broken(*_: object, **__: object) -> list[str]:
         raise ZeroDivisionError
 
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         host.services[TOY].allocator.prefer = broken
         assert len((await kubelet.admit("pod", "main", TOY, 1)).device_ids) == 1
     (asked,) = kubelet.events.of(ev.PreferenceAsked)
@@ -254,9 +231,7 @@ async def test_a_bug_in_the_choice_leaves_the_choice_to_the_kubelet(rig, kubelet
 
 @pytest.mark.conformance(55, 56)
 async def test_a_method_that_was_not_requested_is_never_called_but_answers(rig, kubelet, dial):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         await kubelet.start_container("pod", "main")
         assert not kubelet.events.of(ev.PreStarted)
@@ -278,8 +253,7 @@ async def test_each_container_start_prepares_again_and_a_failure_may_be_retried(
     rig.classes["toy"].prepare = prepare
     rig.write(TOY_LINE)
     metrics = Metrics()
-    async with rig.running(metrics=metrics):
-        await served(kubelet, toy=2)
+    async with rig.running(allocatable={TOY: 2}, metrics=metrics):
         held = list((await kubelet.admit("pod", "main", TOY, 1)).device_ids)
         with pytest.raises(
             ContainerStartError, match="backend toy failed: OSError: the reset did not finish"
@@ -304,8 +278,7 @@ async def test_a_hundred_allocations_at_once_get_their_own_devices(rig, kubelet,
     rig.scripts["toy"].devices = [
         Device(id=f"r{n % 20}-d{n}", attributes={"model": f"m{n % 20}", "index": n}) for n in range(100)
     ]
-    rig.write("name: 'example.com/{model}', backend: toy")
-    async with rig.running() as host:
+    async with rig.running("name: 'example.com/{model}', backend: toy") as host:
         await kubelet.wait_for(lambda: sum(kubelet.allocatable().values()) == 100, WAIT)
 
         async def allocate(device: Device) -> tuple[str, str]:

@@ -28,8 +28,7 @@ async def test_metrics_and_readiness_follow_registrations_streams_lists_and_allo
         return scraped_series.value(metrics, f"devhost_{name}", resource=resource, **labels)
 
     kubelet.faults.inject(Point.REGISTER, fail("not yet"), TOY, times=None)
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running(metrics=metrics) as host:
+    async with rig.running(TOY_LINE, OTHER_LINE, metrics=metrics) as host:
         await rig.until(lambda: value("registration_failures_total"), WAIT)
         await rig.until(lambda: value("streams", OTHER) == 1, WAIT)
         ready, why = host.ready()

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from conformance_node import TOY, TOY_LINE, WAIT, served
+from conformance_node import TOY, TOY_LINE, WAIT
 from devhost_testing.kubelet import events as ev
 
 from devhost.kubelet.api import api_pb2 as pb
@@ -122,8 +122,7 @@ async def test_undecodable_requests_are_logged_once_and_refused_with_a_reason(ri
     """gRPC for Python logs a traceback for each of them and answers INTERNAL."""
     rig.write(TOY_LINE)
     with caplog.at_level(logging.INFO):
-        async with rig.running() as host:
-            await served(kubelet, toy=2)
+        async with rig.running(allocatable={TOY: 2}) as host:
             for _ in range(25):
                 error = await raw(host, method, NO_MESSAGE)
             await serves_on(kubelet)
@@ -144,8 +143,7 @@ async def test_bytes_that_are_not_http_2_close_the_connection_and_log_nothing(
 ):
     rig.write(TOY_LINE)
     with caplog.at_level(logging.INFO):
-        async with rig.running() as host:
-            await served(kubelet, toy=2)
+        async with rig.running(allocatable={TOY: 2}) as host:
             logged = len(caplog.records)
             async with peers_of(host) as peers:
                 for _ in range(10):
@@ -159,9 +157,7 @@ async def test_bytes_that_are_not_http_2_close_the_connection_and_log_nothing(
 
 async def test_a_thousand_connections_use_descriptors_for_sixteen_and_do_not_affect_the_kubelet(rig, kubelet):
     rig.hurry(handshake=2 * WAIT, idle=2 * WAIT)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         before = descriptors()
         async with peers_of(host) as peers:
             for _ in range(10):
@@ -178,9 +174,7 @@ async def test_a_thousand_connections_use_descriptors_for_sixteen_and_do_not_aff
 @pytest.mark.parametrize("data", [b"", PREFACE[:10], PREFACE], ids=["nothing", "half a preface", "no call"])
 async def test_silent_connections_are_closed_except_the_kubelets(rig, kubelet, dial, data):
     rig.hurry(handshake=2.0, idle=2.0)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         async with peers_of(host) as peers:
             await peers.connect(CONNECTIONS * 2, data)
             await peers.until_alive(0)
@@ -190,9 +184,7 @@ async def test_silent_connections_are_closed_except_the_kubelets(rig, kubelet, d
 
 
 async def test_endless_calls_on_one_connection_are_bounded_and_do_not_affect_the_kubelet(rig, kubelet, dial):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         registration = host.services[TOY].registration
         async with dial(host, TOY) as stub:
             calls = [stub.ListAndWatch(pb.Empty()) for _ in range(3 * STREAMS)]

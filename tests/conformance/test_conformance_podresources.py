@@ -52,15 +52,9 @@ def listed(kubelet: KubeletSimulator) -> dict[str, str]:
     return {device.id: device.health for device in kubelet.devices(TOY)}
 
 
-async def ready(kubelet: KubeletSimulator, count: int) -> None:
-    await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == count, WAIT)
-
-
 @pytest.mark.conformance(60)
 async def test_a_vanished_device_leaves_the_list_when_its_pod_has_released_it(rig, kubelet, devices):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await ready(kubelet, 2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: holders(host) == {"d0": "pod"}, WAIT)
         rig.change("toy", devices(2)[1:])
@@ -72,9 +66,7 @@ async def test_a_vanished_device_leaves_the_list_when_its_pod_has_released_it(ri
 
 @pytest.mark.conformance(60)
 async def test_a_released_device_is_no_longer_shown_as_held(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await ready(kubelet, 2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         await kubelet.admit("one", "main", TOY, 1)
         await kubelet.admit("two", "main", TOY, 1)
         await rig.until(lambda: holders(host) == {"d0": "one", "d1": "two"}, WAIT)
@@ -86,12 +78,9 @@ async def test_a_released_device_is_no_longer_shown_as_held(rig, kubelet):
 @pytest.mark.conformance(60, 19)
 async def test_a_device_held_from_before_the_start_stays_listed_when_it_vanishes(rig, kubelet, devices):
     rig.hurry_allocation(grace=0.2)
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await ready(kubelet, 2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         await kubelet.admit("pod", "main", TOY, 1)
-    async with rig.running() as host:
-        await ready(kubelet, 2)
+    async with rig.running(allocatable={TOY: 2}) as host:
         await rig.until(lambda: holders(host) == {"d0": "pod"}, WAIT)
         rig.change("toy", [])
         await kubelet.wait_for(lambda: listed(kubelet) == {"d0": "Unhealthy"}, WAIT)
@@ -110,9 +99,7 @@ async def test_nothing_is_released_while_the_kubelet_does_not_answer(rig, kubele
     rig.timing = replace(rig.timing, first_plan=0.3)
     rig.hurry_allocation(grace=0.2)
     kubelet.faults.inject(Point.POD_RESOURCES, fault, times=None)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await ready(kubelet, 2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: "asked yet" not in host.pod_resources.condition.reason, WAIT)
         kubelet.release("pod")
@@ -128,23 +115,19 @@ async def test_nothing_is_released_while_the_kubelet_does_not_answer(rig, kubele
 @pytest.mark.conformance(60)
 async def test_devices_are_served_while_the_podresources_socket_is_missing(rig, kubelet):
     disturbances.lose_pod_resources(kubelet)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await ready(kubelet, 2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: "does not exist" in host.pod_resources.condition.reason, WAIT)
         assert holders(host) == {"d0": "?"}
         await kubelet.restart()
-        await ready(kubelet, 2)
+        await rig.offers({TOY: 2})
         await rig.until(lambda: holders(host) == {"d0": "pod"}, WAIT)
 
 
 @pytest.mark.conformance(60)
 async def test_a_kubelet_that_has_just_started_and_knows_no_pods_releases_nothing(rig, kubelet, devices):
     rig.hurry_allocation(grace=0.2)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await ready(kubelet, 2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: holders(host) == {"d0": "pod"}, WAIT)
         rig.change("toy", devices(2)[1:])

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import grpc.aio
 import pytest
-from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
+from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT
 from devhost_testing.api import api_pb2_grpc
 from devhost_testing.kubelet import Point, fail, hang
 from devhost_testing.kubelet import events as ev
@@ -37,9 +37,8 @@ async def test_the_socket_is_served_before_register_is_sent(rig, kubelet):
                 accepted.append(probe.connect_ex(str(kubelet.directory / event.endpoint)) == 0)
 
     kubelet.events.listen(look)
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running():
-        await served(kubelet, toy=2, other=1)
+    async with rig.running(TOY_LINE, OTHER_LINE):
+        await rig.offers({TOY: 2, OTHER: 1})
     assert accepted == [True, True]
     assert not kubelet.events.of(ev.RegisterRefused)
 
@@ -49,9 +48,7 @@ async def test_the_socket_is_served_before_register_is_sent(rig, kubelet):
 async def test_register_has_version_socket_resource_and_the_servers_options(rig, kubelet, prepares):
     if prepares:
         rig.classes["toy"].prepare = lambda self, request: None
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         path = host.services[TOY].registration.server.path
     (sent,) = kubelet.events.of(ev.RegisterReceived)
     (answered,) = kubelet.events.of(ev.OptionsRead)
@@ -64,15 +61,14 @@ async def test_register_has_version_socket_resource_and_the_servers_options(rig,
 async def test_the_options_are_answered_while_register_is_pending(rig, kubelet, dial):
     go_on = asyncio.Event()
     kubelet.faults.inject(Point.REGISTER, go_on.wait)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
+    async with rig.running(TOY_LINE) as host:
         await kubelet.wait_for(lambda: kubelet.events.of(ev.RegisterReceived), WAIT)
         async with dial(host, TOY) as stub:
             options = await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)
         assert options.get_preferred_allocation_available
         assert host.services[TOY].registration.condition.state == registration.RegistrationState.REGISTERING
         go_on.set()
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
 
 
 @pytest.mark.conformance(4)
@@ -81,10 +77,9 @@ async def test_a_refused_registration_is_shown_counted_and_tried_again(rig, kube
     refusal = 'requested API version "v1beta1" is not supported by kubelet. Supported version is "v2"'
     kubelet.faults.inject(Point.REGISTER, fail(refusal), TOY, times=None)
     metrics = Metrics()
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running(metrics=metrics) as host:
+    async with rig.running(TOY_LINE, OTHER_LINE, metrics=metrics) as host:
         await kubelet.wait_for(lambda: len(kubelet.events.of(ev.RegisterRefused, TOY)) >= 3, WAIT)
-        await served(kubelet, other=1)
+        await rig.offers({OTHER: 1})
         shown = {resource["name"]: resource for resource in status(host)["resources"]}
         assert refusal in shown[TOY]["lastError"]
         assert shown[OTHER]["lastError"] == ""
@@ -92,7 +87,7 @@ async def test_a_refused_registration_is_shown_counted_and_tried_again(rig, kube
         await rig.until(lambda: (value(metrics, failures, resource=TOY) or 0) >= 3, WAIT)
         assert value(metrics, failures, resource=OTHER) == 0
         kubelet.faults.clear()
-        await served(kubelet, toy=2, other=1)
+        await rig.offers({TOY: 2, OTHER: 1})
     assert len(kubelet.events.of(ev.Registered, OTHER)) == 1
 
 
@@ -102,13 +97,12 @@ async def test_devhost_waits_for_a_kubelet_and_does_not_create_its_directory(rig
     for path in rig.kubelet_dir.iterdir():
         path.unlink()
     rig.kubelet_dir.rmdir()
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
+    async with rig.running(TOY_LINE) as host:
         await rig.until(lambda: TOY in host.services, WAIT)
         assert host.ready() == (False, f"no list stream yet: example.com/toy (waiting: {NO_DIRECTORY})")
         assert not rig.kubelet_dir.exists()
         await kubelet.start()
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
         await rig.until(lambda: host.ready() == (True, ""), WAIT)  # once Register is answered
         assert stat.S_IMODE(rig.kubelet_dir.stat().st_mode) & 0o027 == 0
     assert len(kubelet.events.of(ev.Registered)) == 1
@@ -117,13 +111,12 @@ async def test_devhost_waits_for_a_kubelet_and_does_not_create_its_directory(rig
 @pytest.mark.conformance(6)
 async def test_a_kubelet_socket_without_a_listener_is_tried_again(rig, kubelet):
     await kubelet.stop(crash=True)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
+    async with rig.running(TOY_LINE) as host:
         await rig.until(lambda: TOY in host.services, WAIT)
         toy = host.services[TOY].registration
         await rig.until(lambda: toy.condition.error == f"no process listens on {kubelet.socket}", WAIT)
         await kubelet.start()
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
         # the list may come before the answer to Register
         await rig.until(lambda: toy.condition.error == "", WAIT)
 
@@ -134,12 +127,11 @@ async def test_an_unanswered_register_ends_at_its_deadline_and_leaks_no_task(rig
     rig.hurry(register=0.3)
     kubelet.faults.inject(Point.REGISTER, hang, times=2)
     before = asyncio.all_tasks()
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
+    async with rig.running(TOY_LINE) as host:
         await rig.until(lambda: TOY in host.services, WAIT)
         toy = host.services[TOY].registration
         await rig.until(lambda: "has not answered Register within 0.3 s" in toy.condition.error, WAIT)
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
         # the list may come before the answer to Register
         await rig.until(lambda: toy.condition.error == "", WAIT)
     await kubelet.stop()
@@ -192,8 +184,7 @@ async def test_every_resource_has_its_own_server_socket_and_registration(rig, ku
         replace(template, id=f"d{n}", attributes={"model": f"m{n % 5}", "index": n}) for n in range(15)
     ]
     rig.write("name: 'example.com/{model}', backend: toy")
-    async with rig.running():
-        await served(kubelet, m0=3, m1=3, m2=3, m3=3, m4=3)
+    async with rig.running(allocatable={f"example.com/m{n}": 3 for n in range(5)}):
         listed = {
             name: {int(device.id[1:]) % 5 for device in kubelet.devices(name)}
             for name in kubelet.allocatable()
@@ -228,9 +219,7 @@ async def test_stale_devhost_sockets_are_removed_and_other_sockets_stay(rig, kub
     leave("dh-stale.sock").close()
     leave("foreign-stale.sock").close()
     with leave("dh-live.sock"):
-        rig.write(TOY_LINE)
-        async with rig.running() as host:
-            await served(kubelet, toy=2)
+        async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
             own = host.services[TOY].registration.server.path.name
             left = {path.name for path in rig.kubelet_dir.glob("*.sock")}
     assert left == {own, "kubelet.sock", "foreign-stale.sock", "dh-live.sock"}
@@ -239,9 +228,7 @@ async def test_stale_devhost_sockets_are_removed_and_other_sockets_stay(rig, kub
 @pytest.mark.field_failure("F9")
 async def test_failed_registrations_leave_no_sockets_behind(rig, kubelet, hurried):
     kubelet.faults.inject(Point.REGISTER, fail("not now"), times=4)
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         assert len(kubelet.events.of(ev.RegisterRefused)) == 4
         assert len(list(rig.kubelet_dir.glob("dh-*"))) == 1
     assert not list(rig.kubelet_dir.glob("dh-*"))
@@ -249,9 +236,7 @@ async def test_failed_registrations_leave_no_sockets_behind(rig, kubelet, hurrie
 
 @pytest.mark.conformance(12)
 async def test_only_the_owner_can_connect_to_a_socket(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         found = host.services[TOY].registration.server.path.stat()
     assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (os.geteuid(), 0o600)
 
@@ -306,12 +291,9 @@ PING, ACK = 6, 1
 @pytest.mark.conformance(13, 14)
 @pytest.mark.field_failure("F18")
 async def test_register_uses_localhost_never_pings_and_closes_its_channel(rig, kubelet):
-    async with Wiretap(kubelet) as tap:
-        rig.write(TOY_LINE)
-        async with rig.running():
-            await served(kubelet, toy=2)
-            await rig.until(lambda: tap.sent, WAIT)  # kept when the connection is closed
-            (sent,) = tap.sent
+    async with Wiretap(kubelet) as tap, rig.running(TOY_LINE, allocatable={TOY: 2}):
+        await rig.until(lambda: tap.sent, WAIT)  # kept when the connection is closed
+        (sent,) = tap.sent
     assert b"/v1beta1.Registration/Register" in sent
     assert b"localhost" in sent
     assert b"kubelet.sock" not in sent
@@ -323,8 +305,5 @@ async def test_register_uses_localhost_never_pings_and_closes_its_channel(rig, k
 @pytest.mark.field_failure("F18")
 @pytest.mark.parametrize("authority", ["localhost", "any.example:1", "%2Fvar%2Flib%2Fkubelet"])
 async def test_a_caller_may_use_any_authority(rig, kubelet, dial, authority):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
-        async with dial(host, TOY, authority) as stub:
-            assert (await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)) is not None
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host, dial(host, TOY, authority) as stub:
+        assert (await stub.GetDevicePluginOptions(pb.Empty(), timeout=WAIT)) is not None

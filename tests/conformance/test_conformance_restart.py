@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import asyncinotify
 import pytest
-from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT, served
+from conformance_node import OTHER, OTHER_LINE, TOY, TOY_LINE, WAIT
 from devhost_testing.kubelet import Point, cut, fail
 from devhost_testing.kubelet import events as ev
 
@@ -36,12 +36,10 @@ async def quiet(host) -> None:
 @pytest.mark.conformance(28)
 @pytest.mark.field_failure("F2")
 async def test_a_stream_that_ends_leads_to_one_registration_on_a_new_socket(rig, kubelet, hurried):
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2, other=1)
+    async with rig.running(TOY_LINE, OTHER_LINE, allocatable={TOY: 2, OTHER: 1}) as host:
         kubelet.kill_stream(TOY)
         await kubelet.wait_for(lambda: len(registered(kubelet)) == 2, WAIT)
-        await served(kubelet, toy=2, other=1)
+        await rig.offers({TOY: 2, OTHER: 1})
         await quiet(host)
     first, second = registered(kubelet)
     assert first != second
@@ -52,12 +50,11 @@ async def test_a_stream_that_ends_leads_to_one_registration_on_a_new_socket(rig,
 @pytest.mark.field_failure("F8")
 async def test_streams_that_end_at_once_are_followed_by_growing_delays(rig, kubelet, hurried):
     kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE, OTHER_LINE):
         await kubelet.wait_for(lambda: len(registered(kubelet)) >= 8, WAIT)
         losses = next(backoff for backoff in hurried if len(backoff.delays) >= 7)
         kubelet.faults.clear()
-        await served(kubelet, toy=2, other=1)
+        await rig.offers({TOY: 2, OTHER: 1})
     assert losses.delays[:7] == [1, 2, 4, 8, 16, 30, 30], "seconds between registrations"
     assert len(registered(kubelet, OTHER)) == 1
 
@@ -66,13 +63,12 @@ async def test_streams_that_end_at_once_are_followed_by_growing_delays(rig, kube
 async def test_a_steady_registration_resets_the_back_off(rig, kubelet, hurried):
     rig.hurry(steady=1.0)
     kubelet.faults.inject(Point.LIST, cut, TOY, times=None)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
+    async with rig.running(TOY_LINE) as host:
         await rig.until(lambda: any(len(backoff.delays) >= 4 for backoff in hurried), WAIT)
         losses = next(backoff for backoff in hurried if len(backoff.delays) >= 4)
         assert losses.delays[3] > 1
         kubelet.faults.clear()
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
         registration = host.services[TOY].registration
         await rig.until(
             lambda: registration.streams and time.time() > registration.condition.last + 1.2, WAIT
@@ -88,15 +84,13 @@ async def test_a_steady_registration_resets_the_back_off(rig, kubelet, hurried):
 @pytest.mark.conformance(30, 31)
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])
 async def test_a_kubelet_restart_makes_every_resource_register_once_on_a_new_socket(rig, kubelet, crash):
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2, other=1)
+    async with rig.running(TOY_LINE, OTHER_LINE, allocatable={TOY: 2, OTHER: 1}) as host:
         before = kubelet.events.position
         old = {path.name for path in rig.kubelet_dir.glob("dh-*")}
         await kubelet.restart(crash=crash)
         (started,) = kubelet.events.of(ev.Started, since=before)
         assert old <= set(started.wiped)
-        await served(kubelet, toy=2, other=1)
+        await rig.offers({TOY: 2, OTHER: 1})
         await quiet(host)
         new = {path.name for path in rig.kubelet_dir.glob("dh-*")}
     assert len(new) == 2
@@ -114,23 +108,19 @@ async def test_without_inotify_a_kubelet_restart_is_found_by_polling(rig, kubele
     assert NODE.poll <= 10
     monkeypatch.setattr(asyncinotify, "Inotify", Exhausted)
     rig.hurry(poll=0.1)
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         before = kubelet.events.position
         await kubelet.restart()
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
     assert len(registered(kubelet, since=before)) == 1
 
 
 @pytest.mark.conformance(33)
 async def test_a_deleted_socket_is_replaced_and_registered(rig, kubelet, hurried):
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2, other=1)
+    async with rig.running(TOY_LINE, OTHER_LINE, allocatable={TOY: 2, OTHER: 1}) as host:
         host.services[TOY].registration.server.path.unlink()
         await kubelet.wait_for(lambda: len(registered(kubelet)) == 2, WAIT)
-        await served(kubelet, toy=2, other=1)
+        await rig.offers({TOY: 2, OTHER: 1})
         assert host.services[TOY].registration.server.path.is_socket()
     assert len(registered(kubelet, OTHER)) == 1
 
@@ -138,9 +128,7 @@ async def test_a_deleted_socket_is_replaced_and_registered(rig, kubelet, hurried
 @pytest.mark.conformance(34)
 @pytest.mark.field_failure("F4", "F23")
 async def test_a_recreated_directory_is_watched_again(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         for _ in range(2):  # the second time shows that the new directory is watched
             await kubelet.stop()
             await rig.until(
@@ -150,37 +138,33 @@ async def test_a_recreated_directory_is_watched_again(rig, kubelet):
             before = kubelet.events.position
             await kubelet.start()
             await kubelet.wait_for(lambda: registered(kubelet, since=before), WAIT)  # noqa: B023
-            await served(kubelet, toy=2)
+            await rig.offers({TOY: 2})
             assert len(registered(kubelet, since=before)) == 1
 
 
 @pytest.mark.conformance(35)
 @pytest.mark.field_failure("F6")
 async def test_an_event_about_the_registered_kubelet_causes_no_registration(rig, kubelet, devices):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         await quiet(host)  # the event of kubelet.sock's creation has come by now
         for name in ("dh-other.sock", "stranger.sock", "kubelet_internal_checkpoint"):
             (rig.kubelet_dir / name).write_text("")
             (rig.kubelet_dir / name).unlink()
         await quiet(host)
         rig.change("toy", devices(3))
-        await served(kubelet, toy=3)
+        await rig.offers({TOY: 3})
     assert len(kubelet.events.of(ev.RegisterReceived)) == 1
 
 
 @pytest.mark.conformance(36)
 async def test_two_quick_kubelet_restarts_end_with_one_registration(rig, kubelet):
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2, other=1)
+    async with rig.running(TOY_LINE, OTHER_LINE, allocatable={TOY: 2, OTHER: 1}) as host:
         await kubelet.restart()
         await kubelet.stop(crash=True)  # the one between may have had time for a registration, or not
         before = kubelet.events.position
         await kubelet.start()
         await kubelet.wait_for(lambda: registered(kubelet, TOY, before), WAIT)
-        await served(kubelet, toy=2, other=1)
+        await rig.offers({TOY: 2, OTHER: 1})
         await quiet(host)
         for resource in (TOY, OTHER):
             assert len(kubelet.endpoints(resource)) == 1
@@ -200,18 +184,16 @@ async def test_each_registration_has_a_new_socket_and_follows_the_end_of_the_old
             open_at_register.append(rig.host.services[TOY].registration.streams)
 
     kubelet.events.listen(follow)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         host.services[TOY].registration.server.path.unlink()
         await kubelet.wait_for(lambda: len(registered(kubelet)) == 2, WAIT)
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
         kubelet.kill_stream(TOY)
         await kubelet.wait_for(lambda: len(registered(kubelet)) == 3, WAIT)
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
         await kubelet.restart()
         await kubelet.wait_for(lambda: len(registered(kubelet)) == 4, WAIT)
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
         await quiet(host)
         assert kubelet.allocatable() == {TOY: 2}
     assert open_at_register == [0, 0, 0, 0]
@@ -222,9 +204,8 @@ async def test_each_registration_has_a_new_socket_and_follows_the_end_of_the_old
 async def test_after_already_connected_the_next_try_uses_another_socket(rig, kubelet, hurried):
     refusal = "device plugin already connected: /var/lib/kubelet/device-plugins/dh.sock"
     kubelet.faults.inject(Point.OPTIONS, fail(refusal), TOY, times=2)
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE):
+        await rig.offers({TOY: 2})
     tried = [event.endpoint for event in kubelet.events.of(ev.RegisterReceived)]
     assert len(tried) == len(set(tried)) == 3
 
@@ -232,24 +213,22 @@ async def test_after_already_connected_the_next_try_uses_another_socket(rig, kub
 @pytest.mark.conformance(39)
 async def test_only_the_resource_that_cannot_register_is_tried_again(rig, kubelet, hurried):
     kubelet.faults.inject(Point.REGISTER, fail("not this one"), TOY, times=None)
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE, OTHER_LINE):
         await kubelet.wait_for(lambda: len(kubelet.events.of(ev.RegisterRefused, TOY)) >= 3, WAIT)
-        await served(kubelet, other=1)
+        await rig.offers({OTHER: 1})
         kubelet.faults.clear()
-        await served(kubelet, toy=2, other=1)
+        await rig.offers({TOY: 2, OTHER: 1})
     assert len(kubelet.events.of(ev.RegisterReceived, OTHER)) == 1
 
 
 @pytest.mark.field_failure("F16")
 async def test_a_kubelet_that_restarts_while_devhost_is_stopped_gets_every_resource_again(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE):
+        await rig.offers({TOY: 2})
     await kubelet.restart()
     assert (kubelet.capacity(), kubelet.allocatable()) == ({TOY: 0}, {TOY: 0})
     async with rig.running():
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
 
 
 @asynccontextmanager
@@ -267,8 +246,7 @@ async def test_a_rolling_update_ends_with_everything_allocatable_and_the_new_soc
 ):
     rig.write(TOY_LINE)
     seen: list[int] = []
-    async with rig.running() as old:
-        await served(kubelet, toy=2)
+    async with rig.running(allocatable={TOY: 2}) as old:
         old_socket = old.services[TOY].registration.server.path
         async with second(rig) as new:
             await rig.until(lambda: TOY in new.services and new.services[TOY].registration.streams, WAIT)
@@ -283,7 +261,7 @@ async def test_a_rolling_update_ends_with_everything_allocatable_and_the_new_soc
             await kubelet.wait_for(lambda: kubelet.events.of(ev.StreamEnded, since=before), WAIT)
             if kubelet.profile == "1.36":  # it disconnects the new one, by name, when the old one ends
                 await kubelet.wait_for(lambda: registered(kubelet, since=before), WAIT)
-            await served(kubelet, toy=2)
+            await rig.offers({TOY: 2})
             await quiet(new)
             assert kubelet.allocatable() == {TOY: 2}
             assert kubelet.endpoints(TOY) == (new.services[TOY].registration.server.path.name,)
@@ -295,16 +273,14 @@ async def test_a_rolling_update_ends_with_everything_allocatable_and_the_new_soc
 
 @pytest.mark.conformance(42)
 async def test_a_rollback_ends_with_everything_allocatable_by_the_remaining_instance(rig, kubelet, hurried):
-    rig.write(TOY_LINE)
-    async with rig.running() as old:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as old:
         async with second(rig) as new:
             await rig.until(lambda: TOY in new.services and new.services[TOY].registration.streams, WAIT)
             socket = new.services[TOY].registration.server.path
             await rig.until(lambda: socket.name in str(old.kubelet.servers), WAIT)
             before = kubelet.events.position
         await kubelet.wait_for(lambda: registered(kubelet, since=before), WAIT)
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
         await quiet(old)
         assert kubelet.endpoints(TOY) == (old.services[TOY].registration.server.path.name,)
 
@@ -331,13 +307,11 @@ async def comes_and_goes(rig, kubelet, host) -> None:
 @pytest.mark.conformance(42)
 async def test_an_instance_that_exits_right_after_it_registered_causes_no_back_off(rig, kubelet, no_return):
     """Up to 1.36 the kubelet then drops the other one, too, and the node shows 0 until the next Register."""
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         before = kubelet.events.position
         await comes_and_goes(rig, kubelet, host)
         await kubelet.wait_for(lambda: len(registered(kubelet, since=before)) == 2, WAIT)
-        await served(kubelet, toy=2)
+        await rig.offers({TOY: 2})
         assert kubelet.endpoints(TOY) == (host.services[TOY].registration.server.path.name,)
 
 
@@ -345,24 +319,19 @@ async def test_an_instance_that_exits_right_after_it_registered_causes_no_back_o
 async def test_an_older_instance_that_exits_right_after_the_newer_one_registered_causes_no_back_off(
     rig, kubelet, no_return
 ):
-    rig.write(TOY_LINE)
-    async with rig.running() as old:
-        await served(kubelet, toy=2)
-        async with second(rig) as new:
-            await rig.until(lambda: TOY in new.services and new.services[TOY].registration.streams, WAIT)
-            before = kubelet.events.position
-            old.stop()
-            await kubelet.wait_for(lambda: kubelet.events.of(ev.StreamEnded, since=before), WAIT)
-            if kubelet.profile == "1.36":
-                await kubelet.wait_for(lambda: registered(kubelet, since=before), WAIT)
-            await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as old, second(rig) as new:
+        await rig.until(lambda: TOY in new.services and new.services[TOY].registration.streams, WAIT)
+        before = kubelet.events.position
+        old.stop()
+        await kubelet.wait_for(lambda: kubelet.events.of(ev.StreamEnded, since=before), WAIT)
+        if kubelet.profile == "1.36":
+            await kubelet.wait_for(lambda: registered(kubelet, since=before), WAIT)
+        await rig.offers({TOY: 2})
 
 
 @pytest.mark.conformance(42)
 async def test_instances_that_keep_restarting_slow_registration_down(rig, kubelet, no_return):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         for _ in range(registration.AT_ONCE):
             before = host.services[TOY].registration.condition.registrations
             await comes_and_goes(rig, kubelet, host)
@@ -377,18 +346,16 @@ async def test_instances_that_keep_restarting_slow_registration_down(rig, kubele
 @pytest.mark.conformance(59)
 @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0], ids=["back", "forward"])
 async def test_a_clock_that_jumps_changes_nothing(rig, kubelet, devices, monkeypatch, jump):
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as host:
-        await served(kubelet, toy=2, other=1)
+    async with rig.running(TOY_LINE, OTHER_LINE, allocatable={TOY: 2, OTHER: 1}) as host:
         # Only devhost's clock: gRPC's deadlines use the same clock on both sides.
         jumped = SimpleNamespace(**vars(time) | {"time": lambda: time.time() + jump})
         for module in (reload, replanner, scanner, kubelet_socket, registration, server, service):
             monkeypatch.setattr(module, "time", jumped)
         await quiet(host)
         rig.change("toy", devices(3))
-        await served(kubelet, toy=3, other=1)
+        await rig.offers({TOY: 3, OTHER: 1})
         assert len(kubelet.events.of(ev.RegisterReceived)) == 2
         await kubelet.restart()
-        await served(kubelet, toy=3, other=1)
+        await rig.offers({TOY: 3, OTHER: 1})
         await quiet(host)
         assert len(kubelet.events.of(ev.RegisterReceived)) == 4

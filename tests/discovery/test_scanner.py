@@ -37,8 +37,7 @@ async def test_the_first_event_after_quiet_is_handled_at_once_and_carries_its_ti
         await asyncio.sleep(10)
         scene.source.devices.append(Device("d2"))
         at = now()
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(1)
+        await scene.hears(event(1), then=1)
         assert scene.source.looks[1:] == [(at, [event(1)])]
         assert scene.found[1:] == [(at, at)]
 
@@ -60,8 +59,7 @@ async def test_events_that_keep_coming_take_at_most_a_fifth_of_the_time_and_none
     async with scene.running():
         sent = [event(number) for number in range(5_000)]
         for one in sent:
-            scene.discovery.request_scan(one)
-            await asyncio.sleep(0.002)
+            await scene.hears(one, then=0.002)
         await asyncio.sleep(5)
         looks = scene.source.looks[1:]
         assert len(looks) <= 10 / 0.5 + 2
@@ -77,8 +75,7 @@ async def test_beyond_the_limit_of_events_the_scan_is_full() -> None:
         (_, events), *rest = scene.source.looks[1:]
         assert events == [*(event(number) for number in range(EVENT_LIMIT)), ANYTHING]
         assert not rest
-        scene.discovery.request_scan(event(7))
-        await asyncio.sleep(1)
+        await scene.hears(event(7), then=1)
         assert scene.source.looks[-1][1] == [event(7)], "the next look is an ordinary one"
 
 
@@ -98,8 +95,7 @@ async def test_a_failing_backend_is_scanned_with_back_off_also_if_events_arrive(
     scene.source.error = BackendError("driver is busy")
     async with scene.running():
         for _ in range(30_000):
-            scene.discovery.request_scan(event(1))
-            await asyncio.sleep(0.01)
+            await scene.hears(event(1), then=0.01)
     gaps = [b - a for a, b in zip(scene.source.times, scene.source.times[1:], strict=False)]
     full = [min(30.0, 0.5 * 2**number) for number in range(len(gaps))]
     assert len(gaps) >= 10
@@ -112,15 +108,13 @@ async def test_a_failing_backend_is_scanned_with_back_off_also_if_events_arrive(
 async def test_after_a_failure_the_next_scan_is_full_and_a_success_ends_the_back_off() -> None:
     async with Scene().running() as scene:
         scene.source.error = BackendTimeout("hung")
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(20)
+        await scene.hears(event(1), then=20)
         scene.source.error = None
         await asyncio.sleep(30)
         assert scene.source.looks[-1][1] == [ANYTHING]
         assert scene.metrics.failures[0] is Failure.TIMEOUT
         at = now()
-        scene.discovery.request_scan(event(2))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(2), then=0.1)
         assert scene.source.looks[-1] == (at, [event(2)])
 
 
@@ -129,8 +123,7 @@ async def test_an_error_never_empties_the_list_and_is_in_the_condition() -> None
     async with Scene().running() as scene:
         before = scene.discovery.devices
         scene.source.error = BackendError("driver is busy")
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(1)
+        await scene.hears(event(1), then=1)
         assert scene.discovery.devices is before
         condition = scene.discovery.condition
         assert (condition.state, condition.reason) == (BackendState.DEGRADED, "driver is busy")
@@ -148,8 +141,7 @@ async def test_sustained_events_do_not_delay_the_resync(takes: float) -> None:
     scene.source.takes = takes
     async with scene.running():
         for _ in range(290):
-            scene.discovery.request_scan(event(1))
-            await asyncio.sleep(1)
+            await scene.hears(event(1), then=1)
     full = [at for at, events in scene.source.looks if ANYTHING in events]
     assert len(full) == 5
     assert all(NODE.resync <= b - a <= NODE.resync + 4 * takes + 0.1 for a, b in pairwise(full))
@@ -168,8 +160,7 @@ async def test_a_single_failure_after_a_long_quiet_makes_no_device_unhealthy() -
 async def test_devices_of_a_backend_that_never_answers_become_unhealthy() -> None:
     async with Scene().running() as scene:
         scene.source.error = BackendError("driver is gone")
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(NODE.stale_after - 1)
+        await scene.hears(event(1), then=NODE.stale_after - 1)
         assert scene.health("d0") == HEALTHY
         await asyncio.sleep(2 * NODE.stale_after)
         assert scene.health("d0") == scene.health("d1") == unhealthy("driver is gone")
@@ -210,13 +201,11 @@ async def test_a_path_that_give_needs_is_looked_for_ever_less_often_until_it_is_
         for pause, at_most in zip(pauses, longest, strict=True):
             assert at_most / 2 - 0.1 <= pause <= at_most + 0.1
         scene.source.missing = set()
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(1)
+        await scene.hears(event(1), then=1)
         assert not scene.discovery.health.absent, "an event is enough"
         looks = len(scene.source.path_times)
         scene.source.missing = {"/dev/ctl"}
-        scene.discovery.request_scan(event(2))
-        await asyncio.sleep(1)
+        await scene.hears(event(2), then=1)
         assert scene.discovery.health.absent
         await asyncio.sleep(NODE.missing_resync)
         first, second, *_ = scene.source.path_times[looks:]
@@ -234,8 +223,7 @@ async def test_a_path_that_does_not_answer_delays_no_scan_and_is_not_asked_for_t
         assert scene.discovery.health.absent == {"/net/lib": True}
         assert len(scene.found) == 1
         scene.source.devices = [Device("d0")]
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(1), then=0.1)
         assert list(scene.discovery.devices) == ["d0"]
         await asyncio.sleep(10 * NODE.resync)
         assert scene.source.hung == ["/net/lib"]
@@ -252,8 +240,7 @@ async def test_a_path_that_hangs_from_now_on_delays_no_scan() -> None:
         assert len(scene.found) == 1
         scene.source.stuck = {"/net/lib"}
         scene.source.devices = [Device("d0")]
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(1), then=0.1)
         assert list(scene.discovery.devices) == ["d0"]
         assert not scene.discovery.health.absent, "it may be slow"
         await asyncio.sleep(SILENCE + 1)
@@ -343,13 +330,11 @@ async def test_only_changes_are_reported_and_an_unchanged_device_stays_the_same_
     async with Scene().running() as scene:
         first = scene.discovery.devices["d0"]
         scene.source.devices = [Device("d1"), Device("d0")]
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(1)
+        await scene.hears(event(1), then=1)
         assert scene.discovery.devices["d0"] is first
         assert len(scene.found) == 1
         scene.source.devices = [Device("d0", {"index": 1}), Device("d1")]
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(1)
+        await scene.hears(event(1), then=1)
         assert len(scene.found) == 2
 
 
@@ -383,8 +368,7 @@ async def test_the_history_of_a_removed_device_is_dropped() -> None:
         scene.source.missing = {"/dev/d1"}
         scene.discovery.report_missing("d1", ["/dev/d1"])
         scene.source.devices = [Device("d0")]
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(1)
+        await scene.hears(event(1), then=1)
         assert not scene.discovery.health.missing_paths
 
 
@@ -478,8 +462,7 @@ async def test_the_requested_attributes_are_those_of_the_published_devices() -> 
     async with scene.running():
         assert scene.discovery.requested == frozenset()
         scene.source.takes = 2.0
-        scene.discovery.request_scan()
-        await asyncio.sleep(1)
+        await scene.hears(then=1)
         scene.source.context.wanted = {"status"}
         scene.discovery.request_scan()
         await asyncio.sleep(1.5)  # the look that began before has ended

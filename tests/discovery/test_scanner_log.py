@@ -40,8 +40,7 @@ async def test_a_backend_that_fails_for_two_reasons_in_turn_logs_each_once_and_i
     async with Scene(probes=False).running() as scene:
         for number in range(20):
             scene.source.error = BackendError("no firmware" if number % 2 else "no driver")
-            scene.discovery.request_scan()
-            await asyncio.sleep(60)
+            await scene.hears(then=60)
         scene.source.error = None
         await asyncio.sleep(60)
     assert said(caplog) == [
@@ -128,8 +127,7 @@ async def test_very_many_refused_or_accepted_devices_are_partly_named_and_counte
     async with scene.running():
         await asyncio.sleep(120)
         scene.source.devices = []
-        scene.discovery.request_scan()
-        await asyncio.sleep(1)
+        await scene.hears(then=1)
         assert scene.discovery.condition.refused == ()
     messages = [message for message, _ in said(caplog)]
     assert messages == [

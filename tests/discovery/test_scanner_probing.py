@@ -31,8 +31,7 @@ async def test_a_hot_plugged_device_is_published_at_once_and_probed_soon() -> No
         scene.source.probe_takes = 8.0
         await asyncio.sleep(30)
         scene.source.devices.append(Device("d2"))
-        scene.discovery.request_scan(event(2))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(2), then=0.1)
         assert ids(scene) == ["d0", "d1", "d2"]
         assert scene.source.probed[-1] == (pytest.approx(30, abs=0.1), ["d0", "d1", "d2"])
 
@@ -46,8 +45,7 @@ async def test_hot_plug_is_noticed_while_a_probe_hangs() -> None:
         assert len(scene.source.probed) == 2
         for number in range(3):
             scene.source.devices = [Device("d0"), Device(f"new{number}")]
-            scene.discovery.request_scan(event(number))
-            await asyncio.sleep(0.01)
+            await scene.hears(event(number), then=0.01)
             assert ids(scene) == ["d0", f"new{number}"]
 
 
@@ -68,8 +66,7 @@ async def test_the_duration_of_a_probe_does_not_delay_the_next_scan() -> None:
         scene.discovery.recheck()
         await asyncio.sleep(10.1)
         at = now()
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(0.001)
+        await scene.hears(event(1), then=0.001)
         assert scene.source.times[-1] == at
         assert scene.discovery.condition.duration == 0.0
 
@@ -79,8 +76,7 @@ async def test_the_duration_of_a_probe_does_not_delay_the_next_scan() -> None:
 async def test_events_cause_no_probe(one: Any) -> None:
     async with Scene().running() as scene:
         for _ in range(300):
-            scene.discovery.request_scan(one)
-            await asyncio.sleep(1)
+            await scene.hears(one, then=1)
     assert len(scene.source.looks) >= 300
     assert scene.source.probe_times == pytest.approx([n * NODE.resync for n in range(6)], abs=0.1)
 
@@ -123,8 +119,7 @@ async def test_a_backend_without_devices_is_neither_probed_nor_woken() -> None:
         await asyncio.sleep(3 * NODE.resync)
         assert not scene.source.probed
         scene.source.devices = [Device("d0")]
-        scene.discovery.request_scan(event(0))
-        await asyncio.sleep(0.01)
+        await scene.hears(event(0), then=0.01)
         assert scene.source.probed == [(pytest.approx(3 * NODE.resync, abs=0.1), ["d0"])]
 
 
@@ -178,8 +173,7 @@ async def test_a_backend_is_probed_when_scans_succeed_again() -> None:
     async with Scene().running() as scene:
         await asyncio.sleep(10)
         scene.source.error = BackendError("driver is busy")
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(1)
+        await scene.hears(event(1), then=1)
         assert len(scene.source.probed) == 1
         scene.source.error = None
         await asyncio.sleep(5)
@@ -211,8 +205,7 @@ async def test_a_device_plugged_in_during_the_first_probe_is_in_the_first_list()
     async with scene.running(watch=True):
         assert scene.source.watches == [0.0]
         scene.source.devices.append(Device("d2"))
-        scene.discovery.request_scan(event(2))
-        await asyncio.sleep(4)
+        await scene.hears(event(2), then=4)
         assert ids(scene) == ["d0", "d1", "d2"]
         assert len(scene.found) == 1
 
@@ -228,8 +221,7 @@ async def test_the_first_list_waits_for_a_failing_probe_no_longer_than_it_takes_
         assert ids(scene) == ["d0", "d1"]
         assert scene.health("d0") == unhealthy("toy-probe: no answer"), "nobody ever said that it is well"
         scene.source.devices.append(Device("d2"))
-        scene.discovery.request_scan(event(2))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(2), then=0.1)
         assert ids(scene) == ["d0", "d1", "d2"]
         scene.source.probe_takes, scene.source.probe_error = 0.0, None
         await asyncio.sleep(40)
@@ -243,8 +235,7 @@ async def test_a_scan_that_fails_during_the_first_probe_is_reported_and_publishe
     scene.source.verdicts = {"d1": DOWN}
     async with scene.running():
         scene.source.error = BackendError("driver is busy")
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(1), then=0.1)
         assert (scene.state(), ids(scene)) == (BackendState.DEGRADED, [])
         assert scene.discovery.answered.is_set()
         scene.source.error = None

@@ -22,8 +22,7 @@ async def handed_over(old: Scene, new: Scene, after: float) -> None:
     """Has a backend fail for so many seconds, and another one take its place."""
     async with old.running():
         old.source.error = DEAD
-        old.discovery.request_scan()
-        await asyncio.sleep(after)
+        await old.hears(then=after)
     new.succeed(old)
 
 
@@ -31,8 +30,7 @@ async def handed_over(old: Scene, new: Scene, after: float) -> None:
 async def test_devices_of_a_failing_backend_become_unhealthy_on_time_and_not_at_the_next_try() -> None:
     async with Scene(probes=False).running() as scene:
         scene.source.error = DEAD
-        scene.discovery.request_scan()
-        await asyncio.sleep(NODE.stale_after - 1)
+        await scene.hears(then=NODE.stale_after - 1)
         assert scene.health("d0") == HEALTHY
         await asyncio.sleep(1.1)
         assert scene.health("d0") == unhealthy("no driver")

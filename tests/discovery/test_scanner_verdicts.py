@@ -36,8 +36,7 @@ async def test_a_failing_probe_degrades_the_backend_keeps_the_verdicts_and_stops
         )
         assert (scene.health("d0"), scene.health("d1")) == (HEALTHY, DOWN)
         scene.source.devices.append(Device("d2"))
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(1), then=0.1)
         assert scene.health("d2") == HEALTHY
         assert scene.state() is BackendState.DEGRADED, "a good look does not make up for a failed probe"
         assert scene.metrics.failures == [Failure.TIMEOUT]
@@ -52,8 +51,7 @@ async def test_after_a_while_without_a_good_probe_devices_are_unhealthy_until_th
         assert scene.health("d0") == HEALTHY
         await asyncio.sleep(2)
         assert scene.health("d0") == scene.health("d1") == unhealthy("firmware is silent")
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(1), then=0.1)
         assert scene.health("d0") == unhealthy("firmware is silent"), "a good look says nothing of it"
         scene.source.probe_error, scene.source.verdicts = None, {"d1": DOWN}
         await asyncio.sleep(31)
@@ -118,16 +116,14 @@ async def test_a_failing_probe_of_removed_devices_degrades_nothing() -> None:
         await asyncio.sleep(NODE.between_probes + 1)
         assert scene.state() is BackendState.DEGRADED
         scene.source.devices = []
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(1), then=0.1)
         assert scene.state() is BackendState.OK
         scene.source.devices, scene.source.probe_takes = [Device("d0")], 5.0
         scene.discovery.request_scan(event(1))
         while len(scene.source.probed) < 3:
             await asyncio.sleep(1)
         scene.source.devices = []
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(10)
+        await scene.hears(event(1), then=10)
         assert scene.state() is BackendState.OK
 
 
@@ -206,8 +202,7 @@ async def test_a_verdict_is_dropped_with_its_device() -> None:
         scene.source.probe_takes = 4.0
         for devices in ([d0], [d0, d1]):
             scene.source.devices = devices
-            scene.discovery.request_scan(event(1))
-            await asyncio.sleep(1)
+            await scene.hears(event(1), then=1)
         assert scene.health("d1") == HEALTHY
         assert len(scene.source.probed) == probed + 1, "it is asked for anew"
         await asyncio.sleep(4)
@@ -222,13 +217,11 @@ async def test_a_device_that_recovers_is_probed_at_once_if_its_probe_had_failed(
     async with scene.running():
         await asyncio.sleep(20)
         scene.source.devices[1], scene.source.verdicts = Device("d1"), {}
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(0.1)
+        await scene.hears(event(1), then=0.1)
         assert scene.health("d1") == HEALTHY
         probed = len(scene.source.probed)
         scene.source.devices[0] = Device("d0", health=unhealthy("no carrier"))
-        scene.discovery.request_scan(event(1))
-        await asyncio.sleep(20)
+        await scene.hears(event(1), then=20)
         assert len(scene.source.probed) == probed, "its probe never said anything of d0"
 
 

@@ -474,7 +474,7 @@ async def node(place: Path) -> AsyncIterator[DraNode]:
 
 
 async def published(node: DraNode) -> None:
-    await node.node.until(lambda: node.published() == {"example.com/card": {"c0", "c1"}})
+    await node.until(lambda: node.published() == {"example.com/card": {"c0", "c1"}})
 
 
 async def test_a_claim_is_ready_from_prepare_on_and_shows_what_is_wrong_with_its_device(
@@ -483,10 +483,10 @@ async def test_a_claim_is_ready_from_prepare_on_and_shows_what_is_wrong_with_its
     pool, device = node.name_of("c0")
     claim = node.allocate("mine", (pool, device))
     assert not (await node.prepare(claim))[claim.uid].error
-    await node.node.until(lambda: shown(node, "mine") == {device: PREPARED})
+    await node.until(lambda: shown(node, "mine") == {device: PREPARED})
     node.cards("c0 ill", "c1")
     node.node.look("cards")
-    await node.node.until(lambda: shown(node, "mine") == {device: ("False", "Unhealthy", "it is hot")})
+    await node.until(lambda: shown(node, "mine") == {device: ("False", "Unhealthy", "it is hot")})
 
 
 @pytest.mark.conformance(127)
@@ -496,10 +496,10 @@ async def test_a_claim_that_cannot_be_prepared_shows_why(node: DraNode) -> None:
     assert not (await node.prepare(holder))[holder.uid].error
     error = (await node.prepare(claim))[claim.uid].error
     assert "a claim holds it" in error
-    await node.node.until(lambda: shown(node, "second") == {device: ("False", "PrepareFailed", error)})
+    await node.until(lambda: shown(node, "second") == {device: ("False", "PrepareFailed", error)})
     await node.unprepare(holder)
     assert not (await node.prepare(claim))[claim.uid].error
-    await node.node.until(lambda: shown(node, "second") == {device: PREPARED})
+    await node.until(lambda: shown(node, "second") == {device: PREPARED})
 
 
 @pytest.mark.conformance(129)
@@ -507,12 +507,12 @@ async def test_a_right_that_is_missing_is_a_problem_and_claims_are_prepared(node
     node.server.fail_next(403, n=1000, methods=("PATCH",))
     claim = node.allocate("mine", node.name_of("c0"))
     assert not (await node.prepare(claim))[claim.uid].error
-    await node.node.until(lambda: any("patch resourceclaims" in one for one in problems(node)))
+    await node.until(lambda: any("patch resourceclaims" in one for one in problems(node)))
     assert not node.report()["error"], "pods can use the driver"
 
 
 def problems(node: DraNode) -> list[str]:
-    return [reason for _, reason in node.node.host.dra.faults()]
+    return [reason for _, reason in node.host.dra.faults()]
 
 
 async def test_without_the_key_nothing_is_written(place: Path) -> None:
@@ -525,5 +525,5 @@ async def test_without_the_key_nothing_is_written(place: Path) -> None:
         await node.settled(2 * SETTLE)
         assert not [one for one in node.server.requests if one.method == "PATCH"]
         configure(node)
-        await node.node.reload()
-        await node.node.until(lambda: shown(node, "mine"))
+        await node.reload()
+        await node.until(lambda: shown(node, "mine"))

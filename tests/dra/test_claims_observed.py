@@ -49,8 +49,7 @@ async def node(place: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Au
 
 
 async def test_the_trail_has_what_a_claim_gets_and_releases_with_its_pods(node: AuditedNode) -> None:
-    async with node.node.served():
-        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+    async with node.served(published={RESOURCE: {"c0", "c1"}}):
         place = node.name_of("c0")
         claim = node.allocate("one", place, pod="pod-1")
         (prepared,) = (await node.prepare(claim))[claim.uid].devices
@@ -66,30 +65,28 @@ async def test_the_trail_has_what_a_claim_gets_and_releases_with_its_pods(node: 
         node.node.kubelet.use_claim("pod-3", "main", "one", [used])
         *_, third = await node.events("started", "prepared", "prepared", "prepared")
         assert third["pods"] == ["pod-1", "pod-2", "pod-3"]
-        assert not (await node.unprepare(claim))[claim.uid].error
+        await node.released(claim)
         *_, last = await node.events("started", *["prepared"] * 3, "unprepared")
         assert last.items() >= {**about, "pods": ["pod-1", "pod-2", "pod-3"]}.items()
 
 
 async def test_what_cannot_be_prepared_is_no_event(node: AuditedNode) -> None:
-    async with node.node.served():
-        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+    async with node.served(published={RESOURCE: {"c0", "c1"}}):
         one, two = (node.allocate(name, node.name_of("c0")) for name in ("one", "two"))
-        assert not (await node.prepare(one))[one.uid].error
-        assert (await node.prepare(two))[two.uid].error
-        assert not (await node.unprepare(one))[one.uid].error
+        await node.prepared(one)
+        assert await node.refusal(two)
+        await node.released(one)
         assert {line["claim"] for line in (await node.events("started", "prepared", "unprepared"))[1:]} == {
             "one"
         }
 
 
 async def test_after_a_restart_the_trail_has_what_claims_still_hold(node: AuditedNode) -> None:
-    async with node.node.served():
-        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+    async with node.served(published={RESOURCE: {"c0", "c1"}}):
         claim = node.allocate("one", node.name_of("c0"), node.name_of("c1"))
-        assert not (await node.prepare(claim))[claim.uid].error
+        await node.prepared(claim)
         await node.events("started", "prepared", "prepared")
     await node.node.kubelet.stop()
-    async with node.node.served():
+    async with node.served():
         _, *lines = await node.events("started", *["prepared"] * 4)
         assert sorted(line["device"] for line in lines) == ["c0", "c0", "c1", "c1"]

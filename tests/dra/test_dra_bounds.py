@@ -92,7 +92,7 @@ class Scene:
 
     @property
     def host(self) -> Host:
-        return self.node.node.host
+        return self.node.host
 
     async def refused(self) -> None:
         answers = await self.node.prepare(*self.missing)
@@ -161,8 +161,8 @@ async def serving(shape: Shape, size: int) -> AsyncIterator[Scene]:
             for n in range(size):  # claims of an earlier run whose devices are not known
                 gone = ClaimDevice(DRIVER, "pool", f"gone-{n}", cdi_names=(_cdi_name(),))
                 node.node.kubelet.use_claim(f"old-{n}", "main", f"old-{n}", [gone])
-            async with node.node.served():
-                await node.node.until(lambda: sum(map(len, node.published().values())) == len(cards))
+            async with node.served():
+                await node.until(lambda: sum(map(len, node.published().values())) == len(cards))
                 await node.synced()
                 await rested()
                 yield _scene(node, shape, size)

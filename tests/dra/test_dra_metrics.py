@@ -18,17 +18,15 @@ RESOURCE = "example.com/card"
 async def test_devices_slices_and_claims_are_counted() -> None:
     # a thread of devhost may still write
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        async with DraNode(Path(place)) as node:
-            node.configure(CLAIMED)
-            async with node.node.served():
-                await _counted(node)
+        async with DraNode(Path(place)) as node, node.served(CLAIMED):
+            await _counted(node)
 
 
 async def _counted(node: DraNode) -> None:
     def counted(name: str, **labels: str) -> float | None:
-        return value(node.node.host.metrics, f"devhost_dra_{name}", driver=DRIVER, **labels)
+        return value(node.host.metrics, f"devhost_dra_{name}", driver=DRIVER, **labels)
 
-    await node.node.until(lambda: counted("synced_timestamp_seconds"))
+    await node.until(lambda: counted("synced_timestamp_seconds"))
     assert node.published() == {RESOURCE: {"c0", "c1"}}
     assert counted("devices", resource=RESOURCE, health="Healthy") == 2
     assert counted("moving_devices", resource=RESOURCE) == 0
@@ -48,13 +46,12 @@ async def _counted(node: DraNode) -> None:
     assert counted("prepare_seconds_count") == 1
     assert [counted("prepared_claims"), counted("prepared_devices")] == [1, 1]
     assert counted("api_requests_total", method="GET", code="404") == 1
-    assert not (await node.unprepare(claim))[claim.uid].error
+    await node.released(claim)
     assert [counted("prepared_claims"), counted("prepared_devices")] == [0, 0]
     assert counted("unprepare_seconds_count") == 1
     assert [counted("calls_in_flight", call=one) for one in ("prepare", "unprepare")] == [0, 0]
     assert [counted("unprepares_total", result=one) for one in ("done", "failed")] == [1, None]
 
-    node.configure(PLAIN)
-    await node.node.reload()
-    await node.node.until(lambda: counted("moving_devices", resource=RESOURCE) == 1)  # the claim has c0
+    await node.reload(PLAIN)
+    await node.until(lambda: counted("moving_devices", resource=RESOURCE) == 1)  # the claim has c0
     assert counted("devices", resource=RESOURCE, health="Healthy") is None

@@ -58,10 +58,6 @@ async def node(place: Path) -> AsyncIterator[DraNode]:
         yield made
 
 
-async def published(node: DraNode) -> None:
-    await node.node.until(lambda: node.drivers() == EACH)
-
-
 def of_both(node: DraNode, name: str = "both", amount: str = "6Gi") -> v1.Claim:
     return node.allocate(
         name,
@@ -74,11 +70,11 @@ def of_both(node: DraNode, name: str = "both", amount: str = "6Gi") -> v1.Claim:
 
 
 async def errors(node: DraNode, claim: v1.Claim) -> list[str]:
-    return [(await node.prepare(claim, driver=one))[claim.uid].error for one in EACH]
+    return [await node.refusal(claim, driver=one) for one in EACH]
 
 
 def held(node: DraNode) -> dict[str, tuple[str, ...]]:
-    claims = node.node.host.allocations.claims
+    claims = node.host.allocations.claims
     found: dict[str, set[str]] = {}
     for one in claims.held():
         found.setdefault(one.side[1], set()).add(one.device.id)
@@ -87,7 +83,7 @@ def held(node: DraNode) -> dict[str, tuple[str, ...]]:
 
 def shows(node: DraNode) -> str:
     """What `devhost status` prints; the page has the same document."""
-    document, now = status(node.node.host), datetime.now(UTC)
+    document, now = status(node.host), datetime.now(UTC)
     assert "both" in str(content(document_of(document), "node-1", now))
     return show(document_of(document), now)
 
@@ -98,20 +94,18 @@ HELD = {DRIVER: PAIR, OTHER: ("m0",)}
 async def test_a_claim_has_a_unit_of_one_driver_and_an_amount_of_another_over_a_restart(
     node: DraNode,
 ) -> None:
-    async with node.node.served():
-        await published(node)
+    async with node.served(drivers=EACH):
         claim = of_both(node)
         assert await errors(node, claim) == ["", ""]
-    async with node.node.served():
-        await published(node)
-        await node.node.until(lambda: held(node) == HELD)
+    async with node.served(drivers=EACH):
+        await node.until(lambda: held(node) == HELD)
         assert await errors(node, claim) == ["", ""]
         late = of_both(node, "late", "3Gi")
         assert "2Gi of 8Gi memory is free, and the claim needs 3Gi" in (await errors(node, late))[1]
         shown = shows(node)
         assert "memory 6Gi of 8Gi" in shown and "default/both" in shown
         for driver in EACH:
-            assert not (await node.unprepare(claim, driver=driver))[claim.uid].error
+            await node.released(claim, driver=driver)
         assert await errors(node, late) == ["", ""]
 
 
@@ -124,14 +118,13 @@ async def test_limits_of_two_drivers_with_the_same_variables_are_refused(node: D
         return f"{{name: example.com/{name}, backend: cards, {where}, share: {share}}}"
 
     node.cards("m0", "n0")
-    node.configure(limited("m", "memory", DRIVER), limited("n", "net", OTHER))
-    async with node.node.served():
-        await node.node.until(lambda: node.drivers() == {DRIVER: {"m0"}, OTHER: {"n0"}})
+    async with node.served(limited("m", "memory", DRIVER), limited("n", "net", OTHER)):
+        await node.until(lambda: node.drivers() == {DRIVER: {"m0"}, OTHER: {"n0"}})
         places = node.name_of("m0"), node.name_of("n0")
         both = node.allocate("b", *places, drivers=(DRIVER, OTHER), share="s", consumed={"memory": "1Gi"})
         assert all("one container can have one limit" in text for text in await errors(node, both))
         alone = node.allocate("a", places[1], drivers=(OTHER,), share="t", consumed={"memory": "1Gi"})
-        assert not (await node.prepare(alone, driver=OTHER))[alone.uid].error
+        await node.prepared(alone, driver=OTHER)
 
 
 async def test_one_request_for_several_limited_devices_is_no_conflict_for_another_driver(
@@ -144,8 +137,8 @@ async def test_one_request_for_several_limited_devices_is_no_conflict_for_anothe
         f"{{name: example.com/m, backend: cards, {memory}, {limited}}}",
         f"{{name: example.com/n, backend: cards, {net}, dra: {{driver: {OTHER}}}}}",
     )
-    async with node.node.served():
-        await node.node.until(lambda: node.drivers() == {DRIVER: {"m0", "m1"}, OTHER: {"n0"}})
+    async with node.served():
+        await node.until(lambda: node.drivers() == {DRIVER: {"m0", "m1"}, OTHER: {"n0"}})
         places = [node.name_of(name) for name in ("m0", "m1", "n0")]
         drivers = (DRIVER, DRIVER, OTHER)
         claim = node.allocate("both", *places, drivers=drivers, share="s", consumed={"memory": "1Gi"})
@@ -158,62 +151,55 @@ async def test_drivers_change_places_while_a_claim_has_devices_of_both(node: Dra
         UNITS.replace("serve: dra,", f"serve: dra, dra: {{driver: {OTHER}}},"),
         AMOUNTS.replace(OTHER, DRIVER),
     )
-    async with node.node.served():
-        await published(node)
+    async with node.served(drivers=EACH):
         claim = of_both(node)
         assert await errors(node, claim) == ["", ""]
         node.configure(*changed)
         if not restart:
-            await node.node.reload()
+            await node.reload()
             await moved(node, claim)
     if restart:
-        async with node.node.served():
+        async with node.served():
             await moved(node, claim)
 
 
 async def moved(node: DraNode, claim: v1.Claim) -> None:
-    await node.node.until(lambda: len([one for one in node.moving() if one.held_by]) == 3)
+    await node.until(lambda: len([one for one in node.moving() if one.held_by]) == 3)
     assert not any(node.drivers().values())
     assert held(node) == HELD
     assert "the ResourceClaim that has it allocated (ResourceClaim default/both)" in shows(node)
     assert await errors(node, claim) == ["", ""]
     for driver in EACH:
-        assert not (await node.unprepare(claim, driver=driver))[claim.uid].error
+        await node.released(claim, driver=driver)
     assert await errors(node, claim) == ["", ""], "its claim has the devices allocated still"
     assert held(node) == HELD
     for driver in EACH:
-        assert not (await node.unprepare(claim, driver=driver))[claim.uid].error
+        await node.released(claim, driver=driver)
     node.delete_claim(claim.name)
-    await node.node.until(lambda: node.drivers() == {DRIVER: {"m0"}, OTHER: {"chip0"}})
+    await node.until(lambda: node.drivers() == {DRIVER: {"m0"}, OTHER: {"chip0"}})
     assert not node.moving()
     claim = node.allocate("new", node.name_of("chip0"), drivers=(OTHER,))
-    assert not (await node.prepare(claim, driver=OTHER))[claim.uid].error
+    await node.prepared(claim, driver=OTHER)
 
 
 async def test_a_unit_goes_from_the_plugin_through_two_drivers_and_back(node: DraNode) -> None:
     plugin = UNITS.replace("serve: dra", "serve: plugin")
     second = UNITS.replace("serve: dra,", f"serve: dra, dra: {{driver: {OTHER}}},")
-    node.configure(plugin, AMOUNTS)
-    async with node.node.served():
-        await node.node.offers({CHIP: 1})
-        node.configure(UNITS, AMOUNTS)
-        await node.node.reload()
+    async with node.served(plugin, AMOUNTS, offers={CHIP: 1}):
+        await node.reload(UNITS, AMOUNTS)
         node.kubelet_reports(example_com__chip=0)
-        await published(node)
+        await node.until(lambda: node.drivers() == EACH)
         claim = node.allocate("one", node.name_of("chip0"))
-        assert not (await node.prepare(claim))[claim.uid].error
-        node.configure(second, AMOUNTS)
-        await node.node.reload()
-        await node.node.until(lambda: len([one for one in node.moving() if one.held_by]) == 2)
-        node.configure(plugin, AMOUNTS)
-        await node.node.reload()
+        await node.prepared(claim)
+        await node.reload(second, AMOUNTS)
+        await node.until(lambda: len([one for one in node.moving() if one.held_by]) == 2)
+        await node.reload(plugin, AMOUNTS)
         await node.settled()
         assert not node.node.kubelet.healthy(CHIP)
         await node.unprepare(claim)
         node.delete_claim("one")
-        await node.node.until(lambda: len(node.node.kubelet.healthy(CHIP)) == 1)
-        node.configure(second, AMOUNTS)
-        await node.node.reload()
+        await node.until(lambda: len(node.node.kubelet.healthy(CHIP)) == 1)
+        await node.reload(second, AMOUNTS)
         node.kubelet_reports(example_com__chip=0)
-        await node.node.until(lambda: node.drivers().get(OTHER) == {"chip0", "m0"})
+        await node.until(lambda: node.drivers().get(OTHER) == {"chip0", "m0"})
         assert not node.drivers().get(DRIVER)

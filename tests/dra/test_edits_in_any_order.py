@@ -122,7 +122,7 @@ class Cluster:
         for driver, devices in self.node.drivers().items():
             for one in devices:
                 assert drivers.setdefault(one, driver) == driver, f"{one} is in the slices of two drivers"
-        assert not self.node.node.host.tasks.failing
+        assert not self.node.host.tasks.failing
 
     async def edit(self) -> None:
         self.file.edit(self.rng)
@@ -186,7 +186,7 @@ class Cluster:
         """Whether every device is where the file has it, and nothing is left of claims."""
         offered = {driver: devices for driver, devices in self.node.drivers().items() if devices}
         left = list(self.node.options.plugins_dir.glob("*/dra-device-metadata/*"))
-        return offered == self.file.offers() and not left and not self.node.node.host.allocations.claims.count
+        return offered == self.file.offers() and not left and not self.node.host.allocations.claims.count
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -197,12 +197,12 @@ async def test_devices_are_where_the_file_has_them_after_edits_claims_and_restar
         cluster = Cluster(node, random.Random(seed))
         cluster.configure()
         for _ in range(2):
-            async with node.node.served():
+            async with node.served():
                 await node.synced()
                 for _ in range(5):
                     await cluster.step()
-        async with node.node.served():
+        async with node.served():
             while cluster.pods:
                 await cluster.end()
             node.kubelet_reports(example_com__nic=0)
-            await node.node.until(cluster.is_settled)
+            await node.until(cluster.is_settled)

@@ -138,8 +138,8 @@ async def test_a_request_never_has_two_values_of_a_variable_that_is_given(node: 
         return f"{{name: example.com/{model}, backend: npu, where: {{model: {model}}}, serve: dra, {give}}}"
 
     node.configure(entry("cdi", "one"), entry("claim", "{slot}"))
-    assert not await node.node.reload()
-    await node.node.until(lambda: {"example.com/cdi", "example.com/claim"} <= node.published().keys())
+    assert not await node.reload()
+    await node.until(lambda: {"example.com/cdi", "example.com/claim"} <= node.published().keys())
 
     async def prepared(name: str, *cards: str) -> str:
         claim = node.allocate(name, *map(node.name_of, cards))
@@ -148,6 +148,6 @@ async def test_a_request_never_has_two_values_of_a_variable_that_is_given(node: 
     both = "example.com/cdi and example.com/claim give containers of one request different values of A"
     assert f"{both} (give it in one entry, or make two requests)" in await prepared("both", "cdi0", "claim0")
     node.configure(entry("cdi", "s1"), entry("claim", "{slot}"))
-    assert not await node.node.reload()
+    assert not await node.reload()
     assert await prepared("same", "cdi1", "claim1") == ""
     assert await prepared("one", "cdi2") == ""

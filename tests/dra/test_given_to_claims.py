@@ -43,29 +43,27 @@ async def node(place: Path) -> AsyncIterator[DraNode]:
 
 
 def reason(node: DraNode, card: str) -> str:
-    found = [one for one in status(node.node.host)["problems"] if one["subject"] == f"{RESOURCE} {card}"]
+    found = [one for one in status(node.host)["problems"] if one["subject"] == f"{RESOURCE} {card}"]
     return found[0]["reason"] if found else ""
 
 
 async def test_a_second_claim_never_gets_the_node_that_the_first_ones_containers_were_given(
     node: DraNode,
 ) -> None:
-    node.configure(CLAIMED)
-    async with node.node.served():
-        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+    async with node.served(CLAIMED, published={RESOURCE: {"c0", "c1"}}):
         first = node.allocate("one", node.name_of("c0"))
         second = node.allocate("two", node.name_of("c1"))
-        assert not (await node.prepare(first))[first.uid].error
+        await node.prepared(first)
     node.cards(f"c0 {ZERO}", f"c1 {NULL}")
-    async with node.node.served():
+    async with node.served():
         told = f"a container was given {NULL} for c0, which is {ZERO} now"
         advice = f"restart the container or delete the pod ({NULL} is c1 now)"
-        await node.node.until(lambda: reason(node, "c0") == f"{told}: {advice}")
-        await node.node.until(lambda: node.node.host.planned)
-        health = node.node.host.dra.front_ends[DRIVER].inventory.devices()
+        await node.until(lambda: reason(node, "c0") == f"{told}: {advice}")
+        await node.until(lambda: node.host.planned)
+        health = node.host.dra.front_ends[DRIVER].inventory.devices()
         assert [(one.healthy, one.message) for one in health] == [(False, reason(node, "c0"))]
-        error = (await node.prepare(second))[second.uid].error
+        error = await node.refusal(second)
         assert f"node:{NULL} is in use" in error
-        assert not (await node.unprepare(first))[first.uid].error
-        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
-        assert not (await node.prepare(second))[second.uid].error
+        await node.released(first)
+        await node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+        await node.prepared(second)

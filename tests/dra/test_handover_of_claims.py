@@ -49,22 +49,21 @@ async def node(place: Path) -> AsyncIterator[DraNode]:
 async def test_a_claim_gets_what_the_hook_adds_and_its_devices_are_prepared_afterwards(
     node: DraNode, place: Path
 ) -> None:
-    async with node.node.served():
-        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+    async with node.served(published={RESOURCE: {"c0", "c1"}}):
         names = [node.name_of(card) for card in ("c0", "c1")]
         claim, later = node.allocate("one", *names), node.allocate("two", names[0])
-        assert not (await node.prepare(claim))[claim.uid].error
+        await node.prepared(claim)
         texts = [file.read_text() for file in node.node.root.parent.rglob("*.json") if claim.uid in file.name]
         assert any("GROUP=one/2" in text for text in texts)
-        assert not (await node.unprepare(claim))[claim.uid].error
-        refused = (await node.prepare(later))[later.uid].error
+        await node.released(claim)
+        refused = await node.refusal(later)
         assert "being prepared for the next container" in refused
         (place / "hooks" / "go").touch()
-        await node.node.until(lambda: (place / "hooks" / "done").exists())
+        await node.until(lambda: (place / "hooks" / "done").exists())
         assert sorted(json.loads((place / "hooks" / "done").read_text())) == ["c0", "c1"]
 
         async def is_prepared() -> bool:
-            return not (await node.prepare(later))[later.uid].error
+            return not await node.refusal(later)
 
         async with asyncio.timeout(60):
             while not await is_prepared():  # each waits for the hook for some time
@@ -74,7 +73,6 @@ async def test_a_claim_gets_what_the_hook_adds_and_its_devices_are_prepared_afte
 async def test_an_error_of_the_hook_refuses_the_claim_with_its_text(node: DraNode, place: Path) -> None:
     (place / "hooks" / "refuse").touch()
     (place / "hooks" / "go").touch()
-    async with node.node.served():
-        await node.node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
+    async with node.served(published={RESOURCE: {"c0", "c1"}}):
         claim = node.allocate("one", node.name_of("c0"))
-        assert "burn-in failed" in (await node.prepare(claim))[claim.uid].error
+        assert "burn-in failed" in await node.refusal(claim)

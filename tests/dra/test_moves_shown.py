@@ -34,21 +34,19 @@ LINES = 30
 async def test_a_move_is_a_few_lines_and_no_problem(place: Path, count: int, before: str, after: str) -> None:
     async with DraNode(place) as node:
         node.cards(*(f"c{n}" for n in range(count)))
-        node.configure(before)
-        async with node.node.served():
+        async with node.served(before):
             if before == PLUGIN:
                 await node.node.offers({RESOURCE: count})
                 node.kubelet_reports(example_com__card=count)
             else:
                 await node.register()
-                await node.node.until(lambda: len(node.published().get(RESOURCE, ())) == count)
+                await node.until(lambda: len(node.published().get(RESOURCE, ())) == count)
                 claims = [node.allocate(f"used-{n}", node.name_of(f"c{n}")) for n in range(count)]
-            node.configure(after)
-            await node.node.reload()
-            await node.node.until(lambda: len(node.moving()) == count)
+            await node.reload(after)
+            await node.until(lambda: len(node.moving()) == count)
             await node.register()
-            host = node.node.host
-            await node.node.until(lambda: problems(host.now()).shown == [])
+            host = node.host
+            await node.until(lambda: problems(host.now()).shown == [])
             document = status(host)
             assert document["dra"] is not None
             (move,) = document["dra"]["moves"]
@@ -69,19 +67,19 @@ async def test_after_a_restart_no_device_moves_only_because_its_backend_is_still
     async with DraNode(place) as node:
         node.configure(DRA)
         hang = node.node.root / "hang"
-        async with node.node.served():
+        async with node.served():
             await node.register()
-            await node.node.until(lambda: len(node.published().get(RESOURCE, ())) == 2)
+            await node.until(lambda: len(node.published().get(RESOURCE, ())) == 2)
         hang.touch()
-        async with node.node.served():
+        async with node.served():
             await node.register()
-            document = status(node.node.host)
+            document = status(node.host)
             assert document["dra"] is not None
             assert (document["dra"]["moving"], document["dra"]["moves"]) == ([], [])
             claim = node.allocate("early", node.name_of("c0"))
-            assert "still looking for devices (cards)" in (await node.prepare(claim))[claim.uid].error
+            assert "still looking for devices (cards)" in await node.refusal(claim)
             hang.unlink()
-            await node.node.until(lambda: node.node.host.ready()[0])
+            await node.until(lambda: node.host.ready()[0])
             assert node.moving() == []
 
 
@@ -95,68 +93,57 @@ async def test_no_reason_calls_a_holder_unnamed_once_the_kubelet_has_named_it(
     async with DraNode(place) as node:
         node.configure(PLUGIN)
         unlisted = Gate()
-        async with node.node.served():
-            await node.node.offers({RESOURCE: 2})
+        async with node.served(offers={RESOURCE: 2}):
             node.node.kubelet.faults.inject(Point.POD_RESOURCES, unlisted.wait, times=None)
             await node.node.container({RESOURCE: 1}, keep=True)
-            node.configure(after)
-            await node.node.reload()
-            host = node.node.host
-            await node.node.until(lambda: any(UNNAMED in row["reason"] for row in _reasons(status(host))))
+            await node.reload(after)
+            host = node.host
+            await node.until(lambda: any(UNNAMED in row["reason"] for row in _reasons(status(host))))
             unlisted.open()
 
             def named() -> list[Any]:
                 return [row for row in _reasons(status(host)) if "a pod holds it" in row["reason"]]
 
-            await node.node.until(named)
-            await node.node.until(lambda: not any(UNNAMED in row["reason"] for row in _reasons(status(host))))
+            await node.until(named)
+            await node.until(lambda: not any(UNNAMED in row["reason"] for row in _reasons(status(host))))
             assert named() and all(row["heldBy"][0]["pod"] == "pod-0" for row in named())
 
 
 async def test_a_move_back_names_the_claim_for_which_it_waits(place: Path) -> None:
     """Also one that is not prepared; and the commands for a device show it as its holder."""
-    async with DraNode(place) as node:
-        node.configure(DRA)
-        async with node.node.served():
-            await node.register()
-            await node.node.until(lambda: len(node.published().get(RESOURCE, ())) == 2)
-            node.allocate("used", node.name_of("c0"))
-            node.configure(PLUGIN)
-            await node.node.reload()
-            host = node.node.host
-            named = "waits for the ResourceClaim that has it allocated (ResourceClaim default/used)"
-            await node.node.until(
-                lambda: (
-                    len(status(host)["refusals"]) == 1
-                    and named in show(document_of(status(host)), datetime.now(UTC))
-                )
+    async with DraNode(place) as node, node.served(DRA):
+        await node.register()
+        await node.until(lambda: len(node.published().get(RESOURCE, ())) == 2)
+        node.allocate("used", node.name_of("c0"))
+        await node.reload(PLUGIN)
+        host = node.host
+        named = "waits for the ResourceClaim that has it allocated (ResourceClaim default/used)"
+        await node.until(
+            lambda: (
+                len(status(host)["refusals"]) == 1
+                and named in show(document_of(status(host)), datetime.now(UTC))
             )
-            document = status(host)
-            assert document["dra"] is not None
-            claim = {"namespace": "default", "pod": "", "container": "", "claim": "used"}
-            for rows in (document["dra"]["moving"], document["refusals"]):
-                assert [row["heldBy"] for row in rows] == [[claim]]
-            device = node.node.devices("cards")["c0"]
-            seen = View(
-                ScanResult(Settings(), Plan(), {}), answer(document_of(document)), "", same_config=True
-            )
-            assert seen.holders("cards", device) == [(RESOURCE, "ResourceClaim default/used")]
+        )
+        document = status(host)
+        assert document["dra"] is not None
+        claim = {"namespace": "default", "pod": "", "container": "", "claim": "used"}
+        for rows in (document["dra"]["moving"], document["refusals"]):
+            assert [row["heldBy"] for row in rows] == [[claim]]
+        device = node.node.devices("cards")["c0"]
+        seen = View(ScanResult(Settings(), Plan(), {}), answer(document_of(document)), "", same_config=True)
+        assert seen.holders("cards", device) == [(RESOURCE, "ResourceClaim default/used")]
 
 
 async def test_a_device_that_moves_while_a_pod_holds_it_is_no_problem(place: Path) -> None:
-    async with DraNode(place) as node:
-        node.configure(PLUGIN)
-        async with node.node.served():
-            await node.node.offers({RESOURCE: 2})
-            await node.node.container({RESOURCE: 1}, keep=True)
-            node.configure(DRA)
-            await node.node.reload()
-            host = node.node.host
-            await node.register()
-            (held,) = node.node.kubelet.in_use(RESOURCE)
-            await node.node.until(lambda: _listed(status(host)) == _moving(status(host)) == [held])
-            await node.node.until(lambda: problems(host.now()).shown == [])
-            assert _listed(status(host)) == _moving(status(host)) == [held]
+    async with DraNode(place) as node, node.served(PLUGIN, offers={RESOURCE: 2}):
+        await node.node.container({RESOURCE: 1}, keep=True)
+        await node.reload(DRA)
+        host = node.host
+        await node.register()
+        (held,) = node.node.kubelet.in_use(RESOURCE)
+        await node.until(lambda: _listed(status(host)) == _moving(status(host)) == [held])
+        await node.until(lambda: problems(host.now()).shown == [])
+        assert _listed(status(host)) == _moving(status(host)) == [held]
 
 
 def _listed(document: Any) -> list[str]:

@@ -42,12 +42,6 @@ async def node(place: Path) -> AsyncIterator[DraNode]:
         yield made
 
 
-async def served(node: DraNode) -> None:
-    await node.node.until(lambda: node.drivers() == BOTH)
-    for driver in BOTH:
-        await node.node.until(node.options.service_socket(driver).exists)
-
-
 def claim_of_both(node: DraNode, name: str = "both") -> v1.Claim:
     return node.allocate(name, node.name_of("c0"), node.name_of("c1"), drivers=(DRIVER, OTHER))
 
@@ -59,20 +53,15 @@ async def prepared(node: DraNode, claim: v1.Claim, driver: str) -> Sequence[str]
     return [one.device_name for one in answer.devices]
 
 
-async def released(node: DraNode, claim: v1.Claim, driver: str) -> None:
-    assert not (await node.unprepare(claim, driver=driver))[claim.uid].error
-
-
 def claims(node: DraNode) -> list[Json]:
     report = node.report()
     return [device for claim in report["claims"] for device in claim["devices"]] if report else []
 
 
 async def test_each_driver_publishes_the_resources_of_its_entries(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         await node.register(DRIVER)
-        await node.node.until(
+        await node.until(
             lambda: (
                 (now := node.report())
                 and [one["state"] for one in now.get("drivers", ())] == ["registered", "waiting"]
@@ -84,7 +73,7 @@ async def test_each_driver_publishes_the_resources_of_its_entries(node: DraNode)
             (DRIVER, 1),
             (OTHER, 1),
         }
-        await node.node.until(lambda: (now := node.report()) and now["state"] == "registered")
+        await node.until(lambda: (now := node.report()) and now["state"] == "registered")
         report = node.report()
         assert report is not None
         assert [one["driver"] for one in report["drivers"]] == [DRIVER, OTHER]
@@ -95,12 +84,11 @@ async def test_each_driver_publishes_the_resources_of_its_entries(node: DraNode)
 
 
 async def test_every_output_has_each_driver(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         await node.register()
-        await node.node.until(lambda: (report := node.report()) and report["syncedAt"])
-        host, now = node.node.host, datetime.now(UTC)
-        await node.node.until(lambda: OTHER in host.dra.missing() and DRIVER not in host.dra.missing())
+        await node.until(lambda: (report := node.report()) and report["syncedAt"])
+        host, now = node.host, datetime.now(UTC)
+        await node.until(lambda: OTHER in host.dra.missing() and DRIVER not in host.dra.missing())
         assert f"DRA driver: {OTHER} (" in host.ready()[1]
         document = status(host)
         for text in (show(document_of(document), now), str(content(document_of(document), "node-1", now))):
@@ -111,118 +99,105 @@ async def test_every_output_has_each_driver(node: DraNode) -> None:
 
 
 async def test_a_claim_with_devices_of_two_drivers_is_prepared_by_each_for_its_own(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         claim = claim_of_both(node)
         assert await prepared(node, claim, DRIVER) == [node.name_of("c0")[1]]
         assert await prepared(node, claim, OTHER) == [node.name_of("c1")[1]]
         assert len(list(node.node.cdi.glob("*dra_*.json"))) == 2, "the specification of a driver has its kind"
         for driver, card in ((DRIVER, "c0"), (OTHER, "c1")):
             other = node.allocate(f"late-{card}", node.name_of(card), drivers=(driver,))
-            assert "a claim holds it" in (await node.prepare(other, driver=driver))[other.uid].error
+            assert "a claim holds it" in await node.refusal(other, driver=driver)
 
 
 async def test_what_one_driver_releases_leaves_the_devices_of_the_other_held(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         claim = claim_of_both(node)
         for driver in BOTH:
             await prepared(node, claim, driver)
-        await released(node, claim, DRIVER)
+        await node.released(claim, driver=DRIVER)
         free = node.allocate("free", node.name_of("c0"))
         await prepared(node, free, DRIVER)
         held = node.allocate("held", node.name_of("c1"), drivers=(OTHER,))
-        assert "a claim holds it" in (await node.prepare(held, driver=OTHER))[held.uid].error
+        assert "a claim holds it" in await node.refusal(held, driver=OTHER)
         assert await prepared(node, claim, OTHER), "its file is there still"
 
 
 async def test_a_driver_that_prepared_nothing_of_a_claim_releases_nothing(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         claim = claim_of_both(node)
         await prepared(node, claim, DRIVER)
-        await released(node, claim, OTHER)
+        await node.released(claim, driver=OTHER)
         assert len(list(node.node.cdi.glob("*dra_*.json"))) == 1
         assert [one["device"] for one in claims(node)] == ["c0"]
 
 
 async def test_both_parts_of_a_claim_are_held_after_a_restart(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         claim = claim_of_both(node)
         for driver in BOTH:
             await prepared(node, claim, driver)
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         assert sorted(one["device"] for one in claims(node)) == ["c0", "c1"]
         for driver in BOTH:
-            await released(node, claim, driver)
+            await node.released(claim, driver=driver)
         assert not list(node.node.cdi.glob("*dra_*.json"))
         assert claims(node) == []
 
 
 async def test_a_resource_moves_to_another_driver_once_its_claim_is_released(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         claim = node.allocate("one", node.name_of("c1"), drivers=(OTHER,))
         await prepared(node, claim, OTHER)
-        node.configure(CARDS, LINKS.replace(OTHER, DRIVER))
-        await node.node.reload()
-        await node.node.until(lambda: not node.drivers().get(OTHER))
-        await node.node.until(lambda: [one.held_by for one in node.moving() if one.held_by])
+        await node.reload(CARDS, LINKS.replace(OTHER, DRIVER))
+        await node.until(lambda: not node.drivers().get(OTHER))
+        await node.until(lambda: [one.held_by for one in node.moving() if one.held_by])
         await node.settled()
         assert node.drivers()[DRIVER] == {"c0"}
-        await released(node, claim, OTHER)
+        await node.released(claim, driver=OTHER)
         node.delete_claim("one")
-        await node.node.until(lambda: node.drivers() == {DRIVER: {"c0", "c1"}})
+        await node.until(lambda: node.drivers() == {DRIVER: {"c0", "c1"}})
 
 
 async def test_a_move_to_another_driver_is_shown_once_and_by_the_driver_that_is_left(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         claim = node.allocate("one", node.name_of("c1"), drivers=(OTHER,))
         await prepared(node, claim, OTHER)
-        node.configure(CARDS, LINKS.replace(OTHER, DRIVER))
-        await node.node.reload()
-        await node.node.until(lambda: node.moving())
-        host = node.node.host
-        await node.node.until(lambda: [one.resource for one in host.dra.moves] == [LINK])
+        await node.reload(CARDS, LINKS.replace(OTHER, DRIVER))
+        await node.until(lambda: node.moving())
+        host = node.host
+        await node.until(lambda: [one.resource for one in host.dra.moves] == [LINK])
         leaving = {name: len(one.inventory.moves) for name, one in host.dra.front_ends.items()}
         assert leaving == {DRIVER: 0, OTHER: 1}
 
 
 async def test_a_driver_that_left_the_file_ends_when_its_last_claim_is_released(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         claim = node.allocate("one", node.name_of("c1"), drivers=(OTHER,))
         await prepared(node, claim, OTHER)
-        node.configure(CARDS)
-        await node.node.reload()
-        await node.node.until(lambda: OTHER not in node.drivers())
+        await node.reload(CARDS)
+        await node.until(lambda: OTHER not in node.drivers())
         node.delete_claim("one")
-        sides = node.node.host.dra.sides
+        sides = node.host.dra.sides
         assert sides is not None
-        await node.node.until(lambda: not sides.record(OTHER))
+        await node.until(lambda: not sides.record(OTHER))
         await node.settled()
         assert node.options.registration_socket(OTHER).exists(), "its pod could not end"
-        await released(node, claim, OTHER)
-        await node.node.until(lambda: not node.options.registration_socket(OTHER).exists())
-        await node.node.until(lambda: not node.options.service_socket(OTHER).exists())
-        await node.node.until(lambda: (report := node.report()) and "drivers" not in report)
+        await node.released(claim, driver=OTHER)
+        await node.until(lambda: not node.options.registration_socket(OTHER).exists())
+        await node.until(lambda: not node.options.service_socket(OTHER).exists())
+        await node.until(lambda: (report := node.report()) and "drivers" not in report)
         assert node.drivers() == {DRIVER: {"c0"}}
 
 
 async def test_a_driver_that_left_the_file_while_devhost_was_down_is_withdrawn(node: DraNode) -> None:
-    async with node.node.served():
-        await served(node)
+    async with node.served(drivers=BOTH):
         claim = node.allocate("one", node.name_of("c1"), drivers=(OTHER,))
         await prepared(node, claim, OTHER)
-    node.configure(CARDS)
-    async with node.node.served():
-        await node.node.until(lambda: node.drivers() == {DRIVER: {"c0"}})
-        await released(node, claim, OTHER)
+    async with node.served(CARDS):
+        await node.until(lambda: node.drivers() == {DRIVER: {"c0"}})
+        await node.released(claim, driver=OTHER)
         node.delete_claim("one")
-        await node.node.until(lambda: not node.options.registration_socket(OTHER).exists())
+        await node.until(lambda: not node.options.registration_socket(OTHER).exists())
 
 
 async def test_a_driver_that_another_program_serves_is_not_published_and_the_others_are(
@@ -240,9 +215,9 @@ async def test_a_driver_that_another_program_serves_is_not_published_and_the_oth
         },
     }
     node.server.put(SLICES, foreign)
-    async with node.node.served():
-        await node.node.until(lambda: node.drivers().get(DRIVER) == {"c0"})
-        await node.node.until(
+    async with node.served():
+        await node.until(lambda: node.drivers().get(DRIVER) == {"c0"})
+        await node.until(
             lambda: (
                 (report := node.report())
                 and [bool(one["error"]) for one in report["drivers"]] == [False, True]
@@ -253,13 +228,10 @@ async def test_a_driver_that_another_program_serves_is_not_published_and_the_oth
 
 
 async def test_a_resource_of_the_device_plugin_moves_to_the_driver_of_its_entry(node: DraNode) -> None:
-    node.configure(CARDS, PLUGIN)
-    async with node.node.served():
-        await node.node.offers({LINK: 1})
-        node.configure(CARDS, LINKS)
-        await node.node.reload()
+    async with node.served(CARDS, PLUGIN, offers={LINK: 1}):
+        await node.reload(CARDS, LINKS)
         node.kubelet_reports(**{"example_com__link": 0})
-        await node.node.until(lambda: node.drivers() == BOTH)
+        await node.until(lambda: node.drivers() == BOTH)
 
 
 @pytest.mark.parametrize("names", [("a-b.c", "a.b-c"), ("1.a", "x1.a"), ("d" * 63, "d" * 62 + "e")])

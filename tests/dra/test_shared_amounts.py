@@ -263,7 +263,7 @@ async def test_a_node_publishes_limits_and_reports_what_claims_use(node: DraNode
     assert "3Gi of 8Gi memory is free, and the claim needs 4Gi" in refused
     assert not (await node.prepare(three))[three.uid].error
     assert capacity_of(node) == {"total": "8Gi", "used": "8Gi", "free": "0"}
-    assert list(node.node.host.dra.shared()) == [("example.com/card", "c0", "memory", 8 * GIB, 8 * GIB)]
+    assert list(node.host.dra.shared()) == [("example.com/card", "c0", "memory", 8 * GIB, 8 * GIB)]
     await node.unprepare(five)
     assert capacity_of(node) == {"total": "8Gi", "used": "3Gi", "free": "5Gi"}
 
@@ -281,8 +281,8 @@ async def test_a_claim_with_two_parts_of_a_device_shows_it_once(node: DraNode) -
 async def test_metrics_have_a_bounded_number_of_devices_of_a_resource(node: DraNode) -> None:
     (node.node.root / "more").write_text(str(MOST_SHARED))
     node.node.look("sized")
-    await node.node.until(lambda: len(node.published()["example.com/card"]) == MOST_SHARED + 1)
-    assert len(list(node.node.host.dra.shared())) == MOST_SHARED
+    await node.until(lambda: len(node.published()["example.com/card"]) == MOST_SHARED + 1)
+    assert len(list(node.host.dra.shared())) == MOST_SHARED
 
 
 async def test_a_device_that_changes_is_published_with_what_it_has(node: DraNode) -> None:
@@ -290,7 +290,7 @@ async def test_a_device_that_changes_is_published_with_what_it_has(node: DraNode
     assert not (await node.prepare(claim))[claim.uid].error
     (node.node.root / "memory").write_text("4096")
     node.node.look("sized")
-    await node.node.until(lambda: node.slices()[0]["devices"][0]["capacity"]["memory"]["value"] == "4Gi")
+    await node.until(lambda: node.slices()[0]["devices"][0]["capacity"]["memory"]["value"] == "4Gi")
     assert capacity_of(node) == {"total": "4Gi", "used": "6Gi", "free": "0"}
     assert not (await node.prepare(claim))[claim.uid].error
 
@@ -420,7 +420,7 @@ async def test_an_edit_changes_what_claims_may_use(node: DraNode) -> None:
         (device,) = node.slices()[0]["devices"]
         return {name: one["value"] for name, one in device["capacity"].items()}
 
-    await node.node.until(lambda: capacity() == {"memory": "8Gi", "cores": "10"})
+    await node.until(lambda: capacity() == {"memory": "8Gi", "cores": "10"})
     more = node.allocate("two", node.name_of("c0"), share="t", consumed={"memory": "2Gi", "cores": "1"})
     refused = (await node.prepare(more))[more.uid].error
     assert "0 of 10 cores is free, and the claim needs 1" in refused

@@ -114,8 +114,7 @@ async def offering() -> AsyncIterator[tuple[Trace, Node]]:
             (node.root / "dev/null").touch()
             (node.root / "cards").write_text("c0\nc1\nc2")
             node.configure(f"resources: [{{name: {CARD}, backend: cards}}]")
-            async with node.served():
-                await node.offers({CARD: 3})
+            async with node.served({CARD: 3}):
                 yield trace, node
 
 
@@ -157,14 +156,13 @@ async def test_a_claim_enters_the_modules_that_the_page_lists() -> None:
     with trace.installed(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         async with DraNode(Path(place), NODE) as node:
             node.cards("c0", "c1", "c2")
-            node.configure(f"{{name: {CARD}, backend: cards, serve: dra}}")
-            async with node.node.served():
+            async with node.served(f"{{name: {CARD}, backend: cards, serve: dra}}"):
                 await node.register()
-                await node.node.until(lambda: node.published() == {CARD: {"c0", "c1", "c2"}})
+                await node.until(lambda: node.published() == {CARD: {"c0", "c1", "c2"}})
 
                 async def prepare(number: int) -> None:
                     claim = node.allocate(f"claim-{number}", node.name_of(f"c{number}"))
-                    assert not (await node.prepare(claim))[claim.uid].error
+                    await node.prepared(claim)
 
                 heading = "From a claim to its container"
                 assert await trace.of(heading, prepare) == listed(heading)

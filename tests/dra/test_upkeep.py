@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,12 @@ class Node:
     def _uses(self, ref: ClaimHolder, *devices: ClaimUseDevice) -> None:
         self.claims[ref.namespace, ref.name] = ClaimUse((), devices)
 
+    async def used(self, *results: Mapping[str, Any]) -> ClaimHolder:
+        """A prepared claim with these results, which a pod uses."""
+        ref = self.scene.claim(1, *results)
+        await self.prepared(ref)
+        return ref
+
     async def prepared(self, ref: ClaimHolder) -> tuple[ClaimedDevice, ...]:
         """Prepares a claim, which a pod then uses."""
         devices = tuple(await self.scene.devices(ref))
@@ -70,8 +76,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 @pytest.mark.conformance(93)
 async def test_a_directory_that_was_emptied_is_restored_at_the_next_list(node: Node) -> None:
-    ref = node.scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    ref = await node.used(result("gpu", "a"))
     text = node.scene.files.path(ref.uid).read_text()
     node.scene.files.path(ref.uid).unlink()
     node.scene.api.down = True
@@ -80,8 +85,7 @@ async def test_a_directory_that_was_emptied_is_restored_at_the_next_list(node: N
 
 
 async def test_a_claim_that_was_released_is_not_restored(node: Node) -> None:
-    ref = node.scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    ref = await node.used(result("gpu", "a"))
     await node.scene.unprepare(ref)
     await node.lists()
     assert node.scene.left == []
@@ -105,9 +109,7 @@ async def test_a_directory_emptied_while_devhost_was_down_is_rebuilt_from_two_li
 
 
 async def test_rebuilding_waits_for_the_api_server(node: Node) -> None:
-    scene = node.scene
-    ref = scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    scene, ref = node.scene, await node.used(result("gpu", "a"))
     scene.files.path(ref.uid).unlink()
     node.start_again()
     scene.api.down = True
@@ -120,9 +122,7 @@ async def test_rebuilding_waits_for_the_api_server(node: Node) -> None:
 
 
 async def test_a_claim_released_after_a_list_began_is_not_rebuilt_from_it(node: Node) -> None:
-    scene = node.scene
-    ref = scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    scene, ref = node.scene, await node.used(result("gpu", "a"))
     scene.files.path(ref.uid).unlink()
     node.start_again()
     await node.lists()
@@ -137,9 +137,7 @@ async def test_a_released_claim_that_the_kubelet_still_lists_holds_nothing_until
     node: Node,
 ) -> None:
     """The kubelet forgets a claim after the answer to Unprepare."""
-    scene = node.scene
-    ref = scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    scene, ref = node.scene, await node.used(result("gpu", "a"))
     assert await scene.unprepare(ref) == [""]
     for _ in range(3):
         await node.lists()
@@ -153,9 +151,7 @@ async def test_a_released_claim_that_the_kubelet_still_lists_holds_nothing_until
 
 
 async def test_a_release_during_rebuilding_leaves_nothing(node: Node) -> None:
-    scene = node.scene
-    ref = scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    scene, ref = node.scene, await node.used(result("gpu", "a"))
     scene.files.path(ref.uid).unlink()
     node.start_again()
     await node.lists()
@@ -183,9 +179,7 @@ async def test_claims_of_other_drivers_and_odd_names_are_ignored(node: Node) -> 
 
 @pytest.mark.conformance(94)
 async def test_a_record_without_pod_and_claim_is_removed_after_the_grace(node: Node) -> None:
-    scene = node.scene
-    ref = scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    scene, _ref = node.scene, await node.used(result("gpu", "a"))
     await node.lists()
     node.claims.clear()
     scene.api.claims.clear()
@@ -208,9 +202,7 @@ async def test_the_record_of_a_claim_whose_name_another_one_has_now_is_removed(n
 
 @pytest.mark.parametrize("keeps", ["claim", "pod", "unreachable", "forbidden", "no claim", "no pods", "back"])
 async def test_a_record_stays_while_anything_may_need_it(node: Node, keeps: str) -> None:
-    scene = node.scene
-    ref = scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    scene, ref = node.scene, await node.used(result("gpu", "a"))
     running = dict(node.claims)
     if keeps != "claim":
         scene.api.claims.clear()
@@ -238,9 +230,7 @@ async def test_the_api_server_is_asked_once_in_a_grace_about_a_claim_that_exists
 
 async def test_a_record_stays_while_the_kubelet_has_the_claim(node: Node, caplog: Any) -> None:
     """A pod that was force-deleted is in no list, and its claim is gone, while its containers still end."""
-    scene = node.scene
-    ref = scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    scene, ref = node.scene, await node.used(result("gpu", "a"))
     kubelet = DraState(scene.place / "kubelet")
     kubelet.write(ref.uid)
     node.claims.clear()
@@ -257,9 +247,7 @@ async def test_a_record_stays_while_the_kubelet_has_the_claim(node: Node, caplog
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "checksum", "large", "directory", "list"])
 async def test_a_record_of_the_kubelet_that_cannot_be_used_keeps_nothing(node: Node, damage: str) -> None:
-    scene = node.scene
-    ref = scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    scene, ref = node.scene, await node.used(result("gpu", "a"))
     path = DraState(scene.place / "kubelet").write(ref.uid)
     text = path.read_text()
     path.unlink()
@@ -282,9 +270,7 @@ async def test_a_record_of_the_kubelet_that_cannot_be_used_keeps_nothing(node: N
 
 
 async def test_a_claim_without_record_holds_its_device_as_soon_as_one_list_names_it(node: Node) -> None:
-    scene = node.scene
-    ref = scene.claim(1, result("gpu", "a"))
-    await node.prepared(ref)
+    scene, ref = node.scene, await node.used(result("gpu", "a"))
     scene.files.path(ref.uid).write_text("damaged")
     node.start_again()
     scene.api.down = True

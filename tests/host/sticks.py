@@ -64,8 +64,8 @@ class Sticks:
         script.nodes = dict(nodes)
         script.devices = [stick(name, path) for name, path in nodes.items()]
 
-    def running(self):
-        return self.rig.running(**self.options)
+    def running(self, *resources: str, **options: object):
+        return self.rig.running(*resources, **self.options, **options)
 
 
 def problems(host) -> list[tuple[str, str, list[str]]]:

@@ -60,8 +60,7 @@ def machine(rig):
 
 @pytest.mark.parametrize("order", [(GPU, HCA), (HCA, GPU)], ids=["gpu first", "hca first"])
 async def test_the_devices_of_a_pod_share_a_switch_in_either_order(machine, kubelet, order):
-    async with machine.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
+    async with machine.running(allocatable={GPU: 8, HCA: 8}) as host:
         for pod in ("a", "b", "c"):
             with admitting(kubelet):
                 got = {name: (await kubelet.admit(pod, "main", name, 2)).device_ids for name in order}
@@ -71,8 +70,7 @@ async def test_the_devices_of_a_pod_share_a_switch_in_either_order(machine, kube
 
 async def test_a_pod_gets_the_gpu_with_a_free_adapter_nearby(machine, kubelet):
     machine.scripts["other"].devices = [behind(2, "h4"), behind(3, "h7")]
-    async with machine.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 2})
+    async with machine.running(allocatable={GPU: 8, HCA: 2}) as host:
         assert switches((await kubelet.admit("other", "main", HCA, 1)).device_ids) == {2}
         await over(machine, host, {HCA: ["h4"]})
         with admitting(kubelet):
@@ -84,8 +82,7 @@ async def test_a_pod_gets_the_gpu_with_a_free_adapter_nearby(machine, kubelet):
 async def test_devices_of_a_pod_that_has_just_ended_are_free_before_the_kubelets_list_shows_it(
     machine, kubelet
 ):
-    async with machine.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
+    async with machine.running(allocatable={GPU: 8, HCA: 8}) as host:
         held = {HCA: (await kubelet.admit("adapters", "main", HCA, 6)).device_ids}
         await over(machine, host, held)
         with admitting(kubelet):
@@ -104,8 +101,7 @@ async def test_the_kubelets_list_shows_whether_a_guess_was_right(machine, kubele
     def guesses():
         return {result: value(metrics, "devhost_affinity_guesses_total", result=result) for result in Guess}
 
-    async with machine.running(metrics=metrics):
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
+    async with machine.running(allocatable={GPU: 8, HCA: 8}, metrics=metrics):
         with admitting(kubelet):
             for name in (GPU, HCA):
                 await kubelet.admit("pod", "main", name, 1)
@@ -118,9 +114,7 @@ async def test_links_reported_by_a_backend_decide_between_equal_switches(machine
         return 4 if a.attributes["index"] % 2 == b.attributes["index"] % 2 else 0
 
     machine.classes["toy"].links = links
-    machine.write(f"name: {GPU}, backend: toy")
-    async with machine.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8})
+    async with machine.running(f"name: {GPU}, backend: toy", allocatable={GPU: 8}) as host:
         await machine.until(lambda: host.scanners["toy"].runner.links)
         got = (await kubelet.admit("pod", "main", GPU, 4)).device_ids
         indices = [int(name[1:]) % 2 for name in got]
@@ -132,7 +126,6 @@ async def test_a_failure_of_links_costs_no_device(machine, kubelet):
         raise RuntimeError("no library")
 
     machine.classes["toy"].links = links
-    async with machine.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {GPU: 8, HCA: 8})
+    async with machine.running(allocatable={GPU: 8, HCA: 8}) as host:
         assert len((await kubelet.admit("pod", "main", GPU, 2)).device_ids) == 2
         assert host.scanners["toy"].condition.state == "ok"

@@ -43,8 +43,7 @@ async def test_the_trail_has_what_a_host_does_with_a_pod_a_failure_and_a_bad_fil
     rig.scripts["toy"].devices = [Device("d0")]
     rig.write(LINE)
     rig.observe(loaded(tmp_path / "first"))
-    async with rig.running(state_dir=tmp_path / "state"):
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(allocatable={TOY: 1}, state_dir=tmp_path / "state"):
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: events()[-1:] == ["held"])
         rig.change("toy", [Device("d0", health=unhealthy("port 1 is down"))])

@@ -213,8 +213,7 @@ async def serving(place: Path, shape: Shape, size: int) -> AsyncIterator[Scene]:
         (node.root / "dev").mkdir(parents=True)
         (node.root / "dev/null").touch()
         node.configure(f"resources: [{{name: {NAME}, backend: card, {shape.entry(size)}}}]")
-        async with node.served():
-            await node.offers({NAME: size})
+        async with node.served({NAME: size}):
             path = node.kubelet.directory / node.kubelet.endpoints(NAME)[0]
             plugin = PluginConnection(NAME, path.name, str(path), RECEIVE_LIMIT)
             await plugin.dial(60.0)

@@ -27,9 +27,7 @@ async def test_every_list_has_only_devices_that_the_specification_contains(rig, 
     def look(ids, healthy):
         lists.append((ids, healthy, set(specs.devices())))
 
-    rig.write(TOY_LINE)
-    async with rig.running(changed=each_list(rig, look)):
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}, changed=each_list(rig, look)):
         new = Device(id="d2", attributes={"model": "x100", "index": 2})
         rig.change("toy", [*rig.scripts["toy"].devices, new])
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
@@ -43,9 +41,7 @@ async def test_every_list_has_only_devices_that_the_specification_contains(rig, 
 
 
 async def test_the_file_describes_what_a_container_gets_and_is_readable_by_all(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         status = os.stat("/dev/null")  # noqa: PTH116
         assert specs.document()["cdiVersion"] == "0.3.0"
         assert specs.document()["kind"] == specs.kind()
@@ -75,9 +71,7 @@ async def test_an_answer_has_names_and_annotations_and_nothing_directly(rig, kub
         mounts=(Mount("/tmp", "/card"),),
         cdi_devices=("vendor.com/extra=0",),
     )
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         response = (await kubelet.admit("pod", "main", TOY, 2)).response
         names = [f"{specs.kind()}=d0", f"{specs.kind()}=d1", "vendor.com/extra=0"]
         assert [device.name for device in response.cdi_devices] == names
@@ -103,9 +97,7 @@ async def test_both_ways_of_injection_give_a_container_the_same(rig, kubelet, sp
             )
 
         rig.classes[name].allocate = allocate
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 2})
+    async with rig.running(TOY_LINE, OTHER_LINE, allocatable={TOY: 2, OTHER: 2}):
         for count in (1, 2):
             named = (await kubelet.admit("pod", "named", TOY, count)).response
             direct = (await kubelet.admit("pod", "direct", OTHER, count)).response
@@ -114,15 +106,12 @@ async def test_both_ways_of_injection_give_a_container_the_same(rig, kubelet, sp
             if count == 1:
                 kubelet.release("pod")
         before = specs.devices()
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 2})
+    async with rig.running(allocatable={TOY: 2, OTHER: 2}):
         assert specs.devices() == before  # the name of the set is still valid after a restart
 
 
 async def test_replicas_of_a_device_share_its_name(rig, kubelet, specs):
-    rig.write(TOY_LINE + ", share: {replicas: 3}")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
+    async with rig.running(TOY_LINE + ", share: {replicas: 3}", allocatable={TOY: 6}):
         assert specs.devices().keys() == {"d0", "d1"}
         response = (await kubelet.admit("pod", "main", TOY, 2)).response
         assert {device.name for device in response.cdi_devices} <= {
@@ -140,9 +129,7 @@ async def test_specifications_of_two_writers_for_the_same_devices_both_work(rig,
         {"cdiVersion": "0.3.0", "kind": TOY, "devices": [{"name": "d0", "containerEdits": edits}]}
     )
     theirs.write_text(text)
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         response = (await kubelet.admit("pod", "main", TOY, 2)).response
         ours = runtime.by_cdi(rig.cdi, [device.name for device in response.cdi_devices])
         assert ours.nodes == {"/dev/null": "/dev/null", "/dev/zero": "/dev/zero"}
@@ -156,9 +143,7 @@ async def test_a_device_whose_edits_fail_is_unhealthy_with_the_reason_until_they
             raise AllocationError("the card is being reset")
 
     rig.scripts["toy"].on_allocate = refuse
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(TOY_LINE, allocatable={TOY: 1}) as host:
         assert kubelet.capacity() == {TOY: 2}
         assert specs.devices().keys() == {"d0"}
         entry = host.services[TOY].inventory.snapshot.entries["d1"]
@@ -172,9 +157,7 @@ async def test_a_device_whose_edits_fail_is_unhealthy_with_the_reason_until_they
 async def test_a_missing_or_impossible_node_is_named(rig, kubelet, specs, tmp_path, what):
     (tmp_path / "file").touch()
     path = rig.scripts["toy"].nodes["d1"] = str(tmp_path / what)
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(TOY_LINE, allocatable={TOY: 1}) as host:
         reason = host.services[TOY].inventory.snapshot.entries["d1"].health.reason
         cause = "does not exist on the node" if what == "absent" else "is not a device node"
         assert path in reason and cause in reason
@@ -185,9 +168,7 @@ async def test_a_hung_backend_does_not_keep_the_resource_from_being_listed(rig, 
     over = threading.Event()
     rig.hurry_allocation(render=0.5)
     rig.scripts["toy"].on_allocate = lambda devices: over.wait()
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
+    async with rig.running(TOY_LINE, OTHER_LINE, allocatable={TOY: 0, OTHER: 1}) as host:
         assert host.services[TOY].inventory.snapshot.entries["d1"].health.reason == (
             "backend toy did not answer within 0.5 s when serving a container"
         )
@@ -197,9 +178,7 @@ async def test_a_hung_backend_does_not_keep_the_resource_from_being_listed(rig, 
 
 
 async def test_allocate_writes_changes_that_caused_no_event(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         rig.scripts["toy"].nodes["d0"] = "/dev/random"
         specs.path().write_text("somebody was here")
         response = (await kubelet.admit("pod", "main", TOY, 1)).response
@@ -210,9 +189,7 @@ async def test_allocate_writes_changes_that_caused_no_event(rig, kubelet, specs)
 
 
 async def test_a_changed_device_is_rendered_again(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         inode = specs.path().stat().st_ino
         rig.host.reload()
         await rig.until(lambda: rig.host.configuration.generation == 2)
@@ -224,9 +201,7 @@ async def test_a_changed_device_is_rendered_again(rig, kubelet, specs):
 
 
 async def test_the_file_is_removed_with_the_last_device_and_written_again(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         good = rig.scripts["toy"].devices
         rig.change("toy", [])
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0})
@@ -237,9 +212,7 @@ async def test_the_file_is_removed_with_the_last_device_and_written_again(rig, k
 
 
 async def test_changing_the_way_of_injection_registers_again(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         rig.write("name: example.com/toy, backend: toy")
         await kubelet.wait_for(lambda: len(kubelet.events.of(ev.Registered, TOY)) >= 2)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -248,9 +221,7 @@ async def test_changing_the_way_of_injection_registers_again(rig, kubelet, specs
 
 
 async def test_a_new_directory_in_the_configuration_moves_the_file(rig, kubelet, specs, tmp_path):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         old, rig.cdi = specs.path(), tmp_path / "elsewhere"
         rig.write(TOY_LINE)
         await rig.until(lambda: specs.path().exists() and not old.exists())
@@ -259,9 +230,7 @@ async def test_a_new_directory_in_the_configuration_moves_the_file(rig, kubelet,
 
 async def test_an_unwritable_directory_affects_only_its_resource(rig, kubelet, specs):
     rig.cdi.touch()  # a file in place of the directory: even root cannot write into it
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0, OTHER: 1})
+    async with rig.running(TOY_LINE, OTHER_LINE, allocatable={TOY: 0, OTHER: 1}) as host:
         assert kubelet.capacity()[TOY] == 2
         reason = host.services[TOY].inventory.snapshot.entries["d0"].health.reason
         assert reason.startswith(f"cannot write {specs.path()}: ")
@@ -273,9 +242,7 @@ async def test_an_unwritable_directory_affects_only_its_resource(rig, kubelet, s
 
 
 async def test_a_write_that_fails_at_allocate_fails_the_pod_with_the_reason(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         specs.path().unlink()
         rig.cdi.rmdir()
         rig.cdi.touch()
@@ -294,8 +261,7 @@ async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet,
     rig.timing = replace(rig.timing, leave=60.0)
     rig.hurry_allocation(render=60.0)
     rig.scripts["toy"].on_allocate = hang
-    rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE):
         await rig.until(asked.is_set)
     over.set()
 
@@ -303,9 +269,7 @@ async def test_a_hung_backend_does_not_keep_the_host_from_stopping(rig, kubelet,
 async def test_a_new_backend_object_is_asked_again_and_no_device_becomes_unhealthy_meanwhile(
     rig, kubelet, specs
 ):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         before, class_ = kubelet.events.position, rig.classes["toy"]
         rig.scripts["toy"].nodes["d0"] = "/dev/random"
         rig.classes["toy"] = type("Edited", (class_,), {})
@@ -321,8 +285,7 @@ async def test_a_first_list_waits_for_a_backend_that_was_replaced(rig, kubelet, 
     go = threading.Event()
     lists = []
     follow = each_list(rig, lambda ids, healthy: lists.append(healthy))
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
         before = host.services[TOY]
         rig.scripts["toy"].on_discover = go.wait
         rig.classes["toy"] = type("Edited", (rig.classes["toy"],), {})
@@ -340,8 +303,7 @@ async def test_each_resource_of_a_template_has_a_file(rig, kubelet, specs):
     rig.write("name: 'example.com/toy-{model}', backend: toy, inject: cdi")
     both = {"example.com/toy-x100": 2, "example.com/toy-y.200": 1}
     rig.scripts["toy"].devices.append(Device(id="d2", attributes={"model": "y+200", "index": 2}))
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == both)
+    async with rig.running(allocatable=both):
         assert specs.document("example.com/toy-x100")["cdiVersion"] == "0.3.0"
         assert specs.document("example.com/toy-y.200")["cdiVersion"] == "0.6.0"
 
@@ -358,8 +320,7 @@ async def test_no_device_is_listed_until_the_file_with_all_of_them_is_written(ri
             go_on.wait(60)
         answer(devices)
 
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
         rig.scripts["toy"].on_allocate = slow
         rig.change("toy", [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(4)])
         await rig.until(asked.is_set)
@@ -371,9 +332,7 @@ async def test_no_device_is_listed_until_the_file_with_all_of_them_is_written(ri
 
 async def test_a_device_that_is_plugged_in_again_is_healthy_as_soon_as_it_is_listed(rig, kubelet, specs):
     reasons = []
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         first, second = rig.scripts["toy"].devices
         rig.change("toy", [first])
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
@@ -387,8 +346,7 @@ async def test_a_device_that_is_plugged_in_again_is_healthy_as_soon_as_it_is_lis
 async def test_an_unhealthy_device_is_listed_with_its_reason_without_being_in_the_file(rig, kubelet, specs):
     first, second = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [first, replace(second, health=unhealthy("too hot"))]
-    rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1} and kubelet.capacity() == {TOY: 2})
         assert specs.devices().keys() == {"d0"}
 
@@ -399,9 +357,7 @@ async def test_devices_in_the_file_are_allocated_while_nothing_new_can_be_writte
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         monkeypatch.setattr(os, "fsync", full)
         rig.change("toy", [Device(f"d{n}", {"model": "x100", "index": n}) for n in range(3)])
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3})

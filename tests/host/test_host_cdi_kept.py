@@ -15,9 +15,7 @@ from devhost.backend import Device, unhealthy
 
 
 async def test_a_device_that_vanishes_while_a_pod_has_it_stays_in_the_specification(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         (held,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         rig.change("toy", [Device(id="d2", attributes={"model": "x100", "index": 2})])
         await rig.until(lambda: specs.devices().keys() == {held, "d2"})
@@ -28,22 +26,18 @@ async def test_a_device_that_vanishes_while_a_pod_has_it_stays_in_the_specificat
 async def test_a_stop_and_a_restart_keep_the_file_as_it_is(rig, kubelet, specs):
     rig.write(TOY_LINE)
     for _ in range(2):
-        async with rig.running():
-            await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+        async with rig.running(allocatable={TOY: 2}):
             identity = specs.path().stat().st_ino
         assert specs.path().stat().st_ino == identity
     assert specs.devices().keys() == {"d0", "d1"}
     good = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [good[0], replace(good[1], health=unhealthy("too hot"))]
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(allocatable={TOY: 1}):
         assert specs.path().stat().st_ino == identity  # a pod may still hold the unhealthy device
 
 
 async def test_the_file_is_removed_when_the_resource_leaves_the_configuration(rig, kubelet, specs):
-    rig.write(TOY_LINE, OTHER_LINE + ", inject: cdi")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+    async with rig.running(TOY_LINE, OTHER_LINE + ", inject: cdi", allocatable={TOY: 2, OTHER: 1}):
         rig.write(OTHER_LINE + ", inject: cdi")
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0, OTHER: 1})
         await rig.until(lambda: not specs.path().exists())
@@ -56,9 +50,7 @@ RENAMED = "name: example.com/renamed, backend: toy, inject: cdi"
 @pytest.mark.parametrize("lines", [(), (RENAMED,), ("name: example.com/toy, backend: toy",)])
 async def test_names_that_a_pod_got_stay_valid_when_its_resource_changes(rig, kubelet, specs, lines):
     """The resource is removed, renamed or injected directly; a restarted container gets the old names."""
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         response = (await kubelet.admit("pod", "main", TOY, 1)).response
         before = specs.resolve(response)
         rig.write(*lines)
@@ -74,9 +66,7 @@ async def test_names_that_a_pod_got_stay_valid_when_its_resource_changes(rig, ku
 
 
 async def test_a_name_survives_a_resource_that_leaves_and_comes_back_with_other_devices(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         response = (await kubelet.admit("pod", "main", TOY, 2)).response
         before = specs.resolve(response)
         held = rig.scripts["toy"].devices
@@ -95,8 +85,7 @@ async def test_stale_files_are_removed_at_the_start_and_foreign_ones_never(rig, 
     foreign = [rig.cdi / "nvidia.com_gpu.json", rig.cdi / "devhost_example.com_old.json", rig.cdi / "x.yaml"]
     for path in (stale, *foreign):
         path.write_text("{}")
-    rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE):
         await rig.until(lambda: not stale.exists())
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
         rig.write(OTHER_LINE)
@@ -118,14 +107,11 @@ async def test_no_file_is_removed_while_holders_are_unknown(rig, specs):
 
 
 async def test_names_of_an_earlier_version_stay_valid_while_pods_have_them(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         await kubelet.admit("pod", "main", TOY, 1)
     old = specs.document() | {"kind": TOY}
     specs.path().write_text(json.dumps(old))
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}):
         assert specs.document()["kind"] == specs.kind()
         (aside,) = set(rig.cdi.glob("*.json")) - {specs.path()}
         assert json.loads(aside.read_text()) == old
@@ -138,8 +124,7 @@ async def test_names_of_an_earlier_version_stay_valid_while_pods_have_them(rig, 
 
 
 async def test_an_unreadable_earlier_file_is_never_overwritten(rig, kubelet, specs, monkeypatch):
-    rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
     written = specs.path().read_text()
     read = Path.read_bytes
@@ -162,9 +147,7 @@ async def test_an_unreadable_earlier_file_is_never_overwritten(rig, kubelet, spe
 
 
 async def test_files_in_a_former_directory_are_removed_with_their_last_pod(rig, kubelet, specs, tmp_path):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         await rig.until(lambda: host.allocations.of(TOY).leases.holder(token))
         left = specs.path()

@@ -171,8 +171,7 @@ async def test_a_resource_that_a_container_holds_is_served_over_a_restart_withou
 ):
     """Its containers may start again, and the kubelet asks it before that if it prepares devices."""
     rig.scripts["toy"].devices = [Device("d0", {"model": "toy", "index": 0})]
-    rig.write(line)
-    async with rig.running():
+    async with rig.running(line):
         await admitted(rig, kubelet)
     claimed = Device("d0", {"model": "toy", "index": 0}, withheld="it is the node's own now")
     rig.scripts["toy"].devices = [claimed]
@@ -244,8 +243,7 @@ async def test_a_set_of_devices_follows_each_of_them(rig, kubelet, specs, life):
 
 
 async def test_what_a_backend_refuses_now_stays_only_if_no_other_device_claims_it(rig, kubelet, specs):
-    rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE):
         pod, (token,) = await admitted(rig, kubelet)
         before = pod.numbers()
 
@@ -277,8 +275,7 @@ async def test_names_of_a_resource_that_left_the_file_never_give_another_device(
     link = tmp_path / "link"
     link.symlink_to("/dev/null")
     rig.scripts["toy"].nodes["d0"] = rig.scripts["toy"].nodes["d1"] = str(link)
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE, OTHER_LINE):
         pod, _ = await admitted(rig, kubelet)
         rig.write(OTHER_LINE)
         await rig.until(lambda: rig.host.configuration.generation == 2 and TOY not in rig.host.services)
@@ -290,8 +287,7 @@ async def test_names_of_a_resource_that_left_the_file_never_give_another_device(
 
 async def test_a_name_of_a_former_id_gives_what_the_device_has_now(rig, kubelet, specs):
     """A new version of a backend gives a device another id; the kubelet repeats the old name."""
-    rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE):
         pod, (token,) = await admitted(rig, kubelet)
     every = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [
@@ -304,8 +300,7 @@ async def test_a_name_of_a_former_id_gives_what_the_device_has_now(rig, kubelet,
 
 async def test_a_file_without_numbers_gets_them_at_the_start(rig, kubelet, specs):
     """An earlier version left the numbers to the runtime."""
-    rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE):
         pod, _ = await admitted(rig, kubelet)
     document = specs.document()
     for device in document["devices"]:

@@ -39,8 +39,7 @@ def named(host) -> dict[str, tuple[Holder, ...]]:
 
 
 async def test_a_reload_never_moves_a_held_device_to_another_resource(rig, kubelet):
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         token = await held(rig, kubelet)
         rig.write(NARROW_LINE, LINE)
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
@@ -56,8 +55,7 @@ async def test_a_reload_never_moves_a_held_device_to_another_resource(rig, kubel
 
 
 async def test_devices_held_through_a_removed_resource_are_not_offered(rig, kubelet):
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         token = await held(rig, kubelet)
         rig.write(NEW_LINE)
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"} - {token})
@@ -71,11 +69,9 @@ async def test_devices_held_through_a_removed_resource_are_not_offered(rig, kube
 
 
 async def test_a_restart_with_another_file_never_offers_held_devices(rig, kubelet):
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         token = await held(rig, kubelet)
-    rig.write(NEW_LINE, OTHER_LINE)
-    async with rig.running() as host:
+    async with rig.running(NEW_LINE, OTHER_LINE) as host:
         await kubelet.wait_for(lambda: kubelet.healthy(NEW))
         lists = [event.devices for event in kubelet.events.of(ev.ListReceived, NEW)]
         assert all(device.id != token for devices in lists for device in devices)
@@ -86,8 +82,7 @@ async def test_a_restart_with_another_file_never_offers_held_devices(rig, kubele
 
 
 async def test_a_shared_device_is_offered_by_both_resources_while_it_is_held(rig, kubelet):
-    rig.write(LINE + SHARED)
-    async with rig.running():
+    async with rig.running(LINE + SHARED):
         token = await held(rig, kubelet)
         rig.write(LINE + SHARED, NEW_LINE + SHARED)
         await kubelet.wait_for(lambda: kubelet.healthy(NEW) == {"d0", "d1"})
@@ -101,8 +96,7 @@ async def test_a_device_that_appears_while_a_part_of_it_is_held_is_refused_in_ev
     part = Device("vf", claims=frozenset({"pci:0000:3b:00.1"}), part_of=card)
     rig.scripts["toy"].devices = [part]
     rig.scripts["other"].devices = []
-    rig.write(OTHER_LINE, LINE)
-    async with rig.running() as host:
+    async with rig.running(OTHER_LINE, LINE) as host:
         await held(rig, kubelet)
         rig.change("other", [Device("card", claims=card)])
         rig.change("toy", [part, Device("a-pf", claims=card)])
@@ -120,8 +114,7 @@ async def test_a_device_that_appears_while_a_part_of_it_is_held_is_refused_in_ev
 
 
 async def test_pods_keep_their_devices_while_their_backend_leaves_the_file_and_returns(rig, kubelet):
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         token = await held(rig, kubelet)
         rig.write(OTHER_LINE)
         await rig.until(lambda: "toy" not in host.scanners)
@@ -132,8 +125,7 @@ async def test_pods_keep_their_devices_while_their_backend_leaves_the_file_and_r
 
 async def test_backends_learn_which_claims_are_in_use_once_that_is_known(rig, kubelet):
     rig.scripts["toy"].devices = [Device("d0", claims=frozenset({"fpga:x"}), part_of=frozenset({"fpga:y"}))]
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await held(rig, kubelet)
         held_now = host.scanners["toy"].runner.context.held
         holder = claim.holder("default/pod", "toy", "d0")
@@ -167,8 +159,7 @@ async def test_an_allocation_in_progress_keeps_its_device_during_a_reload(rig, k
 
 async def test_a_held_device_that_is_refused_in_its_own_resource_shows_why(rig, kubelet):
     """They became one PCI function after two pods had got them."""
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         first, second = await held(rig, kubelet), await held(rig, kubelet, pod="other")
         rig.change("toy", [replace(d, claims=frozenset({"usb:1"})) for d in rig.scripts["toy"].devices])
         await kubelet.wait_for(lambda: not kubelet.healthy(TOY))

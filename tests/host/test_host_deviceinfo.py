@@ -51,9 +51,7 @@ async def pod(rig, kubelet, name="pod"):
 
 
 async def test_a_file_exists_while_its_pod_runs(rig, kubelet, files):
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+    async with rig.running(LINE, allocatable={NET: 2}):
         assert files() == {}
         device = await pod(rig, kubelet)
         assert files() == {f"example.com-net-{device}-device.json": info(device)}
@@ -62,9 +60,7 @@ async def test_a_file_exists_while_its_pod_runs(rig, kubelet, files):
 
 
 async def test_a_restart_keeps_the_files_of_running_pods_and_removes_the_others(rig, kubelet, files):
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+    async with rig.running(LINE, allocatable={NET: 2}):
         stays = await pod(rig, kubelet, "stays")
         await pod(rig, kubelet, "ends")
         assert len(files()) == 2
@@ -80,9 +76,7 @@ async def test_a_restart_keeps_the_files_of_running_pods_and_removes_the_others(
 
 
 async def test_a_file_stays_after_its_resource_until_the_pod_ends(rig, kubelet, files):
-    rig.write(LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+    async with rig.running(LINE, allocatable={NET: 2}) as host:
         await pod(rig, kubelet)
         rig.write()
         host.reload()
@@ -94,14 +88,11 @@ async def test_a_file_stays_after_its_resource_until_the_pod_ends(rig, kubelet, 
 
 async def test_a_pod_whose_resource_was_removed_while_devhost_was_stopped_keeps_its_file(rig, kubelet, files):
     """Its device is unknown by now; the kubelet's list is enough."""
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+    async with rig.running(LINE, allocatable={NET: 2}):
         await pod(rig, kubelet)
     before = files()
     rig.scripts["other"].devices = [Device("x0")]  # another name than that of the device that is held
-    rig.write("name: example.com/other, backend: other")
-    async with rig.running():
+    async with rig.running("name: example.com/other, backend: other"):
         await kubelet.wait_for(lambda: kubelet.allocatable().get("example.com/other") == 1)
         await rig.until(lambda: rig.host.allocations.known)
         # followed only because a file depends on it
@@ -112,9 +103,7 @@ async def test_a_pod_whose_resource_was_removed_while_devhost_was_stopped_keeps_
 
 
 async def test_a_new_directory_takes_effect_without_a_restart(rig, kubelet, files, tmp_path):
-    rig.write(LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+    async with rig.running(LINE, allocatable={NET: 2}) as host:
         await pod(rig, kubelet)
         text = rig.config.read_text()
         rig.config.write_text(text.replace(str(rig.infos), str(tmp_path / "elsewhere")))
@@ -133,7 +122,6 @@ async def test_with_write_false_no_file_is_written_and_pods_start(rig, kubelet, 
     rig.config.write_text(
         rig.config.read_text().replace("}\n", ", write: false}\n").replace("toy, write: false", "toy")
     )
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {NET: 2})
+    async with rig.running(allocatable={NET: 2}):
         await pod(rig, kubelet)
         assert files() == {}

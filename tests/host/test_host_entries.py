@@ -44,8 +44,7 @@ def records(caplog):
 
 async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig, kubelet, records):
     """Other plugins report nothing about a selector without devices; devhost shows the reason everywhere."""
-    rig.write(f"name: {TOY}, backend: toy, where: {{model: X100, index: 0-9}}")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, where: {{model: X100, index: 0-9}}") as host:
         await rig.until(lambda: wrong(host))
         assert entry(host) == {
             "entry": "resources[0]",
@@ -68,8 +67,7 @@ async def test_an_entry_that_nothing_matches_is_shown_with_its_nearest_miss(rig,
 
 async def test_two_entries_with_one_template_are_both_logged(rig, kubelet, records):
     line = "name: 'example.com/toy-{model}', backend: toy, where: {model: nothing-%s}"
-    rig.write(line % 1, line % 2)
-    async with rig.running() as host:
+    async with rig.running(line % 1, line % 2) as host:
         await rig.until(lambda: len(records.of("entry has no devices")) >= 2)
         host.replan(None)  # the outcome of one is not used for the other
         logged = [fields["entry"] for _, fields in records.of("entry has no devices")]
@@ -86,16 +84,13 @@ async def test_an_optional_entry_without_devices_is_no_problem(rig, kubelet, rec
 
 
 async def test_an_entry_without_devices_does_not_fail_readiness(rig, kubelet):
-    rig.write(f"name: {TOY}, backend: toy, where: {{model: X100}}")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, where: {{model: X100}}") as host:
         await rig.until(lambda: wrong(host))
         assert host.ready() == (True, "")
 
 
 async def test_each_change_is_logged_once(rig, kubelet, records):
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}) as host:
         assert entry(host)["state"] == "served"
         assert entry(host)["resources"] == [TOY]
         assert records.of("entry has no devices") == []
@@ -116,8 +111,7 @@ async def test_each_change_is_logged_once(rig, kubelet, records):
 
 async def test_a_new_reason_is_logged_when_another_device_is_nearest(rig, kubelet, records):
     rig.scripts["toy"].devices = []
-    rig.write(f"name: {TOY}, backend: toy, where: {{model: X100, index: 0-9}}")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, where: {{model: X100, index: 0-9}}") as host:
         await rig.until(lambda: wrong(host))
         rig.scripts["toy"].devices = [Device("d0", {"model": "x100", "index": 1})]
         host.scanners["toy"].request_scan()
@@ -134,8 +128,7 @@ async def test_an_entry_that_waits_for_its_backend_is_not_ready(rig, kubelet):
     rig.timing = replace(rig.timing, first_plan=0.3)
     go = threading.Event()
     rig.scripts["toy"].on_discover = lambda: go.wait(60)
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         try:
             await rig.until(lambda: host.planned)
             assert entry(host)["state"] == "waiting"
@@ -148,8 +141,7 @@ async def test_an_entry_that_waits_for_its_backend_is_not_ready(rig, kubelet):
 
 
 async def test_a_reload_shows_the_entries_of_the_new_file(rig, kubelet):
-    rig.write(f"name: {TOY}, backend: toy, where: {{model: X100}}")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, where: {{model: X100}}") as host:
         await rig.until(lambda: wrong(host))
         rig.write(f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other, where: {{model: none}}")
         await rig.until(lambda: entry(host)["state"] == "served" and len(status(host)["entries"]) == 2)
@@ -171,8 +163,7 @@ async def test_an_entry_names_the_earlier_one_that_takes_its_devices(rig, kubele
 async def test_an_overlap_that_leaves_both_entries_devices_is_no_problem(rig, kubelet, records):
     """Configurations have specific entries before a catch-all."""
     rig.write(f"name: {TOY}, backend: toy, where: {{index: 0}}", f"name: {OTHER}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
+    async with rig.running(allocatable={TOY: 1, OTHER: 1}) as host:
         assert not any(kind in ("entry", "plan") for kind, *_ in wrong(host))
         assert [refusal["kind"] for refusal in status(host)["refusals"]] == ["taken"]
         assert [fields["earlier"] for _, fields in records.of("an earlier entry takes devices")] == [
@@ -184,8 +175,7 @@ async def test_sharing_that_only_the_later_entry_allows_is_a_problem(rig, kubele
     rig.write(
         f"name: {TOY}, backend: toy, where: {{index: 0}}", f"name: {OTHER}, backend: toy, exclusive: false"
     )
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
+    async with rig.running(allocatable={TOY: 1, OTHER: 1}) as host:
         reason = f"resources[1]: entry 1 ({TOY}) already took it and does not have exclusive: false"
         await rig.until(lambda: ("plan", "toy d0", reason) in wrong(host))
         assert [one["reason"] for one in status(host)["refusals"]] == [reason]
@@ -197,8 +187,7 @@ async def test_sharing_that_only_the_later_entry_allows_is_a_problem(rig, kubele
 async def test_a_missing_attribute_of_a_template_is_a_problem_until_it_exists(rig, kubelet, records):
     complete, lacking = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [complete, replace(lacking, attributes={"index": 1})]
-    rig.write("name: 'example.com/{model}', backend: toy")
-    async with rig.running() as host:
+    async with rig.running("name: 'example.com/{model}', backend: toy") as host:
         reason = "resources[0]: it has no model, which the name example.com/{model} needs"
         await rig.until(lambda: ("plan", "toy d1", reason) in wrong(host))
         assert entry(host)["resources"] == ["example.com/x100"]
@@ -211,8 +200,7 @@ async def test_a_missing_attribute_of_a_template_is_a_problem_until_it_exists(ri
 
 async def test_two_values_that_result_in_one_name_are_a_problem(rig, kubelet):
     rig.scripts["toy"].devices = [Device("d0", {"model": "a b"}), Device("d1", {"model": "a/b"})]
-    rig.write("name: 'example.com/{model}', backend: toy")
-    async with rig.running() as host:
+    async with rig.running("name: 'example.com/{model}', backend: toy") as host:
         await rig.until(lambda: any(kind == "plan" for kind, *_ in wrong(host)))
         ((_, subject, reason),) = [one for one in wrong(host) if one[0] == "plan"]
         assert subject == "toy d1"
@@ -235,8 +223,7 @@ def lacking(rig):
 async def test_hardware_without_its_driver_is_a_problem_until_the_driver_is_loaded(
     rig, kubelet, records, lacking
 ):
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: wrong(host))
         assert wrong(host) == [("driver", f"toy {LACK.subject}", LACK.reason)]
         lacking.clear()
@@ -261,8 +248,7 @@ async def test_an_optional_entry_whose_hardware_lacks_a_driver_is_not_absent(rig
 async def test_an_option_without_effect_is_a_problem_and_no_reason_for_an_entry(rig, kubelet, lacking):
     lacking[:] = [replace(LACK, subject="198.51.100.7", attributes={}, makes_device=False)]
     rig.scripts["toy"].devices = []
-    rig.write(f"name: {TOY}, backend: toy, optional: true")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, optional: true") as host:
         await rig.until(lambda: wrong(host))
         assert entry(host)["state"] == "absent"
         assert "198.51.100.7" not in entry(host)["reason"]
@@ -274,8 +260,7 @@ async def test_more_devices_than_expected_name_no_missing_one(rig, kubelet):
         *(Device(f"d{n}", {"model": "x", "index": 1}) for n in range(2)),
         Device("d9", {"model": "x", "index": 7}),
     ]
-    rig.write(f"name: {TOY}, backend: toy, expect: 0, where: {{model: x, index: 0-3}}")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, expect: 0, where: {{model: x, index: 0-3}}") as host:
         await rig.until(lambda: wrong(host))
         assert wrong(host) == [("entry", TOY, "2 devices, expected 0")]
 
@@ -284,8 +269,7 @@ async def test_a_device_withheld_without_a_driver_names_the_fix(rig, kubelet, la
     rig.scripts["toy"].devices = [
         Device("0000:3b:00.0", {"model": "x100"}, withheld="no driver is bound to it")
     ]
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: wrong(host))
         assert entry(host)["reason"] == f"0 devices; {LACK.subject}: {LACK.reason}"
         assert [kind for kind, *_ in wrong(host)] == ["driver", "entry"]
@@ -294,16 +278,14 @@ async def test_a_device_withheld_without_a_driver_names_the_fix(rig, kubelet, la
 async def test_hardware_that_no_entry_selects_may_lack_a_driver(rig, kubelet, lacking):
     lacking.append(replace(LACK, subject="x", attributes={"model": "y"}))
     rig.scripts["toy"].devices = [Device("d0", {"model": "y"})]
-    rig.write(f"name: {TOY}, backend: toy, where: {{model: y}}")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, where: {{model: y}}") as host:
         await rig.until(lambda: wrong(host))
         assert [subject for _, subject, _ in wrong(host)] == ["toy x"]
 
 
 async def test_an_invalid_missing_driver_degrades_the_backend(rig, kubelet, lacking):
     lacking[:] = ["0000:3b:00.0"]
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: any(kind == "backend" for kind, *_ in wrong(host)))
         assert "missing_drivers()" in host.scanners["toy"].condition.reason
         assert entry(host)["state"] == "waiting"
@@ -376,8 +358,7 @@ async def test_a_device_without_its_driver_may_lack_what_the_driver_gives(rig, k
         Device("d1", {"model": "x", "index": 5}, health=unhealthy("no driver is bound to it")),
         Device("d2", {"model": "x", "index": 5}),
     ]
-    rig.write(f"name: {TOY}, backend: toy, where: {{model: x, index: 1, driver: toy}}")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, where: {{model: x, index: 1, driver: toy}}") as host:
         await rig.until(lambda: entry(host)["devices"])
         assert (
             entry(host)["remark"] == "1 more matches all but index and driver (d1: no driver is bound to it)"
@@ -390,23 +371,20 @@ async def test_what_is_offered_as_something_else_is_no_near_miss(rig, kubelet):
         Device("d1", {"model": "x", "index": 2}, claims=frozenset({"pci:0000:00:01.0"})),
         Device("d2", {"model": "x", "index": 3}, withheld="its parts are offered instead"),
     ]
-    rig.write(f"name: {TOY}, backend: toy, where: {{model: x, index: 1}}")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, where: {{model: x, index: 1}}") as host:
         await rig.until(lambda: entry(host)["devices"])
         assert entry(host)["remark"] == ""
 
 
 async def test_an_entry_that_may_expect_no_device_is_no_problem_without_one(rig, kubelet):
     rig.scripts["toy"].devices = []
-    rig.write(f"name: {TOY}, backend: toy, expect: '0-4'")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, expect: '0-4'") as host:
         await rig.until(lambda: entry(host)["state"] == "absent")
         assert wrong(host) == []
 
 
 async def test_hardware_without_its_driver_is_named_beside_the_devices_of_an_entry(rig, kubelet, lacking):
     rig.scripts["toy"].devices = [Device("d0", {"model": "x100"})]
-    rig.write(f"name: {TOY}, backend: toy, where: {{model: x100}}")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy, where: {{model: x100}}") as host:
         await rig.until(lambda: entry(host)["devices"])
         assert "no driver is bound to it" in entry(host)["remark"]

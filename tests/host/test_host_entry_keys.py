@@ -68,24 +68,21 @@ async def given(node: Node, count: int = 1) -> dict[str, str]:
 async def test_without_topology_the_kubelet_receives_no_numa_nodes(node: Node) -> None:
     """As with excludeTopology of sriov-network-device-plugin, a pod may get a NIC of another NUMA node."""
     configure(node, f"name: {NIC}, topology: false, where: {{index: 0-1}}", f"name: {OTHER}")
-    async with node.served():
-        await node.offers({NIC: 2, OTHER: 2})
+    async with node.served({NIC: 2, OTHER: 2}):
         assert near(node) == {"d0": (), "d1": ()}
         assert near(node, OTHER) == {"d2": (0,), "d3": (1,)}
 
 
 async def test_without_topology_devices_near_each_other_are_still_preferred(node: Node) -> None:
     configure(node, f"name: {NIC}, topology: false")
-    async with node.served():
-        await node.offers({NIC: 4})
+    async with node.served({NIC: 4}):
         await node.container({NIC: 2}, keep=True)
         assert node.kubelet.in_use(NIC) in ({"d0", "d2"}, {"d1", "d3"})
 
 
 async def test_an_edit_of_topology_changes_the_list_on_the_open_stream(node: Node) -> None:
     configure(node, f"name: {NIC}")
-    async with node.served():
-        await node.offers({NIC: 4})
+    async with node.served({NIC: 4}):
         await node.container({NIC: 1}, keep=True)
         since = node.kubelet.events.position
         for line, nodes in ((", topology: false", ()), ("", (1,))):
@@ -100,8 +97,7 @@ async def test_an_edit_of_topology_changes_the_list_on_the_open_stream(node: Nod
 async def test_a_vanished_device_that_a_pod_holds_has_no_numa_node_either(node: Node) -> None:
     """One device with a NUMA node would make the kubelet align every device of the resource."""
     configure(node, f"name: {NIC}")
-    async with node.served():
-        await node.offers({NIC: 4})
+    async with node.served({NIC: 4}):
         await node.container({NIC: 1}, keep=True)
         (held,) = node.kubelet.in_use(NIC)
         unplug(node, held)
@@ -131,8 +127,7 @@ async def test_a_container_that_requests_more_than_the_limit_is_refused(node: No
 
 async def test_the_limit_applies_to_each_container_and_not_to_the_pod(node: Node) -> None:
     configure(node, f"name: {NIC}, share: {{maxPerContainer: 2}}")
-    async with node.served():
-        await node.offers({NIC: 4})
+    async with node.served({NIC: 4}):
         for container in ("one", "two"):
             await node.kubelet.admit("pod", container, NIC, 2)
         assert len(node.kubelet.in_use(NIC)) == 4
@@ -140,8 +135,7 @@ async def test_the_limit_applies_to_each_container_and_not_to_the_pod(node: Node
 
 async def test_an_edit_of_the_limit_takes_effect_at_once_and_keeps_running_pods(node: Node) -> None:
     configure(node, f"name: {NIC}")
-    async with node.served():
-        await node.offers({NIC: 4})
+    async with node.served({NIC: 4}):
         await node.container({NIC: 2}, keep=True)
         since = node.kubelet.events.position
         configure(node, f"name: {NIC}, share: {{maxPerContainer: 1}}")
@@ -165,15 +159,13 @@ async def test_permissions_apply_to_all_nodes_and_never_exceed_those_of_a_node(
 ) -> None:
     """GKE's GPU plugin, k8s-rdma-shared-dev-plugin, the Xilinx plugin and KubeVirt also grant mknod."""
     configure(node, f"name: {NIC}, permissions: {permissions}, where: {{index: 0}}")
-    async with node.served():
-        await node.offers({NIC: 1})
+    async with node.served({NIC: 1}):
         assert await given(node) == {"/dev/d0": used, "/dev/d0-log": log}
 
 
 async def test_a_node_without_any_remaining_permission_is_refused(node: Node) -> None:
     configure(node, f"name: {NIC}, permissions: w, where: {{index: 0}}")
-    async with node.served():
-        await node.offers({NIC: 1})
+    async with node.served({NIC: 1}):
         with pytest.raises(UnexpectedAdmissionError) as refused:
             await given(node)
         assert (
@@ -193,8 +185,7 @@ async def test_an_edit_of_permissions_applies_to_new_containers(node: Node, inje
         found += [(one.host_path, one.permissions) for one in answer.devices]
         return {permissions for path, permissions in found if not path.endswith("-log")}
 
-    async with node.served():
-        await node.offers({NIC: 4})
+    async with node.served({NIC: 4}):
         await node.container({NIC: 2}, keep=True)
         since = node.kubelet.events.position
         configure(node, f"name: {NIC}, inject: {inject}, permissions: mrw")

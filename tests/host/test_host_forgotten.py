@@ -43,9 +43,7 @@ async def held_then_forgotten(rig, kubelet, host, pod: str = "train") -> str:
 @pytest.mark.parametrize("prefer", POLICIES)
 async def test_new_pods_get_the_held_device_only_after_its_pod_has_ended(rig, kubelet, prefer):
     rig.scripts["toy"].devices = devices(3)
-    rig.write(f"name: {TOY}, backend: toy, prefer: {prefer}")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+    async with rig.running(f"name: {TOY}, backend: toy, prefer: {prefer}", allocatable={TOY: 3}) as host:
         token = await held_then_forgotten(rig, kubelet, host)
         assert kubelet.allocatable() == {TOY: 3}, "the scheduler goes on subtracting the pod's request"
         got = [(await kubelet.admit(f"new-{n}", "main", TOY, 1)).device_ids for n in range(2)]
@@ -63,9 +61,7 @@ async def test_new_pods_get_the_held_device_only_after_its_pod_has_ended(rig, ku
 
 async def test_a_forgotten_allocation_is_reported_until_its_container_ends(rig, kubelet, caplog):
     caplog.set_level("INFO", logger="devhost")
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}) as host:
         token = await held_then_forgotten(rig, kubelet, host)
         reason = "held by a pod, which the kubelet no longer knows"
         assert (rows(host)[token]["health"], rows(host)[token]["reason"]) == ("Unhealthy", reason)
@@ -82,8 +78,7 @@ async def test_a_forgotten_allocation_is_reported_until_its_container_ends(rig, 
 
 async def test_a_forgotten_share_does_not_affect_other_shares_of_its_device(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 2}}")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
+    async with rig.running(allocatable={TOY: 4}) as host:
         token = await held_then_forgotten(rig, kubelet, host)
         assert {name for name, healthy in listed(kubelet).items() if not healthy} == {token}
         taken = (await kubelet.admit("new", "main", TOY, 3)).device_ids
@@ -92,9 +87,7 @@ async def test_a_forgotten_share_does_not_affect_other_shares_of_its_device(rig,
 
 async def test_a_replacement_token_keeps_its_device_after_devhost_restarts(rig, kubelet):
     rig.scripts["toy"].devices = devices(1)
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 1}) as host:
         token = await held_then_forgotten(rig, kubelet, host)
         kubelet.release("train")
         got = (await kubelet.admit("next", "main", TOY, 1)).device_ids
@@ -110,9 +103,7 @@ async def test_a_replacement_token_keeps_its_device_after_devhost_restarts(rig, 
 
 async def test_a_replacement_token_that_the_kubelet_forgets_too_is_free_once_its_pod_has_ended(rig, kubelet):
     rig.scripts["toy"].devices = devices(1)
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 1}) as host:
         token = await held_then_forgotten(rig, kubelet, host)
         second = stand_in(token)
         kubelet.release("train")
@@ -128,9 +119,7 @@ async def test_a_replacement_token_that_the_kubelet_forgets_too_is_free_once_its
 
 
 async def test_a_kubelet_with_its_checkpoint_is_offered_everything_as_before(rig, kubelet):
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}) as host:
         (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
         await rig.until(lambda: rows(host)[token]["holder"])
         await kubelet.restart()
@@ -146,9 +135,7 @@ async def test_a_kubelet_with_its_checkpoint_is_offered_everything_as_before(rig
 async def test_a_preference_avoids_devices_that_containers_hold(rig, kubelet):
     """This does not depend on why the kubelet offers it."""
     rig.scripts["toy"].devices = devices(4)
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 4}) as host:
         (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
         await rig.until(lambda: rows(host)[token]["holder"])
         allocator = host.services[TOY].allocator
@@ -163,9 +150,7 @@ async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet,
     """A kubelet that aligns devices to NUMA nodes may choose without a preference, and before any list."""
     rig.timing = replace(rig.timing, plan_piece=plan_piece)
     rig.scripts["toy"].devices = devices(1)
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 1}) as host:
         (token,) = (await kubelet.admit("train", "main", TOY, 1)).device_ids
         await rig.until(lambda: rows(host)[token]["holder"])
         await kubelet.restart(forget=True)
@@ -185,9 +170,7 @@ async def test_allocate_asks_the_kubelet_even_without_a_preference(rig, kubelet,
 async def test_a_replacement_token_that_was_chosen_before_it_left_the_list_keeps_its_device(rig, kubelet):
     """The pod that held the device ends, and the kubelet has not received the new list yet."""
     rig.scripts["toy"].devices = devices(1)
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 1}) as host:
         token = await held_then_forgotten(rig, kubelet, host)
         kubelet.release("train")
         await kubelet.wait_for(lambda: listed(kubelet) == {token: True})

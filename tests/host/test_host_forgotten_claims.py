@@ -83,8 +83,7 @@ async def test_a_node_in_use_is_not_given_by_a_backend_that_forgot_its_claim(
 ) -> None:
     Plain.script.edits = edits
     node.configure(entries(PLAIN, OWNER))
-    async with node.served():
-        await node.offers({PLAIN: 2, OWNER: 1})
+    async with node.served({PLAIN: 2, OWNER: 1}):
         await node.container({OWNER: 1})
         with pytest.raises(Exception, match="node:/dev/fuse is in use") as caught:
             await node.container({PLAIN: 1})
@@ -98,8 +97,7 @@ async def test_a_node_that_a_backend_gave_without_a_claim_is_offered_by_no_other
 ) -> None:
     Plain.script.edits = edits
     node.configure(entries(PLAIN, OWNER))
-    async with node.served():
-        await node.offers({PLAIN: 2, OWNER: 1})
+    async with node.served({PLAIN: 2, OWNER: 1}):
         await node.container({PLAIN: 1})
         await node.offers({OWNER: 0})
         await node.container({PLAIN: 1})  # its own devices may have it in common
@@ -107,8 +105,7 @@ async def test_a_node_that_a_backend_gave_without_a_claim_is_offered_by_no_other
 
 async def test_two_backends_that_forgot_the_claim_never_give_the_node_to_two_pods(node: Node) -> None:
     node.configure(entries(PLAIN, OTHER))
-    async with node.served():
-        await node.offers({PLAIN: 2, OTHER: 2})
+    async with node.served({PLAIN: 2, OTHER: 2}):
         await node.container({PLAIN: 1})
         with pytest.raises(Exception, match="node:/dev/fuse is in use"):
             await node.container({OTHER: 1})
@@ -120,8 +117,7 @@ async def test_nodes_that_are_common_do_not_exclude_anyone(node: Node) -> None:
         mounts=(Mount("/dev/null", "/etc/masked"), Mount("/dev", "/host/dev")),
     )
     node.configure(entries(PLAIN, OTHER, OWNER))
-    async with node.served():
-        await node.offers({PLAIN: 2, OTHER: 2, OWNER: 1})
+    async with node.served({PLAIN: 2, OTHER: 2, OWNER: 1}):
         for name in (PLAIN, OTHER, OWNER, PLAIN, OTHER):
             await node.container({name: 1})
 
@@ -129,8 +125,7 @@ async def test_nodes_that_are_common_do_not_exclude_anyone(node: Node) -> None:
 async def test_a_device_with_a_misspelled_claim_is_refused_with_the_way_to_write_it(node: Node) -> None:
     Plain.script.claims = frozenset({"nod:/dev/fuse"})
     node.configure(entries(PLAIN, OWNER))
-    async with node.served():
-        await node.offers({OWNER: 1}, only=True)
+    async with node.served({OWNER: 1}, only=True):
         refused = {one.device: one.reason for one in node.host.scanners["plain"].condition.refused}
         assert set(refused) == {"p0", "p1"}
         assert 'did you mean claim.node("/dev/fuse")?' in refused["p0"]

@@ -104,8 +104,7 @@ async def test_a_pod_is_refused_if_a_path_has_just_gone_and_devices_are_unhealth
     kfd = node.root / "dev" / "kfd"
     kfd.touch()
     configure(node, card("{nodes: [{path: /dev/kfd}]}"))
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         kfd.unlink()
         assert "/dev/kfd does not exist on the node" in await refusal(node)
         node.look()
@@ -122,8 +121,7 @@ async def test_devices_whose_pods_would_be_refused_are_unhealthy_in_that_resourc
         card("{nodes: [{path: /dev/kfd}, {path: /dev/more, optional: true}], mounts: [{path: /opt/lib}]}"),
         f"name: {CTL}, backend: control",
     )
-    async with node.served():
-        await node.offers({CTL: 1})
+    async with node.served({CTL: 1}):
         await node.until(lambda: len(node.kubelet.devices(CARD)) == 2)
         assert not node.kubelet.healthy(CARD)
         (device, _) = status(node.host)["resources"][0]["devices"]
@@ -151,8 +149,7 @@ async def test_a_path_on_a_file_system_that_hangs_concerns_only_the_entry_that_g
         f"name: {MORE}, backend: card, give: {{mounts: [{optional.join(every)}{optional}]}}",
     )
     try:
-        async with node.served():
-            await node.offers({MORE: 1})
+        async with node.served({MORE: 1}):
             (node.root / "dev" / "card2").touch()
             node.look()
             await node.offers({MORE: 2})
@@ -226,8 +223,7 @@ async def test_devices_whose_facts_make_no_path_or_name_are_unhealthy_until_they
 async def test_an_edit_with_an_attribute_that_was_not_read_yet_makes_no_device_unhealthy(node: Node) -> None:
     (node.root / "slot").write_text("7")
     configure(node, card("{}"))
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         before = node.kubelet.events.position
         configure(node, card("{mounts: [{path: /dev/ctl, containerPath: '/x{slot}'}]}"))
         assert not await node.reload()
@@ -240,8 +236,7 @@ async def test_an_edit_with_an_attribute_that_was_not_read_yet_makes_no_device_u
 
 async def test_an_edit_that_gives_more_is_checked_before_the_next_pod(node: Node) -> None:
     configure(node, card("{env: {A: b}}"))
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         configure(node, card("{env: {A: b}, nodes: [{path: /dev/kfd}]}"))
         node.host.reload()
         await node.offers({CARD: 0})
@@ -265,8 +260,7 @@ async def test_what_is_optional_is_left_out_if_it_is_missing(node: Node) -> None
         node,
         card("{nodes: [{path: /dev/kfd, optional: true}], mounts: [{path: /opt, optional: true}]}"),
     )
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         started = await node.container({CARD: 1})
         assert [one.host_path for one in started.devices] == ["/dev/card0"]
         assert not started.mounts
@@ -274,8 +268,7 @@ async def test_what_is_optional_is_left_out_if_it_is_missing(node: Node) -> None
 
 async def test_a_variable_that_the_backend_sets_sometimes_refuses_the_pod_then(node: Node) -> None:
     configure(node, card("{env: {MODE: slow}}"))
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         assert (await node.container({CARD: 1})).envs["MODE"] == "slow"
         (node.root / "dev" / "card0").write_text("x")
         expected = f"{CARD}: the backend sets MODE, and so does give.env of the entry (remove it there)"
@@ -288,8 +281,7 @@ async def test_another_thing_at_the_path_of_a_device_refuses_the_pod(
     node: Node, kind: str, path: str
 ) -> None:
     configure(node, card(f"{{{kind}: [{{path: /dev/ctl, containerPath: {path}}}]}}"))
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         assert "are both to be /dev/card0 in the container" in await refusal(node, 2)
 
 
@@ -307,8 +299,7 @@ async def test_two_variables_with_one_name_refuse_the_pod_if_only_its_number_mak
 ) -> None:
     (node.root / "dev" / "card0").rename(node.root / "dev" / "card-")
     configure(node, card("{env: {'CARD{index}': '{id}', 'CARD{serial}': x}}"))
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         await node.container({CARD: 1})
         assert "two variables have the name CARD1 (rename CARD{serial})" in await refusal(node, 2)
 
@@ -330,8 +321,7 @@ async def test_a_pod_is_refused_with_a_reason_if_linux_would_not_take_a_variable
     node: Node,
 ) -> None:
     configure(node, f"name: {CARD}, backend: card")
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         (node.root / "dev" / "card0").write_text("x" * 200_000)
         assert f"{CARD}: the variable MODE has 200006 bytes, and Linux takes" in await refusal(node, 2)
 
@@ -341,8 +331,7 @@ async def test_more_nodes_than_a_container_may_have_refuse_the_pod(node: Node) -
         (node.root / "dev" / f"card{letter}").touch()
     nodes = ", ".join(f"{{path: /dev/ctl, containerPath: '/x{n}/{{serial}}'}}" for n in range(25))
     configure(node, card(f"{{nodes: [{nodes}]}}"))
-    async with node.served():
-        await node.offers({CARD: 42})
+    async with node.served({CARD: 42}):
         assert len((await node.container({CARD: 39})).devices) == 26 * 39
         expected = f"{CARD}: with give, a container would get 1040 device nodes, more than 1024"
         assert expected in await refusal(node, 40)
@@ -356,8 +345,7 @@ async def test_any_number_of_pods_hold_a_node_that_is_given(node: Node, backend:
         f"name: {CARD}, backend: {backend}, give: {{nodes: [{{path: /dev/ctl}}]}}",
         f"name: {CTL}, backend: control",
     )
-    async with node.served():
-        await node.offers({CARD: 2, CTL: 1})
+    async with node.served({CARD: 2, CTL: 1}):
         for _ in range(2):
             started = await node.container({CARD: 1}, keep=True)
             assert "/dev/ctl" in {one.host_path for one in started.devices}
@@ -381,8 +369,7 @@ async def test_a_unit_is_one_device(node: Node, inject: str) -> None:
     give = "{env: {'ID{index}': '{id}', 'SERIALS{index}': '{serial}', COUNT: '{count}'}}"
     configure(node, card(give, f", share: {{of: board}}, inject: {inject}"))
     both = {"ID0": "b0", "ID1": "b1", "SERIALS0": "0,1", "SERIALS1": "2,3", "COUNT": "2"}
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         assert await variables(node, 1) == {"ID0": "b0", "SERIALS0": "0,1", "COUNT": "1"}
         assert await variables(node, 2) == both
 
@@ -394,8 +381,7 @@ async def test_partial_follows_the_number_of_devices(node: Node, inject: str) ->
     async def serials(count: int) -> str | None:
         return (await variables(node, count)).get("SERIALS")
 
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         assert await serials(1) in ("0", "1")
         assert await serials(2) is None
         (node.root / "dev" / "card2").touch()
@@ -407,8 +393,7 @@ async def test_partial_follows_the_number_of_devices(node: Node, inject: str) ->
 
 async def test_an_edit_of_give_applies_to_new_containers(node: Node) -> None:
     configure(node, card("{env: {A: one}}"))
-    async with node.served():
-        await node.offers({CARD: 2})
+    async with node.served({CARD: 2}):
         await node.container({CARD: 1}, keep=True)
         configure(node, card("{env: {A: two}}"))
         assert not await node.reload()

@@ -58,8 +58,7 @@ async def withheld(rig, host, path: str) -> None:
 
 async def given_and_stopped(rig, kubelet, sticks, line: str = LINE) -> None:
     """Pod ``one`` gets the first stick, then devhost stops."""
-    rig.write(line)
-    async with sticks.running() as host:
+    async with sticks.running(line) as host:
         await offered(kubelet, A, B)
         await given(kubelet, "one")
         await held(rig, host, A)
@@ -71,8 +70,7 @@ async def test_no_look_at_what_a_container_was_given_delays_the_next_allocate(ri
     rig.hurry(given=3600.0, given_soon=3600.0)
     asked: list[str] = []
     rig.scripts["toy"].on_allocate = lambda devices: asked.extend(device.id for device in devices)
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await offered(kubelet, "d0", "d1")
         (first,) = (await kubelet.admit("one", "main", TTY, 1)).device_ids
         await held(rig, host, first)
@@ -134,8 +132,7 @@ async def test_a_device_that_is_not_what_a_container_was_given_is_a_problem_in_e
             seen.extend(news)
 
     rig.observe(Observer())
-    rig.write(LINE)
-    async with sticks.running() as host:
+    async with sticks.running(LINE) as host:
         await offered(kubelet, A, B)
         assert await given(kubelet, "one") == (A, USB0)
         await held(rig, host, A)
@@ -169,8 +166,7 @@ async def test_another_device_at_the_path_of_one_that_is_gone_is_a_problem(rig, 
 
 
 async def test_a_device_that_is_only_gone_is_reported_as_gone_and_comes_back(rig, kubelet, sticks):
-    rig.write(LINE)
-    async with sticks.running() as host:
+    async with sticks.running(LINE) as host:
         await offered(kubelet, A, B)
         await given(kubelet, "one")
         await held(rig, host, A)
@@ -181,8 +177,7 @@ async def test_a_device_that_is_only_gone_is_reported_as_gone_and_comes_back(rig
 
 
 async def test_what_a_device_had_only_meanwhile_is_offered_again(rig, kubelet, sticks):
-    rig.write(LINE)
-    async with sticks.running() as host:
+    async with sticks.running(LINE) as host:
         await offered(kubelet, A, B)
         assert await given(kubelet, "one") == (A, USB0)
         await held(rig, host, A)
@@ -197,9 +192,7 @@ async def test_a_node_that_a_backend_gave_without_a_claim_stays_in_use_over_a_re
     rig.scripts["toy"].devices = [Device("p0")]
     rig.scripts["toy"].nodes = rig.scripts["other"].nodes = {"p0": USB0, "o0": USB0}
     rig.scripts["other"].devices = [Device("o0", claims=frozenset({claim.node(USB0)}))]
-    rig.write(LINE, f"name: {OTHER}, backend: other")
-    async with sticks.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TTY: 1, OTHER: 1})
+    async with sticks.running(LINE, f"name: {OTHER}, backend: other", allocatable={TTY: 1, OTHER: 1}) as host:
         await given(kubelet, "one")
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TTY: 1, OTHER: 0})
         await held(rig, host, "p0")
@@ -215,15 +208,12 @@ async def test_a_node_that_a_backend_gave_without_a_claim_stays_in_use_over_a_re
 async def test_what_a_token_no_longer_means_goes_to_no_other_pod_after_a_restart(rig, kubelet, sticks, of):
     """The token of a unit, or of all devices, names no device: what it was given is in the record."""
     line = f"{LINE}, share: {{of: {of}}}"
-    rig.write(line)
-    async with sticks.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TTY: 1})
+    async with sticks.running(line, allocatable={TTY: 1}) as host:
         assert len((await kubelet.admit("one", "main", TTY, 1)).response.devices) == 2
         await rig.until(lambda: any(one.holder for one in host.allocations.held()))
         await recorded(rig, sticks)
     rig.scripts["toy"].devices[0] = replace(rig.scripts["toy"].devices[0], attributes={"model": "x200"})
-    rig.write(f"{line}, where: {{model: x100}}", f"name: {OTHER}, backend: toy")
-    async with sticks.running() as host:
+    async with sticks.running(f"{line}, where: {{model: x100}}", f"name: {OTHER}, backend: toy") as host:
         await rig.until(
             lambda: [one["device"] for one in status(host)["refusals"] if one["kind"] == "held"] == [A]
         )
@@ -277,9 +267,7 @@ async def test_after_a_boot_no_pod_gets_the_node_that_another_ones_answer_names(
 
 
 async def test_other_shares_of_a_device_stay_available(rig, kubelet, sticks):
-    rig.write(f"{LINE}, share: {{replicas: 2}}")
-    async with sticks.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TTY: 4})
+    async with sticks.running(f"{LINE}, share: {{replicas: 2}}", allocatable={TTY: 4}) as host:
         got = await kubelet.admit("one", "main", TTY, 1)
         assert got.device_ids == (f"{A}::0",)
         await held(rig, host, A)
@@ -361,8 +349,7 @@ async def test_the_record_is_private_and_readable_by_people(rig, kubelet, sticks
 
 
 async def test_a_start_is_checked_only_for_an_entry_with_that_key(rig, kubelet, sticks):
-    rig.write(LINE)
-    async with sticks.running() as host:
+    async with sticks.running(LINE) as host:
         await offered(kubelet, A, B)
         rig.write(f"{LINE}, checkStarts: true")
         host.reload()
@@ -371,8 +358,7 @@ async def test_a_start_is_checked_only_for_an_entry_with_that_key(rig, kubelet, 
 
 
 async def test_a_container_starts_only_with_the_device_that_it_was_given(rig, kubelet, sticks):
-    rig.write(f"{LINE}, checkStarts: true")
-    async with sticks.running() as host:
+    async with sticks.running(f"{LINE}, checkStarts: true") as host:
         await offered(kubelet, A, B)
         await given(kubelet, "one")
         await kubelet.start_container("one", "main")
@@ -405,8 +391,7 @@ async def test_a_checked_start_takes_the_present_number(rig, kubelet, sticks):
 async def test_a_unit_is_unhealthy_while_a_member_has_another_node_than_its_container_was_given(
     rig, kubelet, sticks
 ):
-    rig.write(f"{LINE}, share: {{of: model}}")
-    async with sticks.running() as host:
+    async with sticks.running(f"{LINE}, share: {{of: model}}") as host:
         await offered(kubelet, "x100")
         await kubelet.admit("one", "main", TTY, 1)
         await held(rig, host, "x100")

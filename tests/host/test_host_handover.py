@@ -82,8 +82,7 @@ async def prepared(kubelet, hooks, count=1):
 
 
 async def test_a_released_device_is_unhealthy_until_the_hook_returns(rig, kubelet, hooks):
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await used(rig, kubelet)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
         assert reason(host) == "being prepared for the next container"
@@ -122,9 +121,7 @@ async def test_a_hanging_hook_is_reported_and_never_runs_twice_at_once(rig, kube
 
 async def test_a_container_gets_what_the_hook_adds(rig, kubelet, hooks):
     hooks.additions = Edits(nodes=(DeviceNode("/dev/zero"),), env={"GROUP": "7", "DEVICES": "other"})
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}):
         answer = (await kubelet.admit("one", "main", TOY, 1)).response
     assert [spec.host_path for spec in answer.devices] == ["/dev/null", "/dev/zero"]
     assert dict(answer.envs) == {"GROUP": "7", "DEVICES": "d0"}
@@ -136,9 +133,7 @@ async def test_a_container_gets_what_the_hook_adds(rig, kubelet, hooks):
 async def test_an_error_of_the_hook_refuses_the_pod_with_its_text(rig, kubelet, hooks):
     hooks.refusal = "burn-in failed: 3 errors"
     hooks.go.set()
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}):
         with pytest.raises(UnexpectedAdmissionError, match="burn-in failed: 3 errors"):
             await kubelet.admit("one", "main", TOY, 1)
         await rig.until(lambda: hooks.released == [["d0"]])  # what the hook has begun is undone
@@ -153,9 +148,7 @@ async def test_the_status_counts_calls_of_hooks_and_their_failures(rig, kubelet,
 
     hooks.refusal = "burn-in failed"
     hooks.go.set()
-    rig.write(LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}) as host:
         assert counts(host) == (0, 0)
         with pytest.raises(UnexpectedAdmissionError):
             await kubelet.admit("one", "main", TOY, 1)
@@ -182,9 +175,7 @@ async def test_the_status_counts_calls_of_hooks_and_their_failures(rig, kubelet,
 async def test_an_unusable_answer_of_a_hook_is_its_fault(rig, kubelet, hooks, answer, text):
     hooks.additions = answer
     hooks.go.set()
-    rig.write(LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}) as host:
         with pytest.raises(UnexpectedAdmissionError) as refused:
             await kubelet.admit("one", "main", TOY, 1)
         assert f"{TOY}: devhost_before_container of observer0: {text}" in str(refused.value)
@@ -193,9 +184,7 @@ async def test_an_unusable_answer_of_a_hook_is_its_fault(rig, kubelet, hooks, an
 
 async def test_a_device_does_not_wait_for_a_path_that_only_a_hook_makes(rig, kubelet, hooks):
     hooks.additions = Edits(nodes=(DeviceNode("/dev/group7"), DeviceNode("/dev/group8", required=False)))
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}):
         with pytest.raises(UnexpectedAdmissionError) as refused:
             await kubelet.admit("one", "main", TOY, 1)
         assert f"{TOY}: /dev/group7 does not exist on the node: a hook gave it" in str(refused.value)
@@ -209,9 +198,7 @@ async def test_a_device_does_not_wait_for_a_path_that_only_a_hook_makes(rig, kub
 async def test_a_hook_and_the_backend_together_give_a_bounded_number_of_nodes(rig, kubelet, hooks):
     hooks.additions = Edits(nodes=tuple(DeviceNode("/dev/zero", f"/dev/x{n}") for n in range(1024)))
     hooks.go.set()
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}):
         with pytest.raises(
             UnexpectedAdmissionError, match="with hooks, a container would get 1025 device nodes"
         ):
@@ -235,17 +222,14 @@ async def test_a_container_that_follows_at_once_waits_for_the_hook(rig, kubelet,
 
 
 async def test_containers_of_one_pod_pass_a_device_on_without_the_hook(rig, kubelet, hooks):
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}):
         await kubelet.admit("one", "first", TOY, 1, role="init")
         await kubelet.admit("one", "main", TOY, 1)
     assert (len(hooks.requests), hooks.released) == (2, [])
 
 
 async def test_a_restart_does_not_offer_a_device_that_is_not_prepared(rig, kubelet, hooks, tmp_path):
-    rig.write(LINE)
-    async with rig.running(state_dir=tmp_path / "state"):
+    async with rig.running(LINE, state_dir=tmp_path / "state"):
         await used(rig, kubelet)
         await rig.until(lambda: hooks.released)
     async with rig.running(state_dir=tmp_path / "state") as host:
@@ -259,15 +243,13 @@ async def test_a_device_released_while_devhost_is_stopped_is_prepared_later(rig,
     rig.write(LINE)
     rig.hurry_discovery(handover_pod=0.0)
     hooks.go.set()
-    async with rig.running(state_dir=tmp_path / "state"):
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(allocatable={TOY: 1}, state_dir=tmp_path / "state"):
         await kubelet.admit("one", "main", TOY, 1)
     kubelet.release("one")
     assert hooks.released == []
     # only Allocate of the next pod tells that the device is free
     kubelet.faults.inject(Point.POD_RESOURCES, fail("it is busy"), times=None)
-    async with rig.running(state_dir=tmp_path / "state"):
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(allocatable={TOY: 1}, state_dir=tmp_path / "state"):
         await kubelet.admit("two", "main", TOY, 1)
         assert hooks.released == [["d0"]]
 
@@ -283,8 +265,7 @@ DAMAGED = [
 async def test_hooks_are_called_although_the_record_is_damaged(rig, kubelet, hooks, tmp_path, caplog, damage):
     rig.write(LINE)
     hooks.go.set()
-    async with rig.running(state_dir=tmp_path / "state"):
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(allocatable={TOY: 1}, state_dir=tmp_path / "state"):
         await kubelet.admit("one", "main", TOY, 1)
     (record,) = (tmp_path / "state").rglob("used*")
     if not damage.startswith(("[", "{")):
@@ -301,9 +282,7 @@ async def test_hooks_are_called_although_the_record_is_damaged(rig, kubelet, hoo
 
 async def test_a_running_container_keeps_its_additions_over_a_restart(rig, kubelet, hooks, tmp_path):
     hooks.additions = Edits(env={"GROUP": "7"})
-    rig.write(LINE)
-    async with rig.running(state_dir=tmp_path / "state"):
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}, state_dir=tmp_path / "state"):
         await kubelet.admit("one", "main", TOY, 1)
     async with rig.running(state_dir=tmp_path / "state") as host:
         await rig.until(lambda: TOY in host.services)
@@ -314,9 +293,7 @@ async def test_a_running_container_keeps_its_additions_over_a_restart(rig, kubel
 
 
 async def test_only_devices_of_the_named_backends_are_affected(rig, kubelet, hooks):
-    rig.write(f"name: {OTHER}, backend: other")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1})
+    async with rig.running(f"name: {OTHER}, backend: other", allocatable={OTHER: 1}) as host:
         await kubelet.admit("one", "main", OTHER, 1)
         await rig.until(lambda: any(one.holder for one in host.allocations.held()))
         kubelet.release("one")
@@ -327,9 +304,7 @@ async def test_only_devices_of_the_named_backends_are_affected(rig, kubelet, hoo
 
 async def test_a_hook_added_by_a_reload_is_called_for_what_containers_have_already(rig, kubelet, hooks):
     rig.observe()
-    rig.write(LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}) as host:
         await kubelet.admit("one", "main", TOY, 1)
         await rig.until(lambda: any(one.holder for one in host.allocations.held()))
         rig.observe(hooks)
@@ -358,9 +333,7 @@ async def test_without_hooks_nothing_of_them_is_imported(rig, kubelet):
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_container_gets_what_the_hook_adds_through_cdi(rig, kubelet, hooks, specs, count):
     rig.scripts["toy"].devices = [Device("d0"), Device("d1")][:count]
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: count})
+    async with rig.running(TOY_LINE, allocatable={TOY: count}):
         for number in range(2):  # the second container of the device gets what is added for it
             hooks.additions = Edits(nodes=(DeviceNode("/dev/zero"),), env={"GROUP": str(number)})
             answer = (await kubelet.admit(f"pod-{number}", "main", TOY, count)).response

@@ -32,26 +32,20 @@ def reasons(rig, resource: str = TOY) -> dict[str, str]:
 async def test_a_device_that_fails_the_condition_stays_listed_as_unhealthy_with_the_reason(rig, kubelet):
     """A Gaudi card that is resetting: with `where` it would leave the list, and the node's capacity."""
     rig.scripts["toy"].devices = toys("x100", "resetting")
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}):
         assert kubelet.capacity() == {TOY: 2}
         assert reasons(rig) == {"d0": "", "d1": 'model is "resetting", healthyWhile wants x100'}
 
 
 async def test_a_device_without_the_attribute_is_unhealthy(rig, kubelet):
     rig.scripts["toy"].devices = toys("x100", "")
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(LINE, allocatable={TOY: 1}):
         assert reasons(rig)["d1"] == "the device has no model, healthyWhile wants x100"
 
 
 async def test_a_device_changes_health_with_its_attribute_on_the_open_stream(rig, kubelet):
     rig.scripts["toy"].devices = toys("x100", "x100")
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(LINE, allocatable={TOY: 2}):
         since = kubelet.events.position
         rig.change("toy", toys("x100", "dead"))
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"d0"})
@@ -64,8 +58,7 @@ async def test_the_reasons_of_the_backend_and_of_the_condition_are_both_shown(ri
     good, bad = toys("x100", "dead")
     rig.scripts["toy"].devices = [replace(good, health=unhealthy("too hot")), bad]
     rig.scripts["toy"].devices.append(replace(bad, id="d2", health=unhealthy("too hot")))
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 3})
         failed = 'model is "dead", healthyWhile wants x100'
         assert reasons(rig) == {"d0": "too hot", "d1": failed, "d2": f"too hot; {failed}"}
@@ -74,17 +67,13 @@ async def test_the_reasons_of_the_backend_and_of_the_condition_are_both_shown(ri
 async def test_one_device_may_be_healthy_in_one_resource_and_not_in_another(rig, kubelet):
     rig.scripts["toy"].devices = toys("x100", "x200")
     every = f"name: {ALL}, backend: toy, exclusive: false"
-    rig.write(f"{LINE}, exclusive: false", every)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, ALL: 2})
+    async with rig.running(f"{LINE}, exclusive: false", every, allocatable={TOY: 1, ALL: 2}):
         assert reasons(rig, ALL) == {"d0": "", "d1": ""}
 
 
 async def test_devices_that_fail_the_condition_are_not_allocated_together_with_others(rig, kubelet):
     rig.scripts["toy"].devices = toys("x100", "dead", "x100")
-    rig.write(f"{LINE}, share: {{of: all}}")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(f"{LINE}, share: {{of: all}}", allocatable={TOY: 1}):
         given = (await kubelet.admit("pod", "main", TOY, 1)).response
         assert given.envs["DEVICES"] == "d0,d2"
         rig.change("toy", toys("dead", "dead", "dead"))
@@ -95,18 +84,13 @@ async def test_devices_that_fail_the_condition_are_not_allocated_together_with_o
 async def test_each_device_of_a_template_and_each_replica_is_checked(rig, kubelet):
     rig.scripts["toy"].devices = toys("x100", "x200")
     rig.write('name: "example.com/{model}", backend: toy, share: {replicas: 3}, healthyWhile: {index: 0}')
-    async with rig.running():
-        await kubelet.wait_for(
-            lambda: kubelet.allocatable() == {"example.com/x100": 3, "example.com/x200": 0}
-        )
+    async with rig.running(allocatable={"example.com/x100": 3, "example.com/x200": 0}):
         assert kubelet.capacity() == {"example.com/x100": 3, "example.com/x200": 3}
 
 
 async def test_an_edit_takes_effect_on_the_open_stream_and_keeps_running_pods(rig, kubelet):
     rig.scripts["toy"].devices = toys("x100", "x200")
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}):
         for number in range(2):
             await kubelet.admit(f"pod-{number}", "main", TOY, 1)
         since = kubelet.events.position
@@ -126,8 +110,7 @@ async def test_a_flapping_attribute_keeps_the_device_unhealthy_for_a_while(rig, 
     """As with the backend's verdicts: from the third failure within a minute on, a recovery must last."""
     rig.write(LINE)
     rig.scripts["toy"].devices = toys("x100", "x100")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}):
         for _ in range(3):
             rig.change("toy", toys("x100", "dead"))
             await rig.until(lambda: reasons(rig)["d1"] == 'model is "dead", healthyWhile wants x100')
@@ -148,9 +131,7 @@ async def test_a_flapping_attribute_keeps_the_device_unhealthy_for_a_while(rig, 
 
 async def test_a_device_injected_by_cdi_is_checked_as_well(rig, kubelet, specs):
     rig.scripts["toy"].devices = toys("x100", "dead")
-    rig.write(f"{LINE}, inject: cdi")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(f"{LINE}, inject: cdi", allocatable={TOY: 1}):
         assert reasons(rig)["d1"] == 'model is "dead", healthyWhile wants x100'
         rig.change("toy", toys("x100", "x100"))
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
@@ -180,8 +161,7 @@ async def test_an_attribute_that_only_the_condition_names_is_read(tmp_path: Path
         (tmp_path / f"root/apex/apex_{number}/status").write_text(state)
     async with Node(tmp_path, Apex) as node:
         node.configure("resources: [{name: a.b/apex, backend: apex, healthyWhile: {sysattr.status: ALIVE}}]")
-        async with node.served():
-            await node.offers({"a.b/apex": 1})
+        async with node.served({"a.b/apex": 1}):
             assert node.kubelet.healthy("a.b/apex") == {"apex_0"}
             (tmp_path / "root/apex/apex_1/status").write_text("ALIVE")
             node.look("apex")
@@ -191,9 +171,7 @@ async def test_an_attribute_that_only_the_condition_names_is_read(tmp_path: Path
 async def test_a_new_condition_waits_until_the_backend_has_read_its_attributes(rig, kubelet):
     """An attribute that the backend has not read yet makes no device Unhealthy."""
     rig.scripts["toy"].devices = toys("", "")
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}):
         since = kubelet.events.position
         asked, answer = threading.Event(), threading.Event()
 

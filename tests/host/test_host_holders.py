@@ -24,9 +24,7 @@ def held(host):
 
 
 async def test_each_share_of_a_device_names_its_holder(rig, kubelet):
-    rig.write(TOY_LINE + ", share: {replicas: 3}")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
+    async with rig.running(TOY_LINE + ", share: {replicas: 3}", allocatable={TOY: 6}) as host:
         one = (await kubelet.admit("pod", "main", TOY, 3)).device_ids
         two = (await kubelet.admit("other", "side", TOY, 2)).device_ids
         await rig.until(lambda: all(held(host).values()) and len(held(host)) == 5)
@@ -38,9 +36,7 @@ async def test_each_share_of_a_device_names_its_holder(rig, kubelet):
 
 
 async def test_with_of_all_the_container_holds_each_device(rig, kubelet):
-    rig.write(TOY_LINE + ", share: {replicas: 100, of: all}")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 100})
+    async with rig.running(TOY_LINE + ", share: {replicas: 100, of: all}", allocatable={TOY: 100}) as host:
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         await rig.until(lambda: held(host) == {(TOY, token): MAIN})
         holder = Holder("default", "pod", "main")
@@ -50,9 +46,7 @@ async def test_with_of_all_the_container_holds_each_device(rig, kubelet):
 
 
 async def test_a_vanished_device_stays_unhealthy_and_names_its_holder_until_it_is_released(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         await rig.until(lambda: held(host) == {(TOY, token): MAIN})
         rig.change("toy", [device for device in rig.scripts["toy"].devices if device.id != token])
@@ -70,9 +64,7 @@ async def test_a_vanished_device_stays_unhealthy_and_names_its_holder_until_it_i
 
 async def test_allocations_of_a_removed_resource_are_shown(rig, kubelet):
     """This holds after a restart, too, when only the kubelet knows the resource."""
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         await rig.until(lambda: held(host) == {(TOY, token): MAIN})
         rig.write("name: example.com/renamed, backend: toy")
@@ -93,9 +85,7 @@ async def test_allocations_of_a_removed_resource_are_shown(rig, kubelet):
 
 async def test_allocations_from_before_another_way_of_sharing_are_shown(rig, kubelet):
     rig.scripts["toy"].devices = [Device(id="d0", attributes={"model": "x100", "index": 0})]
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(TOY_LINE, allocatable={TOY: 1}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: held(host) == {(TOY, "d0"): MAIN})
         rig.write(TOY_LINE + ", share: {replicas: 2}")

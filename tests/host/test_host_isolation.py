@@ -30,8 +30,7 @@ def hang():
 async def test_a_backend_hung_from_the_start_does_not_keep_others_from_serving(rig, kubelet, hang):
     rig.scripts["toy"].on_discover = hang
     rig.timing = replace(rig.timing, first_plan=0.3)
-    rig.write(*BOTH)
-    async with rig.running():
+    async with rig.running(*BOTH):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1})
 
 
@@ -39,8 +38,7 @@ async def test_the_devices_of_a_hung_discover_become_unhealthy(rig, kubelet):
     over = threading.Event()
     rig.write(*BOTH)
     rig.hurry_discovery(stale_after=0.0)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+    async with rig.running(allocatable={TOY: 2, OTHER: 1}) as host:
         rig.classes["toy"].discover_deadline = 0.2
         rig.scripts["toy"].on_discover = over.wait
         host.scanners["toy"].request_scan()
@@ -67,8 +65,7 @@ async def test_a_hung_probe_delays_neither_new_devices_nor_pods(rig, kubelet, ha
     rig.classes["toy"].probe = probe
     rig.write(*BOTH)
     rig.hurry_discovery(between_probes=0.0)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1, OTHER: 1})
+    async with rig.running(allocatable={TOY: 1, OTHER: 1}):
         assert kubelet.capacity()[TOY] == 2
         rig.host.scanners["toy"].recheck()
         await rig.until(lambda: len(probed) == 2)
@@ -83,8 +80,7 @@ async def test_sighup_probes_again_and_events_do_not(rig, kubelet):
     rig.classes["toy"].probe = lambda self, devices: probed.append(len(devices)) or {}
     rig.write(*BOTH)
     rig.hurry_discovery(between_probes=0.0)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+    async with rig.running(allocatable={TOY: 2, OTHER: 1}) as host:
         looks = rig.scripts["toy"].looks
         host.backends.dispatch(Event())
         await rig.until(lambda: rig.scripts["toy"].looks > looks)
@@ -103,9 +99,7 @@ async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig
 
     rig.hurry_allocation(allocate=3.0)  # the other call ends before that, also on a busy machine
     rig.scripts["toy"].on_allocate = stay
-    rig.write(*BOTH)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+    async with rig.running(*BOTH, allocatable={TOY: 2, OTHER: 1}):
         stuck = asyncio.create_task(kubelet.admit("stuck", "main", TOY, 1))
         await until(began.is_set)  # and it hangs from now on until the test is over
         assert (await kubelet.admit("fine", "main", OTHER, 1)).response.envs["DEVICES"] == "d0"
@@ -119,8 +113,7 @@ async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang):
     rig.scripts["toy"].on_allocate = lambda devices: hang()
     rig.write(BOTH[0])
     refusal = ""
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
         for number in range(50):  # a call that no thread took in time does not hang and is not counted
             with pytest.raises(UnexpectedAdmissionError) as raised:
                 await kubelet.admit(f"pod-{number}", "main", TOY, 1)
@@ -138,9 +131,7 @@ async def test_an_exception_in_allocate_is_one_line_with_the_backend_named(rig, 
         raise ValueError("firmware\nsays no")
 
     rig.scripts["toy"].on_allocate = fail
-    rig.write(BOTH[0])
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(BOTH[0], allocatable={TOY: 2}):
         with pytest.raises(
             UnexpectedAdmissionError, match="backend toy failed: ValueError: firmware says no"
         ):
@@ -162,9 +153,7 @@ async def test_an_exception_in_allocate_is_one_line_with_the_backend_named(rig, 
 )
 async def test_only_the_unusable_device_is_refused_with_its_reason(rig, kubelet, bad, reason):
     rig.scripts["toy"].devices.append(bad)
-    rig.write(BOTH[0])
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(BOTH[0], allocatable={TOY: 2}) as host:
         (refused,) = host.scanners["toy"].condition.refused
         assert reason in refused.reason
 
@@ -174,8 +163,6 @@ async def test_a_device_with_ten_thousand_nodes_is_refused_at_allocate(rig, kube
 
     many = tuple(DeviceNode(f"/dev/null{n}") for n in range(10_000))
     rig.classes["toy"].allocate = lambda self, request: Edits(nodes=many)
-    rig.write(BOTH[0])
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(BOTH[0], allocatable={TOY: 2}):
         with pytest.raises(UnexpectedAdmissionError, match="10000 device nodes, more than 1024"):
             await kubelet.admit("pod", "main", TOY, 1)

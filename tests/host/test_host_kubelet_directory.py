@@ -50,8 +50,7 @@ async def test_a_socket_that_cannot_be_removed_is_removed_later_without_a_traceb
     def refuse(self, missing_ok=False):
         raise OSError(errno.EROFS, "Read-only file system", str(self))
 
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await served(kubelet)
         behind = host.services[TOY].registration.server.path
         with monkeypatch.context() as patched:
@@ -74,8 +73,7 @@ async def test_a_socket_that_cannot_be_removed_is_removed_later_without_a_traceb
 async def test_a_file_in_place_of_the_directory_is_reported_and_the_host_recovers(rig, hurried, caplog):
     kubelet = KubeletSimulator(rig.kubelet_dir, pod_resources=rig.pod_resources)
     await kubelet.start()
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await served(kubelet)
         await kubelet.stop(crash=True)
         aside = rig.kubelet_dir.with_name("aside")
@@ -97,8 +95,7 @@ async def test_a_socket_that_cannot_be_made_is_reported_with_cause_and_fix(
     rig, kubelet, tmp_path, place, cause
 ):
     (tmp_path / "file").touch()
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await served(kubelet)
         server = PluginServer(host.services[TOY].allocator, tmp_path / place, Metrics(), lambda: None)
         with pytest.raises(
@@ -117,8 +114,7 @@ async def test_a_directory_without_write_access_is_reported_until_it_is_writable
     def read_only(self, address):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await served(kubelet)
         with monkeypatch.context() as patched:
             patched.setattr(type(grpc.aio.server()), "add_insecure_port", closed)
@@ -134,8 +130,7 @@ async def test_a_directory_without_write_access_is_reported_until_it_is_writable
 
 async def test_a_kubelet_that_is_slow_to_answer_is_the_reason_at_once(rig, kubelet, hurried, caplog):
     rig.hurry(unanswered=0.2)
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await served(kubelet)
         await rig.until(lambda: standing(host).registrations == 1)
         caplog.clear()  # on a busy machine this registration may have been slow, too

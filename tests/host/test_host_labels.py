@@ -74,8 +74,7 @@ def standing(rig, backend="toy"):
 
 
 async def test_labels_follow_the_devices_and_how_they_are_shared(rig, features):
-    rig.write(f"{LINE}, share: {{replicas: 3}}")
-    async with rig.running():
+    async with rig.running(f"{LINE}, share: {{replicas: 3}}"):
         expected = ["example.com/toy.count=2", "example.com/x.replicas=3"]
         await rig.until(lambda: features() == expected)
         await rig.until(lambda: standing(rig) and standing(rig)["count"] == 2)
@@ -86,8 +85,7 @@ async def test_labels_follow_the_devices_and_how_they_are_shared(rig, features):
 
 async def test_nothing_is_written_unless_it_is_wanted(rig, features):
     rig.labels = f"labels: {{directory: {rig.features}}}\n"
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(lambda: rig.host.services)
         assert await rig.host.node_labels.refresh() == rig.timing.labels_resync
         assert not rig.features.exists()
@@ -95,8 +93,7 @@ async def test_nothing_is_written_unless_it_is_wanted(rig, features):
 
 
 async def test_disabling_or_moving_labels_removes_files_without_a_restart(rig, features, tmp_path):
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await rig.until(features)
         (rig.features / "gfd").write_text("nvidia.com/gpu.count=1\n")
         elsewhere = tmp_path / "elsewhere"
@@ -112,19 +109,16 @@ async def test_disabling_or_moving_labels_removes_files_without_a_restart(rig, f
 
 
 async def test_unwanted_files_of_an_earlier_run_are_removed(rig, features):
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(features)
     rig.labels = f"labels: {{write: false, directory: {rig.features}}}\n"
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(lambda: features() is None)
 
 
 async def test_a_backend_that_leaves_the_configuration_takes_its_labels_with_it(rig, features):
     rig.classes["other"].labels = lambda self, devices, offered: {"example.com/other": "yes"}
-    rig.write(LINE, "name: example.com/y, backend: other")
-    async with rig.running() as host:
+    async with rig.running(LINE, "name: example.com/y, backend: other") as host:
         await rig.until(lambda: features() and features("other"))
         rig.write(LINE)
         host.reload()
@@ -133,8 +127,7 @@ async def test_a_backend_that_leaves_the_configuration_takes_its_labels_with_it(
 
 
 async def test_a_backend_that_cannot_scan_after_a_restart_keeps_its_labels(rig, features):
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(features)
     before = features()
 
@@ -150,8 +143,7 @@ async def test_a_backend_that_cannot_scan_after_a_restart_keeps_its_labels(rig, 
 
 async def test_a_failing_backend_keeps_its_file_and_affects_no_other(rig, features):
     rig.classes["other"].labels = lambda self, devices, offered: {"example.com/other": "yes"}
-    rig.write(LINE, "name: example.com/y, backend: other")
-    async with rig.running():
+    async with rig.running(LINE, "name: example.com/y, backend: other"):
         await rig.until(lambda: features() and features("other"))
         before = features()
 
@@ -171,8 +163,7 @@ async def test_a_failing_backend_keeps_its_file_and_affects_no_other(rig, featur
 
 async def test_an_invalid_label_is_omitted_and_reported(rig, features, caplog):
     rig.classes["toy"].labels = lambda self, devices, offered: {"a b": 1, "example.com/fine": "x y"}
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(lambda: features() == ["example.com/fine=x-y"])
         await rig.until(lambda: standing(rig) and "'a b'" in standing(rig)["reason"])
     assert [record.message for record in caplog.records].count("labels are missing") == 1
@@ -182,9 +173,7 @@ async def test_a_path_that_is_no_directory_is_logged_once_and_affects_nothing_el
     rig, features, kubelet, caplog
 ):
     rig.features.write_text("a file is in the way")
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {"example.com/x": 2})
+    async with rig.running(LINE, allocatable={"example.com/x": 2}):
         await rig.until(lambda: standing(rig) and "features.d" in standing(rig)["reason"])
         for _ in range(3):
             await refresh(rig)
@@ -200,8 +189,7 @@ async def test_a_write_failure_is_logged_once_with_cause_and_fix(rig, features, 
 
     monkeypatch.setattr(os, "fsync", refuse)
     caplog.set_level("INFO", "devhost.host.node_labels")
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(lambda: rig.host.services and standing(rig) and standing(rig)["reason"])
         for _ in range(3):
             await refresh(rig)
@@ -226,8 +214,7 @@ async def test_changing_reasons_for_missing_labels_do_not_fill_the_log(rig, feat
         raise RuntimeError(f"error {len(asked)}")
 
     rig.classes["toy"].labels = fail
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(lambda: rig.host.services and standing(rig) and standing(rig)["reason"])
         for _ in range(3 * incident.MOST):
             await refresh(rig)
@@ -237,8 +224,7 @@ async def test_changing_reasons_for_missing_labels_do_not_fill_the_log(rig, feat
 
 
 async def test_a_removal_failure_is_logged_once_and_retried(rig, features, monkeypatch, caplog):
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await rig.until(features)
         unlink = Path.unlink
 
@@ -262,8 +248,7 @@ async def test_a_removal_failure_is_logged_once_and_retried(rig, features, monke
 
 async def test_a_removed_file_is_written_again(rig, features):
     rig.timing = replace(rig.timing, labels_resync=0.2)
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(features)
         next(rig.features.glob("devhost*_toy")).unlink()
         await rig.until(features)
@@ -271,8 +256,7 @@ async def test_a_removed_file_is_written_again(rig, features):
 
 async def test_a_removed_file_is_written_again_at_once_on_request(rig, features):
     rig.timing = replace(rig.timing, labels_resync=3600.0)
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await rig.until(features)
         next(rig.features.glob("devhost*_toy")).unlink()
         host.reload()
@@ -283,8 +267,7 @@ async def test_other_options_of_a_backend_make_other_labels(rig, features):
     rig.timing = replace(rig.timing, labels_resync=3600.0)
     toy = rig.classes["toy"]
     toy.Options, toy.labels = Options, lambda self, devices, offered: {"example.com/mode": self.options.mode}
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(lambda: features() == ["example.com/mode=plain"])
         rig.labels += "backends: {toy: {mode: other}}\n"
         rig.write(LINE)
@@ -299,8 +282,7 @@ async def test_unchanged_devices_are_not_labelled_again(rig, features):
         return labels(self, devices, offered)
 
     rig.classes["toy"].labels = counting
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(features)
         for _ in range(3):
             await rig.host.node_labels.refresh()
@@ -313,8 +295,7 @@ async def test_metrics_count_what_was_written_and_what_failed(rig, features, tmp
     def counted(name):
         return value(metrics, f"devhost_{name}", backend="toy")
 
-    rig.write(LINE)
-    async with rig.running(metrics=metrics):
+    async with rig.running(LINE, metrics=metrics):
         await rig.until(lambda: counted("label_files_total") == 1)
         assert counted("labels") == 2
         rig.change("toy", [])

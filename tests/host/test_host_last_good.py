@@ -31,9 +31,7 @@ async def test_devices_are_offered_after_the_copy_is_written(rig, kubelet, kept,
         slow = "the configuration is not copied" in caplog.text  # the disk took longer than devhost waits
         return slow or (found is not None and found.data == rig.config.read_bytes())
 
-    rig.write(TOY_LINE)
-    async with rig.running(last_good=kept):
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}, last_good=kept):
         assert copied()
         rig.write(TOY_LINE, OTHER_LINE)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
@@ -41,17 +39,13 @@ async def test_devices_are_offered_after_the_copy_is_written(rig, kubelet, kept,
 
 
 async def test_an_edit_of_a_comment_reaches_the_copy(rig, kubelet, kept):
-    rig.write(TOY_LINE)
-    async with rig.running(last_good=kept):
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}, last_good=kept):
         rig.config.write_bytes(rig.config.read_bytes() + b"# nothing else is different\n")
         await rig.until(lambda: kept.read().data == rig.config.read_bytes())
 
 
 async def test_a_refused_edit_does_not_reach_the_copy(rig, kubelet, kept):
-    rig.write(TOY_LINE)
-    async with rig.running(last_good=kept) as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}, last_good=kept) as host:
         good = rig.config.read_bytes()
         rig.config.write_text("version: 1\nresources: 7\n")
         await rig.until(lambda: host.configuration.last_reload.complaints)
@@ -62,9 +56,7 @@ async def test_a_copy_of_an_earlier_configuration_is_a_problem_until_it_is_repla
     rig, kubelet, kept, caplog
 ):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    rig.write(TOY_LINE)
-    async with rig.running(last_good=kept) as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}, last_good=kept) as host:
         rig.write(TOY_LINE, OTHER_LINE)
         new = rig.config.with_suffix(".new")
         new.write_bytes(rig.config.read_bytes() + b"#" * 100_000)
@@ -98,8 +90,7 @@ async def test_observers_are_notified_at_the_start_that_the_file_was_refused(rig
     rig.observe(recorder)
     copied = Copied(Path("/var/lib/devhost/config-0.yaml"), "2026-11-20T12:00:00Z", ("it is wrong",))
     rig.load = lambda: replace(load(), copied=copied)
-    rig.write(TOY_LINE)
-    async with rig.running():
+    async with rig.running(TOY_LINE):
         await rig.until(lambda: recorder.news)
         (news,) = recorder.news
         assert (news.file, news.complaints) == (str(rig.config), ("it is wrong",))

@@ -18,8 +18,7 @@ async def test_each_change_of_health_is_logged_once(rig, kubelet, caplog):
         lines = [record for record in caplog.records if record.name == "devhost.host.shown.device_log"]
         return [(line.levelname, line.getMessage(), vars(line)["fields"]) for line in lines]
 
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 200})
+    async with rig.running(allocatable={TOY: 200}):
         assert logged() == []
         first, second = rig.scripts["toy"].devices
         rig.change("toy", [replace(first, health=unhealthy("port 1 is down")), second])

@@ -72,8 +72,7 @@ def recorder(rig) -> Recorder:
 
 
 async def test_each_change_of_a_shared_device_is_one_event(rig, kubelet, recorder):
-    rig.write(f"{LINE}, share: {{replicas: 100}}")
-    async with rig.running():
+    async with rig.running(f"{LINE}, share: {{replicas: 100}}"):
         await rig.until(lambda: len(recorder.news) == 2)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 200})
         first, second = rig.scripts["toy"].devices
@@ -96,17 +95,14 @@ async def test_each_change_of_a_shared_device_is_one_event(rig, kubelet, recorde
 
 async def test_a_device_that_appears_unhealthy_is_one_event(rig, kubelet, recorder):
     rig.scripts["toy"].devices = [Device("d0", health=unhealthy("cold"))]
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(lambda: recorder.news)
     assert [(one.device.id, one.health.reason) for one in recorder.of(Appeared)] == [("d0", "cold")]
     assert recorder.of(HealthChanged) == []
 
 
 async def test_allocation_holder_and_release_are_events(rig, kubelet, recorder):
-    rig.write(f"{LINE}, share: {{replicas: 3}}")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 6})
+    async with rig.running(f"{LINE}, share: {{replicas: 3}}", allocatable={TOY: 6}):
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: recorder.of(Held))
         kubelet.release("pod")
@@ -126,9 +122,7 @@ async def test_allocation_holder_and_release_are_events(rig, kubelet, recorder):
 async def test_an_observer_added_by_a_reload_gets_the_present_state_and_a_removed_one_nothing(
     rig, kubelet, recorder
 ):
-    rig.write(LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(LINE, allocatable={TOY: 2}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: recorder.of(Held))
         new = Recorder()
@@ -144,8 +138,7 @@ async def test_an_observer_added_by_a_reload_gets_the_present_state_and_a_remove
 
 
 async def test_configurations_and_the_devices_they_add_and_remove_are_events(rig, kubelet, recorder):
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(lambda: len(recorder.of(Appeared)) >= 2)
         rig.config.write_text("version: 1\nresources: 7\n")
         await rig.until(lambda: recorder.of(ConfigurationRead))
@@ -208,8 +201,7 @@ async def test_a_hung_observer_delays_neither_lists_nor_pods_nor_the_exit(rig, k
     rig.observe(recorder, other)
     rig.write(LINE)
     rig.hurry_discovery(observer=1.0)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
         await rig.until(lambda: status(host)["observers"][0]["state"] == "paused")
         async with asyncio.timeout(60):
             await kubelet.admit("pod", "main", TOY, 1)
@@ -224,9 +216,7 @@ async def test_a_hung_observer_delays_neither_lists_nor_pods_nor_the_exit(rig, k
 
 
 async def test_without_observers_no_event_is_made(rig, kubelet):
-    rig.write(LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(LINE, allocatable={TOY: 2}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         assert status(host)["observers"] == []
         assert not host.tasks.named("observer ")
@@ -243,9 +233,7 @@ async def test_the_drop_in_of_the_documentation_records_holders(rig, kubelet, tm
     (module,) = (one.plugin for one in catalog.load([tmp_path]).observers if one.origin == str(file))
     rig.observe(module)
     written = tmp_path / "holding.jsonl"
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(LINE, allocatable={TOY: 2}):
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(lambda: written.exists() and '"held"' in written.read_text())
         kubelet.release("pod")
@@ -259,8 +247,7 @@ async def test_the_object_of_the_documentation_knows_every_device(rig, kubelet):
     package = ModuleType("example_inventory")
     exec(_programs()[1], vars(package))
     rig.observe(package.exporter)
-    rig.write(LINE)
-    async with rig.running():
+    async with rig.running(LINE):
         await rig.until(lambda: len(package.exporter.devices) == 2)
         rig.change("toy", [])
         await rig.until(lambda: not package.exporter.devices)

@@ -25,9 +25,7 @@ def device_problems(host) -> list[tuple[str, str]]:
 
 async def handed_out(rig, kubelet, line: str, count: int, resource: str = TOY) -> None:
     """Allocates so much of a resource to a pod before devhost restarts."""
-    rig.write(line)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(resource) == count)
+    async with rig.running(line, allocatable={resource: count}):
         await kubelet.admit("pod", "main", resource, count)
 
 
@@ -59,8 +57,7 @@ async def test_a_vanished_device_is_a_problem_even_if_its_resource_has_no_device
 async def test_a_resource_that_matches_a_template_may_belong_to_another_plugin(rig, kubelet):
     rig.scripts["other"].devices = [Device(id="o0", attributes={"model": "special", "index": 0})]
     await handed_out(rig, kubelet, "name: example.com/special, backend: other", 1, "example.com/special")
-    rig.write("name: 'example.com/{model}', backend: toy")
-    async with rig.running() as host:
+    async with rig.running("name: 'example.com/{model}', backend: toy") as host:
         await settled(rig, host, lambda: reasons(host))
         assert reasons(host) == {"o0": UNSERVED}
         assert device_problems(host) == []
@@ -68,9 +65,7 @@ async def test_a_resource_that_matches_a_template_may_belong_to_another_plugin(r
 
 async def test_a_resource_that_changed_its_backend_has_lost_no_device(rig, kubelet):
     rig.scripts["other"].devices = [Device(id="o0", attributes={"model": "x100", "index": 0})]
-    rig.write(LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(LINE, allocatable={TOY: 2}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         await rig.until(host.allocations.held)
         rig.write(f"name: {TOY}, backend: other", "name: example.com/still, backend: toy")
@@ -81,8 +76,7 @@ async def test_a_resource_that_changed_its_backend_has_lost_no_device(rig, kubel
 
 async def test_only_the_vanished_one_of_devices_allocated_together_is_gone(rig, kubelet):
     await handed_out(rig, kubelet, LINE + ", share: {replicas: 4, of: all}", 4)
-    rig.write(LINE)
-    async with rig.running() as host:
+    async with rig.running(LINE) as host:
         await settled(rig, host, lambda: len(reasons(host)) == 4)
         await rig.until(lambda: all(one["devices"] for one in status(host)["held"]))
         assert set(reasons(host).values()) == {SHARED_OTHERWISE}
@@ -93,8 +87,7 @@ async def test_only_the_vanished_one_of_devices_allocated_together_is_gone(rig, 
 
 async def test_a_device_with_some_replicas_listed_is_one_problem(rig, kubelet):
     await handed_out(rig, kubelet, LINE + ", share: {replicas: 4}", 8)
-    rig.write(LINE + ", share: {replicas: 2}")
-    async with rig.running() as host:
+    async with rig.running(LINE + ", share: {replicas: 2}") as host:
         await settled(rig, host, lambda: len(reasons(host)) == 4)
         rig.change("toy", rig.scripts["toy"].devices[:1])
         await rig.until(lambda: GONE in reasons(host).values())

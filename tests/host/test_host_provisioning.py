@@ -59,8 +59,7 @@ async def test_provisioning_follows_the_options_and_affects_no_device(rig, kubel
     calls = []
     make_provide(rig, calls)
     write(rig, 1)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
         await rig.until(lambda: shown(host) == ("ok", ""))
         for count, expected in (
             (2, ("waiting", "a pod has it")),
@@ -76,9 +75,7 @@ async def test_provisioning_follows_the_options_and_affects_no_device(rig, kubel
 
 
 async def test_a_backend_without_provision_has_no_provisioning(rig, kubelet):
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}) as host:
         assert shown(host) is None
 
 
@@ -87,8 +84,7 @@ async def test_a_backend_whose_options_change_no_hardware_has_no_provisioning(ri
     make_provide(rig, calls)
     rig.classes["toy"].Options = Optional
     write(rig, 0)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
         assert shown(host) is None and calls == []
         write(rig, 1)
         await rig.until(lambda: shown(host) == ("ok", ""))
@@ -103,9 +99,7 @@ async def test_the_status_names_who_holds_what_provisioning_waits_for(rig, kubel
             raise NotYet("d0 keeps its mode while a pod holds it", held=held["toy"])
 
     rig.classes["toy"] = type("Provider", (rig.classes["toy"],), {"provision": provision})
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}) as host:
         allocations = rig.host.allocations.of(TOY)
         (token,) = (await kubelet.admit("pod", "main", TOY, 1)).device_ids
         await rig.until(lambda: allocations.leases.holder(token))
@@ -170,8 +164,7 @@ async def test_provisioning_that_waits_for_a_pod_is_tried_again_when_the_pod_end
     woken = []
     make_provide(rig, [])
     write(rig, 2)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
         await rig.until(lambda: shown(host) == ("waiting", "a pod has it"))
         host.backends.provisioning["toy"].wake = lambda: woken.append("toy")
         await starts_and_ends(rig, kubelet)

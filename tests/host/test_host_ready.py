@@ -32,8 +32,7 @@ async def test_only_a_backend_that_fails_from_the_start_prevents_readiness(rig, 
         raise OSError(5, "no firmware")
 
     rig.scripts["toy"].on_discover = fail
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: host.planned and host.scanners["toy"].condition.reason)
         reason = host.scanners["toy"].condition.reason
         assert "no firmware" in reason
@@ -61,8 +60,7 @@ async def test_a_resource_without_devices_counts_only_if_it_is_registered_empty(
 
 
 async def test_a_refused_configuration_does_not_change_readiness(rig, kubelet):
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: host.ready() == (True, ""))
         rig.config.write_text("version: 1\nresources: nonsense\n")
         await rig.until(lambda: host.configuration.last_reload.complaints)

@@ -87,9 +87,7 @@ async def test_a_part_that_failed_to_follow_an_edit_follows_it_again(tmp_path):
 
 
 async def test_an_added_resource_appears_and_the_others_keep_their_streams(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}):
         rig.write(TOY_LINE, OTHER_LINE)
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
         assert registrations(kubelet, TOY) == 1
@@ -98,8 +96,7 @@ async def test_an_added_resource_appears_and_the_others_keep_their_streams(rig, 
 
 @pytest.mark.field_failure("F20")
 async def test_a_removed_resource_leaves_with_an_empty_list(rig, kubelet):
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as host:
+    async with rig.running(TOY_LINE, OTHER_LINE) as host:
         await kubelet.wait_for(lambda: len(kubelet.allocatable()) == 2)
         rig.write(TOY_LINE)
         await kubelet.wait_for(lambda: kubelet.events.of(ev.StreamEnded, OTHER))
@@ -110,9 +107,7 @@ async def test_a_removed_resource_leaves_with_an_empty_list(rig, kubelet):
 
 
 async def test_a_changed_selection_keeps_the_socket(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         path = host.services[TOY].registration.server.path
         rig.write(TOY_LINE + ", where: {index: 1}")
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1})
@@ -121,9 +116,7 @@ async def test_a_changed_selection_keeps_the_socket(rig, kubelet):
 
 
 async def test_an_invalid_file_changes_nothing_and_is_reported(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         rig.config.write_text("version: 1\nresources:\n  - {name: broken, backend: toy}\n")
         await rig.until(lambda: host.configuration.last_reload.complaints)
         assert "broken" in host.configuration.last_reload.complaints[0]
@@ -135,9 +128,7 @@ async def test_an_invalid_file_changes_nothing_and_is_reported(rig, kubelet):
 
 
 async def test_a_file_that_vanishes_changes_nothing_until_it_is_back(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         rig.config.unlink()
         await rig.until(lambda: host.configuration.last_reload.complaints)
         assert kubelet.allocatable() == {TOY: 2}
@@ -147,9 +138,7 @@ async def test_a_file_that_vanishes_changes_nothing_until_it_is_back(rig, kubele
 
 
 async def test_circular_links_change_nothing_until_there_is_a_file_again(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         other = rig.config.with_name("other.yaml")
         rig.config.unlink()
         rig.config.symlink_to(other)
@@ -176,8 +165,7 @@ async def test_a_configmap_update_is_noticed(rig, kubelet, tmp_path):
     publish("one")
     (mount / "devhost.yaml").symlink_to("..data/devhost.yaml")
     source, rig.config = rig.config, mount / "devhost.yaml"
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}):
         rig.config = source
         rig.write(TOY_LINE, OTHER_LINE)
         target, rig.config = rig.config, source
@@ -189,9 +177,7 @@ async def test_a_configmap_update_is_noticed(rig, kubelet, tmp_path):
 
 
 async def test_a_resource_that_changes_its_backend_is_registered_again(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         rig.write("name: example.com/toy, backend: other")
         await kubelet.wait_for(lambda: registrations(kubelet, TOY) == 2)
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 1})
@@ -204,8 +190,7 @@ async def test_streams_are_counted_correctly_when_a_resource_changes_its_backend
     def streams() -> float | None:
         return value(metrics, "devhost_streams", resource=TOY)
 
-    rig.write(TOY_LINE)
-    async with rig.running(metrics=metrics) as host:
+    async with rig.running(TOY_LINE, metrics=metrics) as host:
         await rig.until(lambda: streams() == 1)
         for number, backend in enumerate(("other", "toy"), 2):
             rig.write(f"name: example.com/toy, backend: {backend}")
@@ -216,8 +201,7 @@ async def test_streams_are_counted_correctly_when_a_resource_changes_its_backend
 
 
 async def test_an_edit_while_devhost_starts_is_adopted(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
+    async with rig.running(TOY_LINE) as host:
         rig.write(OTHER_LINE)  # it has been read and is not watched yet
         await kubelet.wait_for(lambda: kubelet.allocatable().get(OTHER) == 1)
         assert host.configuration.generation == 2
@@ -244,8 +228,7 @@ async def test_waiting_reload_requests_become_one(rig, kubelet):
         assert go_on.wait(60)
         return rig.load()
 
-    async with rig.running(read) as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}, reload=read) as host:
         host.reload()
         await asyncio.to_thread(reading.wait, 60)
         for _ in range(10):
@@ -290,8 +273,7 @@ async def test_a_reload_before_the_start_is_in_force_from_the_first_list(rig, ku
         return rig.load()
 
     rig.timing = replace(rig.timing, first_plan=60.0)
-    rig.write(TOY_LINE)
-    async with rig.running(read) as host:
+    async with rig.running(TOY_LINE, reload=read) as host:
         rig.write(f"{TOY_LINE}, where: {{index: 0}}")
         host.reload()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
@@ -302,8 +284,7 @@ async def test_a_flapping_device_that_is_no_longer_offered_causes_no_plans(rig, 
     rig.write(TOY_LINE)
     healthy = rig.scripts["toy"].devices
     failing = [replace(healthy[0], health=unhealthy("port 1 is down")), healthy[1]]
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
         tracker = host.scanners["toy"].health
         for _ in range(PATIENCE + 1):
             rig.change("toy", failing)
@@ -325,9 +306,7 @@ async def test_a_flapping_device_that_is_no_longer_offered_causes_no_plans(rig, 
 
 
 async def test_sighup_reads_the_file_and_scans_again(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         host.reload()
         await rig.until(lambda: host.configuration.generation == 2)
         assert registrations(kubelet, TOY) == 1
@@ -335,8 +314,7 @@ async def test_sighup_reads_the_file_and_scans_again(rig, kubelet):
 
 async def test_resources_of_a_name_template_appear_with_their_devices(rig, kubelet):
     rig.write("name: 'example.com/toy-{model}', backend: toy")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {"example.com/toy-x100": 2})
+    async with rig.running(allocatable={"example.com/toy-x100": 2}):
         old = rig.scripts["toy"].devices
         new = [type(old[0])(id="n", attributes={"model": "y+200", "index": 7})]
         rig.change("toy", old + new)
@@ -364,8 +342,7 @@ async def test_pods_are_served_until_a_replaced_backend_has_scanned(rig, kubelet
                 raise AllocationError("is gone")
             return super().allocate(request)
 
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
         rig.classes["toy"] = Slow
         host.reload()
         await rig.until(
@@ -383,8 +360,7 @@ async def test_pods_are_served_until_a_replaced_backend_has_scanned(rig, kubelet
 async def test_a_complaint_describes_the_present_file(rig, kubelet):
     rig.write(TOY_LINE)
     good = rig.config.read_text()
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}) as host:
 
         async def complains(words: str) -> None:
             await rig.until(lambda: any(words in one for one in host.configuration.last_reload.complaints))
@@ -404,8 +380,7 @@ async def test_a_complaint_describes_the_present_file(rig, kubelet):
 async def test_a_pipe_in_place_of_the_file_blocks_nothing(rig, kubelet):
     rig.write(TOY_LINE)
     good = rig.config.read_text()
-    async with rig.running(partial(rig.load, pipe_deadline=0.2)) as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}, reload=partial(rig.load, pipe_deadline=0.2)) as host:
         rig.config.unlink()
         os.mkfifo(rig.config)
         await rig.until(lambda: host.configuration.last_reload.complaints)
@@ -427,7 +402,7 @@ async def test_the_file_that_replaces_a_pipe_is_read_while_the_pipe_waits_for_da
                 opened.callback(os.close, os.open(rig.config, os.O_WRONLY | os.O_NONBLOCK))
                 return True
 
-        async with rig.running(partial(rig.load, pipe_deadline=math.inf)) as host:
+        async with rig.running(reload=partial(rig.load, pipe_deadline=math.inf)) as host:
             await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
             rig.config.unlink()
             os.mkfifo(rig.config)
@@ -441,8 +416,7 @@ async def test_a_fault_outside_the_file_can_be_fixed_there(rig, kubelet, caplog)
     rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.05, settle=0.02, retry=0.05))
     rig.write(TOY_LINE)
     reads = []
-    async with rig.running(lambda: (reads.append(None), rig.load())[1]) as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}, reload=lambda: (reads.append(None), rig.load())[1]) as host:
         other = rig.classes.pop("other")
         rig.write(TOY_LINE, OTHER_LINE)
         await rig.until(lambda: host.configuration.last_reload.complaints and len(reads) > 5)

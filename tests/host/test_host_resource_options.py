@@ -78,8 +78,7 @@ async def started_again(node: Node, pod: str) -> dict[str, str]:
 
 async def test_each_resource_is_served_with_the_options_of_its_entry(node: Node) -> None:
     configure(node, entry(A, "0-1", ", mode: fast, program: x"), entry(B, "2-3"))
-    async with node.served():
-        await node.offers({A: 2, B: 2})
+    async with node.served({A: 2, B: 2}):
         started = await node.container({A: 2})
         assert started.envs["MODE"] == "fast"
         assert sorted(Region.prepared) == [("d0", "x"), ("d1", "x")]
@@ -88,8 +87,7 @@ async def test_each_resource_is_served_with_the_options_of_its_entry(node: Node)
 
 async def test_prestart_is_required_only_if_the_options_need_it(node: Node) -> None:
     configure(node, entry(A, "0-1", ", program: x"), entry(B, "2-3"))
-    async with node.served():
-        await node.offers({A: 2, B: 2})
+    async with node.served({A: 2, B: 2}):
         assert (registrations(node, A), registrations(node, B)) == ([True], [False])
         await node.container({B: 2})
         assert Region.prepared == []
@@ -97,8 +95,7 @@ async def test_prestart_is_required_only_if_the_options_need_it(node: Node) -> N
 
 async def test_an_edited_value_changes_the_resource_in_place(node: Node) -> None:
     configure(node, entry(A, "0-1", ", mode: one, program: x"), entry(B, "2-3"))
-    async with node.served():
-        await node.offers({A: 2, B: 2})
+    async with node.served({A: 2, B: 2}):
         first = await node.container({A: 1}, keep=True)
         configure(node, entry(A, "0-1", ", mode: two, program: y"), entry(B, "2-3"))
         assert not await node.reload()
@@ -112,8 +109,7 @@ async def test_an_edited_value_changes_the_resource_in_place(node: Node) -> None
 
 async def test_a_restarted_container_is_prepared_with_the_options_of_its_allocation(node: Node) -> None:
     configure(node, entry(A, "0-1", ", mode: one, program: x"))
-    async with node.served():
-        await node.offers({A: 2})
+    async with node.served({A: 2}):
         await node.container({A: 1}, keep=True)
         (before,) = Region.prepared
         configure(node, entry(A, "0-1", ", mode: two, program: y"))
@@ -126,8 +122,7 @@ async def test_a_resource_that_now_needs_prestart_registers_again_and_keeps_runn
     node: Node,
 ) -> None:
     configure(node, entry(A, "0-1", ", mode: one"))
-    async with node.served():
-        await node.offers({A: 2})
+    async with node.served({A: 2}):
         await node.container({A: 1}, keep=True)
         configure(node, entry(A, "0-1", ", mode: two, program: y"))
         assert not await node.reload()
@@ -141,8 +136,7 @@ async def test_a_resource_that_now_needs_prestart_registers_again_and_keeps_runn
 
 async def test_an_invalid_value_changes_nothing_and_is_reported(node: Node) -> None:
     configure(node, entry(A, "0-1", ", mode: one"))
-    async with node.served():
-        await node.offers({A: 2})
+    async with node.served({A: 2}):
         configure(node, entry(A, "0-1", ", mode: [two]"))
         (complaint,) = await node.reload()
         assert "resources[0].mode: must be text, not a list" in complaint
@@ -151,8 +145,7 @@ async def test_an_invalid_value_changes_nothing_and_is_reported(node: Node) -> N
 
 async def test_each_cdi_specification_has_the_options_of_its_entry(node: Node) -> None:
     configure(node, entry(A, "0-1", ", inject: cdi, mode: fast"), entry(B, "2-3", ", inject: cdi"))
-    async with node.served():
-        await node.offers({A: 2, B: 2})
+    async with node.served({A: 2, B: 2}):
         for resource, mode in ((A, "fast"), (B, "plain")):
             started = await node.container({resource: 1})
             (edits,) = node.specified([one.name for one in started.cdi_devices])
@@ -161,8 +154,7 @@ async def test_each_cdi_specification_has_the_options_of_its_entry(node: Node) -
 
 async def test_a_restarted_container_finds_its_cdi_specification(node: Node) -> None:
     configure(node, entry(A, "0-1", ", inject: cdi, mode: one"))
-    async with node.served():
-        await node.offers({A: 2})
+    async with node.served({A: 2}):
         started = await node.container({A: 1}, keep=True)
         (name,) = [one.name for one in started.cdi_devices]
         others = {f"{name.partition('=')[0]}=d{number}" for number in (0, 1)} - {name}
@@ -180,8 +172,7 @@ async def test_a_restarted_container_finds_its_cdi_specification(node: Node) -> 
 async def test_a_container_finds_what_it_got_before_that_is_recorded(node: Node) -> None:
     """The kubelet has the answer first. It has not said yet that the former container of the device ended."""
     configure(node, entry(A, "0-1", ", inject: cdi, mode: one"))
-    async with node.served():
-        await node.offers({A: 2})
+    async with node.served({A: 2}):
         (token,) = (await node.kubelet.admit("former", "main", A, 1)).device_ids
         configure(node, entry(A, "0-1", ", inject: cdi, mode: two"))
         assert not await node.reload()
@@ -202,8 +193,7 @@ async def test_a_container_finds_what_it_got_of_a_device_that_an_earlier_one_sha
 ) -> None:
     shared = ", inject: cdi, share: {replicas: 3}"
     configure(node, entry(A, "0-0", f"{shared}, mode: one"))
-    async with node.served():
-        await node.offers({A: 3})
+    async with node.served({A: 3}):
         (token,) = (await node.kubelet.admit("former", "main", A, 1)).device_ids
         (other,) = (await node.kubelet.admit("other", "main", A, 1)).device_ids
         if not ended:
@@ -247,8 +237,7 @@ async def test_an_edited_drop_in_gets_the_options_of_its_new_class(node: Node, t
     text = f"backendPaths: [{directory}]\nresources: [{{name: {A}, backend: card, FIELD: y}}]"
     (directory / "card.py").write_text(DROP_IN.format(field="old"))
     node.configure(text.replace("FIELD", "old"))
-    async with node.served():
-        await node.offers({A: 1})
+    async with node.served({A: 1}):
         assert (await node.container({A: 1})).envs["SAID"] == "old y"
         (directory / "card.py").write_text(DROP_IN.format(field="new"))
         node.configure(text.replace("FIELD", "new"))

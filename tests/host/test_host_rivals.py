@@ -106,8 +106,7 @@ async def test_take_over_registers_at_once_and_is_logged(rig, kubelet, caplog):
     rig.write(f"{TOY_LINE}, takeOver: true")
     async with plugin_of(kubelet, *"xyz"):
         with caplog.at_level(logging.INFO):
-            async with rig.running() as host:
-                await allocatable(kubelet, toy=2)
+            async with rig.running(allocatable={TOY: 2}) as host:
                 await rig.until(lambda: shown(host)["state"] == "registered")
                 assert reported(host) == []
         (logged,) = [one for one in caplog.records if one.getMessage() == "taking the resource over"]
@@ -142,8 +141,7 @@ async def test_a_plugin_that_registers_later_is_reported_at_once_and_keeps_the_r
 ):
     rig.write(TOY_LINE, OTHER_LINE)
     with caplog.at_level(logging.INFO):
-        async with rig.running() as host:
-            await allocatable(kubelet, toy=2, other=1)
+        async with rig.running(allocatable={TOY: 2, OTHER: 1}) as host:
             async with plugin_of(kubelet, *"xyz") as plugin:
                 await rig.until(lambda: reported(host))
                 (reason,) = reported(host)
@@ -175,8 +173,7 @@ async def test_a_plugin_with_an_older_socket_that_registers_later_has_the_resour
     plugin = OtherPlugin(kubelet.directory, TOY, ["x", "y", "z"])
     await plugin.serve()
     try:
-        async with rig.running() as host:
-            await allocatable(kubelet, toy=2)
+        async with rig.running(allocatable={TOY: 2}) as host:
             await plugin.register()
             await rig.until(lambda: shown(host)["state"] == "displaced")
             await allocatable(kubelet, toy=3)
@@ -186,9 +183,7 @@ async def test_a_plugin_with_an_older_socket_that_registers_later_has_the_resour
 
 async def test_the_end_of_another_plugin_with_the_same_devices_costs_no_registration(rig, kubelet):
     """Up to 1.36 a kubelet then also drops devhost, and leaves its list stream open."""
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await allocatable(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         # devhost must have seen its list at the kubelet before it can miss it
         asked = []
         kubelet.faults.inject(Point.ALLOCATABLE, lambda: _note(asked), times=None)
@@ -212,9 +207,7 @@ async def _note(asked: list[int]) -> None:
 async def test_the_older_of_two_devhosts_reports_the_conflict_and_each_serves_its_own_resources(
     rig, kubelet, caplog
 ):
-    rig.write(TOY_LINE, OTHER_LINE)
-    async with rig.running() as first:
-        await allocatable(kubelet, toy=2, other=1)
+    async with rig.running(TOY_LINE, OTHER_LINE, allocatable={TOY: 2, OTHER: 1}) as first:
         with caplog.at_level(logging.WARNING):
             async with another(rig, TOY_LINE, "name: example.com/own, backend: other") as second:
                 await allocatable(kubelet, toy=2, other=1, own=1)
@@ -250,8 +243,7 @@ async def test_another_devhost_has_not_ended_while_it_starts(rig, kubelet):
     """It creates its socket, and listens on it a moment later; only the first shows in the directory."""
     rig.write(TOY_LINE)
     rig.hurry(start=3600.0)
-    async with rig.running() as host:
-        await allocatable(kubelet, toy=2)
+    async with rig.running(allocatable={TOY: 2}) as host:
         await rig.until(lambda: shown(host)["state"] == "registered")
         with socket.socket(socket.AF_UNIX) as starting:
             starting.bind(str(rig.kubelet_dir / socket_name(TOY)))
@@ -263,9 +255,7 @@ async def test_another_devhost_has_not_ended_while_it_starts(rig, kubelet):
 
 async def test_a_displaced_devhost_does_not_take_the_resource_back_when_its_registration_ends(rig, kubelet):
     """Kubelets before 1.25 close the stream of the older plugin, so two plugins could alternate forever."""
-    rig.write(TOY_LINE)
-    async with rig.running() as first:
-        await allocatable(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as first:
         async with another(rig, TOY_LINE) as second:
             await rig.until(lambda: reported(first) and len(registrations(kubelet)) == 2)
             before = len(registrations(kubelet))
@@ -313,9 +303,7 @@ async def test_after_a_kubelet_restart_the_plugin_that_had_the_resource_may_regi
 
 
 async def test_after_a_kubelet_restart_devhost_registers_its_resources_again(rig, kubelet):
-    rig.write(TOY_LINE)
-    async with rig.running() as host:
-        await allocatable(kubelet, toy=2)
+    async with rig.running(TOY_LINE, allocatable={TOY: 2}) as host:
         hold = asyncio.Event()
         await kubelet.stop()
         await kubelet.start()
@@ -364,8 +352,7 @@ async def test_many_resources_share_one_call(rig, kubelet, devices):
     kubelet.faults.inject(Point.ALLOCATABLE, lambda: _note(asked), times=None)
     rig.hurry(question_gap=0.5)  # a busy machine takes seconds, and so needs more calls than one
     rig.scripts["toy"].devices = devices(40)
-    rig.write("name: 'example.com/toy-{index}', backend: toy")
-    async with rig.running():
+    async with rig.running("name: 'example.com/toy-{index}', backend: toy"):
         await kubelet.wait_for(lambda: len(kubelet.allocatable()) == 40)
     assert len(asked) < 40
 

@@ -149,8 +149,7 @@ async def test_a_device_that_left_before_the_edit_is_not_the_files_fault(rig, ku
 
 
 async def test_without_patience_nothing_is_recorded_and_nothing_waits(rig, kubelet, tmp_path):
-    rig.write(*BOTH)
-    async with rig.running(state_dir=tmp_path / "state") as host:
+    async with rig.running(*BOTH, state_dir=tmp_path / "state") as host:
         await rig.until(lambda: host.ready() == (True, ""))
         assert host.rollout is None
         rig.write(*NEITHER)

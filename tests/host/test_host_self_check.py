@@ -66,8 +66,7 @@ class Sockets:
 @pytest.fixture
 async def host(rig, kubelet):
     rig.write(f"name: {TOY}, backend: toy", f"name: {OTHER}, backend: other")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, OTHER: 1})
+    async with rig.running(allocatable={TOY: 2, OTHER: 1}) as host:
         await rig.until(lambda: all(registered == 1 for _, registered in standing(host).values()))
         yield host
 

@@ -20,26 +20,21 @@ def registrations(kubelet: KubeletSimulator, resource: str = TOY) -> int:
 
 async def test_every_resource_is_registered_once_with_all_its_devices(rig, kubelet):
     rig.write("name: example.com/toy, backend: toy", "name: example.com/other, backend: other")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, "example.com/other": 1})
+    async with rig.running(allocatable={TOY: 2, "example.com/other": 1}):
         assert {d.id: d.numa_nodes for d in kubelet.devices(TOY)} == {"d0": (0,), "d1": (1,)}
     assert registrations(kubelet) == 1
     assert registrations(kubelet, "example.com/other") == 1
 
 
 async def test_a_pod_gets_the_edits_of_exactly_its_devices(rig, kubelet):
-    rig.write("name: example.com/toy, backend: toy")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+    async with rig.running("name: example.com/toy, backend: toy", allocatable={TOY: 2}):
         allocation = await kubelet.admit("pod", "main", TOY, 2)
         assert dict(allocation.response.envs) == {"DEVICES": "d0,d1"}
         assert [spec.host_path for spec in allocation.response.devices] == ["/dev/null"]
 
 
 async def test_replicas_of_one_device_share_its_edits(rig, kubelet):
-    rig.write("name: example.com/toy, backend: toy, share: {replicas: 3}")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 6)
+    async with rig.running("name: example.com/toy, backend: toy, share: {replicas: 3}", allocatable={TOY: 6}):
         ids = {device.id for device in kubelet.devices(TOY)}
         assert ids == {f"d{n}::{k}" for n in (0, 1) for k in (0, 1, 2)}
         allocation = await kubelet.admit("pod", "main", TOY, 1)
@@ -47,9 +42,7 @@ async def test_replicas_of_one_device_share_its_edits(rig, kubelet):
 
 
 async def test_what_a_probe_finds_is_listed_although_no_device_has_changed(rig, kubelet):
-    rig.write("name: example.com/toy, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+    async with rig.running("name: example.com/toy, backend: toy", allocatable={TOY: 2}) as host:
         host.scanners["toy"].health.apply_probe({"d0": unhealthy("it does not answer")})
         host.replan()
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
@@ -73,9 +66,7 @@ async def test_a_flapping_one_of_devices_that_are_shared_together_is_usable_afte
 
 
 async def test_a_change_after_a_kubelet_restart_still_arrives(rig, kubelet):
-    rig.write("name: example.com/toy, backend: toy")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+    async with rig.running("name: example.com/toy, backend: toy", allocatable={TOY: 2}):
         await kubelet.restart()
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
         rig.change("toy", [*rig.scripts["toy"].devices, replace(rig.scripts["toy"].devices[0], id="d9")])
@@ -84,9 +75,7 @@ async def test_a_change_after_a_kubelet_restart_still_arrives(rig, kubelet):
 
 @pytest.mark.conformance(19)
 async def test_a_vanished_device_is_unhealthy_first_and_then_leaves_the_list(rig, kubelet):
-    rig.write("name: example.com/toy, backend: toy")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+    async with rig.running("name: example.com/toy, backend: toy", allocatable={TOY: 2}):
         rig.change("toy", rig.scripts["toy"].devices[:1])
         await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 1)
         assert kubelet.capacity()[TOY] == 2
@@ -96,9 +85,7 @@ async def test_a_vanished_device_is_unhealthy_first_and_then_leaves_the_list(rig
 @pytest.mark.conformance(19)
 @pytest.mark.field_failure("F21")
 async def test_a_device_that_vanishes_while_a_pod_has_it_stays_unhealthy(rig, kubelet):
-    rig.write("name: example.com/toy, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+    async with rig.running("name: example.com/toy, backend: toy", allocatable={TOY: 2}) as host:
         allocation = await kubelet.admit("pod", "main", TOY, 1)
         (held,) = allocation.device_ids
         left = [device for device in rig.scripts["toy"].devices if device.id != held]
@@ -112,9 +99,7 @@ async def test_a_device_that_vanishes_while_a_pod_has_it_stays_unhealthy(rig, ku
 
 @pytest.mark.conformance(20)
 async def test_a_resource_stays_at_zero_when_its_last_device_goes(rig, kubelet):
-    rig.write("name: example.com/toy, backend: toy")
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+    async with rig.running("name: example.com/toy, backend: toy", allocatable={TOY: 2}):
         gone = rig.scripts["toy"].devices[0]
         rig.change("toy", [])
         await kubelet.wait_for(lambda: kubelet.capacity().get(TOY) == 0)
@@ -153,9 +138,7 @@ async def test_a_failing_backend_keeps_its_list_and_affects_no_other(rig, kubele
 
 
 async def test_stopping_ends_streams_unlinks_sockets_and_keeps_the_count(rig, kubelet):
-    rig.write("name: example.com/toy, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 2)
+    async with rig.running("name: example.com/toy, backend: toy", allocatable={TOY: 2}) as host:
         path = host.services[TOY].registration.server.path
     assert not path.exists()
     await kubelet.wait_for(lambda: kubelet.allocatable().get(TOY) == 0)

@@ -59,8 +59,7 @@ def entry(name: str, where: str, more: str = "") -> str:
 async def test_a_backend_learns_how_much_of_each_device_a_container_requests(node: Node) -> None:
     shared = entry(A, "index: 0", ", share: {replicas: 4}")
     node.configure("resources:\n" + shared + entry(B, "index: 1"))
-    async with node.served():
-        await node.offers({A: 4, B: 1})
+    async with node.served({A: 4, B: 1}):
         assert (await node.container({A: 1})).envs["SHARES"] == "c0=1/4"
         assert (await node.container({A: 2})).envs["SHARES"] == "c0=1/2"
         assert (await node.container({A: 4})).envs["SHARES"] == "c0=1"
@@ -70,8 +69,7 @@ async def test_a_backend_learns_how_much_of_each_device_a_container_requests(nod
 async def test_overrides_of_replicas_apply_to_their_devices(node: Node) -> None:
     share = ", share: {replicas: 2, overrides: [{where: {index: 1}, replicas: 8}]}"
     node.configure("resources:\n" + entry(A, "index: 0-1", share))
-    async with node.served():
-        await node.offers({A: 10})
+    async with node.served({A: 10}):
         everything = (await node.container({A: 10})).envs["SHARES"]
         assert sorted(everything.split(",")) == ["c0=1", "c1=1"]
         two = (await node.container({A: 3})).envs["SHARES"]
@@ -82,8 +80,7 @@ async def test_containers_with_different_shares_of_a_device_get_different_cdi_na
     node: Node,
 ) -> None:
     node.configure("resources:\n" + entry(A, "index: 0", ", inject: cdi, share: {replicas: 4}"))
-    async with node.served():
-        await node.offers({A: 4})
+    async with node.served({A: 4}):
         names = [
             [one.name for one in (await node.container({A: count}, keep=True)).cdi_devices]
             for count in (1, 2, 1)
@@ -95,8 +92,7 @@ async def test_containers_with_different_shares_of_a_device_get_different_cdi_na
 
 async def test_a_running_backend_learns_the_entries_of_a_new_file(node: Node) -> None:
     node.configure("resources:\n" + entry(A, "index: 0, asked: one", ", mode: one"))
-    async with node.served():
-        await node.offers({A: 1})
+    async with node.served({A: 1}):
         node.configure(
             "resources:\n"
             + entry(A, 'index: 0, asked: "one,two"', ", mode: one")
@@ -108,8 +104,7 @@ async def test_a_running_backend_learns_the_entries_of_a_new_file(node: Node) ->
 
 async def test_the_options_of_an_entry_have_its_name(node: Node) -> None:
     node.configure("resources:\n" + entry(A, "index: 0"))
-    async with node.served():
-        await node.offers({A: 1})
+    async with node.served({A: 1}):
         assert (await node.container({A: 1})).envs["RESOURCE"] == A
         node.configure("resources:\n" + entry("example.com/card-{index}", "index: 0", ", mode: fast"))
         (complaint,) = await node.reload()

@@ -17,9 +17,7 @@ def not_installed(host):
 
 async def test_installed_backends_are_served_and_others_are_named(rig, kubelet, caplog):
     caplog.set_level("INFO", logger="devhost")
-    rig.write(GPU, f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(GPU, f"name: {TOY}, backend: toy", allocatable={TOY: 2}) as host:
         assert not_installed(host) == {"gpu": "install the package devhost-gpu"}
         assert problems(host.now()).shown == []
         assert caplog.text.count("backend is not installed") == 1
@@ -27,9 +25,7 @@ async def test_installed_backends_are_served_and_others_are_named(rig, kubelet, 
 
 async def test_an_edit_adds_and_removes_skipped_entries(rig, kubelet, caplog):
     caplog.set_level("INFO", logger="devhost")
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}) as host:
         assert not_installed(host) == {}
         rig.write(f"name: {TOY}, backend: toy", GPU)
         await rig.until(lambda: not_installed(host))

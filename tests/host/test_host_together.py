@@ -25,9 +25,7 @@ def lists(kubelet) -> int:
 
 
 async def test_every_pod_gets_every_device_and_the_number_of_pods_is_bounded(rig, kubelet):
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+    async with rig.running(LINE, allocatable={TOY: 3}):
         assert {device.id for device in kubelet.devices(TOY)} == TOKENS
         assert all(device.numa_nodes == () for device in kubelet.devices(TOY))
         assert await given(kubelet, "one") == "d0,d1"
@@ -36,9 +34,7 @@ async def test_every_pod_gets_every_device_and_the_number_of_pods_is_bounded(rig
 
 
 async def test_plugging_changes_what_a_pod_gets_and_not_the_list(rig, kubelet):
-    rig.write(LINE)
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+    async with rig.running(LINE, allocatable={TOY: 3}) as host:
         before, devices = lists(kubelet), rig.scripts["toy"].devices
         rig.change("toy", [*devices, replace(devices[0], id="d2")])
         await rig.until(lambda: "d2" in host.services[TOY].inventory.snapshot.devices())
@@ -63,18 +59,14 @@ async def test_a_device_that_cannot_be_allocated_is_omitted_and_logged(rig, kube
             raise AllocationError("the card is being reset")
 
     rig.scripts["toy"].on_allocate = refuse
-    rig.write(LINE)
-    async with rig.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+    async with rig.running(LINE, allocatable={TOY: 3}):
         assert await given(kubelet, "one") == "d0"
     logged = [r for r in caplog.records if r.getMessage() == "a container does not get a device"]
     assert len(logged) == 1
 
 
 async def test_sharing_can_be_changed_between_each_and_all_while_pods_run(rig, kubelet):
-    rig.write("name: example.com/toy, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running("name: example.com/toy, backend: toy", allocatable={TOY: 2}) as host:
         held = (await kubelet.admit("old", "main", TOY, 1)).device_ids[0]
         rig.write(LINE)
         await kubelet.wait_for(lambda: {d.id for d in kubelet.devices(TOY)} == TOKENS | {held})
@@ -100,8 +92,7 @@ async def test_a_pod_gets_the_same_devices_by_cdi(rig, kubelet, tmp_path, alike)
         rig.classes["toy"].allocate = lambda self, request: replace(allocate(self, request), env={})
     rig.write(LINE + ", inject: cdi")
     rig.config.write_text(rig.config.read_text() + f"cdi: {{directory: {tmp_path / 'cdi'}}}\n")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 3})
+    async with rig.running(allocatable={TOY: 3}) as host:
         response = (await kubelet.admit("pod", "main", TOY, 2)).response
         names = [device.name.partition("=")[2] for device in response.cdi_devices]
         if alike:

@@ -69,8 +69,7 @@ async def test_a_pod_gets_every_member_of_a_unit_in_one_answer(chips, kubelet):
 
 
 async def test_a_container_that_requests_all_units_gets_every_device(chips, kubelet):
-    async with chips.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with chips.running(allocatable={TOY: 2}):
         assert sorted((await given(kubelet, "one", 2)).split(",")) == [one.id for one in CHIPS]
 
 
@@ -90,8 +89,7 @@ async def test_a_unit_is_unhealthy_until_all_of_its_members_have_arrived(chips, 
 
 
 async def test_one_unhealthy_member_makes_the_unit_unhealthy_and_is_named(chips, kubelet):
-    async with chips.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with chips.running(allocatable={TOY: 2}) as host:
         chips.change("toy", [replace(CHIPS[0], health=unhealthy("it is hot")), *CHIPS[1:]])
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip1"})
         assert reason(host, "chip0") == "chip0-0: it is hot"
@@ -105,8 +103,7 @@ async def test_one_unhealthy_member_makes_the_unit_unhealthy_and_is_named(chips,
 
 async def test_a_pod_is_refused_if_one_member_lacks_its_node(chips, kubelet):
     chips.scripts["toy"].nodes = {"chip0-1": "/dev/none", "chip1-1": "/dev/none"}
-    async with chips.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with chips.running(allocatable={TOY: 2}) as host:
         with pytest.raises(Exception, match="/dev/none does not exist on the node"):
             await given(kubelet, "one", 2)
         await kubelet.wait_for(lambda: not kubelet.healthy(TOY))
@@ -114,8 +111,7 @@ async def test_a_pod_is_refused_if_one_member_lacks_its_node(chips, kubelet):
 
 
 async def test_a_held_unit_that_loses_a_member_is_unhealthy_until_it_is_back(chips, kubelet):
-    async with chips.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with chips.running(allocatable={TOY: 2}) as host:
         held = (await kubelet.admit("pod", "main", TOY, 1)).device_ids[0]
         chips.change("toy", [one for one in CHIPS if one.id != f"{held}-1"])
         await chips.until(lambda: reason(host, held) == "1 of 2 members")
@@ -124,9 +120,7 @@ async def test_a_held_unit_that_loses_a_member_is_unhealthy_until_it_is_back(chi
 
 
 async def test_a_member_that_a_pod_holds_is_in_no_other_unit_until_that_pod_ends(chips, kubelet):
-    chips.write(f"{LINE}, share: {{of: model}}")
-    async with chips.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with chips.running(f"{LINE}, share: {{of: model}}", allocatable={TOY: 2}) as host:
         held = (await kubelet.admit("pod", "main", TOY, 1)).device_ids[0]
         other = ({"chip0", "chip1"} - {held}).pop()
         moved = [half(one.id, other) if one.id == f"{held}-1" else one for one in CHIPS]
@@ -139,9 +133,7 @@ async def test_a_member_that_a_pod_holds_is_in_no_other_unit_until_that_pod_ends
 
 
 async def test_an_edit_from_single_devices_to_units_waits_for_those_that_pods_hold(chips, kubelet):
-    chips.write(LINE)
-    async with chips.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 4})
+    async with chips.running(LINE, allocatable={TOY: 4}) as host:
         held = (await kubelet.admit("old", "main", TOY, 1)).device_ids[0]
         chip = held.partition("-")[0]
         chips.write(UNITS)
@@ -159,11 +151,9 @@ async def test_an_edit_from_single_devices_to_units_waits_for_those_that_pods_ho
 
 
 async def test_a_unit_that_a_pod_holds_goes_to_no_other_entry_after_a_restart(chips, kubelet):
-    async with chips.running():
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with chips.running(allocatable={TOY: 2}):
         held = (await kubelet.admit("pod", "main", TOY, 1)).device_ids[0]
-    chips.write("name: example.com/single, backend: toy, where: {model: chip*}", UNITS)
-    async with chips.running() as host:
+    async with chips.running("name: example.com/single, backend: toy, where: {model: chip*}", UNITS) as host:
         await kubelet.wait_for(lambda: kubelet.healthy("example.com/single"))
         members = {f"{held}-0", f"{held}-1"}
         assert kubelet.healthy("example.com/single") == {one.id for one in CHIPS} - members
@@ -172,8 +162,7 @@ async def test_a_unit_that_a_pod_holds_goes_to_no_other_entry_after_a_restart(ch
 
 async def test_a_pod_gets_the_members_of_a_unit_by_cdi(rig, kubelet, specs):
     rig.scripts["toy"].devices = [half("d0", "chip0"), half("d1", "chip0")]
-    rig.write(f"{UNITS}, inject: cdi")
-    async with rig.running():
+    async with rig.running(f"{UNITS}, inject: cdi"):
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip0"})
         response = (await kubelet.admit("pod", "main", TOY, 1)).response
         assert [device.name.partition("=")[2] for device in response.cdi_devices] == ["d0", "d1"]
@@ -183,8 +172,7 @@ async def test_a_unit_is_unhealthy_until_the_specification_of_every_member_is_wr
     late = threading.Event()
     rig.scripts["toy"].on_allocate = lambda devices: any(one.id == "d1" for one in devices) and late.wait(60)
     rig.scripts["toy"].devices = [half("d0", "chip0")]
-    rig.write(f"{UNITS}, inject: cdi")
-    async with rig.running() as host:
+    async with rig.running(f"{UNITS}, inject: cdi") as host:
         try:
             await kubelet.wait_for(lambda: kubelet.devices(TOY))
             assert reason(host, "chip0") == "1 of 2 members"
@@ -203,8 +191,7 @@ async def test_a_unit_is_unhealthy_while_another_pod_has_the_iommu_group_of_a_me
     chips.scripts["toy"].devices = [in_group(CHIPS[0]), *CHIPS[1:]]
     chips.scripts["other"].devices = [in_group(Device("d0", {"model": "x"}))]
     chips.write(UNITS, "name: example.com/other, backend: other")
-    async with chips.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2, "example.com/other": 1})
+    async with chips.running(allocatable={TOY: 2, "example.com/other": 1}) as host:
         await kubelet.admit("pod", "main", "example.com/other", 1)
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip1"})
         found = {one["name"]: one["devices"] for one in status(host)["resources"]}
@@ -212,8 +199,7 @@ async def test_a_unit_is_unhealthy_while_another_pod_has_the_iommu_group_of_a_me
 
 
 async def test_a_unit_is_shared_as_one_device(chips, kubelet):
-    chips.write(f"{LINE}, share: {{of: model, replicas: 2, maxPerContainer: 1}}")
-    async with chips.running():
+    async with chips.running(f"{LINE}, share: {{of: model, replicas: 2, maxPerContainer: 1}}"):
         tokens = {"chip0::0", "chip0::1", "chip1::0", "chip1::1"}
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == tokens)
         got = [await given(kubelet, pod) for pod in ("one", "two", "three", "four")]
@@ -226,23 +212,19 @@ async def test_a_unit_is_unhealthy_while_a_member_does_not_meet_the_condition_of
         *(replace(one, attributes={**one.attributes, "driver": "toy"}) for one in CHIPS[:3]),
         wrong,
     ]
-    chips.write(f"{UNITS}, healthyWhile: {{driver: toy}}")
-    async with chips.running() as host:
+    async with chips.running(f"{UNITS}, healthyWhile: {{driver: toy}}") as host:
         await kubelet.wait_for(lambda: kubelet.healthy(TOY) == {"chip0"})
         assert reason(host, "chip1").startswith("chip1-1: driver is ")
 
 
 async def test_the_page_counts_units(chips, kubelet):
-    async with chips.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with chips.running(allocatable={TOY: 2}) as host:
         await kubelet.admit("pod", "main", TOY, 1)
         (resource,) = captured(host)().resources
         assert counted(resource) == Counts(2, 2, 1)
 
 
 async def test_entries_count_units(chips, kubelet):
-    chips.write(f"{UNITS}, expect: 2")
-    async with chips.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with chips.running(f"{UNITS}, expect: 2", allocatable={TOY: 2}) as host:
         assert not shown(host)
         assert [entry["devices"] for entry in status(host)["entries"]] == [2]

@@ -46,8 +46,7 @@ def reasons(host: Any) -> dict[str, str]:
 
 async def test_a_cordoned_device_is_unhealthy_until_its_file_is_gone(rig, kubelet, verdicts, tmp_path):
     rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running(state_dir=tmp_path / "state") as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}, state_dir=tmp_path / "state") as host:
         for _ in range(4):  # a person may do this as often as needed: such a device does not flap
             file = verdicts.put("d0")
             await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
@@ -58,8 +57,7 @@ async def test_a_cordoned_device_is_unhealthy_until_its_file_is_gone(rig, kubele
 
 async def test_no_container_gets_a_cordoned_device_and_a_holder_keeps_it(rig, kubelet, verdicts, tmp_path):
     rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running(state_dir=tmp_path / "state") as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(allocatable={TOY: 2}, state_dir=tmp_path / "state") as host:
         await kubelet.admit("train", "main", TOY, 1)
         verdicts.put("*", name="all.json")
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 0})
@@ -74,8 +72,7 @@ async def test_a_device_that_comes_back_is_never_listed_as_healthy(rig, kubelet,
     both = rig.scripts["toy"].devices
     rig.write(f"name: {TOY}, backend: toy, whenEmpty: register")
     verdicts.put("d0")
-    async with rig.running(state_dir=tmp_path / "state") as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 1})
+    async with rig.running(allocatable={TOY: 1}, state_dir=tmp_path / "state") as host:
         healthy = []
         for devices in ([both[1]], both, [], both):
             rig.change("toy", list(devices))

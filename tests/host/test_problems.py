@@ -29,8 +29,7 @@ def counted(host) -> dict[str, int]:
 
 
 async def test_a_reason_is_cut_at_the_limit_of_a_message(rig, kubelet):
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         now = host.now()
         complaints = ("x" * MAX_MESSAGE, "y" * (MAX_MESSAGE + 1))
         found = problems(replace(now, last_reload=replace(now.last_reload, complaints=complaints)))
@@ -42,9 +41,7 @@ async def test_a_backend_that_fails_at_each_allocation_is_a_problem_until_it_ans
     def fails(_devices: list[Device]) -> None:
         raise RuntimeError("no firmware")
 
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}) as host:
         rig.scripts["toy"].on_allocate = fails
         for count in ("1 container", "2 containers"):
             with pytest.raises(UnexpectedAdmissionError):
@@ -59,8 +56,7 @@ async def test_a_backend_that_fails_at_each_allocation_is_a_problem_until_it_ans
 
 
 async def test_a_kubelet_directory_that_hangs_is_a_problem(rig, kubelet):
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: host.ready()[0])
         host.kubelet.unread, host.kubelet.since = "it did not answer within 4 s", 5.0
         (found,) = [one for one in problems(host.now()).shown if one.kind == "kubelet"]
@@ -68,8 +64,7 @@ async def test_a_kubelet_directory_that_hangs_is_a_problem(rig, kubelet):
 
 
 async def test_without_problems_every_kind_counts_zero(rig, kubelet):
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: host.ready()[0] and not host.pod_resources.condition.reason)
         found = problems(host.now())
         assert list(found.shown) == []
@@ -81,8 +76,7 @@ async def test_a_device_is_one_problem_however_often_it_is_shared(rig, kubelet):
     healthy, failing = rig.scripts["toy"].devices
     rig.scripts["toy"].devices = [healthy, replace(failing, health=unhealthy("port 1 is down"))]
     for share in ("{replicas: 50}", "{of: all, replicas: 50}"):
-        rig.write(f"name: {TOY}, backend: toy, share: {share}")
-        async with rig.running() as host:
+        async with rig.running(f"name: {TOY}, backend: toy, share: {share}") as host:
             await rig.until(lambda: TOY in host.services and counted(host) == {"device": 1})
             (problem,) = problems(host.now()).shown
             assert replace(problem, since=None) == Problem("device", f"{TOY} d1", "port 1 is down")
@@ -91,8 +85,7 @@ async def test_a_device_is_one_problem_however_often_it_is_shared(rig, kubelet):
 
 async def test_some_of_ten_thousand_unhealthy_devices_are_named_and_the_rest_counted(rig, kubelet):
     rig.scripts["toy"].devices = failing_devices(10_000)
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: counted(host).get("device") == 10_000)
         shown = problems(host.now()).shown
         assert [problem.subject for problem in shown[:2]] == [f"{TOY} d00000", f"{TOY} d00001"]
@@ -105,8 +98,7 @@ async def test_devices_of_many_resources_do_not_hide_other_problems(rig, kubelet
     rig.scripts["toy"].devices = [
         replace(one, attributes={"model": f"m{n % 10}"}) for n, one in enumerate(failing_devices(1000))
     ]
-    rig.write("name: 'example.com/toy-{model}', backend: toy")
-    async with rig.running() as host:
+    async with rig.running("name: 'example.com/toy-{model}', backend: toy") as host:
         await rig.until(lambda: counted(host).get("device") == 1000)
         complaints = "".join(f"  - {{name: a{n}, backend: nobody}}\n" for n in range(40))
         rig.config.write_text(f"version: 1\nresources:\n{complaints}")
@@ -123,8 +115,7 @@ async def test_devices_of_many_resources_do_not_hide_other_problems(rig, kubelet
 
 async def test_problems_beyond_the_limit_are_counted(rig, kubelet):
     rig.scripts["toy"].devices = failing_devices(1000)
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: problems(host.now()).counts["device"] == 1000)
         now, refused = host.now(), tuple(RefusedDevice(f"x{n}", "no") for n in range(1000))
         toy = replace(now.backends["toy"], condition=replace(now.backends["toy"].condition, refused=refused))
@@ -135,9 +126,7 @@ async def test_problems_beyond_the_limit_are_counted(rig, kubelet):
 
 
 async def test_a_device_that_a_container_must_not_share_is_no_problem(rig, kubelet):
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
-        await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})
+    async with rig.running(f"name: {TOY}, backend: toy", allocatable={TOY: 2}) as host:
         await kubelet.admit("train", "main", TOY, 1)
         rig.write(f"name: {TOY}, backend: toy, share: {{replicas: 2}}")
         kept = "from before it was shared in this way"
@@ -156,8 +145,7 @@ async def test_without_inotify_polled_paths_are_problems_until_inotify_works_aga
     monkeypatch.setattr(asyncinotify, "Inotify", refuse)
     rig.hurry(poll=0.2)
     rig.timing = replace(rig.timing, config=ConfigTiming(poll=0.2))
-    rig.write(f"name: {TOY}, backend: toy")
-    async with rig.running() as host:
+    async with rig.running(f"name: {TOY}, backend: toy") as host:
         await rig.until(lambda: counted(host) == {"events": 2})
         shown = problems(host.now()).shown
         assert {problem.subject for problem in shown} == {str(rig.config), str(host.kubelet.directory)}

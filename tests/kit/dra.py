@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from devhost_testing.node import Node
 from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import registration_pb2
+from devhost.host.host import Host
 from devhost.planning.settings import DraOptions
 from devhost.planning.sides import Moving
 from devhost.planning.timing import DraTiming, Timing
@@ -263,8 +264,66 @@ class DraNode(Cluster):
         lines = "".join(f"  - {entry}\n" for entry in entries)
         self.node.configure(f"dra: {{driver: {DRIVER}}}\nresources:\n{lines}")
 
+    @asynccontextmanager
+    async def served(
+        self,
+        *entries: str,
+        published: Mapping[str, set[str]] | None = None,
+        drivers: Mapping[str, set[str]] | None = None,
+        offers: Mapping[str, int] | None = None,
+    ) -> AsyncIterator[None]:
+        """Runs devhost, with these entries if any; first waits for what slices and device plugins have."""
+        if entries:
+            self.configure(*entries)
+        async with self.node.served(offers):
+            if published is not None:
+                await self.until(lambda: self.published() == published)
+            if drivers is not None:
+                await self.until(lambda: self.drivers() == drivers)
+                for driver in drivers:
+                    await self.until(self.options.service_socket(driver).exists)
+            yield
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Waits for a condition."""
+        await self.node.until(condition)
+
+    @property
+    def host(self) -> Host:
+        """The devhost that runs."""
+        return self.node.host
+
+    async def reload(self, *entries: str) -> None:
+        """Makes devhost read the file again, with these entries if any."""
+        if entries:
+            self.configure(*entries)
+        await self.node.reload()
+
+    def taints(self, *fields: str) -> dict[str, list[tuple[str, ...]]]:
+        """These fields of the taints of each published device that has some, by the device's name."""
+        return {
+            device["name"]: [tuple(taint[field] for field in fields) for taint in device["taints"]]
+            for spec in self.slices()
+            for device in spec.get("devices", ())
+            if device.get("taints")
+        }
+
+    async def prepared(self, *claims: v1.Claim, driver: str = DRIVER) -> None:
+        """The driver prepares these claims."""
+        answers = await self.prepare(*claims, driver=driver)
+        assert [answers[claim.uid].error for claim in claims] == [""] * len(claims)
+
+    async def refusal(self, claim: v1.Claim, driver: str = DRIVER) -> str:
+        """Why the driver does not prepare a claim; empty if it does."""
+        return str((await self.prepare(claim, driver=driver))[claim.uid].error)
+
+    async def released(self, *claims: v1.Claim, driver: str = DRIVER) -> None:
+        """The driver releases these claims."""
+        answers = await self.unprepare(*claims, driver=driver)
+        assert [answers[claim.uid].error for claim in claims] == [""] * len(claims)
+
     async def register(self, driver: str = DRIVER) -> None:
-        await self.node.until(self.options.registration_socket(driver).exists)
+        await self.until(self.options.registration_socket(driver).exists)
         await super().register(driver)
 
     async def settled(self, seconds: float = 0.3) -> None:
@@ -274,7 +333,7 @@ class DraNode(Cluster):
     async def synced(self) -> None:
         """Waits until the slices agree with the devices."""
 
-        await self.node.until(lambda: (report := self.report()) and report["syncedAt"])
+        await self.until(lambda: (report := self.report()) and report["syncedAt"])
 
     def report(self) -> Any:
         """The part of the status document that is about DRA; ``None`` until there is a driver."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -166,12 +166,29 @@ class Rig:
 
     @asynccontextmanager
     async def running(
-        self, reload: Callable[[], Loaded] | None = None, **options: object
+        self,
+        *resources: str,
+        allocatable: Mapping[str, int] | None = None,
+        reload: Callable[[], Loaded] | None = None,
+        **options: object,
     ) -> AsyncIterator[Host]:
+        """Writes these resources, if any, and runs a host; first waits until exactly this is allocatable."""
+        if resources:
+            self.write(*resources)
         options.setdefault("timing", self.timing)
         self.host = Host(self.config, self.load(), reload or self.load, self.kubelet_dir, **options)
         async with self.runs(self.host):
+            if allocatable is not None:
+                await self.offers(allocatable)
             yield self.host
+
+    async def offers(self, allocatable: Mapping[str, int]) -> None:
+        """Waits until the plugins that run make exactly this allocatable."""
+        kubelet = self.kubelet
+        assert kubelet is not None
+        await kubelet.wait_for(
+            lambda: kubelet.allocatable() == allocatable and all(map(kubelet.settled, allocatable)), 60.0
+        )
 
     @asynccontextmanager
     async def runs(self, host: Host) -> AsyncIterator[None]:

@@ -142,6 +142,11 @@ class Scene:
     def _found(self, caused_at: float | None) -> None:
         self.found.append((now(), None if caused_at is None else caused_at - 1000.0))
 
+    async def hears(self, *events: Event, then: float) -> None:
+        """A scan is requested because of an event, or of nothing; then some time passes."""
+        self.discovery.request_scan(*events)
+        await asyncio.sleep(then)
+
     def state(self) -> BackendState:
         return self.discovery.condition.state
 

@@ -31,8 +31,7 @@ async def test_a_pod_finds_its_timer_at_the_configured_path(tmp_path):
             "backends: {watchdog: {containerPath: /dev/timer}}\n"
             "resources: [{name: example.com/watchdog, backend: watchdog, where: {timeout: '-30'}}]"
         )
-        async with node.served():
-            await node.offers({"example.com/watchdog": 1})
+        async with node.served({"example.com/watchdog": 1}):
             started = await node.container({"example.com/watchdog": 1})
             assert [(one.host_path, one.container_path) for one in started.devices] == [
                 ("/dev/watchdog0", "/dev/timer")

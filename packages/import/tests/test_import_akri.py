@@ -67,8 +67,7 @@ async def test_a_broker_gets_the_node_and_its_variables(tmp_path: Path) -> None:
             PEER, configuration('KERNEL=="video0"', more="  brokerProperties: {FORMAT: YUYV}\n")
         ).stdout
         node.configure(text.split("version: 1\n", 1)[1])
-        async with node.served():
-            await node.offers({"akri.sh/found": 1})
+        async with node.served({"akri.sh/found": 1}):
             started = await node.container({"akri.sh/found": 1})
     assert dict(started.envs) == {"UDEV_DEVNODE": "/dev/video0", "FORMAT": "YUYV"}
     ((given,),) = (started.devices,)

@@ -177,8 +177,7 @@ async def test_a_container_gets_the_usb_device_that_is_plugged_in(tmp_path: Path
     async with Node(tmp_path) as node:
         plug(node.root, ["1a6e:089a"])
         node.configure(converted(CORAL).partition("version: 1\n")[2])
-        async with node.served():
-            await node.offers({"example.org/coral": 1})
+        async with node.served({"example.org/coral": 1}):
             given = await node.container({"example.org/coral": 1})
     assert [(one.host_path, one.container_path, one.permissions) for one in given.devices] == [
         ("/dev/bus/usb/001/001", "/dev/bus/usb/001/001", "rw")
@@ -206,8 +205,7 @@ async def test_a_pod_gets_the_nodes_of_each_while_another_pod_has_the_others(tmp
     async with Node(tmp_path) as node:
         machine(node.root)
         node.configure(converted(SHIPPED).partition("version: 1\n")[2])
-        async with node.served():
-            await node.offers({"example.org/audio": 10, "example.org/capture": 2})
+        async with node.served({"example.org/audio": 10, "example.org/capture": 2}):
             audio = await node.container({"example.org/audio": 1}, keep=True)
             both = [await node.container({"example.org/capture": 1}, keep=True) for _ in range(2)]
             await node.offers({"example.org/audio": 10, "example.org/capture": 2})

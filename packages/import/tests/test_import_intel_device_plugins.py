@@ -60,8 +60,7 @@ async def test_only_monitoring_gets_the_firmware_node_of_a_gpu(tmp_path: Path) -
         machines.graphics(node.root)
         text = run(PEER, plugin("Gpu", enableMonitoring=True)).stdout
         node.configure(text.split("version: 1\n", 1)[1])
-        async with node.served():
-            await node.offers({"gpu.intel.com/xe": 1, "gpu.intel.com/monitoring": 1})
+        async with node.served({"gpu.intel.com/xe": 1, "gpu.intel.com/monitoring": 1}):
             card = await node.container({"gpu.intel.com/xe": 1})
             monitoring = await node.container({"gpu.intel.com/monitoring": 1})
     assert "/dev/mei1" not in {one.host_path for one in card.devices}

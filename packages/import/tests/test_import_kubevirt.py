@@ -105,8 +105,7 @@ async def test_a_virtual_machine_gets_a_mediated_device_as_from_kubevirt(tmp_pat
         machines.virtual_machines(node.root)
         text = run(PEER, permitted(mediatedDevices=[mdev("GRID T4-1Q", "nvidia.com/GRID_T4-1Q")])).stdout
         node.configure(text.split("version: 1\n", 1)[1])
-        async with node.served():
-            await node.offers({"nvidia.com/GRID_T4-1Q": 1})
+        async with node.served({"nvidia.com/GRID_T4-1Q": 1}):
             started = await node.container({"nvidia.com/GRID_T4-1Q": 1})
     assert dict(started.envs) == {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": machines.MDEV}
     nodes = {one.host_path: one.permissions for one in started.devices}
@@ -119,8 +118,7 @@ async def test_a_virtual_machine_gets_the_same_as_from_kubevirt(tmp_path: Path) 
         machines.virtual_machines(node.root)
         text = run(PEER, permitted(pciHostDevices=[pci("10de:1eb8")])).stdout
         node.configure(text.split("version: 1\n", 1)[1])
-        async with node.served():
-            await node.offers({"example.com/gpu": 1})
+        async with node.served({"example.com/gpu": 1}):
             started = await node.container({"example.com/gpu": 1})
     assert started.envs["PCI_RESOURCE_EXAMPLE_COM_GPU"] == "0000:65:00.0"
     nodes = {one.host_path: one.permissions for one in started.devices}

@@ -191,8 +191,7 @@ async def test_a_machine_that_requests_a_gpu_and_its_audio_gets_both_of_one_card
             for number, ids in enumerate(functions.values()):
                 tree.vfio(tree.function(f"0000:{bus}:00.{number}", ids, "vfio-pci", group=int(bus)))
         node.configure(text.split("version: 1\n", 1)[1])
-        async with node.served():
-            await node.offers(dict.fromkeys(functions, 2))
+        async with node.served(dict.fromkeys(functions, 2)):
             given = await node.container(dict.fromkeys(functions, 1))
     assert given.envs["PCI_RESOURCE_NVIDIA_COM_GPU"] == "0000:65:00.0"
     assert given.envs["PCI_RESOURCE_NVIDIA_COM_AUDIO"] == "0000:65:00.1"

@@ -168,8 +168,7 @@ async def test_a_container_has_a_link_at_its_own_path(tmp_path: Path) -> None:
     async with Node(tmp_path) as node:
         linked(node.root)
         node.configure(run(PEER, rule("^zigbee$")).stdout.split("version: 1\n", 1)[1])
-        async with node.served():
-            await node.offers({"smarter-devices/zigbee": 1})
+        async with node.served({"smarter-devices/zigbee": 1}):
             given = await node.container({"smarter-devices/zigbee": 1})
     assert [one.container_path for one in given.devices] == ["/dev/zigbee"]
 

@@ -39,8 +39,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def test_a_container_gets_the_edits_and_the_device_info_of_the_backend(node: Node) -> None:
-    async with node.served():
-        await node.offers({CARD: 1}, only=True)
+    async with node.served({CARD: 1}, only=True):
         started = await node.container({CARD: 1}, keep=True)
         assert [one.host_path for one in started.devices] == ["/dev/card0"]
         (told,) = node.device_infos().values()
@@ -60,15 +59,13 @@ async def test_a_node_works_in_a_directory_with_a_long_path_and_leaves_no_socket
 
 
 async def test_a_pod_ends_unless_it_is_kept(node: Node) -> None:
-    async with node.served():
-        await node.offers({CARD: 1})
+    async with node.served({CARD: 1}):
         for _ in range(2):
             await node.container({CARD: 1})
 
 
 async def test_a_change_of_the_machine_appears_after_the_next_scan(node: Node) -> None:
-    async with node.served():
-        await node.offers({CARD: 1})
+    async with node.served({CARD: 1}):
         (node.root / "dev/card0").unlink()
         node.look("card")
         await node.until(lambda: "none" in node.devices("card"))
@@ -78,8 +75,7 @@ async def test_a_change_of_the_machine_appears_after_the_next_scan(node: Node) -
 
 async def test_a_file_is_treated_as_a_node_in_a_specification(node: Node) -> None:
     node.configure(f"resources: [{{name: {CARD}, backend: card, inject: cdi}}]")
-    async with node.served():
-        await node.offers({CARD: 1})
+    async with node.served({CARD: 1}):
         started = await node.container({CARD: 1})
         (edits,) = node.specified([one.name for one in started.cdi_devices])
         assert [one["path"] for one in edits["deviceNodes"]] == ["/dev/card0"]
@@ -88,8 +84,7 @@ async def test_a_file_is_treated_as_a_node_in_a_specification(node: Node) -> Non
 
 
 async def test_a_reload_returns_the_errors_in_the_file(node: Node) -> None:
-    async with node.served():
-        await node.offers({CARD: 1})
+    async with node.served({CARD: 1}):
         node.configure(f"resources: [{{name: {CARD}, backend: crad}}]")
         (complaint,) = await node.reload()
         assert "did you mean card?" in complaint

@@ -48,8 +48,7 @@ def nodes(started: pb.ContainerAllocateResponse) -> list[str]:
 async def test_an_edited_entry_holds_for_the_next_container(node: Node) -> None:
     cards.two_ports(node.root)
     node.configure(entry("kind: region"))
-    async with node.served():
-        await node.offers({NAME: 1})
+    async with node.served({NAME: 1}):
         assert nodes(await node.container({NAME: 1})) == PORTS
         node.configure(entry("kind: region", "development: true"))
         assert await node.reload() == ()
@@ -70,8 +69,7 @@ async def test_the_kubelet_calls_before_a_container_only_where_an_entry_programs
         return bool(told) and told[-1].pre_start_required
 
     node.configure(entry("kind: region"))
-    async with node.served():
-        await node.offers({NAME: 1})
+    async with node.served({NAME: 1}):
         assert not wanted()
         node.configure(entry("kind: region", "program: {bitstream: /srv/fpga/crypto.gbs}"))
         assert await node.reload() == ()
@@ -85,8 +83,7 @@ async def test_the_kubelet_calls_before_a_container_only_where_an_entry_programs
 async def test_a_missing_node_refuses_all_of_a_container_and_no_other(node: Node) -> None:
     cards.two_ports(node.root)
     node.configure(entry("kind: af"))
-    async with node.served():
-        await node.offers({NAME: 2})
+    async with node.served({NAME: 2}):
         (node.root / "dev/dfl-port.1").unlink()
         with pytest.raises(UnexpectedAdmissionError, match=r"/dev/dfl-port\.1 does not exist"):
             await node.container({NAME: 2})
@@ -102,8 +99,7 @@ async def test_a_reinserted_card_keeps_its_ids(node: Node) -> None:
     """The kernel numbers its devices on, and a driver may find the ports in another order."""
     tree = cards.two_ports(node.root)
     node.configure(entry("kind: af"))
-    async with node.served():
-        await node.offers({NAME: 2})
+    async with node.served({NAME: 2}):
         before = node.devices("fpga").keys()
         tree.remove(f"/{next((node.root / 'sys/devices').rglob('0000:3f:00.0')).relative_to(node.root)}")
         node.look("fpga")
@@ -122,8 +118,7 @@ async def test_a_reinserted_card_keeps_its_ids(node: Node) -> None:
 async def test_an_entry_for_both_kinds_offers_regions(node: Node) -> None:
     cards.mixed(node.root)
     node.configure(entry("vendor: intel"))
-    async with node.served():
-        await node.offers({NAME: 2}, only=True)
+    async with node.served({NAME: 2}, only=True):
         assert nodes(await node.container({NAME: 2})) == [*PORTS, "/dev/intel-fpga-port.2"]
 
 
@@ -142,8 +137,7 @@ resources:
 """
     )
     with opened_below(node.root / "dev") as opened:
-        async with node.served():
-            await node.offers({NAME: 1, "example.com/programmed": 1})
+        async with node.served({NAME: 1, "example.com/programmed": 1}):
             await node.container({NAME: 1})
             with pytest.raises(UnexpectedAdmissionError, match="does not exist on the node"):
                 await node.container({"example.com/programmed": 1})

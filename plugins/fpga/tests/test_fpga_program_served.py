@@ -103,8 +103,7 @@ async def test_a_container_starts_with_its_region_programmed_and_restarts_with_i
     node: Node, kernel: Kernel
 ) -> None:
     node.configure(PROGRAMMED)
-    async with node.served():
-        await node.offers({CRYPTO: 1})
+    async with node.served({CRYPTO: 1}):
         started = await pod(node, CRYPTO)
         assert [device.host_path for device in started.devices] == ["/dev/dfl-port.0", "/dev/dfl-port.1"]
         assert kernel.ports == [0, 1]
@@ -116,8 +115,7 @@ async def test_a_container_starts_with_its_region_programmed_and_restarts_with_i
 async def test_a_file_for_another_card_is_refused_at_admission(node: Node, kernel: Kernel) -> None:
     put(node, STRATIX)
     node.configure(PROGRAMMED)
-    async with node.served():
-        await node.offers({CRYPTO: 1})
+    async with node.served({CRYPTO: 1}):
         with pytest.raises(UnexpectedAdmissionError) as caught:
             await node.container({CRYPTO: 1})
         assert f"the file is for interface {STRATIX}, but port 0 has {ARRIA}" in str(caught.value)
@@ -129,8 +127,7 @@ async def test_a_container_whose_region_cannot_be_programmed_does_not_start_and_
 ) -> None:
     kernel.verdict = ProgrammingResult("program", errno.EIO)
     node.configure(PROGRAMMED)
-    async with node.served():
-        await node.offers({CRYPTO: 1})
+    async with node.served({CRYPTO: 1}):
         with pytest.raises(ContainerStartError) as caught:
             await pod(node, CRYPTO)
         assert f"cannot be programmed with /{FILE}: port 0: the FPGA reports an error" in str(caught.value)
@@ -150,8 +147,7 @@ resources:
   program: {{bitstream: /{FILE}}}
 """
     )
-    async with node.served():
-        await node.offers({PLAIN: 1, CRYPTO: 1})
+    async with node.served({PLAIN: 1, CRYPTO: 1}):
         await pod(node, PLAIN)
         with pytest.raises(ContainerStartError, match="another container uses port1 of the same FPGA"):
             await pod(node, CRYPTO)
@@ -161,8 +157,7 @@ resources:
 async def test_the_real_process_refuses_a_file_in_place_of_a_node(node: Node, kernel: Kernel) -> None:
     kernel.is_real = True
     node.configure(PROGRAMMED)
-    async with node.served():
-        await node.offers({CRYPTO: 1})
+    async with node.served({CRYPTO: 1}):
         with pytest.raises(ContainerStartError, match="its node now belongs to another device"):
             await pod(node, CRYPTO)
 
@@ -171,7 +166,6 @@ async def test_resources_without_program_are_not_asked_before_a_container_starts
     node: Node, kernel: Kernel
 ) -> None:
     node.configure(f"resources: [{{name: {PLAIN}, backend: fpga, where: {{kind: af, afuId: {NLB}}}}}]")
-    async with node.served():
-        await node.offers({PLAIN: 1})
+    async with node.served({PLAIN: 1}):
         await node.container({PLAIN: 1})
     assert kernel.ports == []

@@ -34,8 +34,7 @@ BY_NAME = resources('name: "fpga.intel.com/{intelName}", backend: fpga, where: {
 async def test_pods_of_intels_plugin_find_their_resources_and_get_their_port(node: Node) -> None:
     cards.two_ports(node.root)
     node.configure(BY_NAME)
-    async with node.served():
-        await node.offers({INTEL_AF: 1, INTEL_OTHER: 1})
+    async with node.served({INTEL_AF: 1, INTEL_OTHER: 1}):
         started = await node.container({INTEL_OTHER: 1})
         assert [device.host_path for device in started.devices] == ["/dev/dfl-port.1"]
         assert started.devices[0].permissions == "rw"
@@ -59,8 +58,7 @@ async def test_a_region_gives_its_ports_and_in_development_its_engine(node: Node
             f"name: {DEVELOPMENT}, backend: fpga, where: {{kind: region}}, development: true",
         )
     )
-    async with node.served():
-        await node.offers({REGION: 1, DEVELOPMENT: 1})
+    async with node.served({REGION: 1, DEVELOPMENT: 1}):
         started = await node.container({REGION: 1, DEVELOPMENT: 1})
         assert sorted(device.host_path for device in started.devices) == [
             *("/dev/dfl-fme.0", "/dev/dfl-port.0", "/dev/dfl-port.1", "/dev/intel-fpga-port.2")
@@ -97,8 +95,7 @@ async def test_a_port_that_was_programmed_moves_to_the_resource_of_its_new_funct
 async def test_a_port_that_is_being_programmed_stays_offered(node: Node, faults: Faults) -> None:
     cards.two_ports(node.root)
     node.configure(BY_NAME)
-    async with node.served():
-        await node.offers({INTEL_AF: 1, INTEL_OTHER: 1})
+    async with node.served({INTEL_AF: 1, INTEL_OTHER: 1}):
         faults.set("dfl-port.0/afu_id")
         node.look("fpga")
         await node.until(lambda: node.devices("fpga")[PORT0].attributes["regionState"] == "busy")
@@ -110,8 +107,7 @@ async def test_an_unhealthy_card_is_not_allocated_until_it_recovers(node: Node) 
     cards.two_ports(node.root)
     node.configure(BY_NAME)
     register = None
-    async with node.served():
-        await node.offers({INTEL_AF: 1, INTEL_OTHER: 1})
+    async with node.served({INTEL_AF: 1, INTEL_OTHER: 1}):
         register = next((node.root / "sys/devices").rglob("dfl-port.0/errors/errors"))
         register.write_text("0x4\n")
         node.look("fpga")
@@ -124,8 +120,7 @@ async def test_an_unhealthy_card_is_not_allocated_until_it_recovers(node: Node) 
 async def test_a_pod_whose_node_is_another_devices_is_refused_by_name(node: Node) -> None:
     cards.two_ports(node.root)
     node.configure(BY_NAME)
-    async with node.served():
-        await node.offers({INTEL_AF: 1, INTEL_OTHER: 1})
+    async with node.served({INTEL_AF: 1, INTEL_OTHER: 1}):
         (node.root / "dev/dfl-port.0").write_text("c10:229\n")
         with pytest.raises(UnexpectedAdmissionError, match=r"/dev/dfl-port\.0 is c10:229, expected c244:1"):
             await node.kubelet.admit("pod", "main", INTEL_AF, 1)
@@ -135,8 +130,7 @@ async def test_sockets_of_the_longest_names_can_be_bound(node: Node) -> None:
     """Intel's own socket for such a name has 106 bytes of the 107 there are."""
     cards.two_ports(node.root)
     node.configure(BY_NAME)
-    async with node.served():
-        await node.offers({INTEL_AF: 1, INTEL_OTHER: 1})
+    async with node.served({INTEL_AF: 1, INTEL_OTHER: 1}):
         default = "/var/lib/kubelet/device-plugins"
         sockets = [path.name for path in node.kubelet.directory.glob("dh-*.sock")]
         assert sockets

@@ -29,8 +29,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 async def test_pods_of_xilinx_plugin_find_their_resources_and_get_no_management_node(node: Node) -> None:
     fpga_xrt.alveo_u280(node.root)
     node.configure(BY_NAME)
-    async with node.served():
-        await node.offers({XDMA: 1, QDMA: 1}, only=True)
+    async with node.served({XDMA: 1, QDMA: 1}, only=True):
         started = await node.container({QDMA: 1})
         assert [device.host_path for device in started.devices] == [
             "/dev/dri/renderD129",
@@ -43,8 +42,7 @@ async def test_a_resource_for_management_gives_both_nodes_and_cannot_be_shared(n
     node.configure(
         "resources:\n- {name: example.com/card, backend: fpga, where: {kind: card}, management: true}\n"
     )
-    async with node.served():
-        await node.offers({"example.com/card": 1})
+    async with node.served({"example.com/card": 1}):
         started = await node.container({"example.com/card": 1})
         assert [device.host_path for device in started.devices] == [
             "/dev/dri/renderD128",
@@ -56,8 +54,7 @@ async def test_a_reset_in_a_pod_takes_one_card_for_a_while_and_leaves_its_resour
     """With Xilinx's plugin every card of the node was gone until its pod was deleted."""
     tree = fpga_xrt.alveo_u280(node.root)
     node.configure(BY_NAME)
-    async with node.served():
-        await node.offers({XDMA: 1, QDMA: 1}, only=True)
+    async with node.served({XDMA: 1, QDMA: 1}, only=True):
         await node.container({XDMA: 1})
         render, kept = node.root / "dev/dri/renderD128", node.root / "kept"
         kept.hardlink_to(render)
@@ -83,8 +80,7 @@ async def test_a_pod_of_xilinx_plugin_gets_both_fpgas_of_a_u30(node: Node, text:
     """`amd.com/ama_u30: 1` is a whole card there (`U30AllocUnit=Card`)."""
     fpga_xrt.alveo_u30(node.root)
     node.configure(text)
-    async with node.served():
-        await node.offers({"amd.com/ama_u30": 1})
+    async with node.served({"amd.com/ama_u30": 1}):
         started = await node.container({"amd.com/ama_u30": 1})
         assert [device.host_path for device in started.devices] == [
             "/dev/dri/renderD128",
@@ -96,8 +92,7 @@ async def test_a_u30_with_one_fpga_held_from_before_goes_to_no_other_pod(node: N
     """Earlier versions offered each FPGA, under its PCI address."""
     fpga_xrt.alveo_u30(node.root)
     node.configure("backends: {fpga: {u30Unit: fpga}}\n" + BY_NAME)
-    async with node.served():
-        await node.offers({"amd.com/ama_u30": 2})
+    async with node.served({"amd.com/ama_u30": 2}):
         await node.kubelet.admit("old", "main", "amd.com/ama_u30", 1)
     node.configure(BY_NAME)
     async with node.served():

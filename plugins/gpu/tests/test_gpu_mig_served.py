@@ -55,7 +55,7 @@ async def node(tmp_path: Path, nvidia: NvidiaMachine) -> AsyncIterator[MigNode]:
 
 
 async def test_a_claim_has_its_instance_from_prepare_to_unprepare(node: MigNode) -> None:
-    async with node.node.served():
+    async with node.served():
         await node.node.until(lambda: len(node.published().get("example.com/mig", ())) == 25)
         await node.node.until(lambda: any(one.get("sharedCounters") for one in node.slices()))
         claim = node.allocate("training", node.name_of(node.id("3g40gb-4")), pod="p")
@@ -65,20 +65,20 @@ async def test_a_claim_has_its_instance_from_prepare_to_unprepare(node: MigNode)
         assert f"NVIDIA_VISIBLE_DEVICES={mig['uuid']}" in env
         assert node.made() == [(4, 4)]
         other = node.allocate("other", node.name_of(node.id("1g10gb-5")), pod="q")
-        refused = (await node.prepare(other))[other.uid].error
+        refused = await node.refusal(other)
         assert "#memory-slice-5" in refused and node.id("3g40gb-4") in refused
         assert node.made() == [(4, 4)]
         await node.unprepare(claim)
         await node.node.until(lambda: not node.made())
-        assert not (await node.prepare(other))[other.uid].error
+        await node.prepared(other)
         assert node.made() == [(5, 1)]
 
 
 async def test_metadata_has_the_uuid_of_an_instance_that_slices_do_not_have(node: MigNode) -> None:
-    async with node.node.served():
+    async with node.served():
         await node.node.until(lambda: node.published().get("example.com/mig"))
         claim = node.allocate("training", node.name_of(node.id("3g40gb-4")), pod="p")
-        assert not (await node.prepare(claim))[claim.uid].error
+        await node.prepared(claim)
         (mig,) = [one for one in node.machine.nvml.instances() if one["word"] == "mig"]
         assert node.metadata()["uuid"] == {"string": mig["uuid"]}
         assert not any(
@@ -93,7 +93,7 @@ async def test_metadata_has_the_uuid_of_an_instance_that_slices_do_not_have(node
 
         await node.node.until(lambda: states() == ["True"])
         before = node.metadata()
-    async with node.node.served():
+    async with node.served():
         await node.node.until(lambda: node.published().get("example.com/mig"))
         await node.node.until(lambda: node.node.host.dra.report())
         node.node.look()
@@ -102,22 +102,22 @@ async def test_metadata_has_the_uuid_of_an_instance_that_slices_do_not_have(node
 
 
 async def test_an_instance_outlives_a_restart_as_long_as_its_claim(node: MigNode) -> None:
-    async with node.node.served():
+    async with node.served():
         await node.node.until(lambda: node.published().get("example.com/mig"))
         kept = node.allocate("kept", node.name_of(node.id("2g20gb-0")), pod="p")
         gone = node.allocate("gone", node.name_of(node.id("2g20gb-2")), pod="q")
         await node.prepare(kept, gone)
         assert node.made() == [(0, 2), (2, 2)]
-    async with node.node.served():
+    async with node.served():
         await node.unprepare(gone)
         await node.node.until(lambda: node.made() == [(0, 2)])
-        assert not (await node.prepare(kept))[kept.uid].error
+        await node.prepared(kept)
         await node.settled()
         assert node.made() == [(0, 2)]
 
 
 async def test_without_the_key_an_instance_is_not_offered_while_its_claim_holds_it(node: MigNode) -> None:
-    async with node.node.served():
+    async with node.served():
         await node.node.until(lambda: node.published().get("example.com/mig"))
         claim = node.allocate("training", node.name_of(node.id("2g20gb-0")), pod="p")
         await node.prepare(claim)
@@ -136,10 +136,10 @@ async def test_without_the_key_an_instance_is_not_offered_while_its_claim_holds_
 
 async def test_an_error_of_the_driver_is_what_the_kubelet_shows(node: MigNode) -> None:
     node.machine.nvml.fault("nvmlGpuInstanceCreateComputeInstance", error=4)
-    async with node.node.served():
+    async with node.served():
         await node.node.until(lambda: node.published().get("example.com/mig"))
         claim = node.allocate("training", node.name_of(node.id("1g10gb-0")), pod="p")
-        error = (await node.prepare(claim))[claim.uid].error
+        error = await node.refusal(claim)
         assert error.endswith(
             "cannot create a compute instance in a GPU instance 1g.10gb at memory slice 0: permission denied "
             "(run devhost as root)"

@@ -211,8 +211,7 @@ async def test_the_example_for_gke_gives_what_google_s_plugin_gives(
     text = EXAMPLE.read_text()
     async with MpsNode(tmp_path) as node:
         node.configure(text.partition("version: 1\n")[2])
-        async with node.served():
-            await node.offers({GPU: 1})
+        async with node.served({GPU: 1}):
             started = await node.container({GPU: 1})
             assert sorted(one.container_path for one in started.devices) == [
                 "/dev/nvidia-uvm",

@@ -91,8 +91,7 @@ async def test_a_driver_that_hangs_from_the_start_hides_no_other_device(
     node: Dgx,
 ) -> None:
     hang = node.machine.nvml.fault("nvmlInit_v2", hang=60)
-    async with node.served():
-        await node.offers({FUSE: 1})
+    async with node.served({FUSE: 1}):
         await node.kubelet.admit("other", "main", FUSE, 1)
         node.machine.nvml.fix(hang)
         await node.settled(6)

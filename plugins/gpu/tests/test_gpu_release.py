@@ -73,8 +73,7 @@ async def node(tmp_path: Path, nvidia: NvidiaMachine, environment: Environment) 
 
 
 async def test_no_process_has_the_driver_open_when_a_release_returns(node: Machine) -> None:
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         assert len(node.machine.users()) == 1
         until = await node.host.backends.release("gpu", 600)
         assert node.machine.users() == []
@@ -93,8 +92,7 @@ async def test_no_process_has_the_driver_open_when_a_release_returns(node: Machi
 
 
 async def test_a_pod_keeps_its_gpu_over_a_release(node: Machine) -> None:
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         pod = await node.kubelet.admit("trainer", "main", GPU, 1)
         await node.host.backends.release("gpu", 600)
         await node.offers({GPU: 0})
@@ -105,8 +103,7 @@ async def test_a_pod_keeps_its_gpu_over_a_release(node: Machine) -> None:
 
 
 async def test_a_release_survives_a_restart_of_devhost(node: Machine) -> None:
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         until = await node.host.backends.release("gpu", 600)
     async with node.served():
         await node.until(lambda: len(node.devices("gpu")) == 2)
@@ -119,8 +116,7 @@ async def test_a_release_survives_a_restart_of_devhost(node: Machine) -> None:
 
 
 async def test_a_release_survives_an_edit_of_the_options(node: Machine) -> None:
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         await node.host.backends.release("gpu", 600)
         node.configure(f"{CONFIG}\nbackends: {{gpu: {{ignoreXids: [63]}}}}")
         await node.reload()
@@ -134,8 +130,7 @@ async def test_a_release_survives_an_edit_of_the_options(node: Machine) -> None:
 async def test_a_release_ends_when_the_driver_was_loaded_again_and_not_while_it_is_away(
     node: Machine,
 ) -> None:
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         await node.host.backends.release("gpu", 600)
         module = node.root / "sys/module/nvidia"
         away = module.rename(node.root / "sys/module/.nvidia")
@@ -146,8 +141,7 @@ async def test_a_release_ends_when_the_driver_was_loaded_again_and_not_while_it_
 
 
 async def test_a_release_ends_when_its_time_is_over(node: Machine) -> None:
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         await node.host.backends.release("gpu", 3)  # long enough for a list, also on a busy machine
         await node.offers({GPU: 0})
         await node.offers({GPU: 2})
@@ -171,8 +165,7 @@ async def test_a_process_that_does_not_end_makes_the_release_fail_and_starts_no_
 
 
 async def test_a_release_names_a_backend_that_keeps_a_driver_in_use(node: Machine) -> None:
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         with pytest.raises(UsageError, match="backend udev does not run") as refused:
             await node.host.backends.release("udev", 60)
         assert refused.value.hint == "those that release a driver here: gpu"
@@ -266,8 +259,7 @@ def test_a_module_that_was_loaded_again_ends_it_as_well(
 
 async def test_signs_are_noticed_without_an_event(node: Machine) -> None:
     node.machine.tree.file(f"{UVM}/initstate", "live")
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         shutil.rmtree(node.root / UVM[1:])
         await node.offers({GPU: 0})
         await node.until(lambda: not node.machine.users())

@@ -155,8 +155,7 @@ async def test_a_container_that_starts_finds_its_gpu_with_the_time_slice(
 ) -> None:
     smi = Smi(nvidia.root)
     node.share(wanted="medium")
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         await node.container({GPU: 1})
         (call,) = smi.calls
         assert call.endswith("--set-timeslice=2")
@@ -166,8 +165,7 @@ async def test_gpus_are_unhealthy_in_the_entry_while_nvidia_smi_is_missing(
     node: SlicedNode, nvidia: NvidiaMachine
 ) -> None:
     node.share(wanted="long")
-    async with node.served():
-        await node.offers({GPU: 0})
+    async with node.served({GPU: 0}):
         await node.until(
             lambda: "timeSlice needs nvidia-smi, which was not found below /" in min(node.reasons())
         )
@@ -181,8 +179,7 @@ async def test_a_gpu_that_refuses_its_time_slice_is_unhealthy_until_it_takes_it(
     smi = Smi(nvidia.root)
     smi.fail("\n\x1b[1mFailed to set it: Insufficient Permissions\nFailed: Insufficient Permissions\n")
     node.share(wanted="long")
-    async with node.served():
-        await node.offers({GPU: 2})
+    async with node.served({GPU: 2}):
         with pytest.raises(ContainerStartError, match="Failed to set it: Insufficient Permissions"):
             await node.container({GPU: 1})
         await node.offers({GPU: 0})
@@ -309,6 +306,6 @@ async def test_a_claim_must_not_set_a_time_slice_that_its_entry_does_not_allow(
     async with ClaimedNode(tmp_path, "") as node, node.node.served():
         await node.node.until(lambda: node.published().get(GPU))
         claim = node.claim(nvidia.uuids[DGX[0]], "a", FromClaim="long")
-        error = (await node.prepare(claim))[claim.uid].error
+        error = await node.refusal(claim)
         assert "options.timeSlice: a claim must not set this option" in error
         assert not smi.calls

@@ -53,8 +53,7 @@ def newly_made(node: Path) -> None:
 
 async def test_a_container_gets_whole_devices_under_either_name(node: Node) -> None:
     inferentia(node.root)
-    async with node.served():
-        await node.offers({DEVICE: 12, FORMER: 12}, only=True)
+    async with node.served({DEVICE: 12, FORMER: 12}, only=True):
         for name in (DEVICE, FORMER):
             answer = await node.container({name: 3})
             assert len(given(answer)) == 3
@@ -66,8 +65,7 @@ async def test_cores_of_one_container_are_of_one_device_if_possible(node: Node) 
     for number in range(3):
         tree.neuron(number)
     cores(node)
-    async with node.served():
-        await node.offers({CORE: 6}, only=True)
+    async with node.served({CORE: 6}, only=True):
         first = await node.container({CORE: 1}, keep=True)
         both = await node.container({CORE: 2}, keep=True)
         last = await node.container({CORE: 1}, keep=True)
@@ -101,8 +99,7 @@ def test_cores_have_the_numbers_that_they_have_in_the_container(
 async def test_two_physical_cores_are_one_if_the_options_join_them(node: Node) -> None:
     NeuronTree(node.root).neuron(5, cores=8, model="Trainium2", family="Trn2")
     cores(node, "{coreSize: 2}")
-    async with node.served():
-        await node.offers({CORE: 4}, only=True)
+    async with node.served({CORE: 4}, only=True):
         answer = await node.container({CORE: 4})
         assert given(answer) == [5]
         assert dict(answer.envs) == {"NEURON_RT_VISIBLE_CORES": "0,1,2,3"}
@@ -113,8 +110,7 @@ async def test_a_container_gets_devices_of_a_torus_that_are_connected(
     node: Node, count: int, links: int
 ) -> None:
     trainium(node.root)
-    async with node.served():
-        await node.offers({DEVICE: 16})
+    async with node.served({DEVICE: 16}):
         await node.container({DEVICE: 1}, keep=True)
         found = given(await node.container({DEVICE: count}))
         assert sum(b in TRN1_TORUS[a] for a, b in combinations(found, 2)) == links
@@ -123,8 +119,7 @@ async def test_a_container_gets_devices_of_a_torus_that_are_connected(
 
 async def test_two_devices_of_a_ring_are_neighbours(node: Node) -> None:
     inferentia(node.root)
-    async with node.served():
-        await node.offers({DEVICE: 12})
+    async with node.served({DEVICE: 12}):
         for _ in range(6):
             one, other = given(await node.container({DEVICE: 2}, keep=True))
             assert other in INF2_RING[one]
@@ -133,8 +128,7 @@ async def test_two_devices_of_a_ring_are_neighbours(node: Node) -> None:
 @pytest.mark.parametrize("error", ERRORS)
 async def test_uncorrected_errors_make_a_device_unhealthy(node: Node, error: str) -> None:
     tree = inferentia(node.root)
-    async with node.served():
-        await node.offers({DEVICE: 12})
+    async with node.served({DEVICE: 12}):
         tree.error(3, error)
         node.look()
         await node.offers({DEVICE: 11, FORMER: 11})
@@ -148,8 +142,7 @@ async def test_a_device_whose_reset_failed_is_unhealthy_with_its_cores(node: Nod
     tree.neuron(0)
     path = tree.neuron(1)
     cores(node)
-    async with node.served():
-        await node.offers({CORE: 4})
+    async with node.served({CORE: 4}):
         tree.file(f"{path}/reset", "2")
         node.look()
         await node.offers({CORE: 2})
@@ -161,8 +154,7 @@ async def test_a_device_whose_reset_failed_is_unhealthy_with_its_cores(node: Nod
 async def test_a_device_without_its_node_is_unhealthy(node: Node) -> None:
     inferentia(node.root)
     place, aside = node.root / "dev/neuron7", node.root / "aside"
-    async with node.served():
-        await node.offers({DEVICE: 12})
+    async with node.served({DEVICE: 12}):
         place.rename(aside)
         node.look()
         await node.offers({DEVICE: 11})

@@ -26,8 +26,7 @@ async def efa(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def test_a_container_gets_the_verbs_node_of_its_efa_and_no_other(efa: Node) -> None:
-    async with efa.served():
-        await efa.offers({NAME: 1}, only=True)
+    async with efa.served({NAME: 1}, only=True):
         started = await efa.container({NAME: 1})
         assert [(one.host_path, one.container_path, one.permissions) for one in started.devices] == [
             ("/dev/infiniband/uverbs0", "/dev/infiniband/uverbs0", "rw")
@@ -39,8 +38,7 @@ async def test_a_container_gets_the_verbs_node_of_its_efa_and_no_other(efa: Node
 
 async def test_an_efa_is_unhealthy_while_its_verbs_node_is_missing(efa: Node) -> None:
     node, aside = efa.root / "dev/infiniband/uverbs0", efa.root / "aside"
-    async with efa.served():
-        await efa.offers({NAME: 1})
+    async with efa.served({NAME: 1}):
         node.rename(aside)
         efa.look()
         await efa.offers({NAME: 0})

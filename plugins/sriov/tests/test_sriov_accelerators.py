@@ -82,8 +82,7 @@ _GROUPS = {
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_container_gets_the_nodes_and_variables_of_intels_qat_plugin(node: Node, count: int) -> None:
     use(node, "intel-qat.yaml", qat)
-    async with node.served():
-        await node.offers({GENERIC: 2, CY: 2}, only=True)
+    async with node.served({GENERIC: 2, CY: 2}, only=True):
         for name in (GENERIC, CY):
             answer = await node.container({name: count})
             gives(answer, "QAT")
@@ -92,8 +91,7 @@ async def test_a_container_gets_the_nodes_and_variables_of_intels_qat_plugin(nod
 
 async def test_a_container_gets_the_nodes_and_variables_of_intels_dsa_plugin_by_vfio(node: Node) -> None:
     use(node, "intel-dsa-vfio.yaml", dsa)
-    async with node.served():
-        await node.offers({DSA: 2}, only=True)
+    async with node.served({DSA: 2}, only=True):
         answer = await node.container({DSA: 2})
         gives(answer, "VFIO_BDF")
         assert (answer.envs["VFIO_BDF0"], answer.envs["VFIO_BDF1"]) == ("0000:6a:01.0", "0000:6f:01.0")
@@ -108,8 +106,7 @@ async def test_a_function_is_unhealthy_while_its_group_has_no_node(
 ) -> None:
     use(node, example, machine)
     group = node.root / f"dev/vfio/{FIRST_GROUP}"
-    async with node.served():
-        await node.offers({name: count})
+    async with node.served({name: count}):
         group.unlink()
         node.look()
         await node.offers({name: count - 1})
@@ -140,8 +137,7 @@ async def test_resources_have_the_names_that_intels_qat_plugin_makes_of_services
     use(node, "intel-qat.yaml", qat)
     (file,) = node.root.glob("sys/devices/*/0000:6b:00.0/qat/cfg_services")
     file.write_text(f"{services}\n")
-    async with node.served():
-        await node.offers({GENERIC: 2, f"qat.intel.com/{name}": 2}, only=True)
+    async with node.served({GENERIC: 2, f"qat.intel.com/{name}": 2}, only=True):
         if name == "dc":
             file.with_name("state").write_text("down\n")
             node.look()
@@ -153,8 +149,7 @@ async def test_functions_are_unhealthy_while_their_accelerator_has_no_heartbeat(
     status = node.root / "sys/kernel/debug/qat_4xxx_0000:6b:00.0/heartbeat/status"
     status.parent.mkdir(parents=True)
     status.write_text("-1\n")
-    async with node.served():
-        await node.offers({GENERIC: 2, CY: 0})
+    async with node.served({GENERIC: 2, CY: 0}):
         status.write_text("0\n")
         node.look()
         await node.offers({GENERIC: 2, CY: 2})
@@ -164,8 +159,7 @@ async def test_a_machine_gets_the_nodes_and_variables_of_kubevirts_plugin(node: 
     """``mediated_device.go``; the other promises are in ``test_sriov_mediated.py``."""
     use(node, "kubevirt-mdev.yaml", others.mediated)
     groups = {"nvidia.com/NVIDIA_A10-4Q": (others.A10, 201), "intel.com/i915-GVTg_V5_4": (others.GVT, 202)}
-    async with node.served():
-        await node.offers(dict.fromkeys(groups, 1) | {VGPU: 2}, only=True)
+    async with node.served(dict.fromkeys(groups, 1) | {VGPU: 2}, only=True):
         for name, (uuid, group) in groups.items():
             answer = await node.container({name: 1})
             variable = f"MDEV_PCI_RESOURCE_{name.upper().replace('/', '_').replace('.', '_')}"

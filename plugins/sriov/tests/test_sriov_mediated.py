@@ -113,8 +113,7 @@ def vfio(*groups: int) -> set[tuple[str, str, str]]:
 async def test_a_machine_gets_what_kubevirt_gives(node: Node, keys: str) -> None:
     others.mediated(node.root)
     node.configure(ENTRY.replace("}}]", f"}}{keys}}}]"))
-    async with node.served():
-        await node.offers({VGPU: 2}, only=True)
+    async with node.served({VGPU: 2}, only=True):
         for uuids, groups in (([T4], [200]), ([T4, T4_SECOND], [200, 204])):
             answer = await node.container({VGPU: len(uuids)})
             assert dict(answer.envs) == {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": ",".join(uuids)}
@@ -127,8 +126,7 @@ async def test_a_machine_gets_what_kubevirt_gives(node: Node, keys: str) -> None
 async def test_a_machine_gets_the_same_by_cdi(node: Node) -> None:
     others.mediated(node.root)
     node.configure(ENTRY.replace("}}]", "}, inject: cdi}]"))
-    async with node.served():
-        await node.offers({VGPU: 2})
+    async with node.served({VGPU: 2}):
         started = await node.container({VGPU: 2})
         (edits,) = node.specified([one.name for one in started.cdi_devices])
         assert edits["env"] == [f"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q={T4},{T4_SECOND}"]
@@ -142,8 +140,7 @@ async def test_functions_and_mediated_devices_of_one_entry_have_a_variable_each(
     others.qat(node.root)
     where = f'[{{uuid: "{A10.upper()}"}}, {{pciBusID: "0000:6b:00.4"}}]'
     node.configure(f"resources: [{{name: e.x/any, backend: sriov, where: {where}, kubevirt: true}}]")
-    async with node.served():
-        await node.offers({"e.x/any": 2})
+    async with node.served({"e.x/any": 2}):
         answer = await node.container({"e.x/any": 2})
         assert answer.envs["MDEV_PCI_RESOURCE_E_X_ANY"] == A10
         assert answer.envs["PCIDEVICE_E_X_ANY"] == answer.envs["PCI_RESOURCE_E_X_ANY"] == "0000:6b:00.4"
@@ -155,8 +152,7 @@ async def test_a_device_is_unhealthy_while_its_group_has_no_node(node: Node) -> 
     others.mediated(node.root)
     node.configure(ENTRY)
     group = node.root / "dev/vfio/200"
-    async with node.served():
-        await node.offers({VGPU: 2})
+    async with node.served({VGPU: 2}):
         group.unlink()  # without an event
         with pytest.raises(UnexpectedAdmissionError, match="/dev/vfio/200 does not exist"):
             await node.container({VGPU: 2})
@@ -289,8 +285,7 @@ async def test_a_device_and_the_node_of_its_group_never_serve_two_pods(node: Nod
     others.mediated(node.root)
     entry = "{name: e.x/node, backend: udev, where: {devNode: /dev/vfio/200}}"
     node.configure(ENTRY.replace("}}]", f', uuid: "{T4}"}}}}, {entry}]'))
-    async with node.served():
-        await node.offers({VGPU: 1, "e.x/node": 1})
+    async with node.served({VGPU: 1, "e.x/node": 1}):
         await node.container({first: 1}, keep=True)
         await node.offers({name: int(name == first) for name in (VGPU, "e.x/node")})
 

@@ -39,8 +39,7 @@ def places(node: Node) -> dict[str, dict[str, str]]:
 
 
 async def test_a_container_with_two_resources_finds_both_and_so_does_its_network_plugin(node: Node) -> None:
-    async with node.served():
-        await node.offers({NET: 2, DPDK: 2}, only=True)
+    async with node.served({NET: 2, DPDK: 2}, only=True):
         net = await node.kubelet.admit("pod", "main", NET, 1)
         await node.kubelet.admit("pod", "main", DPDK, 1)
         started = await node.kubelet.start_container("pod", "main")
@@ -63,8 +62,7 @@ async def test_the_functions_of_one_card_are_one_device(node: Node) -> None:
     node.configure(
         RESOURCES.replace("driver: vfio-pci}", "driver: vfio-pci}\n  share: {of: pciSlot, members: 2}")
     )
-    async with node.served():
-        await node.offers({NET: 2, DPDK: 1}, only=True)
+    async with node.served({NET: 2, DPDK: 1}, only=True):
         assert (await node.kubelet.admit("pod", "main", DPDK, 1)).device_ids == ("0000:5e:02",)
         started = await node.kubelet.start_container("pod", "main")
         assert started.envs["PCIDEVICE_INTEL_COM_SRIOV_DPDK"] == "0000:5e:02.2,0000:5e:02.3"
@@ -74,8 +72,7 @@ async def test_the_functions_of_one_card_are_one_device(node: Node) -> None:
 
 async def test_variables_have_the_same_names_with_cdi(node: Node) -> None:
     node.configure(RESOURCES.replace("driver: iavf}", "driver: iavf}\n  inject: cdi"))
-    async with node.served():
-        await node.offers({NET: 2, DPDK: 2}, only=True)
+    async with node.served({NET: 2, DPDK: 2}, only=True):
         await node.kubelet.admit("pod", "main", NET, 2)
         (file,) = node.cdi.glob("*.json")
         text = file.read_text()
@@ -98,8 +95,7 @@ async def test_a_pod_whose_function_lacks_a_node_is_refused_by_name_and_leaves_n
         (node.root / path).parent.mkdir(exist_ok=True)
         (node.root / path).touch()
     node.configure(asking(iavf="vhostNet: true"))
-    async with node.served():
-        await node.offers({NET: 2, DPDK: 2}, only=True)
+    async with node.served({NET: 2, DPDK: 2}, only=True):
         (node.root / "dev/vhost-net").unlink()  # without an event
         with pytest.raises(UnexpectedAdmissionError, match="/dev/vhost-net does not exist"):
             await node.kubelet.admit("pod", "main", NET, 1)
@@ -130,8 +126,7 @@ async def test_vhost_net_concerns_only_the_entry_that_requests_it(node: Node) ->
 async def test_the_info_of_an_entry_never_reaches_pods_of_another(node: Node) -> None:
     """``additionalInfo`` of sriov-network-device-plugin is of one resource too, and may be its secret."""
     node.configure(asking(iavf='info: {"*": {token: net}}', vfio='info: {"0000:5e:02.2": {token: dpdk}}'))
-    async with node.served():
-        await node.offers({NET: 2, DPDK: 2})
+    async with node.served({NET: 2, DPDK: 2}):
         started = await node.container({NET: 1, DPDK: 1}, keep=True)
         net, dpdk = (
             json.loads(started.envs[f"PCIDEVICE_INTEL_COM_SRIOV_{name}_INFO"]) for name in ("NET", "DPDK")
@@ -145,8 +140,7 @@ async def test_the_info_of_an_entry_never_reaches_pods_of_another(node: Node) ->
 
 async def test_kubevirt_concerns_only_the_entry_that_requests_it(node: Node) -> None:
     node.configure(asking(vfio="kubevirt: true"))
-    async with node.served():
-        await node.offers({NET: 2, DPDK: 2})
+    async with node.served({NET: 2, DPDK: 2}):
         dpdk, net = await node.container({DPDK: 1}), await node.container({NET: 1})
         assert dpdk.envs["PCI_RESOURCE_INTEL_COM_SRIOV_DPDK"] == "0000:5e:02.2"
         rights = {device.host_path: device.permissions for device in dpdk.devices}
@@ -178,8 +172,7 @@ async def switch(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def test_rdma_nodes_concern_only_the_entry_that_requests_them(switch: Node) -> None:
-    async with switch.served():
-        await switch.offers({RDMA: 1, ETHERNET: 1}, only=True)
+    async with switch.served({RDMA: 1, ETHERNET: 1}, only=True):
         started = await switch.container({RDMA: 1}, keep=True)
         assert "/dev/infiniband/rdma_cm" in {device.host_path for device in started.devices}
         plain = await switch.container({ETHERNET: 1}, keep=True)
@@ -192,8 +185,7 @@ async def test_rdma_nodes_concern_only_the_entry_that_requests_them(switch: Node
 
 async def test_with_cdi_rdma_nodes_concern_only_the_entry_that_requests_them(switch: Node) -> None:
     switch.configure(SWITCH.replace("  backend: sriov", "  backend: sriov\n  inject: cdi"))
-    async with switch.served():
-        await switch.offers({RDMA: 1, ETHERNET: 1}, only=True)
+    async with switch.served({RDMA: 1, ETHERNET: 1}, only=True):
         given = {}
         for resource in (RDMA, ETHERNET):
             started = await switch.container({resource: 1})
@@ -209,8 +201,7 @@ async def test_an_entry_that_selects_rdma_functions_gives_their_nodes_by_default
     """``isRdma: true`` of sriov-network-device-plugin selects and gives, too."""
     where = '{pciBusID: "0000:3b:00.3", isRdma: true}'
     switch.configure(f"resources:\n- name: {RDMA}\n  backend: sriov\n  where: {where}\n{key}")
-    async with switch.served():
-        await switch.offers({RDMA: 1})
+    async with switch.served({RDMA: 1}):
         assert bool((await switch.container({RDMA: 1})).devices) is nodes
 
 

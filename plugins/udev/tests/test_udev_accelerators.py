@@ -56,8 +56,7 @@ async def test_a_container_gets_the_nodes_and_variables_of_habanas_plugin(node: 
     modules = [2, 0, 1]
     for card, module in enumerate(modules):
         gaudi(machine, card, module, is_older=is_older)
-    async with node.served():
-        await node.offers({"habana.ai/gaudi": 3}, only=True)
+    async with node.served({"habana.ai/gaudi": 3}, only=True):
         for count in (1, 2, 3):
             started = await node.container({"habana.ai/gaudi": count})
             cards = sorted(
@@ -80,8 +79,7 @@ async def test_a_container_gets_the_nodes_and_variables_of_habanas_plugin(node: 
 async def test_a_gaudi_is_unhealthy_while_its_driver_reports_a_fault(node: Node) -> None:
     machine = Tree(node.root)
     states = [gaudi(machine, card, card, is_older=False) for card in range(2)]
-    async with node.served():
-        await node.offers({"habana.ai/gaudi": 2})
+    async with node.served({"habana.ai/gaudi": 2}):
         states[0].write_text("in device reset\n")
         node.look()
         await node.until(lambda: node.kubelet.healthy("habana.ai/gaudi") == {"gaudi-0000:1a:00.0"})

@@ -217,8 +217,7 @@ async def test_an_entry_for_single_nodes_selects_no_group(machine: Any, tmp_path
     machine.usb_serial("ttyUSB0", "1", "A10B")
     async with Node(tmp_path / "n", root=machine.root) as node:
         node.configure(GROUP + "resources: [{name: e.x/tty, backend: udev, where: {subsystem: tty}}]")
-        async with node.served():
-            await node.offers({"e.x/tty": 1}, only=True)
+        async with node.served({"e.x/tty": 1}, only=True):
             (listed,) = node.kubelet.devices("e.x/tty")
             assert listed.id == "tty-1a86:7523-A10B-00"
 
@@ -251,8 +250,7 @@ async def test_kubevirt_gets_a_usb_device_by_owner_and_variable(machine: Any, tm
     entry = "backend: udev, where: {devType: usb_device, serial: A10B}, kubevirt: true"
     async with Node(tmp_path / "n", root=machine.root) as node:
         node.configure(f"resources: [{{name: kubevirt.io/usb-tty, {entry}}}]")
-        async with node.served():
-            await node.offers({"kubevirt.io/usb-tty": 1})
+        async with node.served({"kubevirt.io/usb-tty": 1}):
             for _ in range(2):
                 started = await node.container({"kubevirt.io/usb-tty": 1})
                 assert dict(started.envs) == {
@@ -314,8 +312,7 @@ async def test_a_node_whose_owner_cannot_be_changed_refuses_the_pod_with_the_rea
         node.configure(
             "resources: [{name: e.x/usb, backend: udev, where: {devType: usb_device}, kubevirt: true}]"
         )
-        async with node.served():
-            await node.offers({"e.x/usb": 1})
+        async with node.served({"e.x/usb": 1}):
             with pytest.raises(
                 UnexpectedAdmissionError, match="cannot give /dev/bus/usb/001/ostype to KubeVirt"
             ):
@@ -330,8 +327,7 @@ async def test_index_and_owner_are_the_same_by_cdi(machine: Any, tmp_path: Path)
     entry = "{name: e.x/modem, backend: udev, where: {group: modem}, kubevirt: true, inject: cdi}"
     async with Node(tmp_path / "n", root=machine.root) as node:
         node.configure(f"backends: {{udev: {{groups: [{groups}]}}}}\nresources: [{entry}]")
-        async with node.served():
-            await node.offers({"e.x/modem": 2})
+        async with node.served({"e.x/modem": 2}):
             started = await node.container({"e.x/modem": 2})
             env = [
                 variable

@@ -51,8 +51,7 @@ async def test_the_queue_of_a_running_pod_is_not_reallocated_when_another_is_dis
     node: NamingNode,
 ) -> None:
     node.configure(PLAIN)
-    async with node.served():
-        await node.offers({WQ: 2})
+    async with node.served({WQ: 2}):
         first, second = [(await node.kubelet.admit(pod, "main", WQ, 1)).device_ids for pod in ("one", "two")]
     assert {*first, *second} == {"dsa-0000:6a:01.0-wq0.0", "dsa-0000:6a:01.0-wq0.1"}
     node.kubelet.release("one")
@@ -69,8 +68,7 @@ async def test_after_the_upgrade_a_queue_under_its_former_id_stays_with_its_pod(
     """The kubelet still names the queue as the earlier version did; only its pod's end makes it free."""
     Versioned.ids = {"/dev/dsa/wq0.0": FIRST, "/dev/dsa/wq0.1": SECOND}
     node.configure(config)
-    async with node.served():
-        await node.offers({WQ: 2})
+    async with node.served({WQ: 2}):
         one, two = [(await node.kubelet.admit(pod, "main", WQ, 1)).device_ids[0] for pod in ("one", "two")]
     prefix = "wq-" if config is GROUP else ""
     assert (one, two) == (prefix + FIRST, prefix + SECOND)
@@ -93,8 +91,7 @@ async def test_after_the_upgrade_a_queue_under_its_former_id_stays_with_its_pod(
 async def test_a_former_id_that_may_mean_either_queue_keeps_both_until_its_pod_ends(node: NamingNode) -> None:
     Versioned.ids = {"/dev/dsa/wq0.0": FIRST, "/dev/dsa/wq0.1": SECOND}
     node.configure(PLAIN)
-    async with node.served():
-        await node.offers({WQ: 2})
+    async with node.served({WQ: 2}):
         await node.kubelet.admit("one", "main", WQ, 1)
     Versioned.ids = {}
     async with node.served():
@@ -107,8 +104,7 @@ async def test_a_former_id_that_may_mean_either_queue_keeps_both_until_its_pod_e
 async def test_shares_under_former_ids_count_among_the_shares_of_today(node: NamingNode) -> None:
     Versioned.ids = {"/dev/dsa/wq0.0": FIRST, "/dev/dsa/wq0.1": SECOND}
     node.configure(SHARED)
-    async with node.served():
-        await node.offers({WQ: 4})
+    async with node.served({WQ: 4}):
         (token,) = (await node.kubelet.admit("one", "main", WQ, 1)).device_ids
     Versioned.ids = {}
     share = token.rpartition("::")[2]

@@ -41,8 +41,7 @@ def links(backend: Udev) -> dict[str, object]:
 async def selects_the_second(node: Node, where: str) -> None:
     """A pattern for ``devNode`` selects ``/dev/ttyUSB1`` alone."""
     node.configure(f'resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: "{where}"}}}}]')
-    async with node.served():
-        await node.offers({RESOURCE: 1})
+    async with node.served({RESOURCE: 1}):
         started = await node.container({RESOURCE: 1})
         assert [one.host_path for one in started.devices] == ["/dev/ttyUSB1"]
 

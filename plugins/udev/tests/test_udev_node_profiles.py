@@ -302,8 +302,7 @@ async def kind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 async def test_a_container_gets_what_the_plugin_named_in_the_file_gives(kind: tuple[Kind, Node]) -> None:
     expected, node = kind
-    async with node.served():
-        await node.offers(expected.offers, only=True)
+    async with node.served(expected.offers, only=True):
         assert expected.answers.keys() == expected.offers.keys()
         for resource, answer in expected.answers.items():
             started = await node.container({resource: answer.count})
@@ -322,8 +321,7 @@ async def test_a_container_gets_what_the_plugin_named_in_the_file_gives(kind: tu
 async def test_a_device_is_unhealthy_while_its_node_is_missing(kind: tuple[Kind, Node]) -> None:
     expected, node = kind
     path, aside = node.root / expected.fault, node.root / "aside"
-    async with node.served():
-        await node.offers(expected.offers)
+    async with node.served(expected.offers):
         path.rename(aside)
         node.look()
         await node.offers(expected.left)

@@ -223,11 +223,9 @@ async def test_pods_with_equal_devices_on_both_sides_keep_them_over_a_restart(no
     xhci(machine)
     for bus, name in ((1, "ttyUSB0"), (2, "ttyUSB1")):
         plug(machine, bus, "2", name, files={"version": " 3.00"})
-    async with node.served():
-        await node.offers({RESOURCE: 2})
+    async with node.served({RESOURCE: 2}):
         (first,) = (await node.kubelet.admit("one", "main", RESOURCE, 1)).device_ids
-    async with node.served():
-        await node.offers({RESOURCE: 2})
+    async with node.served({RESOURCE: 2}):
         assert node.reasons() == {}
         (second,) = (await node.kubelet.admit("two", "main", RESOURCE, 1)).device_ids
         assert first != second
@@ -243,8 +241,7 @@ async def test_a_port_that_a_pod_holds_under_its_former_id_is_free_when_that_pod
     plug(machine, holds, "2", f"ttyUSB{holds}", files={"version": " 3.00"})
     before = "tty-090c:1000-0000:00:14.0-usb2-00"
     Versioned.ids = {f"/dev/ttyUSB{holds}": before}
-    async with node.served():
-        await node.offers({RESOURCE: 1})
+    async with node.served({RESOURCE: 1}):
         assert (await node.kubelet.admit("one", "main", RESOURCE, 1)).device_ids == (before,)
     Versioned.ids = {}
     plug(machine, 3 - holds, "2", f"ttyUSB{3 - holds}", files={"version": " 3.00"})
@@ -269,8 +266,7 @@ async def test_a_device_of_a_board_stays_with_its_pod_over_an_upgrade_and_a_rebo
     plug(machine, 1, "1", "ttyUSB0", controller=controller)
     before = "tty-090c:1000-xhci-hcd.4.auto-usb1-00"
     Versioned.ids = {"/dev/ttyUSB0": before}
-    async with node.served():
-        await node.offers({RESOURCE: 1})
+    async with node.served({RESOURCE: 1}):
         await node.kubelet.admit("one", "main", RESOURCE, 1)
     Versioned.ids = {}
     async with node.served():

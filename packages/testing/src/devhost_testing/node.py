@@ -6,8 +6,7 @@
         async with Node(tmp_path, MyCard) as node:
             tree(node.root)
             node.configure("resources: [{name: example.com/card, backend: mycard}]")
-            async with node.served():
-                await node.offers({"example.com/card": 2})
+            async with node.served({"example.com/card": 2}):
                 started = await node.container({"example.com/card": 1})
                 assert [one.host_path for one in started.devices] == ["/dev/mycard0"]
 
@@ -140,8 +139,13 @@ class Node:
         self.config.write_text(f"version: 1\n{own}{text}\n", encoding="utf-8")
 
     @asynccontextmanager
-    async def served(self) -> AsyncIterator[None]:
-        """Runs devhost with the configuration until left; it can be entered again, as for a restart."""
+    async def served(
+        self, offers: Mapping[str, int] | None = None, *, only: bool = False
+    ) -> AsyncIterator[None]:
+        """Runs devhost with the configuration until left; it can be entered again, as for a restart.
+
+        With ``offers``, it first waits for these numbers of healthy devices, as :meth:`offers` does.
+        """
         host = Host(
             self.config,
             self._load(),
@@ -158,6 +162,8 @@ class Node:
         self._host = host
         try:
             with mock.patch.object(spec, "host_node", _file_or_node):
+                if offers is not None:
+                    await self.offers(offers, only=only)
                 yield
         finally:
             self._host = None
