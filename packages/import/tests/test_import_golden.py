@@ -205,7 +205,7 @@ def test_a_key_that_no_importer_knows_is_refused_or_named(case: Case) -> None:
         return
     if text.startswith("USER"):
         text = text.partition("\n")[2]
-    documents: Any = [one for one in yaml.safe_load_all(text.replace("\t", " ")) if one is not None]
+    documents: Any = [one for one in yaml.load_all(text.replace("\t", " "), LOADER) if one is not None]
     for path in drawn(case, [path for n, one in enumerate(documents) for path in mappings(one, (n,))]):
         changed = copy.deepcopy(documents)
         inner: Any = changed
