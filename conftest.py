@@ -218,13 +218,28 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if WORKER:  # all workers need the same order
         items.sort(key=lambda item: str(item.path))
-        items[:] = _dealt(items, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    tried: dict[str, list[object]] = {}
     for item in items:
-        path = _name(item.path)
-        indices = item.callspec.indices if hasattr(item, "callspec") else {}
-        later = any(indices.get(name, 0) >= SEEDS for name in SEED_PARAMETERS)
-        if path.startswith(SLOW) or item.name in SLOW_PROMISES or later:
+        if item.nodeid.startswith(SLOW) or item.name in SLOW_PROMISES or _is_later_seed(item, tried):
             item.add_marker(pytest.mark.slow)
+    if WORKER:
+        items[:] = _dealt(items, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+
+
+def _is_later_seed(item: pytest.Item, tried: dict[str, list[object]]) -> bool:
+    """Whether enough seeds of the same test came before this one, with any values of other parameters.
+
+    ``callspec.indices`` counts the combinations of all parameters instead.
+    """
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    for name in SEED_PARAMETERS:
+        if name in params:
+            seeds = tried.setdefault(f"{item.nodeid.partition('[')[0]} {name}", [])
+            if params[name] not in seeds:
+                seeds.append(params[name])
+            if seeds.index(params[name]) >= SEEDS:
+                return True
+    return False
 
 
 def _dealt(items: list[pytest.Item], workers: int) -> Iterator[pytest.Item]:
@@ -233,8 +248,8 @@ def _dealt(items: list[pytest.Item], workers: int) -> Iterator[pytest.Item]:
     The first worker begins with its share of what waits, the others come to theirs one after another: a core
     has nothing to do while all of them wait.
     """
-    waiting = [item for item in items if _name(item.path).startswith(WAITING)]
-    rest = [item for item in items if not _name(item.path).startswith(WAITING)]
+    waiting = [item for item in items if item.nodeid.startswith(WAITING)]
+    rest = [item for item in items if not item.nodeid.startswith(WAITING)]
     for worker in range(workers):
         start, end = (place * len(rest) // workers for place in (worker, worker + 1))
         turn = start + worker * (end - start) // (2 * workers)

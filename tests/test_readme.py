@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from program import devhost
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -20,19 +19,14 @@ SESSIONS = {
 @pytest.fixture(autouse=True)
 def _no_devhost_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.chdir(ROOT)
 
 
 def session(command: str) -> tuple[str, str]:
     """What the README shows of a command, and what it prints here."""
     line = next(line for line in SESSIONS if line.split()[0] == command)
-    done = subprocess.run(
-        [sys.executable, "-m", "devhost", *line.split()],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
+    done = devhost(*line.split())
+    assert done.returncode == 0, done.stderr
     return SESSIONS[line], done.stdout
 
 

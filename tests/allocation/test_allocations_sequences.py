@@ -8,7 +8,7 @@ import pytest
 from claims_node import Node
 
 HISTORIES = 10_000
-PARTS = 16
+PARTS = 80
 STEPS = 14
 
 

@@ -15,7 +15,7 @@ from devhost.discovery.health import Grounds, HealthTracker
 from devhost.planning.plan import Offer, Units, units
 from devhost.planning.settings import Of
 
-promise = settings(deadline=None, derandomize=True, max_examples=200)
+promise = settings(deadline=None, derandomize=True, max_examples=2 * settings().max_examples)
 
 NAMES = "abcd"
 

@@ -37,10 +37,11 @@ def test_a_pod_shares_switches_for_any_request_in_any_order(gpus: int, order: tu
         assert len(nodes) == fewest
 
 
+@pytest.mark.parametrize("part", range(8))
 @pytest.mark.parametrize("order", [(GPU, HCA), (HCA, GPU)], ids=" first".join)
-def test_a_pod_shares_switches_whenever_any_assignment_could(order: tuple[str, str]) -> None:
-    rng = random.Random(5)
-    for _ in range(400):
+def test_a_pod_shares_switches_whenever_any_assignment_could(order: tuple[str, str], part: int) -> None:
+    rng = random.Random(part)
+    for _ in range(50):
         machine = Machine(gpu=2, hca=2)
         for kind in order:
             machine.hold(kind, *rng.sample(machine.free(kind), rng.randint(0, 7)))
@@ -52,12 +53,13 @@ def test_a_pod_shares_switches_whenever_any_assignment_could(order: tuple[str, s
         assert shared(got[GPU], got[HCA]) == min(count, possible)
 
 
+@pytest.mark.parametrize("part", range(10))
 @pytest.mark.parametrize("order", list(permutations((GPU, HCA, FPGA))), ids=" then ".join)
 def test_a_gpu_a_network_adapter_and_an_fpga_share_a_switch_whenever_one_has_all_three(
-    order: tuple[str, ...],
+    order: tuple[str, ...], part: int
 ) -> None:
-    rng = random.Random(7)
-    for _ in range(100):
+    rng = random.Random(part)
+    for _ in range(10):
         machine = Machine(gpu=2, hca=2, fpga=1)
         for kind in order:
             free = machine.free(kind)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -201,8 +199,7 @@ def test_optional_entries_without_their_package_are_left_out_and_named(tmp_path)
 def test_check_counts_the_resources_for_claims(toys):
     write(toys, f"{PLAIN}, where: {{model: x100}}", "name: example.com/plugged, backend: toy")
 
-    command = [sys.executable, "-m", "devhost", "check", str(toys.config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    done = toys.call("check", str(toys.config))
 
     assert "ok (2 resources, 1 of them with serve: dra, 1 backend)" in done.stdout
 

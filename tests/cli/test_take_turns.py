@@ -21,6 +21,7 @@ from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet import events as ev
 from kit import process
+from program import devhost
 
 from devhost.config.rollout import RolloutRecord
 from devhost.telemetry import ask
@@ -49,9 +50,8 @@ class Instance:
             return 0, str(refused)
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Asks it with the program."""
-        command = [sys.executable, "-m", "devhost", *words, "--status-socket", str(self._status)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        """Asks it with a command, which runs in this process."""
+        return devhost(*words, "--status-socket", self._status)
 
     def probe(self, name: str) -> subprocess.CompletedProcess[str]:
         return self.call("ready", f"--probe={name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
@@ -345,6 +346,14 @@ def test_an_equal_value_of_a_class_imported_again_is_no_change() -> None:
     assert not difference(read("backend: sized; size: 4"), read("backend: sized; size: 4", catalog))
 
 
+@cache
+def validator() -> Draft202012Validator:
+    """For the schema with this file's backends, which must be a schema itself."""
+    found = schema(CATALOG)
+    Draft202012Validator.check_schema(found)
+    return Draft202012Validator(found)
+
+
 @pytest.mark.parametrize(
     ("entry", "right"),
     [
@@ -365,9 +374,7 @@ def test_the_schema_takes_the_keys_of_the_backend_named_and_no_others(
     entry: dict[str, Any], right: bool
 ) -> None:
     document = {"version": 1, "resources": [{"name": "a.b/c", **entry}]}
-    found = schema(CATALOG)
-    Draft202012Validator.check_schema(found)
-    assert Draft202012Validator(found).is_valid(document) is right
+    assert validator().is_valid(document) is right
 
 
 @pytest.mark.parametrize(

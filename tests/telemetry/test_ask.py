@@ -60,7 +60,7 @@ def places(value: object, before: Place = ()) -> Iterator[Place]:
 
 def changed(place: Place, change: Callable[[Any, str | int], None]) -> Any:
     """A document in which ``change`` modified the value at ``place``; it gets the container and the key."""
-    document = within = sample(StatusDocument)
+    document = within = json.loads(COMPLETE)
     for key in place[:-1]:
         within = within[key]
     change(within, place[-1])
@@ -88,7 +88,10 @@ def difference(value: object) -> str:
     return ""
 
 
-PLACES = list(places(sample(StatusDocument)))
+COMPLETE = json.dumps(sample(StatusDocument))
+"""Made once: the types of all fields are evaluated for it."""
+
+PLACES = list(places(json.loads(COMPLETE)))
 
 
 @asynccontextmanager

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
+import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from devhost_import.source import UNKNOWN
+from hypothesis import settings
 from importing import HERE, loaded, run, said
 
 from devhost.backend.errors import DevhostError
@@ -202,8 +205,8 @@ def test_a_key_that_no_importer_knows_is_refused_or_named(case: Case) -> None:
         return
     if text.startswith("USER"):
         text = text.partition("\n")[2]
-    documents: Any = [one for one in yaml.safe_load_all(text.replace("\t", " ")) if one is not None]
-    for path in [path for n, one in enumerate(documents) for path in mappings(one, (n,))]:
+    documents: Any = [one for one in yaml.load_all(text.replace("\t", " "), LOADER) if one is not None]
+    for path in drawn(case, [path for n, one in enumerate(documents) for path in mappings(one, (n,))]):
         changed = copy.deepcopy(documents)
         inner: Any = changed
         for step in path:
@@ -223,7 +226,7 @@ def test_a_value_of_another_type_is_converted_or_refused_in_words(case: Case) ->
     text = case.path.read_text(encoding="utf-8")
     documents = list(yaml.load_all(text.partition("\n")[2] if text.startswith("USER") else text, LOADER))
     others = itertools.cycle([7, "x", [], {}, [{"a": 1}], None, True])
-    for path in [path for path in places(documents) if path]:
+    for path in drawn(case, [path for path in places(documents) if path]):
         changed = copy.deepcopy(documents)
         inner: Any = changed
         for step in path[:-1]:
@@ -233,14 +236,24 @@ def test_a_value_of_another_type_is_converted_or_refused_in_words(case: Case) ->
         assert done.exception is None or isinstance(done.exception, (DevhostError, SystemExit)), path
 
 
-def places(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+Place = tuple[str | int, ...]
+"""The keys and indices that lead to a value."""
+
+
+def drawn(case: Case, paths: Sequence[Place]) -> Sequence[Place]:
+    """The places of an input to change: so many percent of them as a property gets examples, at least one."""
+    percent = min(100, settings().max_examples)
+    return random.Random(str(case)).sample(paths, math.ceil(len(paths) * percent / 100))
+
+
+def places(node: Any, path: Place = ()) -> Iterator[Place]:
     yield path
     inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in inside:
         yield from places(value, (*path, key))
 
 
-def mappings(node: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+def mappings(node: Any, path: Place) -> Iterator[Place]:
     """The paths of the mappings in a document whose keys have a meaning for an import."""
     if isinstance(node, dict):
         is_container = "image" in node and isinstance(node.get("image"), str)

@@ -358,7 +358,7 @@ def test_instances_in_the_way_of_a_layout_are_replaced(h100: MigDesk) -> None:
 
 
 def test_an_empty_layout_removes_all_instances(h100: MigDesk) -> None:
-    h100.bring(*["1g.10gb"] * 7)
+    h100.bring("1g.10gb", "1g.10gb")
     h100.bring()
     assert h100.profiles == []
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from itertools import combinations
@@ -18,6 +16,7 @@ from devhost_neuron.backend import Neuron
 from devhost_testing.fixtures import BackendFixture, by_id, request
 from devhost_testing.node import Node
 from neuron_tree import ERRORS, INF2_RING, TRN1_TORUS, NeuronTree, inferentia, trainium
+from program import devhost
 
 from devhost.backend import Cause, Event
 
@@ -213,6 +212,5 @@ def test_a_chip_without_its_driver_is_named(tmp_path: Path) -> None:
 
 def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path) -> None:
     NeuronTree(tmp_path)
-    command = [sys.executable, "-m", "devhost", "explain", DEVICE, "--config", PROFILE, "--root", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = devhost("explain", DEVICE, "--config", PROFILE, "--root", tmp_path)
     assert done.stdout.startswith(f"{DEVICE} (resources[0]): 0 devices; ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 import rdma_machines as machines
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
+from program import devhost
 
 EFA = Path(__file__).parents[3] / "config/examples/accelerators/aws-efa.yaml"
 NAME = "vpc.amazonaws.com/efa"
@@ -49,6 +48,5 @@ async def test_an_efa_is_unhealthy_while_its_verbs_node_is_missing(efa: Node) ->
 
 def test_without_an_efa_explain_gives_the_reason(tmp_path: Path) -> None:
     Tree(tmp_path)
-    command = [sys.executable, "-m", "devhost", "explain", NAME, "--config", EFA, "--root", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = devhost("explain", NAME, "--config", EFA, "--root", tmp_path)
     assert done.stdout.startswith(f"{NAME} (resources[0]): 0 devices; ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 import sriov_others as others
 from devhost_testing.node import Node
+from program import devhost
 from sriov_tree import SriovTree
 
 EXAMPLES = Path(__file__).parents[3] / "config/examples/accelerators"
@@ -179,6 +178,5 @@ async def test_a_machine_gets_the_nodes_and_variables_of_kubevirts_plugin(node: 
 )
 def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path, example: str, name: str) -> None:
     SriovTree(tmp_path)
-    command = [sys.executable, "-m", "devhost", "explain", name, "--config", EXAMPLES / example]
-    done = subprocess.run([*command, "--root", tmp_path], capture_output=True, text=True, check=True)
+    done = devhost("explain", name, "--config", EXAMPLES / example, "--root", tmp_path)
     assert done.stdout.startswith(f"{name} (resources[")

@@ -21,6 +21,7 @@ from devhost_testing.contract import BackendContract
 from devhost_testing.fixtures import BackendFixture, by_id, request
 from devhost_testing.kubelet import UnexpectedAdmissionError
 from devhost_testing.node import Node
+from program import devhost
 from sriov_others import A10, GVT, MTTY, T4, T4_SECOND
 
 from devhost.backend import AllocationError, Device, Event
@@ -315,8 +316,7 @@ def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
     file = tmp_path / "devhost.yaml"
     file.write_text(f"version: 1\n{ENTRY}\n")
-    command = [sys.executable, "-m", "devhost", "explain", VGPU, "--config", file, "--root", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = devhost("explain", VGPU, "--config", file, "--root", tmp_path)
     assert done.stdout.startswith(f"{VGPU} (resources[0]): 0 devices; ")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
+from program import devhost
 
 EXAMPLES = Path(__file__).parents[3] / "config/examples/accelerators"
 GAUDI = EXAMPLES / "intel-gaudi.yaml"
@@ -17,8 +16,7 @@ GAUDI = EXAMPLES / "intel-gaudi.yaml"
 
 def explained(file: Path, resource: str, root: Path) -> str:
     """What ``devhost explain`` shows of a resource on a machine without the hardware."""
-    command = [sys.executable, "-m", "devhost", "explain", resource, "--config", file, "--root", root]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return devhost("explain", resource, "--config", file, "--root", root).stdout
 
 
 def gaudi(machine: Tree, card: int, module: int, *, is_older: bool) -> Path:
