@@ -84,9 +84,22 @@ def of_failure_logs() -> Iterator[Row]:
             failed, recovered = map(ast.literal_eval, node.args[1:])
             named = {word.arg: word.value for word in node.keywords}
             level = named.pop("level", ast.Constant("warning"))
-            named.pop("incident", None)
+            named.pop("changed", None)
             yield failed, ast.literal_eval(level), ", ".join([*named, "reason"])
             yield recovered, "info", ", ".join(named)
+
+
+def of_the_rest() -> Iterator[Row]:
+    """The messages of ``log.first``: how many more have changed than are logged one by one."""
+    for node in calls():
+        if isinstance(node.func, ast.Name) and node.func.id == "first" and len(node.args) > 2:
+            _, write, more, *of = node.args
+            fields = [of[0].value if of and isinstance(of[0], ast.Constant) else "devices"]
+            if isinstance(write, ast.Call):  # partial(log.error, backend=backend)
+                fields = [*(word.arg or "" for word in write.keywords), *fields]
+                write = write.args[0]
+            if isinstance(write, ast.Attribute) and isinstance(more, ast.Constant):
+                yield more.value, LEVELS[write.attr], ", ".join(fields)
 
 
 def _unpacked(value: ast.expr) -> str:
@@ -102,7 +115,7 @@ def in_the_code() -> set[Row]:
         if isinstance(first, ast.Constant):
             fields = [word.arg or _unpacked(word.value) for word in call.keywords]
             found.add((first.value, level, ", ".join(fields)))
-    return found.union(of_failure_logs())
+    return found.union(of_failure_logs(), of_the_rest())
 
 
 def on_the_page() -> list[Row]:

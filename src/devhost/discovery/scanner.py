@@ -426,9 +426,10 @@ class Scanner:
             log.error("device refused", backend=backend, device=refusal.device, reason=refusal.reason)
         still = {refusal.device for refusal in now}
         accepted = list(dict.fromkeys(one.device for one in before if one.device not in still))
-        write = partial(log.info, backend=backend)
-        for device in first(accepted, write, "more devices are no longer refused"):
-            write("device is no longer refused", device=device)
+        for device in first(
+            accepted, partial(log.info, backend=backend), "more devices are no longer refused"
+        ):
+            log.info("device is no longer refused", backend=backend, device=device)
 
 
 class Verdicts:
