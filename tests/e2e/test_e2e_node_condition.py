@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -106,6 +107,8 @@ def test_a_startup_taint_leaves_once_when_the_expected_devices_are_there(cluster
         assert conditions(cluster)["Ready"]["status"] == "True", "the kubelet's are still there"
         taint(cluster, f"{STARTING}=again:NoSchedule")
         before = condition(cluster)
+        written = datetime.fromisoformat(before["lastHeartbeatTime"])
+        until("another second has begun", lambda: datetime.now(UTC) >= written + timedelta(seconds=1))
         devhost.restart()
         until(
             "it is written again",
