@@ -219,7 +219,9 @@ async def test_the_first_list_waits_for_a_failing_probe_no_longer_than_it_takes_
         assert not ids(scene)
         await asyncio.sleep(1)
         assert ids(scene) == ["d0", "d1"]
-        assert scene.health("d0") == unhealthy("toy-probe: no answer"), "nobody ever said that it is well"
+        assert scene.health("d0") == unhealthy("toy-probe: no answer"), (
+            "no probe has reported it as healthy yet"
+        )
         scene.source.devices.append(Device("d2"))
         await scene.hears(event(2), then=0.1)
         assert ids(scene) == ["d0", "d1", "d2"]
@@ -276,4 +278,4 @@ async def test_verdicts_stay_after_changed_options_until_the_next_probe() -> Non
         assert after.health("d1") == HEALTHY
     before.discovery.health.apply_probe({"d1": DOWN})
     bare.succeed(before)
-    assert bare.health("d1") == HEALTHY, "nobody is left who could take the verdict back"
+    assert bare.health("d1") == HEALTHY, "nothing is left that could withdraw the verdict"

@@ -163,7 +163,7 @@ async def test_a_verdict_does_not_count_for_a_device_that_came_back_during_the_p
         assert (scene.health("d0"), scene.health("d1")) == (DOWN, HEALTHY)
         await asyncio.sleep(25)
         assert scene.source.probed[-1][1] == ["d0", "d1"]
-        assert len(scene.source.probed) == 3, "the one that came back is asked for anew"
+        assert len(scene.source.probed) == 3, "the one that came back is asked for again"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ async def test_a_verdict_is_dropped_with_its_device() -> None:
             scene.source.devices = devices
             await scene.hears(event(1), then=1)
         assert scene.health("d1") == HEALTHY
-        assert len(scene.source.probed) == probed + 1, "it is asked for anew"
+        assert len(scene.source.probed) == probed + 1, "it is asked for again"
         await asyncio.sleep(4)
         assert scene.health("d1") == DOWN
 

@@ -137,8 +137,8 @@ async def test_an_entry_chooses_the_taint_of_a_cause(node: DraNode, verdict: Pat
     node.cards("c0", "c1 ill")
     async with node.served(published={RESOURCE: {"c0", "c1"}}):
         cordoned = [(f"{DRIVER}/cordoned", "NoExecute")]
-        ill = [(f"{DRIVER}/unhealthy", "NoSchedule")]
-        await node.until(lambda: node.taints("key", "effect") == {"c0": cordoned, "c1": ill})
+        unhealthy = [(f"{DRIVER}/unhealthy", "NoSchedule")]
+        await node.until(lambda: node.taints("key", "effect") == {"c0": cordoned, "c1": unhealthy})
 
 
 async def test_a_device_that_is_unplugged_while_a_claim_holds_it_is_gone_and_does_not_move(
