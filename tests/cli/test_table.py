@@ -43,7 +43,7 @@ def test_lines_are_cut_only_at_a_given_width() -> None:
 
 def test_lines_are_cut_at_the_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((30, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback=(80, 24): os.terminal_size((30, 24)))
     assert {len(line) for line in table(("A" * 40,), [("b" * 40,)]).splitlines()} == {30}
 
 
