@@ -14,7 +14,7 @@ from devhost_testing.kubelet import Point, fail
 
 import devhost
 from devhost.backend.errors import EnvironmentFailure
-from devhost.kubelet.preflight import check_directory
+from devhost.kubelet.kubelet_socket import check_directory
 from devhost.telemetry.metrics import Metrics
 
 

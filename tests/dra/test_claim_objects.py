@@ -12,7 +12,7 @@ from kit.claims import DRIVER, RESOURCE, CardOptions, Cards, config, result
 
 from devhost.backend import NoOptions, OptionError, option
 from devhost.dra.answers import ClaimError, Malformed, OpaqueConfig, read_claim
-from devhost.dra.claim_options import options_for
+from devhost.dra.claim_devices import options_for
 from devhost.planning.settings import DraTerms, ResourceSettings, Share
 
 ENTRY = ResourceSettings(0, RESOURCE, "cards")

@@ -17,8 +17,7 @@ from slice_rules import pool_problems, slice_problems
 from devhost.backend.model import HEALTHY, NOTHING, AttributeValue, Device, Health, unhealthy
 from devhost.dra.aliases import Aliased
 from devhost.dra.slices import DesiredSlice, LeftOut, Offered, Pool
-from devhost.planning.amounts import Amount
-from devhost.planning.quantities import quantity
+from devhost.planning.amounts import Amount, quantity
 from devhost.planning.settings import OF_ANY, Version
 
 DRIVER = "devhost.example.com"

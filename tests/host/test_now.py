@@ -24,6 +24,7 @@ from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.node_labels import LabelFile
 from devhost.host.reload import LastReload
+from devhost.host.shown.changes import Departed, Removals
 from devhost.host.shown.entries import EntryOutcomes
 from devhost.host.shown.now import (
     GONE,
@@ -45,7 +46,6 @@ from devhost.host.shown.orphans import (
 )
 from devhost.host.shown.problems import KINDS, Problem, problems, scraped, status_line
 from devhost.host.shown.readiness import readiness
-from devhost.host.shown.recent_removals import Departed, Removals
 from devhost.host.shown.status import document
 from devhost.kubelet.podresources_poller import KubeletCondition
 from devhost.planning.claims import Reason

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.instances import Instances
 from devhost.kubelet.kubelet_socket import KubeletSocket
+from devhost.kubelet.rivals import Instances
 from devhost.kubelet.server import socket_name
 
 TOY = "example.com/toy"

@@ -17,9 +17,15 @@ from kit.kubelet import ToyResource
 from kit.waiting import background
 
 from devhost.backend.errors import EnvironmentFailure
-from devhost.kubelet.kubelet_socket import ABSENT, NO_DIRECTORY, NOT_A_DIRECTORY, REMOVED, KubeletSocket
+from devhost.kubelet.kubelet_socket import (
+    ABSENT,
+    NO_DIRECTORY,
+    NOT_A_DIRECTORY,
+    REMOVED,
+    KubeletSocket,
+    check_directory,
+)
 from devhost.kubelet.podresources import PodResources
-from devhost.kubelet.preflight import check_directory
 from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import socket_name

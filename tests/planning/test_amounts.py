@@ -7,8 +7,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from devhost.backend import Consumed, Device
-from devhost.planning.amounts import ENV, Amount, CapacityUse, Limit, flaw, most_claims, shortage, written
-from devhost.planning.quantities import GREATEST, thousandths, whole
+from devhost.planning.amounts import (
+    ENV,
+    GREATEST,
+    Amount,
+    CapacityUse,
+    Limit,
+    flaw,
+    most_claims,
+    shortage,
+    thousandths,
+    whole,
+    written,
+)
 
 GIB = 2**30
 MEMORY = Amount("memory", GIB, 256 * 2**20, usual=4 * GIB, attribute="memory", unit=2**20)

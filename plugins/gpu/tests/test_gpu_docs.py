@@ -21,7 +21,7 @@ from gpu_tree import GpuTree
 from devhost.config import load
 from devhost.discovery import catalog
 from devhost.dra.answers import read_claim
-from devhost.dra.claim_options import options_for
+from devhost.dra.claim_devices import options_for
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import DraTerms, ResourceSettings, Settings
 

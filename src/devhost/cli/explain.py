@@ -20,8 +20,7 @@ from devhost.config.loader import load_or_everything
 from devhost.config.root_directory import check_root
 from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
-from devhost.discovery.named import Match, alike, named
-from devhost.discovery.unserved import resolved, why_unserved
+from devhost.discovery.named import Match, alike, named, resolved, why_unserved
 from devhost.host.shown.entries import place, wanted
 from devhost.planning.affinity import unproven
 from devhost.planning.affinity.topology import Candidate, Topology, between

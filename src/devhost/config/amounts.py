@@ -9,9 +9,8 @@ from functools import partial
 
 from devhost.backend import Backend, OptionError, templates
 from devhost.backend.base import declared
-from devhost.planning.amounts import CONSUMED, ENV, NO_LIMIT, NONE, Amount, Limit, written
+from devhost.planning.amounts import CONSUMED, ENV, NO_LIMIT, NONE, Amount, Limit, factor, written
 from devhost.planning.give import COUNT, ID, Give
-from devhost.planning.quantities import factor
 
 from .diagnostics import MEANT, KeyPath, shown, suggest
 from .document import Fields, Node

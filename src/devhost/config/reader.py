@@ -29,7 +29,7 @@ from devhost.backend.base import declared
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import BDF
 from devhost.backend.where import Block, Flag, Pattern, Range, Term, Text, Where
-from devhost.planning.quantities import GREATEST, WHOLE, thousandths
+from devhost.planning.amounts import GREATEST, WHOLE, thousandths
 
 from .diagnostics import Diagnostics, KeyPath, one_line, shown, suggest
 from .document import Entry, Fields, Items, Node, Scalar

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from devhost.backend import Attribute, Backend, Conditions
 from devhost.discovery.catalog import Catalog
-from devhost.planning.quantities import WHOLE
+from devhost.planning.amounts import WHOLE
 from devhost.planning.settings import Of, Serve
 
 from .language import File, Resource

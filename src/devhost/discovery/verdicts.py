@@ -35,9 +35,8 @@ from devhost.runtime.text import few, utc
 from devhost.runtime.worker import FileWorker
 
 from .health import ALL, HealthTracker, worst
-from .named import Match, Parts, named, whole
+from .named import Match, Parts, named, resolved, whole
 from .scanner import Scanner
-from .unserved import resolved
 
 log = get(__name__)
 

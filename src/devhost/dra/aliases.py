@@ -7,7 +7,7 @@ from operator import is_
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AttributeValue, Device
-from devhost.planning.quantities import GREATEST, factor, quantity
+from devhost.planning.amounts import GREATEST, factor, quantity
 from devhost.planning.settings import OWN_SOURCES, Alias, DraTerms
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from devhost.backend.errors import DevhostError, cut_bytes, excerpt
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
-from devhost.planning.quantities import whole
+from devhost.planning.amounts import whole
 from devhost.runtime.log import printable
 from devhost.runtime.reconciler import Retry
 

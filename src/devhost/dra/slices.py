@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AttributeValue, Cause, Device, Health, sound_reason
 from devhost.backend.sysfs import BDF
-from devhost.planning.amounts import Amount, flaw
+from devhost.planning.amounts import Amount, flaw, quantity
 from devhost.planning.naming import (
     MAX_ATTRIBUTE,
     MAX_NAME,
@@ -27,7 +27,6 @@ from devhost.planning.naming import (
     resource_attribute,
     slug,
 )
-from devhost.planning.quantities import quantity
 from devhost.planning.settings import OF_ANY, Effect, Version
 
 from .aliases import NOTHING, Aliased

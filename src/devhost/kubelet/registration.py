@@ -40,9 +40,8 @@ from devhost.runtime.sockets import dead, described, gone, refuses
 from devhost.telemetry.metrics import Metrics
 
 from .api import api_pb2 as pb
-from .instances import Instances
 from .kubelet_socket import Identity, KubeletSocket
-from .rivals import Answers, Rivals
+from .rivals import Answers, Instances, Rivals
 from .server import PluginServer, register_request
 
 log = get(__name__)

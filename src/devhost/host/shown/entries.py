@@ -17,8 +17,8 @@ from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
 from devhost.discovery.health import overruled
+from devhost.discovery.named import dead_link
 from devhost.discovery.scanner import BackendNow, BackendState
-from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings

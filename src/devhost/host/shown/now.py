@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from devhost.telemetry.document import DraStatus
     from devhost.telemetry.metrics import Shared
 
+    from .changes import Removals
     from .entries import EntryOutcomes
-    from .recent_removals import Removals
 
 GONE = "the device is gone"
 """Why a device that its backend does not find is no longer listed."""

@@ -14,10 +14,9 @@ from dataclasses import replace
 from devhost.discovery.verdict_follower import VerdictsNow
 
 from . import device_log
-from .changes import Step, changes, is_same
+from .changes import Removals, Step, changes, is_same
 from .now import EntriesNow, Lost, Memory, Now, Reasons
 from .orphans import lost
-from .recent_removals import Removals
 from .shortages import shortages
 
 
