@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backend.inotify import explained
+from devhost.backend.files import explained
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from kit.waiting import background
 
 from devhost.backend import Backend, NoOptions
 from devhost.backend.errors import BackendError, NotYet
-from devhost.discovery.provisioning import Provisioning, ProvisioningState
+from devhost.discovery.manager import Provisioning, ProvisioningState
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.planning.timing import DISCOVERY as NODE
@@ -102,7 +102,7 @@ async def test_a_failure_is_reported_and_retried_with_back_off() -> None:
 
 @in_virtual_time
 async def test_the_log_has_failures_and_recoveries_only(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "devhost.discovery.provisioning")
+    caplog.set_level("INFO", "devhost.discovery.manager")
     toy = Toy([None, BackendError("no room"), BackendError("no room"), None, None])
     await after(300, provisioned(toy))
     assert [record.getMessage().split(" backend=")[0] for record in caplog.records] == [

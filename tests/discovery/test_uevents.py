@@ -16,7 +16,7 @@ import pytest
 import pyudev
 
 from devhost.backend import Event
-from devhost.backend.inotify import by_soname
+from devhost.backend.files import by_soname
 from devhost.discovery.uevents import UeventMonitor
 
 

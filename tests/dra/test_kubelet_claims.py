@@ -12,7 +12,7 @@ from devhost_testing.dra import DraState
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.dra.upkeep import KubeletClaims, recorded
+from devhost.dra.upkeep import KubeletClaims, recorded_uids
 
 UNUSABLE = (ValueError, TypeError, LookupError, RecursionError)
 
@@ -35,13 +35,13 @@ ENTRIES = [{"ClaimUID": "u-1", "PodUIDs": {"p": {}}}, {"ClaimUID": "u-2"}]
     ],
 )
 def test_each_format_of_the_record_is_read(data: bytes, uids: set[str]) -> None:
-    assert recorded(data) == uids
+    assert recorded_uids(data) == uids
 
 
 def test_a_record_with_a_wrong_checksum_is_none() -> None:
     found = json.loads(since_1_32({"ClaimInfoStateList": ENTRIES})) | {"Checksum": 1}
     with pytest.raises(ValueError, match="checksum"):
-        recorded(json.dumps(found).encode())
+        recorded_uids(json.dumps(found).encode())
 
 
 JSON = st.recursive(
@@ -62,7 +62,7 @@ def test_no_content_is_more_than_no_record(content: Any, where: str) -> None:
         "": content,
     }[where]
     try:
-        assert all(isinstance(uid, str) for uid in recorded(json.dumps(whole).encode()))
+        assert all(isinstance(uid, str) for uid in recorded_uids(json.dumps(whole).encode()))
     except UNUSABLE:
         return
 

@@ -18,7 +18,7 @@ from devhost.backend import Device
 from devhost.backend.model import ClaimHolder
 from devhost.discovery.scanner import Scanner
 from devhost.dra.inventory import DraDevice
-from devhost.dra.refresher import Refresher
+from devhost.dra.upkeep import Refresher
 from devhost.runtime.reconciler import Retry
 
 NULL, ZERO, FULL = ("c", 1, 3), ("c", 1, 5), ("c", 1, 7)

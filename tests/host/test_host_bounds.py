@@ -23,8 +23,8 @@ from devhost.allocation.leases import Listing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
-from devhost.host.shown.orphans import holders
 from devhost.host.shown.problems import scraped
+from devhost.host.shown.shortages import holders
 from devhost.host.shown.status import captured
 from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.planning.timing import KubeletTiming, Timing
@@ -33,7 +33,7 @@ from devhost.runtime.worker import PIECE
 from devhost.telemetry.document import complete, json_line
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Metrics
-from devhost.telemetry.page.serving import StatusPage
+from devhost.telemetry.page import StatusPage
 
 NAME = "example.com/card"
 

@@ -6,7 +6,7 @@ from status_values import status
 
 from devhost.backend import Device
 from devhost.backend.model import Holder
-from devhost.host.shown.orphans import holders
+from devhost.host.shown.shortages import holders
 
 TOY = "example.com/toy"
 TOY_LINE = "name: example.com/toy, backend: toy"

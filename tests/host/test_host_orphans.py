@@ -8,8 +8,8 @@ from status_values import status
 
 from devhost.backend import Device
 from devhost.host.shown.now import GONE
-from devhost.host.shown.orphans import OTHER_BACKEND, SHARED_OTHERWISE, UNSERVED
 from devhost.host.shown.problems import problems
+from devhost.host.shown.shortages import OTHER_BACKEND, SHARED_OTHERWISE, UNSERVED
 
 TOY = "example.com/toy"
 LINE = f"name: {TOY}, backend: toy"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from devhost.backend import unhealthy
 from devhost.host.shown.status import captured
 from devhost.runtime.http import HttpServer, Listen
-from devhost.telemetry.page.serving import StatusPage
+from devhost.telemetry.page import StatusPage
 
 WAIT = 60.0
 

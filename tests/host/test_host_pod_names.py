@@ -18,7 +18,7 @@ from devhost.host.shown.problems import scraped
 from devhost.host.shown.status import captured
 from devhost.runtime.http import Response
 from devhost.telemetry.metrics import Metrics
-from devhost.telemetry.page.serving import StatusPage
+from devhost.telemetry.page import StatusPage
 
 TOY, NEW = "example.com/toy", "example.com/new"
 LINE = f"name: {TOY}, backend: toy"

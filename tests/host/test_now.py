@@ -19,12 +19,11 @@ from devhost.backend import MissingDriver
 from devhost.backend.errors import BackendError
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, Device, Holder, unhealthy
 from devhost.config.loader import Copied
-from devhost.discovery.provisioning import ProvisioningCondition, ProvisioningState
+from devhost.discovery.manager import ProvisioningCondition, ProvisioningState
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.node_labels import LabelFile
 from devhost.host.reload import LastReload
-from devhost.host.shown.changes import Departed, Removals
 from devhost.host.shown.entries import EntryOutcomes
 from devhost.host.shown.now import (
     GONE,
@@ -35,7 +34,9 @@ from devhost.host.shown.now import (
     Memory,
     PodsNow,
 )
-from devhost.host.shown.orphans import (
+from devhost.host.shown.problems import KINDS, Problem, problems, readiness, scraped, status_line
+from devhost.host.shown.recent_removals import Departed, Removals
+from devhost.host.shown.shortages import (
     OTHER_BACKEND,
     SHARED_OTHERWISE,
     UNSERVED,
@@ -44,8 +45,6 @@ from devhost.host.shown.orphans import (
     orphans,
     report,
 )
-from devhost.host.shown.problems import KINDS, Problem, problems, scraped, status_line
-from devhost.host.shown.readiness import readiness
 from devhost.host.shown.status import document
 from devhost.kubelet.podresources_poller import KubeletCondition
 from devhost.planning.claims import Reason

@@ -20,8 +20,7 @@ from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.discovery.verdict_follower import VerdictsNow
 from devhost.discovery.verdicts import Verdict, VerdictKind
 from devhost.host.shown.now import Now
-from devhost.host.shown.publication import step_between
-from devhost.host.shown.publisher import EventPublisher, tokens
+from devhost.host.shown.publication import EventPublisher, step_between, tokens
 from devhost.planning.claims import Held
 
 A, B = Device("a"), Device("b")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 
-from devhost.host.shown.changes import LONGEST, MOST, Departed, Removals
+from devhost.host.shown.recent_removals import LONGEST, MOST, Departed, Removals
 from devhost.planning.claims import Reason
 
 GONE = Reason("the device is gone")

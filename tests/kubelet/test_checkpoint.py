@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from devhost.allocation.given import Gift, Node
-from devhost.kubelet import checkpoint
 from devhost.kubelet.api import CHECKPOINT
 from devhost.kubelet.api.api_pb2 import CDIDevice, ContainerAllocateResponse, DeviceSpec
-from devhost.kubelet.checkpoint import Unusable, read
+from devhost.kubelet.given import MAX_BYTES, Unusable, read_checkpoint
 
 DIRECT = ContainerAllocateResponse(
     devices=[DeviceSpec(host_path="/dev/ttyUSB0", container_path="/dev/scanner", permissions="rw")]
@@ -52,22 +51,22 @@ def test_an_entry_is_read_as_kubelets_write_it(tmp_path, answer, ids, paths, nam
     for more in ({}, {"BootID": "5b2c9d7e-0000-4000-8000-000000000000"}):
         file.write_bytes(content(entry(answer, ids), **more))
         gift = Gift(tuple(map(Node, paths)), frozenset(names), "main")
-        assert read(file) == {("example.com/serial", "tty-A"): [gift]}
+        assert read_checkpoint(file) == {("example.com/serial", "tty-A"): [gift]}
 
 
 def test_ids_of_all_numa_nodes_belong_to_one_answer(tmp_path):
     file = tmp_path / CHECKPOINT
     file.write_bytes(content(entry(DIRECT, {"0": ["tty-A", "tty-B"], "1": None, "-1": ["tty-C"]})))
-    found = read(file)
+    found = read_checkpoint(file)
     assert [token for _, token in found] == ["tty-A", "tty-B", "tty-C"]
     assert len({id(gift) for gifts in found.values() for gift in gifts}) == 1
 
 
 def test_no_pods_and_no_file_are_no_answers(tmp_path):
-    assert read(tmp_path / CHECKPOINT) == {}
-    assert read(tmp_path / "missing" / CHECKPOINT) == {}
+    assert read_checkpoint(tmp_path / CHECKPOINT) == {}
+    assert read_checkpoint(tmp_path / "missing" / CHECKPOINT) == {}
     (tmp_path / CHECKPOINT).write_bytes(content())
-    assert read(tmp_path / CHECKPOINT) == {}
+    assert read_checkpoint(tmp_path / CHECKPOINT) == {}
 
 
 @pytest.mark.parametrize(
@@ -90,22 +89,22 @@ def test_anything_else_is_refused_with_a_reason(tmp_path, data):
     file = tmp_path / CHECKPOINT
     file.write_bytes(data)
     with pytest.raises(Unusable, match="is not a kubelet's checkpoint, or damaged"):
-        read(file)
+        read_checkpoint(file)
 
 
 def test_a_checkpoint_is_read_up_to_its_limit_and_not_beyond(tmp_path):
     file = tmp_path / CHECKPOINT
     data = content(entry(DIRECT, ["tty-A"]))
-    file.write_bytes(data + b" " * (checkpoint.MAX_BYTES - len(data)))
-    assert len(read(file)) == 1
-    file.write_bytes(data + b" " * (checkpoint.MAX_BYTES - len(data) + 1))
+    file.write_bytes(data + b" " * (MAX_BYTES - len(data)))
+    assert len(read_checkpoint(file)) == 1
+    file.write_bytes(data + b" " * (MAX_BYTES - len(data) + 1))
     with pytest.raises(Unusable, match="is larger than 16 MiB"):
-        read(file)
+        read_checkpoint(file)
 
 
 def test_a_pipe_or_directory_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(Unusable, match="is not a regular file"):
-        read(tmp_path / "pipe")
+        read_checkpoint(tmp_path / "pipe")
     with pytest.raises(Unusable, match="cannot read"):
-        read(tmp_path)
+        read_checkpoint(tmp_path)

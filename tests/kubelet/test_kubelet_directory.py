@@ -25,7 +25,7 @@ from devhost.kubelet.kubelet_socket import (
     KubeletSocket,
     check_directory,
 )
-from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.podresources_poller import PodResources
 from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import socket_name

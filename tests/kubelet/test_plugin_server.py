@@ -25,7 +25,7 @@ from devhost.backend.model import HEALTHY, Edits, Health, unhealthy
 from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.kubelet.api import api_pb2 as pb
 from devhost.kubelet.kubelet_socket import KubeletSocket
-from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.podresources_poller import PodResources
 from devhost.kubelet.registration import Registration
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import PART, STREAMS, ListEncoder, PluginServer, device_list

@@ -16,7 +16,7 @@ import pytest
 from devhost.backend.errors import MAX_REASON
 from devhost.backend.model import Holder
 from devhost.kubelet.api import POD_RESOURCES_RECEIVE_LIMIT, RECEIVE_LIMIT, podresources_pb2
-from devhost.kubelet.podresources import PodResources, Unanswered, beside
+from devhost.kubelet.podresources_poller import PodResources, Unanswered, beside
 from devhost.planning.timing import KubeletTiming
 
 SHORT = KubeletTiming(list_pods=0.2, list_allocatable=0.2)

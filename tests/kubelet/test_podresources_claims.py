@@ -11,7 +11,7 @@ from devhost_testing.kubelet import ClaimDevice, KubeletSimulator
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.leases import ClaimUse, ClaimUseDevice
 from devhost.backend.model import Device, Holder
-from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.podresources_poller import PodResources
 from devhost.planning.settings import Settings
 
 GPU = "gpu.example.com"

@@ -16,8 +16,7 @@ from devhost.allocation.allocations import Allocations, Listing
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.inventory import Inventory
 from devhost.backend.model import ClaimHolder, Holder
-from devhost.kubelet.podresources import PodResources, Unanswered
-from devhost.kubelet.podresources_poller import FAILURES, PodResourcesPoller
+from devhost.kubelet.podresources_poller import FAILURES, PodResources, PodResourcesPoller, Unanswered
 from devhost.planning.timing import AllocationTiming, KubeletTiming
 
 TOY = "example.com/toy"

@@ -18,7 +18,7 @@ from kit.kubelet import ToyResource
 
 from devhost.kubelet.api import KUBELET_SOCKET
 from devhost.kubelet.kubelet_socket import Identity, KubeletSocket, identity
-from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.podresources_poller import PodResources
 from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
 from devhost.planning.timing import KubeletTiming

@@ -22,7 +22,7 @@ from status_values import Json, document_of
 
 from devhost.runtime import http
 from devhost.runtime.http import HttpServer, Listen
-from devhost.telemetry.page.serving import StatusPage
+from devhost.telemetry.page import StatusPage
 from devhost.telemetry.tables import age
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"

@@ -15,7 +15,7 @@ from status_values import document_of
 
 from devhost.runtime.http import Answer, HttpServer, Limits, Listen, Route, Stream, probe
 from devhost.telemetry.document import StatusDocument
-from devhost.telemetry.page.serving import StatusPage, node_name
+from devhost.telemetry.page import StatusPage, node_name
 
 LIMITS = Limits()
 

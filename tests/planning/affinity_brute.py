@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from devhost.backend.model import Device
 from devhost.planning.affinity import PreferenceRequest, prefer
-from devhost.planning.affinity.solver import NOTHING, Outside
+from devhost.planning.affinity.policies import NOTHING, Outside
 from devhost.planning.affinity.topology import Candidate, Links, Topology
 from devhost.planning.settings import Prefer
 

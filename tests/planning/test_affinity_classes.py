@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from devhost.backend.model import Device
 from devhost.planning.affinity import Choice, PreferenceRequest, prefer, unproven
-from devhost.planning.affinity.solver import LIMIT, NOTHING, Outside
+from devhost.planning.affinity.policies import LIMIT, NOTHING, Outside
 from devhost.planning.affinity.topology import Level, Links
 from devhost.planning.settings import Prefer
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.backend.model import Device
-from devhost.planning.affinity.solver import Outside
+from devhost.planning.affinity.policies import Outside
 from devhost.planning.affinity.topology import Level
 from devhost.planning.settings import Prefer
 from devhost.planning.tokens import token

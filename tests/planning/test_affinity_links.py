@@ -11,7 +11,7 @@ from affinity_brute import Scene, answer, topology
 
 from devhost.backend.model import Device
 from devhost.planning.affinity import PreferenceRequest, prefer
-from devhost.planning.affinity.solver import LIMIT, Outside
+from devhost.planning.affinity.policies import LIMIT, Outside
 from devhost.planning.affinity.topology import Level, Links
 from devhost.planning.settings import Prefer
 

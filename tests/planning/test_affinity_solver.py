@@ -6,8 +6,7 @@ import pytest
 from affinity_brute import topology
 
 from devhost.backend.model import Device
-from devhost.planning.affinity.policies import SCALES, PlaceUsage, Scale
-from devhost.planning.affinity.solver import Availability, TooMuch, best
+from devhost.planning.affinity.policies import SCALES, Availability, PlaceUsage, Scale, TooMuch, best
 from devhost.planning.settings import Prefer
 
 

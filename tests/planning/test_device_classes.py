@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from devhost.planning.device_classes import ClassesOverlap, device_classes
+from devhost.cli.dra import ClassesOverlap, device_classes
 from devhost.planning.naming import resource_attribute
 from devhost.planning.settings import DraTerms, ResourceSettings, Serve
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from devhost.runtime.newest import Newest
 from devhost.telemetry.document import json_line
+from devhost.telemetry.status import Newest
 
 
 class Counted:

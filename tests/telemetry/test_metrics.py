@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scraped_series import move, samples, value
 
 from devhost.backend import Usage
-from devhost.discovery.provisioning import ProvisioningState
+from devhost.discovery.manager import ProvisioningState
 from devhost.planning.plan import RefusalKind
 from devhost.telemetry.exposition import TABLE, TURN
 from devhost.telemetry.metrics import (

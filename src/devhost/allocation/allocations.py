@@ -16,7 +16,7 @@ devices. A token is made from its device's id, so the device is found by it:
   resource may have left the configuration, or another plugin may serve it with the same hardware. Both count:
   a device that a container uses is not free, even if another plugin allocated it;
 * a device that another DRA driver gave to a container counts like a token of another plugin, see
-  :mod:`.other_drivers`;
+  :class:`.OtherDrivers`;
 * a token for all devices with one value of an attribute counts for all that the entry selects now;
 * a token for all devices of a resource counts for every device that the resource has had since the start;
   if the configuration no longer has the resource, its devices stay unknown.
@@ -54,12 +54,11 @@ from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.planning.tokens import ALL, DeviceIds, alike, represents_all, unit_of
 from devhost.runtime.reconciler import Report
 
-from .claims import ClaimAllocations, Claimed, DeviceHeld
+from .claims import ClaimAllocations, Claimed, DeviceHeld, OtherDrivers
 from .given import Given, UnclaimedNodes
 from .leases import Admissions, ClaimUse, Leases
 from .leases import Kubelet as Kubelet
 from .leases import Listing as Listing
-from .other_drivers import OtherDrivers
 
 _Reserved = tuple[tuple[Key, ...], bool]
 """What a container gets with a token, and whether it gets these devices alone."""

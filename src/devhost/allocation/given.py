@@ -5,7 +5,7 @@ Both name things that change: a device may get another path or number, and anoth
 
 * Allocate and Prepare leave a *gift*: the nodes that the container got, each with the device that
   claimed it. After a restart of devhost, gifts come from the record (:mod:`.given_record`), the kubelet's
-  checkpoint (:mod:`devhost.kubelet.checkpoint`), which knows the paths only, and the files of claims.
+  checkpoint (:mod:`devhost.kubelet.given`), which knows the paths only, and the files of claims.
 * A gift counts as long as the ledger has its token or claim as held. Each plan compares it with
   what exists.
 * A node that is no longer the device's is *strayed*. Its path, and what has its number now, are further

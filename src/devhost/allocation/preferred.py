@@ -24,8 +24,7 @@ from devhost.backend.model import Device, Holder
 from devhost.backend.sysfs import natural
 from devhost.backend.threads import elsewhere
 from devhost.planning.affinity import Choice, PreferenceRequest, prefer
-from devhost.planning.affinity.policies import SCALES
-from devhost.planning.affinity.solver import Outside
+from devhost.planning.affinity.policies import SCALES, Outside
 from devhost.planning.affinity.topology import Candidate, Level, Links, Place, Topology, between
 from devhost.planning.claims import Pod, binds_pod, pod_claims, pod_of
 from devhost.planning.plan import as_one

@@ -31,7 +31,7 @@ delay a pod. Protect what the methods share with a lock, or replace it as a whol
 
 Import from here: the names below, and the modules ``errors``, ``model``, ``where``, ``sysfs``, ``netlink``,
 ``claim``, ``process``, ``backoff``, ``incident``, ``files``, ``frozen``, ``disks``, ``infiniband``,
-``trusted``, ``inotify``, ``provision``, ``purpose``, ``threads``, ``traffic``, ``templates`` and ``observe``.
+``trusted``, ``provision``, ``purpose``, ``threads``, ``traffic``, ``templates`` and ``observe``.
 May import: nothing else of devhost.
 """
 

@@ -32,7 +32,7 @@ COMMANDS = {
     "explain": "explain",
     "plugins": "plugins:plugins",
     "ready": "status:ready",
-    "record": "recording.command",
+    "record": "recording",
     "release": "requests:release",
     "resume": "requests:resume",
     "run": "program:run",

@@ -23,7 +23,7 @@ from devhost.telemetry.ending import failure_of
 
 if TYPE_CHECKING:
     from devhost.config.loader import Loaded
-    from devhost.host.shown.readiness import Look
+    from devhost.host.shown.problems import Look
 
 log = logging.get(__name__)
 

@@ -1,4 +1,7 @@
-"""The devices that a text names: by id, by an attribute value that identifies them, or by a claimed node."""
+"""The devices that a text names: by id, by an attribute value that identifies them, or by a claimed node.
+
+What the kernel knows by a name that no backend lists has a reason why no resource can have it.
+"""
 
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ import errno
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from devhost.backend import Event
-from devhost.backend.inotify import by_soname
+from devhost.backend.files import by_soname, missing_host_reason
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog
 
@@ -144,3 +145,42 @@ def _pending_error(monitor: pyudev.Monitor) -> int:
     """
     with socket.socket(fileno=os.dup(monitor.fileno())) as same:
         return same.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+class Monitors:
+    """Receives uevents, and keeps why an event source does not work."""
+
+    def __init__(self, dispatch: EventSink, root: Path, changed: Callable[[], None]) -> None:
+        self.uevents_failure = ""
+        """Why there are no uevents; empty if there are."""
+        self.polled: dict[str, str] = {}
+        """Why inotify does not watch a file or directory, by its path."""
+        self._dispatch = dispatch
+        self._root = root
+        self._changed = changed
+        self._uevents: UeventMonitor | None = None
+
+    def open(self) -> None:
+        """Starts to receive uevents, if that is possible."""
+        if reason := missing_host_reason(self._root):
+            log.warning("the host's directories are not below --root", reason=reason)
+        try:
+            self._uevents = UeventMonitor(self._dispatch, self._root)
+        except (OSError, ImportError) as error:  # pyudev finds libudev only when it is first used
+            self.uevents_failure = str(error)
+            log.warning("no uevents; devices are scanned once a minute", reason=self.uevents_failure)
+        else:
+            log.info("listening for uevents", source=self._uevents.source)
+
+    def close(self) -> None:
+        """Stops receiving uevents."""
+        if self._uevents is not None:
+            self._uevents.close()
+
+    def reporter(self, path: Path) -> Callable[[str], None]:
+        """A function to call when inotify stops working for a path, with the reason, or works again."""
+        return partial(self._report, str(path))
+
+    def _report(self, path: str, reason: str) -> None:
+        self.polled[path] = reason
+        self._changed()

@@ -1,4 +1,13 @@
-"""The devices of a claim: found, checked, and rendered as what its containers get."""
+"""The devices of a claim: found, checked, and rendered as what its containers get, with its options.
+
+An opaque configuration of a claim, or of its device class, for this driver has the parameters
+
+    {apiVersion: devhost/v1, kind: DeviceOptions, options: {…}}
+
+whose ``options`` are those of the resource's entry in the configuration file. The same reader reads them.
+They replace the entry's options: first those of the device class, then those of the claim. A class may set
+every option, because administrators make classes; a claim may set only what the entry allows.
+"""
 
 from __future__ import annotations
 

@@ -33,9 +33,8 @@ from .mover import Mover
 from .prepare import Elsewhere, Preparer, nowhere
 from .publisher import Publisher
 from .record import SliceRecord
-from .refresher import Refresher
 from .server import DraServer
-from .upkeep import KubeletClaims, Upkeep
+from .upkeep import KubeletClaims, Refresher, Upkeep
 
 if TYPE_CHECKING:
     from .claim_status import ClaimStatus

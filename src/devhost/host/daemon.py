@@ -37,14 +37,13 @@ from devhost.telemetry.status import LIMITS, Command, StatusServer
 from . import startup_signals
 from .dra_side import access, front_end_class
 from .host import KUBELET_DIRECTORY, Host
-from .shown.problems import scraped, status_line
-from .shown.readiness import Look, rehearsed
+from .shown.problems import Look, rehearsed, scraped, status_line
 
 if TYPE_CHECKING:
     from devhost.dra.node_condition import NodeCondition
     from devhost.runtime.turns import Turns
     from devhost.telemetry.document import StatusDocument
-    from devhost.telemetry.page.serving import StatusPage
+    from devhost.telemetry.page import StatusPage
 
 log = get(__name__)
 
@@ -166,7 +165,7 @@ async def serve(options: Options) -> None:
     asyncio.get_running_loop().set_exception_handler(_loop_failed())
     metrics, status_page = Metrics(), None
     if listen is not None:
-        from devhost.telemetry.page.serving import StatusPage
+        from devhost.telemetry.page import StatusPage
 
         status_page = StatusPage(lambda: _captured(host), pods=bool(options.show_pods))
 

@@ -28,13 +28,13 @@ from devhost.discovery.catalog import Catalog, Needed
 from devhost.discovery.manager import BackendManager
 from devhost.discovery.observers import Batch, Observers
 from devhost.discovery.scanner import Scanner
+from devhost.discovery.uevents import Monitors
 from devhost.discovery.verdict_follower import DIRECTORY as VERDICTS
 from devhost.discovery.verdict_follower import VerdictFollower
 from devhost.kubelet.api import PLUGIN_DIRECTORY
 from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
-from devhost.kubelet.podresources import PodResources, beside
-from devhost.kubelet.podresources_poller import PodResourcesPoller
+from devhost.kubelet.podresources_poller import PodResources, PodResourcesPoller, RestartMonitor, beside
 from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.self_check import SelfCheck
 from devhost.kubelet.server import SOCKET_PREFIX
@@ -47,7 +47,6 @@ from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
-from .monitors import Monitors, RestartMonitor
 from .node_labels import NodeLabels
 from .reload import Configuration, Reloader, follower
 from .replanner import Replanner
@@ -65,10 +64,9 @@ from .shown.now import (
     PodsNow,
     failing,
 )
-from .shown.orphans import report
-from .shown.publication import Publication
-from .shown.publisher import EventPublisher, tokens
-from .shown.readiness import found_by, readiness
+from .shown.problems import found_by, readiness
+from .shown.publication import EventPublisher, Publication, tokens
+from .shown.shortages import report
 
 if TYPE_CHECKING:
     from devhost.allocation.preferred import PreferredAllocation
@@ -153,7 +151,7 @@ class Host:
             released,
             self._scanned,
         )
-        self.monitors = Monitors(self.backends, root, changed)
+        self.monitors = Monitors(self.backends.dispatch, root, changed)
         self.verdicts = VerdictFollower(
             state_dir and state_dir / VERDICTS,
             root,

@@ -18,6 +18,7 @@ from devhost.config.last_good import LastGood
 from devhost.config.loader import Loaded
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.manager import BackendManager
+from devhost.discovery.uevents import Monitors
 from devhost.planning.settings import Settings
 from devhost.planning.timing import NODE, ConfigTiming, Timing
 from devhost.runtime.log import get
@@ -26,8 +27,6 @@ from devhost.runtime.tasks import Tasks
 from devhost.runtime.watch import DirectoryWatch
 from devhost.runtime.worker import FileWorker, WorkerThread
 from devhost.telemetry.metrics import Metrics
-
-from .monitors import Monitors
 
 log = get(__name__)
 

@@ -37,8 +37,7 @@ from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics, device_samples
 
 from .shown.now import NONE, ResourceNow, why_not_listed
-from .shown.publication import Publication
-from .shown.publisher import EventPublisher
+from .shown.publication import EventPublisher, Publication
 
 if TYPE_CHECKING:
     from devhost.planning.sides import Listed

@@ -6,15 +6,21 @@ that cannot be used refuses nothing and is logged once.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.claim_files import ClaimFiles
-from devhost.allocation.given import Difference, Gift, Node, Token
+from devhost.allocation.given import Difference, Gift, Node, Token, may_be_node
 from devhost.allocation.given_record import GivenRecord, Recorded
 from devhost.backend.errors import AllocationError, BackendError, DevhostError
+from devhost.backend.files import read_regular
 from devhost.backend.model import ClaimHolder
 from devhost.backend.sysfs import node_number, prefix_of
 from devhost.discovery.scanner import Scanner
@@ -26,8 +32,8 @@ from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler, Report
 from devhost.runtime.worker import FileWorker
 
-from . import checkpoint
 from .api import CHECKPOINT
+from .api.api_pb2 import ContainerAllocateResponse
 
 log = get(__name__)
 
@@ -70,7 +76,7 @@ class GivenKeeper:
         self._prefix = prefix_of(root)
         self._replan = replan
         self._check = timing.given
-        self._seen: checkpoint.Signature | None = None
+        self._seen: Signature | None = None
         """The checkpoint that was read last."""
         self._sources = {
             source: FailureLog(
@@ -245,10 +251,10 @@ class GivenKeeper:
 
     def _changed_checkpoint(self) -> Mapping[Token, Sequence[Gift]] | None:
         """What is in the checkpoint, ``None`` if it has been read. Runs on the thread."""
-        now = checkpoint.signature(self._checkpoint)
+        now = signature(self._checkpoint)
         if now == self._seen:
             return None
-        answers = checkpoint.read(self._checkpoint)
+        answers = read_checkpoint(self._checkpoint)
         self._seen = now
         return answers
 
@@ -266,3 +272,78 @@ class GivenKeeper:
         if unrecorded != self.unrecorded:
             self.unrecorded = unrecorded
             self._replan()
+
+
+MAX_BYTES = 16 << 20
+"""A larger file is not read: reading would hold up the event loop. Most have a few kB."""
+
+Signature = tuple[int, int, int]
+"""Differs once the file has been replaced."""
+
+
+class Unusable(DevhostError):
+    """The checkpoint cannot be used; the message is the reason."""
+
+
+def signature(path: Path) -> Signature | None:
+    """Identifies the content; ``None`` if there is no file. May block."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def read_checkpoint(path: Path) -> dict[Token, list[Gift]]:
+    """What containers were given by each token; nothing if there is no file. Raises ``Unusable``. May block.
+
+    A gift has the paths of nodes, given or mounted, or CDI names if there are no paths.
+
+    The kubelet keeps the answer of each Allocate in ``kubelet_internal_checkpoint`` beside the plugins'
+    sockets, and repeats it whenever a container starts (``pkg/kubelet/cm/devicemanager/checkpoint``). The
+    file is JSON:
+
+    * ``Data.PodDeviceEntries``, a list or ``null``; each entry has ``PodUID``, ``ContainerName``,
+      ``ResourceName``, ``DeviceIDs`` and ``AllocResp``;
+    * ``DeviceIDs`` has lists by NUMA node; up to Kubernetes 1.19 it was one list, which kubelets up to 1.26
+      still read;
+    * ``AllocResp`` is a serialized ``ContainerAllocateResponse`` in base64, or ``null``;
+    * beside ``Data`` a checksum over a dump of Go's data structures, which nothing else can compute, and in
+      newer kubelets the id of the boot.
+
+    The kubelet replaces the file atomically. It has entries of ended pods, until the next admission.
+    """
+    try:
+        data = read_regular(path, MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise Unusable(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise Unusable(str(error)) from None
+    try:
+        return _gifts(json.loads(data)["Data"]["PodDeviceEntries"] or ())
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError):
+        raise Unusable(f"{path} is not a kubelet's checkpoint, or damaged") from None
+
+
+def _gifts(entries: Any) -> dict[Token, list[Gift]]:
+    found: dict[Token, list[Gift]] = {}
+    for entry in entries:
+        ids = entry["DeviceIDs"] or ()
+        lists = ids.values() if isinstance(ids, dict) else (ids,)
+        answer = ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"] or ""))
+        paths = [device.host_path for device in answer.devices]
+        paths += [mount.host_path for mount in answer.mounts if may_be_node(mount.host_path)]
+        names = () if paths else (device.name for device in answer.cdi_devices)
+        gift = Gift(tuple(map(Node, paths)), frozenset(names), _text(entry["ContainerName"]))
+        resource = _text(entry["ResourceName"])
+        for token in (token for some in lists for token in some or ()):
+            found.setdefault((resource, _text(token)), []).append(gift)
+    return found
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not text")
+    return value

@@ -1,9 +1,10 @@
-"""Which other device plugins serve a resource, as the kubelet reports it.
+"""Which other device plugins, and which other instances of devhost, serve a resource.
 
 If two plugins register one resource, neither is notified: a kubelet since 1.25 leaves the stream of the older
 one open. GetAllocatableResources shows it: its answer has the healthy devices of every resource, from all
 plugins. :class:`Rivals` calls it for all resources at once; :mod:`.registration` draws the conclusions. If
-the kubelet does not answer, only the sockets in its directory show other plugins.
+the kubelet does not answer, only the sockets in its directory show other plugins. :class:`Instances` are
+those of a rolling update.
 
 ListAndWatch of another plugin is never called: many plugins lose health updates to a second stream.
 """
@@ -25,7 +26,7 @@ from devhost.runtime.sockets import dead, described
 
 from .api import KUBELET_SOCKET
 from .kubelet_socket import KubeletSocket
-from .podresources import PodResources, Unanswered
+from .podresources_poller import PodResources, Unanswered
 from .server import SOCKET_PREFIX, server_stem, socket_name
 
 LULL = 0.002

@@ -1,4 +1,8 @@
-"""Devices that claims share by amount: what a claim may use of each, and what fits. Pure."""
+"""Devices that claims share by amount: what a claim may use of each, and what fits. Pure.
+
+Amounts are quantities of Kubernetes: ``4Gi``, ``100``, ``500m``. Source: ``Quantity`` in
+``k8s.io/apimachinery``, whose canonical form of 1000 is ``1k``.
+"""
 
 from __future__ import annotations
 

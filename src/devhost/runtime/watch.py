@@ -11,8 +11,8 @@ from pathlib import Path
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.files import by_soname, explained
 from devhost.backend.incident import Incident
-from devhost.backend.inotify import by_soname, explained
 
 from .log import get
 from .worker import FileWorker

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from devhost.backend import Context, Event
 from devhost.backend.errors import BackendError
-from devhost.backend.inotify import by_soname, explained
+from devhost.backend.files import by_soname, explained
 from devhost.backend.sysfs import prefix_of
 
 from .nodes import DEV, SKIPPED

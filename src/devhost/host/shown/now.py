@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from devhost.config.loader import Copied
     from devhost.discovery.catalog import InstalledObserver
     from devhost.discovery.catalog import Refusal as RefusedPlugin
+    from devhost.discovery.manager import ProvisioningCondition
     from devhost.discovery.observers import ObserverCondition
-    from devhost.discovery.provisioning import ProvisioningCondition
     from devhost.discovery.scanner import BackendNow
     from devhost.host.node_labels import LabelFile
     from devhost.host.reload import LastReload
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from devhost.telemetry.document import DraStatus
     from devhost.telemetry.metrics import Shared
 
-    from .changes import Removals
     from .entries import EntryOutcomes
+    from .recent_removals import Removals
 
 GONE = "the device is gone"
 """Why a device that its backend does not find is no longer listed."""

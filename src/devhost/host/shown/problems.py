@@ -1,4 +1,4 @@
-"""What is wrong now, with the same texts as in the log.
+"""What is wrong now, with the same texts as in the log, and whether the node is ready.
 
 Status, page, metrics, systemd and probes all show this list, so a reason found in one of them can be searched
 for in the others. It is made for each request, and reads each token once.
@@ -7,27 +7,34 @@ for in the others. It is made for each request, and reads each token once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 
 from devhost.allocation.given import Difference
 from devhost.allocation.inventory import FORGOTTEN, Member, Snapshot
-from devhost.backend.errors import MAX_MESSAGE, cut
+from devhost.backend.errors import MAX_MESSAGE, ConfigError, DevhostError, cut
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder
+from devhost.backend.threads import elsewhere
+from devhost.config.loader import Loaded
+from devhost.discovery.manager import ProvisioningState
 from devhost.discovery.observers import ObserverState
-from devhost.discovery.provisioning import ProvisioningState
-from devhost.discovery.scanner import BackendState
+from devhost.discovery.scanner import BackendState, Scanner
 from devhost.planning.claims import Reason, users
+from devhost.planning.settings import Settings
 from devhost.runtime.log import printable
 from devhost.runtime.systemd import line
 from devhost.telemetry.metrics import Held, ProblemKind, Scraped
 
-from .entries import EntryState, place
+from .entries import EntryOutcomes, EntryState, place
 from .now import Now
-from .orphans import forgotten, holders, missing
-from .shortages import refusal_reason
+from .shortages import forgotten, holders, missing, refusal_reason
+
+if TYPE_CHECKING:
+    from devhost.config.rollout import Found, Rollout
+
 
 T = TypeVar("T")
 
@@ -350,3 +357,93 @@ def status_line(now: Now) -> str:
     waits = now.shortages.outcomes.waits
     waiting = (one.backend for one in now.settings.resources if not one.may_be_empty and waits(one))
     return line(len(now.resources), sum(found.counts.values()), first, sorted(set(waiting)))
+
+
+def readiness(now: Now) -> tuple[bool, str]:
+    """Whether every wanted resource has an open list stream or a published pool; if not, which, and why.
+
+    Until a backend has listed its devices, the wanted resources are unknown. A host that runs on a copy,
+    because the file was refused at the start, is not ready either, so that a rollout stops; nor is one whose
+    new file left entries without devices.
+    """
+    if not now.planned:
+        return False, "looking for devices"
+    wanted = now.settings.backend_names()
+    unknown = sorted(
+        f"{name} ({backend.condition.reason or backend.condition.state})"
+        for name, backend in now.backends.items()
+        if name in wanted and not backend.listed
+    )
+    waiting = [f"{name} ({one.missing})" for name, one in sorted(now.resources.items()) if one.missing]
+    drivers = [f"{name} ({reason})" for name, reason in now.dra.missing().items()]
+    failing = [f"{name} ({one.reason})" for name, one in sorted(now.failing.items())]
+    found = (
+        ("no devices listed yet", unknown),
+        ("no list stream yet", waiting),
+        ("DRA driver", drivers),
+        ("failing tasks", failing),
+    )
+    reasons = [f"{what}: {', '.join(names)}" for what, names in found if names]
+    if now.rollout:
+        reasons.insert(0, now.rollout.reason)
+    if now.configuration.copied is not None:
+        copy = f"running on the copy of {now.configuration.copied.at}"
+        reasons.insert(0, f"configuration refused, {copy}: {_first_of(now.last_reload.complaints)}")
+    return not reasons, "; ".join(reasons)
+
+
+class Look(Protocol):
+    """What was found by one look at the devices, and the plan for it."""
+
+    @property
+    def scanners(self) -> Mapping[str, Scanner]:
+        """The backends, by name."""
+        ...
+
+    def entries(self) -> EntryOutcomes:
+        """What each entry would serve."""
+        ...
+
+
+async def rehearsed(
+    load: Callable[[], Loaded],
+    look: Callable[[Loaded, Path], Awaitable[Look]],
+    root: Path,
+    rollout: Rollout | None,
+) -> str:
+    """Why a devhost that waits for its turn would not be ready; empty if it would. It changes nothing.
+
+    ``load`` reads the configuration, or raises ``ConfigError``; ``look`` looks at the devices below ``root``
+    once.
+    """
+    try:
+        loaded = await elsewhere(load)
+    except ConfigError as error:
+        return f"configuration refused: {_first_of(error.diagnostics)}"
+    except DevhostError as error:
+        return str(error)
+    looked = await look(loaded, root)
+    failed = [f"{name} ({one.condition.reason})" for name, one in looked.scanners.items() if not one.listed]
+    if failed:
+        return f"no devices listed: {', '.join(failed)}"
+    if rollout is None:
+        return ""
+    await rollout.read()
+    rollout.follow(loaded.digest, found_by(loaded.settings, looked.entries()))
+    return rollout.reason
+
+
+def found_by(settings: Settings, outcomes: EntryOutcomes) -> Sequence[Found]:
+    """What each entry has found, for a rollout."""
+    from devhost.config.rollout import Found
+
+    return [
+        Found(identity, outcomes.count(entry), not outcomes.waits(entry))
+        for identity, entry in settings.identified()
+    ]
+
+
+def _first_of(complaints: Sequence[object]) -> str:
+    first, *more = complaints
+    rest = f" and {len(more)} more" if more else ""
+    return f"{first}{rest}"

@@ -43,9 +43,8 @@ from devhost.telemetry.document import (
 
 from .entries import place
 from .now import Now, ObserverNow, PodsNow, ResourceNow
-from .orphans import Orphan, orphans
 from .problems import problems
-from .shortages import refusal_reason
+from .shortages import Orphan, orphans, refusal_reason
 
 if TYPE_CHECKING:
     from devhost.discovery.verdicts import Applied

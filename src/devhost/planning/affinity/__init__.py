@@ -3,8 +3,8 @@
 The answer to GetPreferredAllocation is always a subset of the available tokens, contains those that it must
 include, and is never an error. If there are too few tokens, it contains all of them.
 
-:mod:`.policies` defines which choice is best, :mod:`.solver` finds it, or :mod:`.links` if devices are
-linked; ``docs/affinity.md`` explains it.
+:mod:`.policies` defines which choice is best and finds it, or :mod:`.links` if devices are linked;
+``docs/affinity.md`` explains it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from devhost.backend.frozen import frozen
 from devhost.planning.settings import Prefer
 
 from .links import choose, is_exact
-from .policies import SCALES
-from .solver import LIMIT, NOTHING, Availability, Outside, TooMuch, best, descend, even, totals
+from .policies import LIMIT, NOTHING, SCALES, Availability, Outside, TooMuch, best, descend, even, totals
 from .topology import Links, Topology, card
 
 

@@ -24,8 +24,7 @@ from operator import mul
 
 from devhost.backend.frozen import frozen, mutable
 
-from .policies import PlaceUsage, Scale
-from .solver import LIMIT, Availability, TooMuch
+from .policies import LIMIT, Availability, PlaceUsage, Scale, TooMuch
 from .topology import Links, Vertex
 
 MAX_EXACT = 16
