@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from devhost.backend import ContainerRequest
-from devhost.backend.errors import AllocationError, BackendError
+from devhost.backend.errors import AllocationError, BackendError, counted
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, Device
 from devhost.backend.sysfs import node_number
@@ -21,7 +21,6 @@ from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
 from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
-from devhost.runtime.text import counted
 from devhost.runtime.worker import in_pieces
 
 from .allocations import ResourceAllocations

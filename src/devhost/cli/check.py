@@ -13,14 +13,13 @@ from typing import Any
 
 import click
 
-from devhost.backend.errors import ConfigError, Diagnostic
+from devhost.backend.errors import ConfigError, Diagnostic, counted
 from devhost.backend.frozen import frozen
 from devhost.config import loads, read
 from devhost.config.diagnostics import Diagnostics
 from devhost.config.document import Fields, Items, parse_all, read_standard_input
 from devhost.discovery import catalog
 from devhost.planning.settings import Profile, Serve, Settings
-from devhost.runtime.text import counted
 
 from . import options as shared
 

@@ -19,9 +19,9 @@ from devhost.backend.frozen import frozen
 from devhost.config.loader import load_or_everything
 from devhost.discovery import verdicts as files
 from devhost.discovery.health import ALL
-from devhost.discovery.named import Match, Parts, named, resolved, whole
-from devhost.runtime.log import printable
-from devhost.runtime.text import utc
+from devhost.discovery.named import Match, Parts, named, whole
+from devhost.discovery.unserved import resolved
+from devhost.runtime.log import printable, utc
 from devhost.telemetry.document import HolderStatus, StatusDocument
 
 from . import options as shared

@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import click
 
-from devhost.backend.errors import UsageError
+from devhost.backend.errors import UsageError, few
 from devhost.backend.files import missing_host_reason
 from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded, load
 from devhost.config.root_directory import check_root
 from devhost.runtime.log import printable
-from devhost.runtime.text import few
 
 from . import options as shared
 from .options import table

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from devhost.backend import MissingDriver
-from devhost.backend.errors import AllocationError, UsageError
+from devhost.backend.errors import AllocationError, UsageError, counted
 from devhost.backend.model import HEALTHY, Device, Edits, Health
 from devhost.backend.sysfs import natural
 from devhost.backend.where import objection, show
@@ -20,14 +20,14 @@ from devhost.config.loader import load_or_everything
 from devhost.config.root_directory import check_root
 from devhost.config.schema import given, plain
 from devhost.discovery.health import in_resource, worst
-from devhost.discovery.named import Match, alike, named, resolved, why_unserved
+from devhost.discovery.named import Match, alike, named
+from devhost.discovery.unserved import resolved, why_unserved
 from devhost.host.shown.entries import place, wanted
 from devhost.planning.affinity import unproven
 from devhost.planning.affinity.topology import Candidate, Topology, between
 from devhost.planning.plan import EntryMatch, as_one, explain, units
 from devhost.planning.settings import Of, ResourceSettings, Serve
 from devhost.runtime.log import printable
-from devhost.runtime.text import counted
 from devhost.telemetry.document import EntryStatus, members
 from devhost.telemetry.tables import reason, with_holders
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from devhost.backend import errors
-from devhost.runtime.log import printable
-from devhost.runtime.text import duration
+from devhost.runtime.log import duration, printable
 
 from .serve import CONFIG, ROOT
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from devhost.allocation.allocations import Listing
 from devhost.backend import trusted
-from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
+from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError, few
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, AnyHolder, Device, Health, Holder, unhealthy
 from devhost.cli.scan_once import ScanResult, scan_once
@@ -23,7 +23,6 @@ from devhost.discovery.scanner import Scanner
 from devhost.discovery.verdict_follower import DIRECTORY
 from devhost.planning.plan import RefusalKind
 from devhost.runtime.log import printable
-from devhost.runtime.text import few
 from devhost.telemetry import ask
 from devhost.telemetry.document import (
     DeviceStatus,

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from devhost.backend.errors import counted, few
 from devhost.backend.sysfs import natural
 from devhost.runtime.log import printable
-from devhost.runtime.text import counted, few
 from devhost.telemetry.document import HostStatus, StatusDocument, drivers_of
 from devhost.telemetry.tables import (
     Alike,

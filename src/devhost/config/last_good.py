@@ -21,9 +21,8 @@ from devhost import __version__
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
-from devhost.runtime.log import get
+from devhost.runtime.log import get, utc
 from devhost.runtime.reconciler import FailureLog, Reconciler
-from devhost.runtime.text import utc
 from devhost.runtime.worker import FileWorker
 
 from .root_directory import OVERRIDE

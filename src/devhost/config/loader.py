@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import Backend
-from devhost.backend.errors import ConfigError, Diagnostic
+from devhost.backend.errors import ConfigError, Diagnostic, counted
 from devhost.backend.files import Fingerprint, digest, fingerprint
 from devhost.backend.frozen import frozen
 from devhost.discovery.catalog import Catalog
 from devhost.discovery.catalog import load as load_catalog
 from devhost.planning.settings import Settings
-from devhost.runtime.text import counted
 
 from .diagnostics import Diagnostics, KeyPath
 from .document import PIPE_DEADLINE, Fields, Node, parse, read_file, refuse_other_file

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import trusted
-from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.errors import DevhostError, EnvironmentFailure, few
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.planning.settings import Identity
-from devhost.runtime.log import get
+from devhost.runtime.log import get, utc
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.runtime.text import few, utc
 from devhost.runtime.worker import FileWorker
 
 log = get(__name__)

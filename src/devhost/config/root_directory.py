@@ -7,7 +7,7 @@ from pathlib import Path
 
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.backend.files import missing_host_reason
-from devhost.discovery.named import resolved
+from devhost.discovery.unserved import resolved
 from devhost.runtime.log import printable
 
 OVERRIDE = "DEVHOST_STATE_DIR"

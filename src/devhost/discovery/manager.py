@@ -27,10 +27,9 @@ from devhost.backend.incident import Incident
 from devhost.backend.sysfs import read_bytes, read_line
 from devhost.planning.settings import Skipped
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
-from devhost.runtime.log import get
+from devhost.runtime.log import get, utc
 from devhost.runtime.reconciler import FailureLog, Reconciler, Retry
 from devhost.runtime.tasks import Tasks
-from devhost.runtime.text import utc
 from devhost.runtime.worker import FileWorker, WorkerThread
 from devhost.telemetry.metrics import Metrics
 

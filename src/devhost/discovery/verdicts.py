@@ -26,17 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import trusted
-from devhost.backend.errors import MAX_REASON, DevhostError, EnvironmentFailure, cut, printable
+from devhost.backend.errors import MAX_REASON, DevhostError, EnvironmentFailure, cut, few, printable
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Cause, Device, Health, sound_health, unhealthy
-from devhost.runtime.log import NAMED, first, get
-from devhost.runtime.text import few, utc
+from devhost.runtime.log import NAMED, first, get, utc
 from devhost.runtime.worker import FileWorker
 
 from .health import ALL, HealthTracker, worst
-from .named import Match, Parts, named, resolved, whole
+from .named import Match, Parts, named, whole
 from .scanner import Scanner
+from .unserved import resolved
 
 log = get(__name__)
 

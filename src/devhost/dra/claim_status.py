@@ -28,9 +28,8 @@ from devhost.dra.inventory import DeviceHealth, DraInventory
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
 from devhost.dra.prepare import Refusals
 from devhost.planning.timing import DRA
-from devhost.runtime.log import get
+from devhost.runtime.log import get, utc
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.runtime.text import utc
 
 log = get(__name__)
 

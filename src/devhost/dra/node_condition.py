@@ -32,9 +32,8 @@ from devhost.dra.credentials import from_files
 from devhost.dra.kube import KubeApi, Object, Unreachable
 from devhost.planning.naming import digest, is_subdomain
 from devhost.planning.settings import DraOptions
-from devhost.runtime.log import get, printable
+from devhost.runtime.log import get, printable, utc
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
-from devhost.runtime.text import utc
 from devhost.telemetry.document import StatusDocument
 from devhost.telemetry.tables import WAITING, unready
 

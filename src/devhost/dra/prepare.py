@@ -23,14 +23,13 @@ from devhost.allocation.cdi.claim_metadata import contents, place_of
 from devhost.allocation.claims import ClaimAllocations, ClaimedDevice, ClaimRecord, DeviceHeld
 from devhost.allocation.given import Node, owned
 from devhost.backend import ContainerRequest
-from devhost.backend.errors import BackendError, BackendTimeout, DevhostError
+from devhost.backend.errors import BackendError, BackendTimeout, DevhostError, few
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device
 from devhost.planning.claims import holder_field
 from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, together
-from devhost.runtime.text import few
 
 from .answers import ClaimError, ClaimObject, Result, claim_path, read_claim
 from .claim_devices import (

@@ -10,7 +10,7 @@ from devhost.backend.model import ClaimHolder, sound_reason
 from devhost.planning import naming
 from devhost.planning.amounts import written
 from devhost.planning.claims import Key, Reason
-from devhost.runtime.text import iso
+from devhost.runtime.log import iso
 from devhost.telemetry.document import (
     CapacityStatus,
     ClaimedDeviceStatus,

@@ -25,10 +25,9 @@ from devhost.planning.naming import is_subdomain
 from devhost.planning.settings import DraOptions
 from devhost.runtime import descriptors, rundir
 from devhost.runtime.http import HttpServer, Limits, Listen, Route, page, parse_listen, probe
-from devhost.runtime.log import get
+from devhost.runtime.log import duration, get
 from devhost.runtime.sockets import too_long
 from devhost.runtime.systemd import SystemdNotifier
-from devhost.runtime.text import duration
 from devhost.runtime.watchdog import Watchdog
 from devhost.telemetry.exposition import CONTENT_TYPE
 from devhost.telemetry.metrics import Metrics, Used

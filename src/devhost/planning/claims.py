@@ -8,9 +8,9 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from devhost.backend.claim import device as device_claim
+from devhost.backend.errors import few
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
-from devhost.runtime.text import few
 
 from .settings import PLUGIN, Side
 

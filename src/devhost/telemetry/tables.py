@@ -11,10 +11,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-from devhost.backend.errors import UsageError
+from devhost.backend.errors import UsageError, counted, few
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import natural
-from devhost.runtime.text import counted, few
 
 from .document import (
     DepartedStatus,

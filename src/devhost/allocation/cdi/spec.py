@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from devhost.allocation.resource_backend import Granted
-from devhost.backend.errors import AllocationError, cut
+from devhost.backend.errors import AllocationError, cut, few
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Edits
 from devhost.planning.naming import digest
-from devhost.runtime.text import few
 
 ContainerEdits = dict[str, Any]
 """What one CDI device adds to a container: ``containerEdits``, in the terms of JSON."""

@@ -28,11 +28,11 @@ from typing import NoReturn
 
 import click
 
+from devhost.backend.errors import counted
 from devhost.cli import options as shared
 from devhost.config.loader import DEFAULT, load_or_everything
 from devhost.config.root_directory import check_root
 from devhost.runtime.log import printable
-from devhost.runtime.text import counted
 
 from .recorder import MANIFEST, Recording, record
 

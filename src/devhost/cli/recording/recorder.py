@@ -24,7 +24,7 @@ from devhost.backend.where import show
 from devhost.cli.scan_once import ScanResult, scan_once
 from devhost.config.loader import Loaded
 from devhost.discovery.scanner import BackendCondition
-from devhost.runtime.text import utc
+from devhost.runtime.log import utc
 
 from .capture import Bounds, Capture, FileType, Omission, Writer
 from .trace import Access, of_python, tracing

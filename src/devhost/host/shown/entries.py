@@ -12,17 +12,17 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from devhost.backend import MissingDriver
+from devhost.backend.errors import counted
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AnyHolder, AttributeValue, Device
 from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
 from devhost.discovery.health import overruled
-from devhost.discovery.named import dead_link
 from devhost.discovery.scanner import BackendNow, BackendState
+from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
-from devhost.runtime.text import counted
 
 if TYPE_CHECKING:
     from devhost.telemetry.document import EntryStatus

@@ -15,7 +15,7 @@ from devhost.backend.model import Holder
 from devhost.discovery.scanner import BackendNow
 from devhost.planning.claims import Key, users
 from devhost.planning.settings import Of
-from devhost.runtime.text import iso
+from devhost.runtime.log import iso
 from devhost.telemetry.document import (
     BackendStatus,
     CopyStatus,

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from devhost.backend.errors import few
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import natural
-from devhost.runtime.text import few
 from devhost.telemetry.document import (
     BackendStatus,
     DraDeviceStatus,
