@@ -44,6 +44,7 @@ BENCHES: dict[str, Callable[[], AsyncIterator[Result]]] = {
     "sustained": scale.sustained,
     "beside": scale.beside,
     "ledger": scale.ledger,
+    "collect": scale.collected,
     "reload": latency.reload,
     "verdicts": verdicts.listed,
     "allocate": allocate.measure,

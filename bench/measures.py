@@ -34,6 +34,7 @@ EVENT_BIG = Measure("event-10000", "one of 10 000 devices changes → new list",
 EVENT_BIG_FRESH = Measure(
     "event-10000-fresh", "the same, from a backend that rebuilds every device", "ms", {}, (P50, MAX)
 )
+COLLECT = Measure("collect", "what is true now, collected, 10 000 devices", "ms", {P99: 1}, (P50, P99))
 RELOAD = Measure("reload", "edited file → new list", "ms", {P50: 1000}, (P50, MAX))
 VERDICT = Measure("verdict", "verdict → new list", "ms", {P99: 300})
 MEMORY_VERDICTS = Measure(
@@ -138,6 +139,7 @@ MEASURES = (
     EVENT_BIG_FRESH,
     AT_RANDOM,
     SUSTAINED,
+    COLLECT,
     RELOAD,
     VERDICT,
     EMPTY,

@@ -10,11 +10,14 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from devhost_testing.kubelet.wire import PluginConnection
 from devhost_testing.zram import Zram, why_not
 
+from devhost.config.loader import load
+from devhost.host.host import Host
 from devhost.kubelet.api import RECEIVE_LIMIT
 
 from . import measures
@@ -45,6 +48,30 @@ CALLS = 200
 """Calls of Allocate for each size."""
 
 IMAGE = Path(__file__).parents[1] / "docs/images/growth.svg"
+
+
+COLLECTIONS = 500
+
+
+async def collected() -> AsyncIterator[Result]:
+    """What a host collects before it shows anything, in this process."""
+    async with workplace() as (directory, kubelet):
+        file = directory / "devhost.yaml"
+        file.write_text(synthetic(directory, resources=1, devices=10_000))
+        host = Host(file, load(file), partial(load, file), directory / "kubelet")
+        running = asyncio.create_task(host.run())
+        samples = []
+        try:
+            await kubelet.all_listed(1, 10_000)
+            for _ in range(COLLECTIONS):
+                began = time.perf_counter()
+                host.now()
+                samples.append((time.perf_counter() - began) * 1e3)
+                await asyncio.sleep(0)
+        finally:
+            host.stop()
+            await running
+        yield Result(measures.COLLECT, tuple(samples))
 
 
 async def changes() -> AsyncIterator[Result]:

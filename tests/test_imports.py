@@ -212,7 +212,7 @@ def test_what_decides_touches_nothing(module: str) -> None:
     for found in imports(SOURCE, "devhost", module):
         top = found.name.partition(".")[0]
         if top == "devhost":
-            good = pure(found.name) or room(found.name) in ("backend", "runtime", "telemetry")
+            good = pure(found.name) or room(found.name) in ("backend", "runtime")
         else:
             good = top not in IO or (module.partition(".")[2], top) in PURE_TYPES
         if not good:

@@ -206,7 +206,8 @@ class Host:
         self.given = GivenKeeper(
             self.allocations,
             self.services.allocators,
-            self.scanners,
+            lambda: {name: one.devices for name, one in self.scanners.items()},
+            lambda: {name for name, one in self.scanners.items() if one.listed},
             kubelet_dir,
             self._record,
             self._claim_files,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from devhost.backend.errors import AllocationError, BackendError, DevhostError
 from devhost.backend.files import read_regular
 from devhost.backend.model import ClaimHolder
 from devhost.backend.sysfs import node_number, prefix_of
-from devhost.discovery.scanner import Scanner
 from devhost.planning.claims import Key, holder_field
 from devhost.planning.plan import Found
 from devhost.planning.settings import Settings
@@ -46,7 +45,8 @@ NAMED = 20
 class GivenKeeper:
     """Follows what containers were given, from :meth:`read` on.
 
-    ``allocators`` are those of the resources that are served, ``scanners`` the backends that run, by name.
+    ``allocators`` are those of the resources that are served, ``found`` the devices of each backend that runs,
+    ``listed`` the backends that have listed theirs.
     ``kubelet`` is the kubelet's device plugin directory, ``root`` the directory in which devices are found.
     ``replan`` is called when other devices are held, or other containers have something wrong.
     """
@@ -55,7 +55,8 @@ class GivenKeeper:
         self,
         allocations: Allocations,
         allocators: Callable[[], Mapping[str, Allocator]],
-        scanners: Mapping[str, Scanner],
+        found: Callable[[], Found],
+        listed: Callable[[], Collection[str]],
         kubelet: Path,
         record: GivenRecord,
         files: ClaimFiles,
@@ -66,7 +67,8 @@ class GivenKeeper:
         self._allocations = allocations
         self._given = allocations.given
         self._allocators = allocators
-        self._scanners = scanners
+        self._found = found
+        self._listed = listed
         self._checkpoint = kubelet / CHECKPOINT
         self._record = record
         self.file = record.file
@@ -147,6 +149,7 @@ class GivenKeeper:
         found = self._found()
         self._allocations.compare(found)
         allocations = self._allocations.of(resource)
+        listed = self._listed()
         for token in tokens:
             gift = self._given.of_token((resource, token), allocations.leases.holder(token))
             for key in sorted(allocations.devices_of(token)):
@@ -154,13 +157,7 @@ class GivenKeeper:
                 mine = difference is not None and token in difference.tokens
                 if mine and difference is not None and not difference.restarts:
                     raise AllocationError(f"{resource}: {difference.reason}")
-                scanner = self._scanners.get(key[0])
-                if (
-                    gift is not None
-                    and scanner is not None
-                    and scanner.listed
-                    and key[1] not in scanner.devices
-                ):
+                if gift is not None and key[0] in listed and key[1] not in found[key[0]]:
                     raise AllocationError(f"{resource}: the container cannot start: {key[1]} is gone")
         if self._given.started(resource, tokens, found):
             self._replan()
@@ -224,9 +221,6 @@ class GivenKeeper:
             place = f"{self._prefix}{path}"
             found[path] = node_number(place) if Path(place).exists() else None
         return found
-
-    def _found(self) -> Found:
-        return {name: scanner.devices for name, scanner in self._scanners.items()}
 
     def _unknown(self) -> bool:
         """Whether a container holds a token of which nothing is known; it may be of another devhost."""
