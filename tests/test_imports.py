@@ -212,12 +212,20 @@ def test_what_decides_touches_nothing(module: str) -> None:
     for found in imports(SOURCE, "devhost", module):
         top = found.name.partition(".")[0]
         if top == "devhost":
-            good = pure(found.name) or room(found.name) in ("backend", "runtime")
+            lower = {"backend", "runtime", *({"telemetry"} if room(module) != "planning" else ())}
+            good = pure(found.name) or room(found.name) in lower
         else:
             good = top not in IO or (module.partition(".")[2], top) in PURE_TYPES
         if not good:
             wrong.append(place(module, found))
     assert wrong == []
+
+
+def test_what_speaks_with_the_kubelet_does_not_know_how_devices_are_found() -> None:
+    found = [
+        one for module in DEVHOST if room(module) == "kubelet" for one in imports(SOURCE, "devhost", module)
+    ]
+    assert [one.name for one in found if room(one.name) == "discovery"] == []
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)

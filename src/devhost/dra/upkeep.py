@@ -519,8 +519,7 @@ class _Claim:
     def attributes(self, before: Collection[str]) -> list[Mapping[str, Any] | None]:
         """The attributes of each device for its metadata; ``None`` to keep what there is.
 
-        Args:
-            before: the requests that have metadata.
+        ``before`` are the requests that have metadata.
         """
         return [
             None

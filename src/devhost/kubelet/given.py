@@ -45,9 +45,9 @@ NAMED = 20
 class GivenKeeper:
     """Follows what containers were given, from :meth:`read` on.
 
-    ``allocators`` are those of the resources that are served, ``found`` the devices of each backend that runs,
-    ``listed`` the backends that have listed theirs.
-    ``kubelet`` is the kubelet's device plugin directory, ``root`` the directory in which devices are found.
+    ``allocators`` are those of the resources that are served, ``found`` the devices of each backend,
+    ``listed`` the backends that have listed theirs. ``kubelet`` is the kubelet's device plugin directory,
+    ``root`` the directory in which devices are found.
     ``replan`` is called when other devices are held, or other containers have something wrong.
     """
 

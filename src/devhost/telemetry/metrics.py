@@ -153,10 +153,9 @@ class Number:
 
 
 class Distribution:
-    """One series of a histogram.
+    """One series of a histogram. ``bounds`` are the upper ends of its buckets, ascending.
 
-    Args:
-        bounds: the upper ends of the buckets, ascending; larger values count only in ``+Inf``.
+    A larger value counts only in ``+Inf``.
     """
 
     __slots__ = ("_bounds", "_counts", "_series", "_sum")
@@ -185,8 +184,7 @@ S = TypeVar("S", Number, Distribution)
 class Family(Generic[S]):
     """A metric whose series are counted here: one for each set of label values.
 
-    Args:
-        series: makes a series, at zero, from its name and labels.
+    ``series`` makes one, at zero, from its name and labels.
     """
 
     def __init__(
