@@ -20,7 +20,7 @@ from devhost.discovery.health import ALL
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.verdict_follower import VerdictFollower
-from devhost.discovery.verdicts import OLD, Flaw
+from devhost.discovery.verdicts import OLD, Applied, Flaw, matched
 from devhost.planning.timing import DISCOVERY as NODE
 from devhost.planning.timing import DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock
@@ -96,6 +96,11 @@ class Machine:
         file.write_text(json.dumps({**CORDON, **values}))
         return file
 
+    def applied(self) -> list[Applied]:
+        """The verdicts in force, with the devices that they apply to."""
+        now = self.follower.now()
+        return [*matched({name: one.now() for name, one in self.scanners.items()}, now.in_force, now.ends)]
+
     async def look(self) -> dict[str, str]:
         """Why devices are unhealthy, after a reading and a plan."""
         await self.follower.look()
@@ -135,7 +140,7 @@ async def test_a_device_is_named_by_any_of_its_names(machine: Machine, name: str
     (machine.root / "dev/my-card").symlink_to("card0")
     machine.put(devices=[name])
     assert await machine.look() == {"cards/d0": FAN}
-    assert [one.devices for one in machine.follower.now().applied()] == [(("cards", "d0"),)]
+    assert [one.devices for one in machine.applied()] == [(("cards", "d0"),)]
     assert machine.follower.now().flaws == []
 
 
@@ -176,7 +181,7 @@ async def test_what_does_not_answer_when_it_is_looked_for_is_read_and_is_a_probl
 
 async def test_without_a_directory_nothing_happens(machine: Machine) -> None:
     assert await machine.look() == {}
-    assert (machine.plans, [*machine.follower.now().applied()], machine.follower.now().flaws) == ([], [], ())
+    assert (machine.plans, machine.applied(), machine.follower.now().flaws) == ([], [], ())
 
 
 async def test_a_name_means_what_it_means_now_and_an_id_stays(machine: Machine) -> None:
@@ -240,7 +245,7 @@ async def test_a_verdict_on_a_device_counts_for_its_parts(machine: Machine, name
     await machine.plug("nodes", ["vf", [], {}, [PCI]])
     assert await machine.look() == dict.fromkeys(("cards/gpu", "cards/mig0", "cards/mig1", "nodes/vf"), FAN)
     assert machine.follower.now().flaws == []
-    (applied,) = machine.follower.now().applied()
+    (applied,) = machine.applied()
     assert {device for _, device in applied.devices} == {"gpu", "mig0", "mig1", "vf"}
 
 
@@ -313,7 +318,7 @@ async def test_a_verdict_ends_at_its_time_by_the_clock_of_the_wall(machine: Mach
     assert await machine.look() == {"cards/d0": FAN}
     machine.wall += 1.0
     assert await machine.look() == {}
-    assert [*machine.follower.now().applied()] == []
+    assert machine.applied() == []
     # the clock was wrong, and is set back
     machine.wall -= 3600.0
     assert await machine.look() == {"cards/d0": FAN}
@@ -326,7 +331,7 @@ async def test_the_end_needs_no_change_of_a_file(machine: Machine, until: Any) -
     machine.put(until="2001-09-09T01:47:40Z")
     async with following(machine):
         await until(lambda: machine.reasons() == {"cards/d0": FAN})
-        await until(lambda: machine.clock.timers)
+        await until(lambda: machine.clock.now + 60.0 in machine.clock.timers)
         machine.wall += 60.0
         await machine.clock.advance(60.0)
         await until(lambda: machine.reasons() == {})
@@ -369,7 +374,7 @@ async def test_only_an_old_cordon_may_have_been_forgotten(machine: Machine) -> N
     machine.put("c.json")
     machine.put("u.json", kind="unhealthy", devices=["d1"])
     await machine.look()
-    since = next(iter(machine.follower.now().applied())).verdict.since
+    since = machine.applied()[0].verdict.since
     machine.wall = since + OLD
     assert machine.follower.now().forgotten == []
     machine.wall += 1.0

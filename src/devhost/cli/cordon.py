@@ -195,8 +195,8 @@ def meant(names: Sequence[str], config: Path | None, root: Path) -> Meant:
     shared.warn_of(loaded.catalog.refused)
     found = asyncio.run(scan_once(loaded, root, everything=True))
     ends = {name: resolved(root, name) for name in names}
-    matches = named(found.scanners, {*names, *ends.values()})
-    parts = Parts(found.scanners)
+    matches = named(found.backends, {*names, *ends.values()})
+    parts = Parts(found.backends)
     devices: dict[str, Match] = {}
     for name in names:
         hits = matches.get(name) or matches.get(ends[name], [])

@@ -113,7 +113,7 @@ def _entry(status: EntryStatus) -> str:
 
 def _matches(found: ScanResult, texts: Sequence[str]) -> list[Match]:
     """The devices that the first of the texts names that names any."""
-    matches = named(found.scanners, texts)
+    matches = named(found.backends, texts)
     return next((matches[text] for text in texts if text in matches), [])
 
 
@@ -169,7 +169,7 @@ def unknown(found: ScanResult, root: Path, text: str) -> UsageError:
         why, hint = unserved
         asked = f"backends asked: {', '.join(sorted(found.scanners)) or 'none'}"
         return UsageError(f"{text} is not served: {why}", "; ".join(filter(None, [*failed, hint, asked])))
-    twins = [device.id for _, device in alike(found.scanners, [text]).get(text, ())[:3]]
+    twins = [device.id for _, device in alike(found.backends, [text]).get(text, ())[:3]]
     known = {device.id for _, device in found.devices()}
     close = twins or difflib.get_close_matches(text, sorted(known), n=3)
     if (

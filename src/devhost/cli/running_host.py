@@ -366,4 +366,5 @@ def apply_verdicts(scanners: Mapping[str, Scanner], root: Path) -> None:
     if found.verdicts:
         now = time.time()
         in_force = [one for one in found.verdicts if one.holds(now)]
-        files.overrule(scanners, files.matched(scanners, in_force, found.ends))
+        backends = {name: one.now() for name, one in scanners.items()}
+        files.overrule(scanners, files.matched(backends, in_force, found.ends))

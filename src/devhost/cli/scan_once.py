@@ -17,7 +17,7 @@ from devhost.backend.sysfs import natural
 from devhost.config.loader import Loaded
 from devhost.discovery.health import in_resource, worst
 from devhost.discovery.runner import BackendRunner
-from devhost.discovery.scanner import Scanner
+from devhost.discovery.scanner import BackendNow, Scanner
 from devhost.host.shown.entries import EntryOutcomes
 from devhost.planning.claims import Key
 from devhost.planning.plan import Plan
@@ -36,10 +36,13 @@ class ScanResult:
     holders: Mapping[Key, Sequence[tuple[str, AnyHolder | None]]] = field(default_factory=dict)
     """The resources and containers that hold a device, as far as the plan knows them."""
 
+    @property
+    def backends(self) -> Mapping[str, BackendNow]:
+        """The backends as they are now, by name."""
+        return {name: one.now() for name, one in self.scanners.items()}
+
     def entries(self) -> EntryOutcomes:
-        return EntryOutcomes(
-            self.settings, self.plan, {name: one.now() for name, one in self.scanners.items()}
-        )
+        return EntryOutcomes(self.settings, self.plan, self.backends)
 
     def resources(self) -> list[str]:
         """The name of every resource, also of those without devices or without an installed backend."""

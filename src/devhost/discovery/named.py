@@ -9,15 +9,15 @@ from devhost.backend.model import Device
 from devhost.backend.sysfs import natural
 from devhost.planning.claims import binds_pod
 
-from .scanner import Scanner
+from .scanner import BackendNow
 
 Match = tuple[str, Device]
 """The name of a backend, and a device of it."""
 
-_Values = Callable[[str, Scanner, Device], Collection[str]]
+_Values = Callable[[str, BackendNow, Device], Collection[str]]
 
 
-def named(scanners: Mapping[str, Scanner], texts: Collection[str]) -> dict[str, list[Match]]:
+def named(backends: Mapping[str, BackendNow], texts: Collection[str]) -> dict[str, list[Match]]:
     """The devices with this id, or else with this attribute value or claimed node; only texts that match.
 
     If nothing matches exactly, ids match without regard to case as long as only one device matches, and so
@@ -25,16 +25,16 @@ def named(scanners: Mapping[str, Scanner], texts: Collection[str]) -> dict[str, 
     """
     texts, found = frozenset(texts), {}
     for text in texts:
-        if exact := _with_id(scanners, text):
+        if exact := _with_id(backends, text):
             found[text] = exact
-    found |= _having(scanners, texts - found.keys(), _values, str)
-    found |= {text: one for text, one in alike(scanners, texts - found.keys()).items() if len(one) == 1}
-    return found | _having(scanners, texts - found.keys(), _hex_values, str.lower)
+    found |= _having(backends, texts - found.keys(), _values, str)
+    found |= {text: one for text, one in alike(backends, texts - found.keys()).items() if len(one) == 1}
+    return found | _having(backends, texts - found.keys(), _hex_values, str.lower)
 
 
-def alike(scanners: Mapping[str, Scanner], texts: Collection[str]) -> dict[str, list[Match]]:
+def alike(backends: Mapping[str, BackendNow], texts: Collection[str]) -> dict[str, list[Match]]:
     """The devices whose ids differ from a text at most in case."""
-    return _having(scanners, texts, _folded_ids, str.lower)
+    return _having(backends, texts, _folded_ids, str.lower)
 
 
 def whole(matches: Sequence[Match]) -> Sequence[Match]:
@@ -55,12 +55,12 @@ def whole(matches: Sequence[Match]) -> Sequence[Match]:
 class Parts:
     """The devices that are parts of others: MIG instances, virtual functions."""
 
-    def __init__(self, scanners: Mapping[str, Scanner]) -> None:
+    def __init__(self, backends: Mapping[str, BackendNow]) -> None:
         self._of: dict[str, list[Match]] = {}
-        for backend, scanner in scanners.items():
-            for device in scanner.devices.values():
+        for name, backend in backends.items():
+            for device in backend.devices.values():
                 for claim in device.part_of:
-                    self._of.setdefault(claim, []).append((backend, device))
+                    self._of.setdefault(claim, []).append((name, device))
 
     def of(self, matches: Iterable[Match]) -> Iterator[Match]:
         """The parts of one device; one may come more than once."""
@@ -70,29 +70,29 @@ class Parts:
                     yield from self._of.get(claim, ())
 
 
-def _with_id(scanners: Mapping[str, Scanner], text: str) -> list[Match]:
+def _with_id(backends: Mapping[str, BackendNow], text: str) -> list[Match]:
     found = []
-    for backend, scanner in scanners.items():
-        for name in (text, text.removeprefix(f"{backend}/")):
-            if (device := scanner.devices.get(name)) is not None:
-                found.append((backend, device))
+    for name, backend in backends.items():
+        for own in (text, text.removeprefix(f"{name}/")):
+            if (device := backend.devices.get(own)) is not None:
+                found.append((name, device))
                 break
     return found
 
 
 def _having(
-    scanners: Mapping[str, Scanner], texts: Collection[str], values: _Values, form: Callable[[str], str]
+    backends: Mapping[str, BackendNow], texts: Collection[str], values: _Values, form: Callable[[str], str]
 ) -> dict[str, list[Match]]:
     """The devices of which a value equals a text in this form. Looks at each device once."""
     wanted: dict[str, list[str]] = {}
     for text in texts:
         wanted.setdefault(form(text), []).append(text)
     found: dict[str, list[Match]] = {}
-    for backend, scanner in scanners.items() if wanted else ():
+    for name, backend in backends.items() if wanted else ():
         own: dict[str, list[Match]] = {}
-        for device in scanner.devices.values():
-            for value in wanted.keys() & values(backend, scanner, device):
-                own.setdefault(value, []).append((backend, device))
+        for device in backend.devices.values():
+            for value in wanted.keys() & values(name, backend, device):
+                own.setdefault(value, []).append((name, device))
         for value, matches in own.items():
             matches.sort(key=lambda match: natural(match[1].id))
             for text in wanted[value]:
@@ -100,7 +100,7 @@ def _having(
     return found
 
 
-def _values(backend: str, scanner: Scanner, device: Device) -> set[str]:
+def _values(name: str, backend: BackendNow, device: Device) -> set[str]:
     found = {claim.removeprefix("node:") for claim in device.claims if claim.startswith("node:")}
     for value in device.attributes.values():
         if isinstance(value, str):
@@ -110,16 +110,15 @@ def _values(backend: str, scanner: Scanner, device: Device) -> set[str]:
     return found
 
 
-def _folded_ids(backend: str, scanner: Scanner, device: Device) -> set[str]:
-    return {device.id.lower(), f"{backend}/{device.id}".lower()}
+def _folded_ids(name: str, backend: BackendNow, device: Device) -> set[str]:
+    return {device.id.lower(), f"{name}/{device.id}".lower()}
 
 
-def _hex_values(backend: str, scanner: Scanner, device: Device) -> set[str]:
+def _hex_values(name: str, backend: BackendNow, device: Device) -> set[str]:
     """The values of attributes that are compared without regard to case."""
-    known = scanner.runner.kind.attributes
     found: set[str] = set()
     for key, value in device.attributes.items():
-        attribute = declared(known, key)
+        attribute = declared(backend.attributes, key)
         if attribute is not None and attribute.hex:
             found.update(map(str.lower, value if isinstance(value, tuple) else (str(value),)))
     return found

@@ -21,12 +21,12 @@ from os.path import commonpath
 from pathlib import Path
 from typing import Protocol
 
-from devhost.backend import ContainerRequest, Edits, Event, MissingDriver
+from devhost.backend import Attribute, ContainerRequest, Edits, Event, MissingDriver
 from devhost.backend.backoff import Backoff, Pacer
 from devhost.backend.errors import BackendError, BackendTimeout, one_line, words
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
-from devhost.backend.model import Device, Health
+from devhost.backend.model import NOTHING, Device, Health
 from devhost.planning.give import NO_GIVE, length
 from devhost.planning.plan import differences
 from devhost.planning.settings import ResourceSettings
@@ -186,7 +186,10 @@ class BackendCondition:
 
 @frozen
 class BackendNow:
-    """A backend at one moment; ``cordons`` are the devices out of service on purpose."""
+    """A backend at one moment; ``cordons`` are the devices out of service on purpose.
+
+    ``attributes`` are those that it declares.
+    """
 
     condition: BackendCondition
     listed: bool
@@ -194,6 +197,7 @@ class BackendNow:
     root: Path
     cordons: Mapping[str, Health] = field(default_factory=dict)
     event_source_error: str = ""
+    attributes: Mapping[str, Attribute] = NOTHING
 
     def is_cordoned(self, device: str) -> bool:
         """Whether a device, by its id, is taken out of service."""
@@ -298,8 +302,15 @@ class Scanner:
 
     def now(self) -> BackendNow:
         """The present state."""
-        root, cordons = self.runner.context.root, self.health.cordons
-        return BackendNow(self.condition, self.listed, self.devices, root, cordons, self.event_source_error)
+        return BackendNow(
+            self.condition,
+            self.listed,
+            self.devices,
+            self.runner.context.root,
+            self.health.cordons,
+            self.event_source_error,
+            self.runner.kind.attributes,
+        )
 
     def concerns(self, event: Event) -> bool:
         subsystems = self.runner.kind.subsystems

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.backend.frozen import frozen
+from devhost.backend.model import NOTHING
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, Reconciler
 from devhost.runtime.watch import DirectoryWatch
@@ -19,7 +20,7 @@ from devhost.runtime.worker import FileWorker
 from .scanner import Scanner
 
 if TYPE_CHECKING:
-    from .verdicts import Applied, Flaw, Judge, Verdict
+    from .verdicts import Flaw, Judge, Verdict
 
 DIRECTORY = "verdicts"
 """The name of the directory, below that for the state of devhost."""
@@ -32,14 +33,14 @@ GAP = 0.02
 class VerdictsNow:
     """The verdicts in force, what has no effect, and cordons that may have been forgotten.
 
-    ``applied`` gives the devices of those in force.
+    ``ends`` are the nodes to which links lead that verdicts name.
     """
 
     directory: Path | None = None
     in_force: Sequence[Verdict] = ()
     flaws: Sequence[Flaw] = ()
     forgotten: Sequence[Verdict] = ()
-    applied: Callable[[], Iterable[Applied]] = tuple
+    ends: Mapping[str, str] = NOTHING
 
 
 class VerdictFollower:
@@ -105,7 +106,7 @@ class VerdictFollower:
         """The present state, to be shown."""
         if (judge := self.judge) is None:
             return VerdictsNow(self.directory)
-        return VerdictsNow(self.directory, judge.in_force, judge.flaws, judge.forgotten(), judge.applied)
+        return VerdictsNow(self.directory, judge.in_force, judge.flaws, judge.forgotten(), judge.ends)
 
     def close(self) -> None:
         """Lets the thread end."""

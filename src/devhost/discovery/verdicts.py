@@ -35,7 +35,7 @@ from devhost.runtime.worker import FileWorker
 
 from .health import ALL, HealthTracker, worst
 from .named import Match, Parts, named, whole
-from .scanner import Scanner
+from .scanner import BackendNow, Scanner
 from .unserved import resolved
 
 log = get(__name__)
@@ -435,15 +435,14 @@ class Judge:
             if matches or complete:  # a backend may not have listed it yet
                 flaws.append(Flaw(str(self._directory / verdict.file), _why(name, matches)))
 
-        overrule(self._scanners, self._matched(wrong))
+        backends = {name: one.now() for name, one in self._scanners.items()}
+        overrule(self._scanners, matched(backends, self.in_force, self.ends, wrong))
         self._report(flaws)
 
-    def applied(self) -> Iterator[Applied]:
-        """What is in force, made for each request: a thousand verdicts take a few milliseconds."""
-        return self._matched(_nothing)
-
-    def _matched(self, wrong: Wrong) -> Iterator[Applied]:
-        return matched(self._scanners, self.in_force, self._reading.ends, wrong)
+    @property
+    def ends(self) -> Mapping[str, str]:
+        """See :class:`Reading`."""
+        return self._reading.ends
 
     def forgotten(self) -> Sequence[Verdict]:
         """The cordons that are so old that they may have been forgotten."""
@@ -463,18 +462,20 @@ class Judge:
 
 
 def matched(
-    scanners: Mapping[str, Scanner],
+    backends: Mapping[str, BackendNow],
     verdicts: Sequence[Verdict],
     ends: Mapping[str, str],
     wrong: Wrong = _nothing,
 ) -> Iterator[Applied]:
-    """Verdicts with the devices that they apply to now, and their parts; for ``ends`` see :class:`.Reading`.
+    """Verdicts with the devices that they apply to, and their parts; for ``ends`` see :class:`.Reading`.
+
+    It is called for each status document: a thousand verdicts take a few milliseconds.
 
     Calls ``wrong`` with each name that means no device, and the devices that have it.
     """
     names = {name for one in verdicts for name in one.names} - {ALL}
-    found = named(scanners, names | {ends[name] for name in names if name in ends})
-    parts = Parts(scanners) if found else None
+    found = named(backends, names | {ends[name] for name in names if name in ends})
+    parts = Parts(backends) if found else None
     for verdict in verdicts:
         devices: dict[tuple[str, str], None] = {}
         for name in verdict.names:

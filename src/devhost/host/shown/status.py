@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,6 @@ from .problems import problems
 from .shortages import Orphan, orphans, refusal_reason
 
 if TYPE_CHECKING:
-    from devhost.discovery.verdicts import Applied
     from devhost.host.host import Host
 
 NOT_HELD: tuple[Sequence[Key], Holder | None] = ((), None)
@@ -90,7 +89,7 @@ def document(now: Now) -> Callable[[], StatusDocument]:
             *(_not_installed(name, hint, reload.at) for name, hint in now.settings.not_installed().items()),
         ],
         observers=[_observer(observer) for observer in now.observers],
-        verdicts=[_verdict(one) for one in now.verdicts.applied()],
+        verdicts=list(_verdicts(now)),
         refusals=[
             PlanRefusal(
                 backend=refusal.backend,
@@ -267,14 +266,19 @@ def _observer(observer: ObserverNow) -> ObserverStatus:
     )
 
 
-def _verdict(applied: Applied) -> VerdictStatus:
-    verdict = applied.verdict
-    return VerdictStatus(
-        file=verdict.file,
-        kind=verdict.kind.value,
-        by=verdict.by,
-        reason=verdict.reason,
-        since=iso(verdict.since),
-        until=None if verdict.until is None else iso(verdict.until),
-        devices=[JudgedStatus(*one) for one in applied.devices],
-    )
+def _verdicts(now: Now) -> Iterator[VerdictStatus]:
+    if not now.verdicts.in_force:
+        return
+    from devhost.discovery.verdicts import matched  # most nodes have no verdicts
+
+    for one in matched(now.backends, now.verdicts.in_force, now.verdicts.ends):
+        verdict = one.verdict
+        yield VerdictStatus(
+            file=verdict.file,
+            kind=verdict.kind.value,
+            by=verdict.by,
+            reason=verdict.reason,
+            since=iso(verdict.since),
+            until=None if verdict.until is None else iso(verdict.until),
+            devices=[JudgedStatus(*each) for each in one.devices],
+        )
