@@ -219,11 +219,10 @@ class Tree:
                 (self.root / "dev" / facts["DEVNAME"]).unlink(missing_ok=True)
         node = dict(line.split("=", 1) for line in (gone / "uevent").read_text().splitlines()).get("DEVNAME")
         shutil.rmtree(gone)
-        for directory, names, files in os.walk(self.root / "sys"):
-            for name in (*names, *files):
-                link = Path(directory, name)
-                if link.is_symlink() and not link.exists():
-                    link.unlink()
+        for directory, _, files in os.walk(self.root / "sys"):
+            for name in files:  # links to nothing among them
+                if not os.path.exists(path := f"{directory}/{name}"):  # noqa: PTH110 - as below
+                    os.unlink(path)  # noqa: PTH108
         return Event(subsystem, "remove", sys_path, f"/dev/{node}" if node else "")
 
     def _make(self, path: str, make: Callable[[str], object]) -> None:
@@ -239,12 +238,14 @@ class Tree:
 def _relative(target: str, link: str) -> str:
     """The target of a link, both absolute and normalized: ``os.path.relpath`` takes several times as long."""
     here, there = link.split("/")[:-1], target.split("/")
-    common = len(os.path.commonprefix([here, there]))
-    return "/".join([".."] * (len(here) - common) + there[common:]) or "."
+    while here and there and here[0] == there[0]:
+        del here[0], there[0]
+    return "/".join([".."] * len(here) + there) or "."
 
 
 def _touch(file: str) -> None:
-    os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o666))
+    with suppress(FileExistsError):
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
 
 
 def _write(file: str, data: bytes) -> None:
