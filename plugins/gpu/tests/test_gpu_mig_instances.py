@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
-from devhost_gpu.nvml.client import NvmlClient
+from devhost_gpu.environment import STANDARD
+from devhost_gpu.nvml.client import NvmlClient, binding
 from devhost_gpu.nvml.reports import Partitions, Placement
 from gpu_mig import MODELS
 from gpu_nvidia import DGX, NvidiaMachine
@@ -32,14 +34,10 @@ def client(nvidia: NvidiaMachine) -> Iterator[Client]:
         assert all(process.wait(PATIENCE) for process in one.processes)
 
 
-def place(found: Partitions, name: str, start: int) -> Placement:
-    return next(
-        one
-        for profile in found.profiles
-        if profile.name == name
-        for one in profile.placements
-        if one.start == start
-    )
+def place(name: str, start: int) -> Placement:
+    """Where an H100 can have an instance of a profile."""
+    one = next(one for one in MODELS["H100-80"] if one.name == name)
+    return Placement(one.id, start, one.size, name)
 
 
 def read(client: NvmlClient) -> Partitions:
@@ -65,7 +63,7 @@ def test_an_instance_is_created_where_it_was_asked_for_and_destroyed(
 ) -> None:
     nvidia.divisible(A)
     nvml = client()
-    wanted = place(read(nvml), "2g.20gb", 4)
+    wanted = place("2g.20gb", 4)
     made = nvml.create(A, wanted, PATIENCE)
     assert [(one.gi, one.placement, len(one.computes)) for one in read(nvml).instances] == [
         (made.gi, wanted, 1)
@@ -82,7 +80,7 @@ def test_an_instance_that_overlaps_another_is_refused_with_the_reason(
     nvidia.nvml.partition(nvidia.divisible(A), "3g.40gb", 0)
     nvml = client()
     with pytest.raises(BackendError) as refused:
-        nvml.create(A, place(read(nvml), "1g.10gb", 2), PATIENCE)
+        nvml.create(A, place("1g.10gb", 2), PATIENCE)
     assert (
         refused.value.message
         == "cannot create a GPU instance 1g.10gb at memory slice 2: not enough of the GPU is free"
@@ -93,7 +91,7 @@ def test_an_instance_of_others_is_not_taken_over(nvidia: NvidiaMachine, client: 
     nvidia.nvml.partition(nvidia.divisible(A), "3g.40gb", 0)
     nvml = client()
     with pytest.raises(BackendError, match="there is one already"):
-        nvml.create(A, place(read(nvml), "3g.40gb", 0), PATIENCE)
+        nvml.create(A, place("3g.40gb", 0), PATIENCE)
     assert len(read(nvml).instances) == 1
 
 
@@ -106,7 +104,7 @@ def test_a_creation_that_was_interrupted_is_resumed(
 ) -> None:
     nvidia.divisible(A)
     nvml = client()
-    wanted = place(read(nvml), "3g.40gb", 4)
+    wanted = place("3g.40gb", 4)
     fault = nvidia.nvml.fault(call, crash=crash)
     with pytest.raises(BackendError):
         nvml.create(A, wanted, PATIENCE)
@@ -121,7 +119,7 @@ def test_an_instance_that_others_replaced_is_neither_completed_nor_destroyed(
 ) -> None:
     nvidia.divisible(A)
     nvml = client()
-    wanted = place(read(nvml), "3g.40gb", 4)
+    wanted = place("3g.40gb", 4)
     made = nvml.create(A, wanted, PATIENCE)
     assert [one.uuids for one in read(nvml).instances] == [(made.uuid,)]
     nvidia.nvml.made.unlink()
@@ -139,7 +137,7 @@ def test_a_destruction_that_was_interrupted_is_resumed(
 ) -> None:
     nvidia.divisible(A)
     nvml = client()
-    wanted = place(read(nvml), "3g.40gb", 4)
+    wanted = place("3g.40gb", 4)
     nvml.create(A, wanted, PATIENCE)
     fault = nvidia.nvml.fault(call, crash=crash)
     with pytest.raises(BackendError):
@@ -162,7 +160,7 @@ def test_an_error_of_the_driver_is_the_reason(
 ) -> None:
     nvidia.divisible(A)
     nvml = client()
-    wanted = place(read(nvml), "1g.10gb", 0)
+    wanted = place("1g.10gb", 0)
     nvidia.nvml.fault("nvmlDeviceCreateGpuInstanceWithPlacement", error=number)
     with pytest.raises(BackendError) as refused:
         nvml.create(A, wanted, PATIENCE)
@@ -178,13 +176,32 @@ def test_a_gpu_with_mig_off_has_profiles_and_no_instances(nvidia: NvidiaMachine,
     found = read(nvml)
     assert found.instances == ()
     with pytest.raises(BackendError, match="MIG mode is off"):
-        nvml.create(A, place(found, "1g.10gb", 0), PATIENCE)
+        nvml.create(A, place("1g.10gb", 0), PATIENCE)
+
+
+def test_a_series_of_requests_starts_nvml_once_and_then_releases_the_driver(nvidia: NvidiaMachine) -> None:
+    nvidia.divisible(A)
+    starts: list[str] = []
+
+    def find_binding() -> str:
+        starts.append(binding())
+        return starts[-1]
+
+    environment = replace(STANDARD, find_binding=find_binding)
+    nvml = NvmlClient(ServiceContext("gpu", nvidia.root), "/", lambda _: None, environment)
+    with nvml.series(A, PATIENCE):
+        for wanted in (place("3g.40gb", 0), place("3g.40gb", 4)):
+            nvml.create(A, wanted, PATIENCE)
+        assert nvml.destroy(A, wanted, PATIENCE)
+        assert len(nvml.processes) == len(starts) == 1
+    assert nvml.processes == []
+    assert [one.placement.start for one in read(nvml).instances] == [0]
 
 
 def test_a_call_that_hangs_is_killed_at_the_deadline(nvidia: NvidiaMachine, client: Client) -> None:
     nvidia.divisible(A)
     nvml = client()
-    wanted = place(read(nvml), "1g.10gb", 0)
+    wanted = place("1g.10gb", 0)
     hang = nvidia.nvml.fault("nvmlDeviceCreateGpuInstanceWithPlacement", hang=600)
     with pytest.raises(BackendError, match="NVML did not answer within 1 s"):
         nvml.create(A, wanted, 1.0)

@@ -190,9 +190,9 @@ def test_what_the_kernel_refuses_is_one_problem_that_is_tried_again_with_back_of
     with pytest.raises(BackendError, match=reason):
         machine.once(CPX)
     assert machine.driver.compute == ["SPX", "CPX"]  # the other GPU is not concerned
-    delays, last = [], machine.now
+    delays, last, step = [], machine.now, FIRST_RETRY / 4
     while len(delays) < 6:
-        machine.now += 5
+        machine.now += step
         tried = machine.driver.tried
         with pytest.raises(BackendError, match=reason):
             machine.once(CPX)
@@ -203,7 +203,7 @@ def test_what_the_kernel_refuses_is_one_problem_that_is_tried_again_with_back_of
             assert withheld(machine.devices()) == []  # it is offered meanwhile
     # each delay is shortened at random by up to one half; the call after its end withdraws the GPU
     longest = [FIRST_RETRY, 2 * FIRST_RETRY, 4 * FIRST_RETRY, 8 * FIRST_RETRY, LAST_RETRY, LAST_RETRY]
-    assert all(one / 2 < delay <= one + 10 for one, delay in zip(longest, delays, strict=True)), delays
+    assert all(one / 2 < delay <= one + 2 * step for one, delay in zip(longest, delays, strict=True)), delays
     machine.driver.refuses.clear()
     machine.now += LAST_RETRY
     with pytest.raises(BackendError, match=reason):

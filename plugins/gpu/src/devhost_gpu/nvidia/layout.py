@@ -110,15 +110,16 @@ class MigLayouts:
 
     def _make(self, address: str, present: Mapping[tuple[int, int], str], wanted: Sequence[str]) -> None:
         self._known.pop(address, None)
-        found = self._client.placements(address, self._patience)
-        todo = self._steps(address, found, present, wanted)
-        try:
-            for place in todo.destroy:
-                self._client.destroy(address, place, self._patience)
-            for place in todo.create:
-                self._client.create(address, place, self._patience, resume=True)
-        except BackendError as error:
-            raise BackendError(f"{address}: {error.message}") from error
+        with self._client.series(address, self._patience):
+            found = self._client.placements(address, self._patience)
+            todo = self._steps(address, found, present, wanted)
+            try:
+                for place in todo.destroy:
+                    self._client.destroy(address, place, self._patience)
+                for place in todo.create:
+                    self._client.create(address, place, self._patience, resume=True)
+            except BackendError as error:
+                raise BackendError(f"{address}: {error.message}") from error
 
     def _steps(
         self, address: str, found: Partitions, present: Mapping[tuple[int, int], str], wanted: Sequence[str]

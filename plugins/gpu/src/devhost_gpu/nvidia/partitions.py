@@ -425,7 +425,8 @@ class Partitions:
             raise AllocationError(f"{place.device}: another MIG instance is being created or destroyed")
         try:
             self._follow_record()
-            made = self._create(place, facts.address, until)
+            with self._client.series(facts.address, self._timings.instances):
+                made = self._create(place, facts.address, until)
         except AllocationError:
             raise
         except BackendError as error:

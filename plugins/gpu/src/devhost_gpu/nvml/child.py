@@ -16,12 +16,13 @@ without an answer changes; it is empty if there is none.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import sys
 import threading
 import time
-from functools import partial
+from functools import cache, partial
 from importlib.machinery import SourceFileLoader
 
 TYPE_CHECKING = False  # importing it from typing takes four milliseconds and half a megabyte
@@ -614,9 +615,14 @@ def _load(directory: str, library: str) -> Any:
     vars(unused)["find_library"] = None
     sys.modules["ctypes.util"] = unused
     sys.path.append(directory)
-    return __import__("pynvml")
+    gc.disable()  # a tenth of the start: the module creates thousands of objects, and all of them stay
+    try:
+        return __import__("pynvml")
+    finally:
+        gc.enable()
 
 
+@cache
 def _beside(name: str) -> Any:
     """Loads a file beside this one. The program has no packages, so that it starts fast."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)  # noqa: PTH100, PTH118, PTH120

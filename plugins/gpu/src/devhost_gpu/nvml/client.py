@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,6 +101,7 @@ class NvmlClient:
         self._library: tuple[str, object] | None = None
         self._ending: list[NvmlProcess] = []
         self._alone: dict[str, NvmlProcess] = {}
+        self._series: dict[str, NvmlProcess | None] = {}
         self._backoff = Backoff(self._timings.first_delay, self._timings.last_delay)
         self._not_before = 0.0
         self._problem = ""
@@ -197,6 +199,17 @@ class NvmlClient:
             return None
         return None if answer is None else reports.checks(answer)[address]
 
+    @contextmanager
+    def series(self, address: str, patience: float) -> Iterator[None]:
+        """One process answers all requests below about a GPU meanwhile: NVML takes time to start."""
+        self._series[address] = None
+        try:
+            yield
+        finally:
+            if (process := self._series.pop(address)) is not None:
+                process.end()
+                process.wait(patience)
+
     def placements(self, address: str, patience: float) -> reports.Partitions:
         """The MIG profiles of a GPU, where their instances can be, and its GPU instances; blocks.
 
@@ -242,7 +255,7 @@ class NvmlClient:
         return bool(self._change("destroy", address, wanted, patience)["destroyed"])
 
     def _change(self, do: str, address: str, arguments: Message, patience: float) -> Message:
-        """The answer to a request about MIG instances, of a process for this request only.
+        """The answer to a request about MIG instances, of a process for this request or :meth:`series` only.
 
         So it delays no check of health, and what hangs is killed.
         """
@@ -271,21 +284,27 @@ class NvmlClient:
         with self._lock:
             if arguments is not None and (self._is_closed or self._is_released):
                 raise NotAsked("NVML is released")  # the driver may be about to be unloaded
-            command, before = self._command(), self._alone.get(address)
-            if command is None or (before is not None and not before.is_gone):
-                return None
-            try:
-                process = self._alone[address] = NvmlProcess(command, _ignore, self._environment)
-            except NotStarted:
-                return None
+            is_kept = arguments is not None and address in self._series
+            process = self._series[address] if is_kept else None
+            if process is None:
+                command, before = self._command(), self._alone.get(address)
+                if command is None or (before is not None and not before.is_gone):
+                    return None
+                try:
+                    process = self._alone[address] = NvmlProcess(command, _ignore, self._environment)
+                except NotStarted:
+                    return None
+                if is_kept:
+                    self._series[address] = process
         try:
             return process.ask(do, [address], patience, arguments).content
         except Unanswered:
             process.kill()
             raise
         finally:
-            process.end()
-            process.wait(patience)
+            if not is_kept:
+                process.end()
+                process.wait(patience)
 
     def pop_hung(self) -> list[str]:
         """The GPUs whose calls hung, so that the process was killed; each is returned once."""
