@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
@@ -28,25 +28,34 @@ def status(host: Host) -> Json:
 
 def document_of(json: Any) -> StatusDocument:
     """The document that a command reads from this JSON; what a test leaves out is empty."""
-    return read(_complete(json, StatusDocument), StatusDocument)
+    return read(_completing(StatusDocument)(json), StatusDocument)
 
 
-def _complete(json: Any, kind: Any) -> Any:
-    arguments = get_args(kind)
+@cache  # tests make documents of thousands of devices
+def _completing(kind: Any) -> Callable[[Any], Any]:
+    """The function that adds what JSON of this type leaves out."""
     if get_origin(kind) is Sequence:
-        return [_complete(one, arguments[0]) for one in json or ()]
+        each = _completing(get_args(kind)[0])
+        return lambda json: [each(one) for one in json or ()]
     if get_origin(kind) is types.UnionType:
-        return None if json is None else _complete(json, arguments[0])
+        given = _completing(get_args(kind)[0])
+        return lambda json: None if json is None else given(json)
     if is_dataclass(kind):
-        return _object(json or {}, kind)
-    return _EMPTY.get(kind, "") if json is None else json
+        return _completing_object(kind)
+    empty = _EMPTY.get(kind, "")
+    return lambda json: empty if json is None else json
 
 
-_hints = cache(get_type_hints)  # tests make documents of thousands of devices
+def _completing_object(kind: Any) -> Callable[[Any], Any]:
+    hints, found = get_type_hints(kind), form(kind)
+    values = {key: _completing(hints[name]) for name, key in found.keys.items()}
 
+    def complete(json: Any) -> Json:
+        json = json or {}
+        return {
+            key: value(json.get(key))
+            for key, value in values.items()
+            if key in json or key not in found.optional
+        }
 
-def _object(json: Json, kind: Any) -> Json:
-    hints, found = _hints(kind), form(kind)
-    missing = {key: name for name, key in found.keys.items() if key not in found.optional}
-    given = {key: name for name, key in found.keys.items() if key in json}
-    return {key: _complete(json.get(key), hints[name]) for key, name in (missing | given).items()}
+    return complete

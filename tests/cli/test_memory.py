@@ -167,7 +167,7 @@ RARE = (
     *("devhost.config.amounts", "devhost.config.difference"),
     *("devhost.config.rollout", "devhost.discovery.handover", "devhost.discovery.usage", "devhost.dra"),
     *("devhost.host.shown.status", "devhost.planning.counters", "devhost.planning.give.edits"),
-    *("devhost.planning.profiles", "devhost.planning.sides"),
+    *("devhost.planning.profiles", "devhost.planning.sides", "devhost.runtime.turns"),
     *("devhost.telemetry.document", "devhost.telemetry.page.content", "devhost_neuron"),
     *("devhost_gpu.nvidia", "devhost_udev.groups", "devhost_udev.members"),
 )

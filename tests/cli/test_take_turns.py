@@ -8,7 +8,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +19,7 @@ import pytest
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet import events as ev
-from kit import process
+from kit.process import Prepared, prepared
 from program import devhost
 
 from devhost.config.rollout import RolloutRecord
@@ -34,7 +33,7 @@ Until = Callable[[Callable[[], object]], Awaitable[None]]
 class Instance:
     """One devhost of the node."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path, status: Path, address: str) -> None:
+    def __init__(self, process: Prepared, log: Path, status: Path, address: str) -> None:
         self.process, self._log, self._status, self.address = process, log, status, address
 
     def logged(self, text: str) -> bool:
@@ -91,10 +90,8 @@ class Machine:
         options = ["--state-dir", self._place / "state", "--status-socket", status, f"--listen={address}"]
         options += [*(["--take-turns"] if turns else []), *more]
         config, root = config or self._toys.config, self._toys.root
-        with (
-            log.open("w") as errors,
-            process.running(config, root, self.kubelet.directory, *options, log=errors) as started,
-        ):
+        log.touch()
+        with prepared(config, root, self.kubelet.directory, *options, log=log) as started:
             yield Instance(started, log, status, address)
 
     def rollout(self, config: Path) -> Path:
@@ -476,14 +473,6 @@ async def test_an_edit_that_selects_nothing_waits_for_accept_while_the_one_befor
             await old.stops()
             await until(lambda: TOY not in record.read_text())
             assert new.ask("/readyz") == (200, "ok\n")
-
-
-def test_without_the_option_nothing_of_it_is_imported() -> None:
-    code = "import sys, devhost.cli.serve, devhost.host.daemon; print('devhost.runtime.turns' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True
-    )
-    assert done.stdout == "False\n"
 
 
 async def test_turns_without_a_directory_to_lock_are_refused(machine: Machine, tmp_path: Path) -> None:

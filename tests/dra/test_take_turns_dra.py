@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +13,8 @@ from pathlib import Path
 import pytest
 from devhost_testing.dra import Claim, DraKubelet, Refused
 from devhost_testing.kubelet import KubeletSimulator
-from kit import process
 from kit.dra import DRIVER, Cluster
+from kit.process import Prepared, prepared
 
 from devhost.runtime.turns import Lock
 
@@ -56,16 +55,14 @@ class Machine(Cluster):
         self.options.plugins_registry.mkdir()
 
     @asynccontextmanager
-    async def devhost(self) -> AsyncIterator[subprocess.Popen[str]]:
+    async def devhost(self) -> AsyncIterator[Prepared]:
         place, options = self.place, self.options
         words = ["--take-turns", "--state-dir", place / "state", "--plugins-dir", options.plugins_dir]
         words += ["--plugins-registry", options.plugins_registry, "--kubeconfig", options.kubeconfig or ""]
         words += ["--node-name", options.node]
         words += ["--status-socket", place / f"{len(list(place.iterdir()))}.status"]
-        with (
-            (place / "log").open("a") as log,
-            process.running(place / "devhost.yaml", place, place / "kubelet", *words, log=log) as started,
-        ):
+        config, log = place / "devhost.yaml", place / "log"
+        with prepared(config, place, place / "kubelet", *words, log=log) as started:
             yield started
 
     def logged(self, text: str) -> bool:
@@ -82,9 +79,7 @@ class Machine(Cluster):
         return Claim("default", name, made.uid, ("req",))
 
 
-async def stopped_with_the_turn(
-    machine: Machine, kubelet: DraKubelet, old: subprocess.Popen[str], new: subprocess.Popen[str]
-) -> None:
+async def stopped_with_the_turn(machine: Machine, kubelet: DraKubelet, old: Prepared, new: Prepared) -> None:
     """The old one passes the turn on, and the new one does nothing with it until it gets SIGCONT."""
     await kubelet.until(lambda: machine.logged("waiting for the turn"))
     new.send_signal(signal.SIGSTOP)
@@ -133,7 +128,7 @@ async def test_claims_are_prepared_throughout_an_upgrade_and_slices_stay(machine
             assert len(machine.server.writes) == writes
             await kubelet.unprepare(DRIVER, held)  # which the one before had prepared
             assert list((machine.place / "cdi").glob("*dra_*")) == []
-            assert new.poll() is None
+            assert new.is_alive()
 
 
 async def test_claims_wait_for_the_end_of_the_one_that_may_have_prepared_them(machine: Machine) -> None:

@@ -52,17 +52,18 @@ def calls(*, but: str = "") -> Iterator[ast.Call]:
             yield from nodes
 
 
+LOGGING = re.compile(rf"\.(?:{'|'.join(LEVELS)})\(|\b(?:FailureLog|first)\(")
+"""What a module with one of these calls has in its text; only such modules are parsed, once."""
+
+
 @cache
 def every_call() -> dict[Path, list[ast.Call]]:
-    """The calls in each module, parsed once."""
+    """The calls in each module."""
     return {
-        file: [
-            node
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Call)
-        ]
+        file: [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
         for file in sorted(SOURCE.rglob("*.py"))
         if not {"testing", "backend"} & set(file.relative_to(SOURCE).parts)
+        if LOGGING.search(text := file.read_text(encoding="utf-8"))
     }
 
 

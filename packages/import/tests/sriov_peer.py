@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 Selectors = Mapping[str, Any]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Thing:
     """A PCI function, or a scalable function on the auxiliary bus."""
 
@@ -32,6 +33,7 @@ def entries(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
 
+@cache  # no test changes a tree
 def things(root: Path, kind: str) -> list[Thing]:
     """What it considers for a type of device, without any selector."""
     found = []
@@ -55,10 +57,12 @@ def virtual_number(pci: Path) -> int:
     return -1
 
 
+@cache
 def whole(thing: Thing) -> Path:
     return (thing.pci / "physfn").resolve() if (thing.pci / "physfn").exists() else thing.pci
 
 
+@cache
 def whole_name(thing: Thing) -> str:
     """The interface of the physical function: in switchdev mode that of its uplink."""
     net = whole(thing) / "net"
@@ -68,6 +72,7 @@ def whole_name(thing: Thing) -> str:
     return names[0] if names else ""
 
 
+@cache
 def link_type(thing: Thing) -> str:
     for path in (thing.path, whole(thing)):
         for name in entries(path / "net"):
@@ -75,6 +80,7 @@ def link_type(thing: Thing) -> str:
     return ""
 
 
+@cache
 def vdpa_type(thing: Thing) -> str:
     for path in thing.path.iterdir():
         driver = (path / "driver").resolve().name if (path / "driver").exists() else ""
@@ -97,10 +103,12 @@ def ranged(items: Iterable[str], name: str, number: int) -> bool:
     return False
 
 
-def takes(selectors: Selectors, thing: Thing, kind: str) -> bool:
+@cache
+def compared(thing: Thing) -> dict[str, str]:
+    """By a selector that lists values, the one that it has to list."""
     path = thing.path
     pkey = [text(one / "ports/1/pkeys/0") for one in sorted((path / "infiniband").glob("*"))]
-    compared = {
+    return {
         "vendors": text(thing.pci / "vendor").removeprefix("0x"),
         "devices": text(thing.pci / "device").removeprefix("0x"),
         "drivers": (path / "driver").resolve().name if (path / "driver").exists() else "",
@@ -109,7 +117,10 @@ def takes(selectors: Selectors, thing: Thing, kind: str) -> bool:
         "linkTypes": link_type(thing),
         "pKeys": pkey[0] if pkey else "",
     }
-    for key, value in compared.items():
+
+
+def takes(selectors: Selectors, thing: Thing, kind: str) -> bool:
+    for key, value in compared(thing).items():
         if selectors.get(key) and value not in selectors[key]:
             return False
     if kind == "accelerator":
@@ -119,7 +130,7 @@ def takes(selectors: Selectors, thing: Thing, kind: str) -> bool:
         return False
     if selectors.get("rootDevices") and not ranged(selectors["rootDevices"], whole(thing).name, thing.number):
         return False
-    if selectors.get("isRdma") and not entries(path / "infiniband"):
+    if selectors.get("isRdma") and not entries(thing.path / "infiniband"):
         return False
     return not selectors.get("vdpaType") or vdpa_type(thing) == selectors["vdpaType"]
 

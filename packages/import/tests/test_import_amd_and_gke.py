@@ -7,13 +7,11 @@ from pathlib import Path
 
 import peer_machines as machines
 import pytest
-from importing import converted, offered, refusal, run, said, wheres
-
-from devhost.discovery import catalog
+from importing import converted, installed, offered, refusal, run, said, wheres
 
 AMD, GKE = "amd-device-plugin", "gke-device-plugin"
 
-if not {"gpu", "sriov"} <= catalog.load().installed.keys():
+if not {"gpu", "sriov"} <= installed().installed.keys():
     pytest.skip("the result is for the gpu and sriov backends", allow_module_level=True)
 
 

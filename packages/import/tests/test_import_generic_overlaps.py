@@ -11,12 +11,9 @@ from devhost_import.command import command
 from devhost_import.globs import may_be_one, shared
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
-from importing import offered, said
+from importing import loaded, offered, said
 
 from devhost.cli.scan_once import scan_once
-from devhost.config import loads
-from devhost.config.loader import Loaded
-from devhost.discovery import catalog
 
 pytest.importorskip("devhost_udev", reason="the result is for the udev backend")
 
@@ -71,9 +68,7 @@ def machine(root: Path) -> None:
 def planned(text: str, root: Path) -> tuple[dict[str, int], list[str]]:
     """How many devices each resource has on the machine, and what was refused."""
     machine(root)
-    found = catalog.load()
-    loaded = Loaded(loads(converted(text), "converted.yaml", lambda paths, wanted: found), found)
-    plan = asyncio.run(scan_once(loaded, root)).plan
+    plan = asyncio.run(scan_once(loaded(converted(text)), root)).plan
     offers = {name.partition("/")[2]: len(one.offers) for name, one in plan.resources.items()}
     return offers, [refusal.reason for refusal in plan.refusals]
 

@@ -20,10 +20,9 @@ import pytest
 import yaml
 from devhost_import.source import UNKNOWN
 from hypothesis import settings
-from importing import HERE, loaded, run, said
+from importing import HERE, installed, loaded, run, said
 
 from devhost.backend.errors import DevhostError
-from devhost.discovery import catalog
 
 DATA, INPUTS, GOLDEN = HERE / "data", HERE / "inputs", HERE / "golden"
 """Examples that peers ship, further inputs, and the results."""
@@ -112,7 +111,7 @@ CASES = list(cases())
 LOADER, DUMPER = getattr(yaml, "CSafeLoader", yaml.SafeLoader), getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 CONVERTED = [one for one in CASES if f"{one.peer}/{one.file}" not in REFUSED]
 
-if not {"udev", "gpu", "sriov", "rdma", "fpga"} <= catalog.load().installed.keys():
+if not {"udev", "gpu", "sriov", "rdma", "fpga"} <= installed().installed.keys():
     pytest.skip("the results are for all of devhost's backends", allow_module_level=True)
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 import peer_machines as machines
 import pytest
 from devhost_testing.node import Node
-from importing import converted, offered, refusal, run, said, wheres
+from importing import converted, installed, offered, refusal, run, said, wheres
 
-from devhost.discovery import catalog
 from devhost.planning.settings import Of, Prefer
 
 PEER = "intel-device-plugins"
 
-if not {"udev", "gpu", "sriov", "fpga"} <= catalog.load().installed.keys():
+if not {"udev", "gpu", "sriov", "fpga"} <= installed().installed.keys():
     pytest.skip("the result is for several backends", allow_module_level=True)
 
 

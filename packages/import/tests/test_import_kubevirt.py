@@ -9,13 +9,11 @@ from typing import Any
 import peer_machines as machines
 import pytest
 from devhost_testing.node import Node
-from importing import converted, refusal, run, said, wheres
-
-from devhost.discovery import catalog
+from importing import converted, installed, refusal, run, said, wheres
 
 PEER = "kubevirt"
 
-if not {"udev", "sriov"} <= catalog.load().installed.keys():
+if not {"udev", "sriov"} <= installed().installed.keys():
     pytest.skip("the result is for the sriov and udev backends", allow_module_level=True)
 
 

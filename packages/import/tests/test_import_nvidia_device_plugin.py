@@ -12,15 +12,14 @@ from devhost_gpu.options import GpuResourceOptions, Mps
 from devhost_import import nvidia
 from devhost_import.command import command
 from devhost_import.source import Source
-from importing import said
+from importing import installed, said
 
 from devhost.backend.errors import ConfigError
 from devhost.backend.where import holds
 from devhost.config.loader import load
-from devhost.discovery import catalog
 from devhost.planning.settings import LABEL_DIRECTORY, Prefer, ResourceSettings, Settings
 
-if "gpu" not in catalog.load().installed:
+if "gpu" not in installed().installed:
     pytest.skip("the result is for the gpu backend", allow_module_level=True)
 
 README = """version: v1

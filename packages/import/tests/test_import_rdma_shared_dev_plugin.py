@@ -11,17 +11,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import importing
 import pytest
 from click.testing import CliRunner, Result
 from devhost_import.command import command
 
 from devhost.cli.scan_once import scan_once
-from devhost.config import loads
 from devhost.config.loader import Loaded
-from devhost.discovery import catalog
 from devhost.planning.settings import Of, ResourceSettings, WhenEmpty
 
-if "rdma" not in catalog.load().installed:
+if "rdma" not in importing.installed().installed:
     pytest.skip("the result is for the rdma backend", allow_module_level=True)
 
 MACHINES = Path(__file__).parents[3] / "plugins/rdma/tests/machines"
@@ -115,8 +114,7 @@ def loaded(text: str) -> Loaded:
     """The output as settings, which must be valid."""
     done = run(text)
     assert done.exit_code == 0, (done.output, done.exception)
-    found = catalog.load()
-    return Loaded(loads(done.stdout, "converted.yaml", lambda paths, wanted: found), found)
+    return importing.loaded(done.stdout)
 
 
 def converted(text: str) -> tuple[ResourceSettings, ...]:

@@ -11,12 +11,11 @@ import peer_machines as machines
 import pytest
 from devhost_testing.node import Node
 from devhost_testing.trees import Tree
-from importing import HERE, run
+from importing import HERE, installed, run
 
-from devhost.discovery import catalog
 from devhost.kubelet.api import api_pb2
 
-if not {"udev", "gpu", "sriov", "rdma", "fpga"} <= catalog.load().installed.keys():
+if not {"udev", "gpu", "sriov", "rdma", "fpga"} <= installed().installed.keys():
     pytest.skip("the results are for all of devhost's backends", allow_module_level=True)
 
 if not machines.PLUGINS.is_dir():

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import importing
 import pytest
 from click.testing import CliRunner, Result
 from devhost_import.command import command
@@ -18,11 +19,9 @@ from importing import said
 
 from devhost.backend.where import holds
 from devhost.cli.scan_once import scan_once
-from devhost.config import loads
 from devhost.config.loader import Loaded
-from devhost.discovery import catalog
 
-if "sriov" not in catalog.load().installed:
+if "sriov" not in importing.installed().installed:
     pytest.skip("the result is for the sriov backend", allow_module_level=True)
 
 MACHINES = Path(__file__).parents[3] / "plugins/sriov/tests/machines"
@@ -155,8 +154,7 @@ def loaded(text: str, *arguments: str) -> Loaded:
     """The output as settings, which must be valid."""
     done = run(text, *arguments)
     assert done.exit_code == 0, (done.output, done.exception)
-    found = catalog.load()
-    return Loaded(loads(done.stdout, "converted.yaml", lambda paths, wanted: found), found)
+    return importing.loaded(done.stdout)
 
 
 def selected(configuration: Loaded, root: Path) -> dict[str, set[str]]:

@@ -15,14 +15,12 @@ import pytest
 from click.testing import CliRunner, Result
 from devhost_import.command import command
 from devhost_testing.trees import Tree
-from importing import offered, said
-
-from devhost.discovery import catalog
+from importing import installed, offered, said
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"
 
-if not {"udev", "gpu", "sriov", "rdma", "fpga"} <= catalog.load().installed.keys():
+if not {"udev", "gpu", "sriov", "rdma", "fpga"} <= installed().installed.keys():
     pytest.skip("the examples are for all of devhost's backends", allow_module_level=True)
 
 

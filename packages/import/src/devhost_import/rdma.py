@@ -108,14 +108,20 @@ def _entry(resource: _RdmaResource, number: int, served: Mapping[str, _Where]) -
     ]
     share: Written = {"replicas": resource.rdma_hca_max, "of": "all"}
     keys: dict[str, Written] = {"share": share, "permissions": "rwm"}
-    others = [(name, one) for name, one in served.items() if name != resource.name]
-    # no selector that both have excludes a common HCA
-    met = [name for name, one in others if all(mine[key] & one[key] for key in mine.keys() & one.keys())]
+    met = [name for name, one in served.items() if name != resource.name and _meet(mine, one)]
     if names := some(met, 3):
         remarks.append(f"If an HCA is also selected by {names}, it serves both, as with the plugin.")
         keys["exclusive"] = False
     keys["whenEmpty"] = "register"
     return Entry(resource.name, "rdma", [where, where | {"purpose": "node-network"}], keys, remarks)
+
+
+def _meet(one: _Where, other: _Where) -> bool:
+    """Whether no selector that both have excludes a common HCA."""
+    for key, values in one.items():
+        if key in other and values.isdisjoint(other[key]):
+            return False
+    return True
 
 
 _DIFFERS = [
