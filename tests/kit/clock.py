@@ -26,7 +26,7 @@ class FakeClock:
     """Passes for ``devhost.runtime.reconciler.Clock``, and for a function that gives the time."""
 
     STEPS = 50
-    """Turns the event loop gets after each timer: what it set off can run until it waits again."""
+    """Turns that an event loop gets which does not report when nothing is left to do."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -50,6 +50,10 @@ class FakeClock:
 
     async def settle(self) -> None:
         """Lets everything run that does not wait for time to pass."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, QuietLoop):
+            await loop.quiet()
+            return
         for _ in range(self.STEPS):
             await asyncio.sleep(0)
 
@@ -77,28 +81,55 @@ class AheadClock:
         return time.monotonic() + self.ahead
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
+class QuietLoop(asyncio.SelectorEventLoop):
+    """An event loop that reports when nothing is left to do until something arrives or time passes."""
+
+    def __init__(self) -> None:
+        self.awaited: list[asyncio.Future[None]] = []
+        super().__init__(_Selector(self))
+
+    async def quiet(self) -> None:
+        """Waits until nothing is left to do."""
+        self.awaited.append(self.create_future())
+        await self.awaited[-1]
+
+    def rest(self, timeout: float | None) -> bool:
+        """Called when nothing is left to do; true if there is something again."""
+        awaited, self.awaited = self.awaited, []
+        for one in awaited:
+            if not one.done():
+                one.set_result(None)
+        return bool(awaited)
+
+
+class VirtualTimeLoop(QuietLoop):
     """An event loop whose clock jumps to the next timer whenever nothing else is left to do."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        super().__init__(_Jump(self))
+        super().__init__()
 
     def time(self) -> float:
         return self.now
 
+    def rest(self, timeout: float | None) -> bool:
+        if not super().rest(timeout):
+            assert timeout is not None, "every task waits for something that never comes"
+            self.now += timeout
+        return True
 
-class _Jump(selectors.DefaultSelector):
-    def __init__(self, loop: VirtualTimeLoop) -> None:
+
+class _Selector(selectors.DefaultSelector):
+    def __init__(self, loop: QuietLoop) -> None:
         super().__init__()
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """The loop gives a timeout of zero while it has something to do."""
         ready = super().select(0)
-        if not ready:
-            assert timeout is not None, "every task waits for something that never comes"
-            self._loop.now += timeout
-        return ready
+        if ready or timeout == 0 or self._loop.rest(timeout):
+            return ready
+        return super().select(timeout)
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
