@@ -90,33 +90,9 @@ class QuietLoop(asyncio.SelectorEventLoop):
 
     async def quiet(self) -> None:
         """Waits until nothing is left to do."""
-        self.awaited.append(self.create_future())
-        await self.awaited[-1]
-
-    def rest(self, timeout: float | None) -> bool:
-        """Called when nothing is left to do; true if there is something again."""
-        awaited, self.awaited = self.awaited, []
-        for one in awaited:
-            if not one.done():
-                one.set_result(None)
-        return bool(awaited)
-
-
-class VirtualTimeLoop(QuietLoop):
-    """An event loop whose clock jumps to the next timer whenever nothing else is left to do."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        super().__init__()
-
-    def time(self) -> float:
-        return self.now
-
-    def rest(self, timeout: float | None) -> bool:
-        if not super().rest(timeout):
-            assert timeout is not None, "every task waits for something that never comes"
-            self.now += timeout
-        return True
+        quiet = self.create_future()
+        self.awaited.append(quiet)
+        await quiet
 
 
 class _Selector(selectors.DefaultSelector):
@@ -126,10 +102,38 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """The loop gives a timeout of zero while it has something to do."""
+        if timeout == 0 or not self._loop.awaited:
+            return super().select(timeout)
         ready = super().select(0)
-        if ready or timeout == 0 or self._loop.rest(timeout):
-            return ready
-        return super().select(timeout)
+        while self._loop.awaited and not ready:
+            one = self._loop.awaited.pop()
+            if not one.done():
+                one.set_result(None)
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer whenever nothing else is left to do."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        super().__init__(_Jump(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _Jump(selectors.DefaultSelector):
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready:
+            assert timeout is not None, "every task waits for something that never comes"
+            self._loop.now += timeout
+        return ready
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
