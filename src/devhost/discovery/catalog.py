@@ -297,16 +297,15 @@ class _Builder:
         self.refused.append(Refusal(origin, version, f"{place}{text}", backend))
 
     def _register(self, plugin: object, origin: str, version: str, name: str) -> None:
-        # A separate registry of pluggy for each plugin, so that none can affect the hooks of another.
-        registry = pluggy.PluginManager(GROUP)
-        registry.add_hookspecs(Hooks)
         try:
-            flaw = "; ".join(_hook_flaws(plugin, registry))
+            registry = _Registry(plugin)
+            flaw = "; ".join(_hook_flaws(plugin, registry.found))
             if any(plugin is known for known in self._plugins):
                 flaw = "it is registered twice"
             if flaw:
                 self.refused.append(Refusal(origin, version, flaw))
                 return
+            registry.add_hookspecs(Hooks)
             registry.register(plugin)
             callers = registry.get_hookcallers(plugin) or ()
             hooks = tuple(caller.name for caller in callers if caller.name in _HOOKS)
@@ -352,6 +351,29 @@ class _Builder:
             self.installed[name] = Installed(backend, origin, version, hooks)
 
 
+class _Registry(pluggy.PluginManager):
+    """A registry for one plugin, so that none can affect the hooks of another.
+
+    pluggy takes long to search a plugin, which is done once, and to prepare a hook, which is done for those
+    that the plugin has. ``found`` has the names in the plugin that are marked as hooks.
+    """
+
+    def __init__(self, plugin: object) -> None:
+        super().__init__(GROUP)
+        self.found = {
+            name: found
+            for name in dir(plugin)
+            if (found := pluggy.PluginManager.parse_hookimpl_opts(self, plugin, name)) is not None
+        }
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        return self.found.get(name)
+
+    def parse_hookspec_opts(self, kind: ModuleType | type, name: str) -> pluggy.HookspecOpts | None:
+        wanted = {BACKENDS, *(found.get("specname") or own for own, found in self.found.items())}
+        return super().parse_hookspec_opts(kind, name) if name in wanted else None
+
+
 def _line(error: BaseException, file: str) -> int:
     """The line of a drop-in that raised an exception; 0 if no line of that file did."""
     if isinstance(error, SyntaxError) and error.filename == file:
@@ -371,15 +393,12 @@ def _unusable(what: str, error: trusted.Untrusted | OSError) -> str:
     return f"it cannot be read: {error.strerror or error}"
 
 
-def _hook_flaws(plugin: object, registry: pluggy.PluginManager) -> Iterator[str]:
+def _hook_flaws(plugin: object, hooks: Mapping[str, pluggy.HookimplOpts]) -> Iterator[str]:
     """Everything that prevents the hooks of a plugin from being called, each as one clause.
 
     pluggy would detect the first two as well, but its messages do not explain how to fix them.
     """
-    for name in dir(plugin):
-        found = registry.parse_hookimpl_opts(plugin, name)
-        if found is None:
-            continue
+    for name, found in hooks.items():
         hook = found.get("specname") or name
         if hook not in _HOOKS:
             if not found.get("optionalhook"):

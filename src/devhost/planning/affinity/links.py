@@ -99,13 +99,19 @@ def _problem(
         concerned = {names[number] for number in (*candidates, *fixed)}
         return None, not any(link and pair <= concerned for pair, link in links.items())
 
-    def closeness(a: int, b: int) -> int:
-        return max(-MAX_CLOSENESS, min(MAX_CLOSENESS, links.get(frozenset((names[a], names[b])), 0)))
-
+    linked: dict[str, dict[str, int]] = {name: {} for name in names}
+    for pair, link in links.items():
+        one, other = min(pair), max(pair)
+        if one in linked and other in linked:
+            linked[one][other] = linked[other][one] = max(-MAX_CLOSENESS, min(MAX_CLOSENESS, link))
     # the links of a device that must be included count once, also if another of its tokens is taken
     fresh = [number if number not in fixed else -1 for number in candidates]
-    between = [[closeness(a, b) if a != b and a >= 0 <= b else 0 for b in fresh] for a in fresh]
-    towards = [sum(closeness(number, other) for other in fixed) if number >= 0 else 0 for number in fresh]
+    rows = [linked[names[number]] if number >= 0 else {} for number in fresh]
+    between = [
+        [row.get(names[b], 0) if a != b and b >= 0 else 0 for b in fresh]
+        for a, row in zip(fresh, rows, strict=True)
+    ]
+    towards = [sum(row.get(names[other], 0) for other in fixed) for row in rows]
     pairs = {between[i][j] for i in range(len(candidates)) for j in range(i)}
     single = need == 1 or max(availability.free) == 1
     if len(pairs) <= 1 and len(set(towards)) <= 1:
@@ -277,12 +283,8 @@ class _Classes:
     def _alone(self, index: int) -> dict[int, int]:
         problem = self._problem
         bit = 1 << (problem.size - 1 - index)
-        return {0: 0, self._key(1, (1,), (0,)): (problem.towards[index] << problem.size) + bit}
-
-    def _key(self, n: int, counts: Sequence[int], into: Sequence[int]) -> int:
-        if n == self._problem.need:
-            return n
-        return n + sum(count << (8 * at + 8) for count, at in zip(counts, into, strict=True))
+        one = 1 + (1 << 8)  # of the only class
+        return {0: 0, one: (problem.towards[index] << problem.size) + bit}
 
     def _pairs(self, part: _Part, one: _Part, other: _Part) -> dict[int, int]:
         problem = self._problem
@@ -302,10 +304,11 @@ class _Classes:
 
     def _counted(self, part: _Part, into: Sequence[int]) -> list[tuple[int, list[int], int, int]]:
         """The sets of a part: number, number of each class, key in the part that it is joined to, score."""
+        shifts, factors = range(8, 8 * len(part.sizes) + 8, 8), [1 << (8 * at + 8) for at in into]
         found = []
         for key, score in self._sets(part).items():
-            n, counts = key & 255, [key >> (8 * at + 8) & 255 for at in range(len(part.sizes))]
-            found.append((n, counts, self._key(n, counts, into), score))
+            n, counts = key & 255, [key >> shift & 255 for shift in shifts]
+            found.append((n, counts, n + sum(map(mul, counts, factors)), score))
         return found
 
 
