@@ -10,7 +10,7 @@ from kit.allocator import POD, Ledger
 from work import Work
 
 from devhost.allocation.allocations import Reservation
-from devhost.allocation.given import Node
+from devhost.allocation.given import Gift, Node
 from devhost.allocation.inventory import Inventory
 from devhost.backend.model import HEALTHY, Device
 from devhost.backend.where import Block, Term, Text, Where
@@ -130,6 +130,49 @@ def test_a_token_for_all_counts_for_every_device_the_resource_has_had_since_the_
     rig.hear()
     rig.hear()
     assert offered(rig.plan(entry(0, NEW), entry(1, OLD)), NEW) == ["a", "b"]
+
+
+def with_node(name: str, path: str, **more: Any) -> Device:
+    return Device(name, {"module": "m"}, claims=frozenset({f"node:{path}"}), **more)
+
+
+@pytest.mark.parametrize(
+    ("share", "token"), [(Share(2, of=Of.ALL), "all::0"), (Share(2, of="module"), "m::0")]
+)
+def test_after_a_start_a_container_does_not_hold_a_device_that_appeared_since_its_allocate(
+    share: Share, token: str
+) -> None:
+    rig = Ledger()
+    rig.allocations.given.gave(OLD, [token], [Node(f"/dev/{one}", "c1:1", ("card", one)) for one in "ab"])
+    rig.plug(*(with_node(one, f"/dev/{one}") for one in "abc"), Device("d", {"module": "m"}))
+    rig.hear(old=token)
+    rig.plan(entry(0, OLD, share=share))
+    assert {device for _, _, device in rig.held()} == {"a", "b", "d"}, "d may be given without a node"
+
+
+def test_after_a_start_a_container_does_not_hold_the_device_that_replaced_the_one_it_was_given() -> None:
+    rig = Ledger(with_node("new", "/dev/new"))
+    rig.allocations.given.gave(OLD, ["all::0"], [Node("/dev/a", "c1:1", ("card", "a"))])
+    rig.hear(old="all::0")
+    rig.plan(entry(0, OLD, share=Share(2, of=Of.ALL)))
+    assert {device for _, _, device in rig.held()} == {"a"}
+
+
+@pytest.mark.parametrize(
+    "now",
+    [with_node("new", "/dev/new", former_ids=("b",)), with_node("new", "/dev/answered")],
+    ids=["former id", "in the checkpoint"],
+)
+def test_after_a_start_a_container_holds_a_device_that_may_be_one_that_it_was_given(now: Device) -> None:
+    rig = Ledger()
+    given = rig.allocations.given
+    nodes = [Node(f"/dev/{one}", "c1:1", ("card", one)) for one in "ab"]
+    given.checkpointed = {(OLD, "all::0"): [Gift((*nodes, Node("/dev/answered")), container="main")]}
+    given.recall({(OLD, "all::0"): Gift(tuple(nodes))}, {})
+    rig.plug(with_node("a", "/dev/a"), now)
+    rig.hear(old="all::0")
+    rig.plan(entry(0, OLD, share=Share(2, of=Of.ALL)))
+    assert {"a", "new"} <= {device for _, _, device in rig.held()}
 
 
 def test_the_devices_of_a_token_for_all_of_a_removed_resource_are_unknown() -> None:

@@ -119,6 +119,16 @@ def test_equal_values_of_several_devices_are_one() -> None:
     assert edits.env == {"S": "A", "N": "3"}
 
 
+def test_variables_of_two_devices_that_only_their_number_gives_one_name_are_refused() -> None:
+    give = Give(env={"A{index}": "{id}", "A{serial}": "x"})
+    one, two, far = (Device(f"d{n}", {"serial": serial}) for n, serial in enumerate("177"))
+    assert gives(give, [one], RESOURCE, 0).env == {"A0": "d0", "A1": "x"}
+    assert gives(give, [two, far], RESOURCE, 0).env == {"A0": "d1", "A1": "d2", "A7": "x"}
+    message = r"example.com/card: the variables A{serial} and A{index} are both A1 \(rename one\)"
+    with pytest.raises(AllocationError, match=message):
+        gives(give, [one, two], RESOURCE, 0)
+
+
 def test_a_variable_that_linux_would_not_take_is_refused() -> None:
     long = found(*(Device(f"d{n}", {"serial": f"{n:03}" * 1000}) for n in range(64)))
     with pytest.raises(AllocationError, match=r": the variable S has 192066 bytes, and Linux takes at most "):

@@ -265,6 +265,23 @@ def test_the_second_id_of_a_token_is_no_longer_than_an_id_may_be_and_is_recognis
     assert stood_for(stand_in(name), {name}) == name
 
 
+def test_a_token_names_its_stand_in_and_whether_the_kubelet_has_forgotten_that_too() -> None:
+    rig = Listed()
+    rig.show("a")
+    rig.hear(card=stand_in("a"))
+    rig.show("a")
+    assert rig.health() == {"a": "held by a pod as ~a", "~a": ""}
+    rig.hear(kubelet=2, containers={POD: False})
+    reason = "held by a pod as ~a, which the kubelet no longer knows"
+    taken = rig.inventory.taken("a")
+    assert taken is not None and taken.text == reason
+    rig.show("a")
+    assert rig.health() == {"a": reason, "~a": ""}
+    rig.hear(kubelet=2, containers={POD: False}, card=stand_in("a"))
+    rig.show("a")
+    assert rig.health() == {"a": "held by a pod as ~a", "~a": ""}
+
+
 def test_replicas_share_the_health_of_their_device() -> None:
     rig = Listed(a="hot")
     rig.show(Offer(Device("a"), 2))

@@ -97,6 +97,22 @@ def test_a_rare_module_is_imported_when_it_is_used_and_not_before() -> None:
     assert shown.splitlines() == ["False True True", "shutil SSLProtocol"]
 
 
+def test_code_that_looks_for_a_rare_module_finds_it_and_does_not_import_it() -> None:
+    shown = _run(
+        "import sys\n"
+        "from importlib.util import find_spec\n"
+        "from devhost.cli.memory import TypingExtensions, defer_rare_modules\n"
+        "defer_rare_modules()\n"
+        "sys.modules['typing_extensions'] = TypingExtensions('typing_extensions')\n"
+        "names = 'shutil', 'h11', 'asyncio.sslproto', 'typing_extensions'\n"
+        "specs = [find_spec(name) for name in names]\n"
+        "print([spec.name for spec in specs], specs[0].origin.endswith('shutil.py'))\n"
+        "print({type(sys.modules[name]).__module__ for name in names})\n"
+    )
+    names = ["shutil", "h11", "asyncio.sslproto", "typing_extensions"]
+    assert shown.splitlines() == [f"{names} True", "{'devhost.cli.memory'}"]
+
+
 def test_code_that_imports_parts_of_a_rare_module_or_sets_its_names_gets_the_module() -> None:
     shown = _run(
         "import sys\n"

@@ -146,6 +146,11 @@ def test_an_entry_without_give_gives_nothing() -> None:
         ("{cdiDevices: ['a.b/c=x(1)']}", "cdiDevices[0]", "'a.b/c=x(1)' is not the name of a CDI device"),
         ("{cdiDevices: ['a.b/{id}=-{id}']}", "cdiDevices[0]", "'a.b/{id}=-{id}' is not the name of a CDI"),
         ("{env: {'A{index}': a, A10: b}}", "env.A10", "A{index} becomes A10, too (rename one)"),
+        (
+            "{env: {'{RESOURCE}': a, EXAMPLE_COM_CARD: b}}",
+            "env.EXAMPLE_COM_CARD",
+            "{RESOURCE} and EXAMPLE_COM_CARD are both EXAMPLE_COM_CARD (rename one)",
+        ),
         ('{env: {A: "\\e[1m"}}', "env.A", "must not have a character that does not print"),
         (
             "{env: {A: {value: x, when: part}}}",

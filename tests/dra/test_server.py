@@ -176,6 +176,21 @@ async def test_each_claim_of_a_call_that_a_bug_ends_counts_as_failed(place: Path
     assert value(metrics, "devhost_dra_prepares_total", driver=DRIVER, result="failed") == 2
 
 
+async def test_each_claim_that_is_answered_with_an_error_counts_as_failed(place: Path) -> None:
+    metrics = Metrics()
+    metrics.begin("driver", DRIVER)
+    asked = [dra_v1_pb2.Claim(uid="u-1", name="good"), dra_v1_pb2.Claim(uid="../u-2", name="good")]
+    async with served(place, metrics=metrics) as (_, channel, _):
+        stub = dra_v1_pb2_grpc.DRAPluginStub(channel)
+        await stub.NodePrepareResources(dra_v1_pb2.NodePrepareResourcesRequest(claims=asked))
+        await stub.NodePrepareResources(dra_v1_pb2.NodePrepareResourcesRequest(claims=asked[1:]))
+    counted = {
+        result: value(metrics, "devhost_dra_prepares_total", driver=DRIVER, result=result)
+        for result in ("done", "failed")
+    }
+    assert counted == {"done": 1, "failed": 2}
+
+
 @pytest.mark.conformance(113)
 async def test_both_health_services_begin_with_the_whole_list(place: Path) -> None:
     async with served(place) as (_, channel, _):

@@ -199,7 +199,7 @@ async def test_a_path_on_a_file_system_that_hangs_concerns_only_the_entry_that_g
             'y"z',
             'a.b/c=y"z in give.cdiDevices is not the name of a CDI device',
         ),
-        ("{env: {'A{slot}': x, A9: y}}", "9", "two variables have the name A9 (rename A9)"),
+        ("{env: {'A{slot}': x, A9: y}}", "9", "the variables A{slot} and A9 are both A9 (rename one)"),
     ],
 )
 async def test_devices_whose_facts_make_no_path_or_name_are_unhealthy_until_they_do(
@@ -286,12 +286,14 @@ async def test_another_thing_at_the_path_of_a_device_refuses_the_pod(
 
 
 async def test_devices_are_unhealthy_if_two_variables_have_one_name(node: Node) -> None:
-    configure(node, card("{env: {'{RESOURCE}': '{id}', EXAMPLE_COM_CARD: x}}"))
+    give = "{env: {'{RESOURCE}': '{id}', EXAMPLE_COM_B0: x}}"
+    configure(node, f"name: 'example.com/{{board}}', backend: card, give: {give}")
     async with node.served():
-        await node.until(lambda: len(node.kubelet.devices(CARD)) == 2)
-        assert not node.kubelet.healthy(CARD)
+        await node.until(lambda: len(node.kubelet.devices("example.com/b0")) == 2)
+        assert not node.kubelet.healthy("example.com/b0")
         (device, _) = status(node.host)["resources"][0]["devices"]
-        assert device["reason"] == "two variables have the name EXAMPLE_COM_CARD (rename EXAMPLE_COM_CARD)"
+        expected = "the variables {RESOURCE} and EXAMPLE_COM_B0 are both EXAMPLE_COM_B0 (rename one)"
+        assert device["reason"] == expected
 
 
 async def test_two_variables_with_one_name_refuse_the_pod_if_only_its_number_makes_them_one(
@@ -301,7 +303,8 @@ async def test_two_variables_with_one_name_refuse_the_pod_if_only_its_number_mak
     configure(node, card("{env: {'CARD{index}': '{id}', 'CARD{serial}': x}}"))
     async with node.served({CARD: 2}):
         await node.container({CARD: 1})
-        assert "two variables have the name CARD1 (rename CARD{serial})" in await refusal(node, 2)
+        expected = "the variables CARD{index} and CARD{serial} are both CARD1 (rename one)"
+        assert expected in await refusal(node, 2)
 
 
 @pytest.mark.parametrize(("length", "times"), [(200_000, 1), (400, 500)])

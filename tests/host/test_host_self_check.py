@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -107,6 +108,42 @@ async def test_a_registration_that_was_replaced_during_the_check_is_no_failure(h
     answers = iter([{TOY: tmp_path / "old"}, {TOY: host.services.sockets()[TOY]}])
     async with checking(lambda: next(answers)) as sockets:
         assert await sockets.answer() == (True, "")
+
+
+async def test_while_a_look_at_the_sockets_hangs_none_is_asked_and_no_other_look_begins():
+    """gRPC would lose a thread to each connection whose path hangs."""
+    sockets, looks, hung = Sockets(3), [], threading.Event()
+
+    def look(paths):
+        looks.append(paths)
+        hung.wait()
+
+    try:
+        timing = KubeletTiming(self_check=0.01, verdict_holds=0.0)
+        async with sockets.checking(timing=timing, look=look) as check:
+            for _ in range(3):
+                ok, reason = await check.answer()
+                assert not ok and "a.b/000 (no answer within 0.01 s)" in reason
+            assert (len(looks), sockets.asked) == (1, [])
+    finally:
+        hung.set()
+
+
+async def test_sockets_are_looked_at_and_asked_again_once_a_look_at_them_has_ended():
+    sockets, looks, hung = Sockets(3), [], threading.Event()
+
+    def look(paths):
+        looks.append(paths)
+        hung.wait()
+
+    timing = KubeletTiming(self_check=0.01, verdict_holds=0.0)
+    async with sockets.checking(timing=timing, look=look) as check:
+        assert not (await check.answer())[0]
+        hung.set()
+        async with asyncio.timeout(20):
+            while not (await check.answer())[0] or len(looks) == 1:
+                pass
+    assert set(sockets.asked) == {"000", "001", "002"}
 
 
 async def test_a_resource_that_is_not_registered_is_not_asked(rig):

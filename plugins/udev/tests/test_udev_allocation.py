@@ -145,7 +145,7 @@ def test_a_device_of_which_two_variables_have_one_name_is_unhealthy(machine: Any
     env = {"A_{serial}": "{devNode}", "A_B": "x"}
     backend = machine.backend(Group("g", members=(Member("/dev/ttyUSB*"),), env=env))
     one, other = groups(backend)
-    assert one.health.reason == "two variables have the name A_B (rename A_B)"
+    assert one.health.reason == "the variables A_{serial} and A_B are both A_B (rename one)"
     assert other.health.healthy
     assert backend.allocate(request(backend, [other])).env == {"A_C": "/dev/ttyUSB1", "A_B": "x"}
 

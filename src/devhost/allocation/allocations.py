@@ -19,7 +19,8 @@ devices. A token is made from its device's id, so the device is found by it:
   :class:`.OtherDrivers`;
 * a token for all devices with one value of an attribute counts for all that the entry selects now;
 * a token for all devices of a resource counts for every device that the resource has had since the start;
-  if the configuration no longer has the resource, its devices stay unknown.
+  if the configuration no longer has the resource, its devices stay unknown;
+* of several devices, those whose nodes the container was not given do not count (:meth:`.Given.possible`).
 """
 
 from __future__ import annotations
@@ -808,7 +809,7 @@ class Allocations:
                     continue
                 backend = resource.entry.backend
                 devices = {(backend, offer.device.id): offer.device for offer in resource.offers}
-                allocations.infer(everything, devices)
+                self._infer(allocations, everything, devices)
         refused = any(refusal.kind is RefusalKind.HELD for refusal in plan.refusals)
         self.awaited = refused or bool(self.pod_claims())
         stale, self._stale = self._stale, False
@@ -884,7 +885,7 @@ class Allocations:
             if unresolved := allocations.unresolved():
                 entries = self.entries(allocations.resource)
                 for some in alike(unresolved):
-                    allocations.infer(some, self._devices_meant(some[0], entries))
+                    self._infer(allocations, some, self._devices_meant(some[0], entries))
         named = self._drivers.named
         if (view := self._drivers.listing) is None:
             return
@@ -897,6 +898,21 @@ class Allocations:
         for driver, followed in self._of_drivers.items():
             for token in followed.unresolved():
                 followed.infer((token,), named(driver, token, self._found))
+
+    def _infer(
+        self, allocations: ResourceAllocations, tokens: Sequence[str], devices: Mapping[Key, Device]
+    ) -> None:
+        """Counts devices as held by tokens, except those that the tokens' containers were not given."""
+        if unit_of(tokens[0]) in (name for _, name in devices):  # what it means is certain
+            allocations.infer(tokens, devices)
+            return
+        by_holder: dict[Holder | None, list[str]] = {}
+        for token in tokens:
+            by_holder.setdefault(allocations.leases.holder(token), []).append(token)
+        for holder, some in by_holder.items():
+            for gift, same in self.given.of_tokens(allocations.resource, some, holder):
+                possible = self.given.possible((allocations.resource, same[0]), gift, devices)
+                allocations.infer(same, possible)
 
     def _take(
         self, listing: Listing, followed: Mapping[str, ResourceAllocations]

@@ -33,6 +33,7 @@ from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 from devhost.backend.sysfs import natural
 from devhost.planning.claims import Held, Key, Reason
 from devhost.planning.plan import Found
+from devhost.planning.tokens import DeviceIds
 
 _NODE = "node:"
 _DIGITS = re.compile("[0-9]+")
@@ -237,6 +238,29 @@ class Given:
             gift = self.of_token((resource, token), holder)
             found.setdefault(id(gift), (gift, []))[1].append(token)
         return [(gift, tuple(same)) for gift, same in found.values()]
+
+    def possible(
+        self, token: Token, gift: Gift | None, devices: Mapping[Key, Device]
+    ) -> Mapping[Key, Device]:
+        """Those of some devices that a container may have got by a token, whose gift is this.
+
+        It did not get a device whose nodes are not in its answer. The record has the device of each node; the
+        kubelet's checkpoint alone does not, and a device may have another id or node now.
+        """
+        if gift is None or gift.container or not gift.nodes or any(node.key is None for node in gift.nodes):
+            return devices
+        known = gift.devices()
+        answered = {node.path for answer in self.checkpointed.get(token, ()) for node in answer.nodes}
+
+        def may_have(key: Key, device: Device) -> bool:
+            nodes, ids = node_paths(device), DeviceIds({device.id: device})
+            return (
+                not nodes
+                or not nodes.isdisjoint(answered)
+                or any(backend == key[0] and ids.named(name) for backend, name in known)
+            )
+
+        return {key: device for key, device in devices.items() if may_have(key, device)}
 
     def must_ask(self, held: Held, device: Device) -> bool:
         """Whether only its backend knows the nodes of a device for which a container was given some."""

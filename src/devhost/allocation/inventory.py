@@ -30,7 +30,9 @@ from devhost.planning.tokens import STAND_IN, is_former, number_of, stand_in, st
 from .allocations import Allocations, Reservation, ResourceAllocations
 from .leases import LeaseState
 
-FORGOTTEN = "held by a pod, which the kubelet no longer knows"
+_UNKNOWN = ", which the kubelet no longer knows"
+
+FORGOTTEN = f"held by a pod{_UNKNOWN}"
 """The reason of a token that a container holds and the kubelet has forgotten."""
 
 
@@ -233,7 +235,9 @@ class Inventory:
         if leases.state(name) is LeaseState.FORGOTTEN:
             return _meaning(FORGOTTEN, leases.holder(name))
         second = STAND_IN + name if len(name) < MAX_DEVICE_ID else stand_in(name)  # mostly without a call
-        return _held_as(second, leases.holder(second)) if second in self.allocations else None
+        if second not in self.allocations:
+            return None
+        return _held_as(second, leases.holder(second), forgotten=leases.state(second) is LeaseState.FORGOTTEN)
 
     def stands_in_for(self, name: str) -> Reason | None:
         """Why a stand-in must not be allocated; ``None`` if a container holds it, or its token is free."""
@@ -515,7 +519,8 @@ class Inventory:
         reasons = {token: by_holder[holder] for token, holder in forgotten.items()}
         for name in self.allocations.tokens():
             if (token := stood_for(name, entries)) is not None:
-                reasons[token] = _held_as(name, self.allocations.leases.holder(name))
+                holder = self.allocations.leases.holder(name)
+                reasons[token] = _held_as(name, holder, forgotten=name in forgotten)
         for token in sorted(reasons.keys() & entries.keys()):
             before = self.snapshot.entries.get(stand_in(token))
             made = _stand_in(entries[token], before)
@@ -569,9 +574,9 @@ class Inventory:
         return entry._replace(health=health, since=since, gone_at=gone_at, held_by=held_by)
 
 
-def _held_as(second: str, holder: Holder | None) -> Reason:
+def _held_as(second: str, holder: Holder | None, *, forgotten: bool) -> Reason:
     """Why a token must not be allocated while a container holds its stand-in."""
-    return _meaning(f"held by {pod(holder)} as {second}", holder)
+    return _meaning(f"held by {pod(holder)} as {second}{_UNKNOWN if forgotten else ''}", holder)
 
 
 def _meaning(text: str, holder: Holder | None) -> Reason:

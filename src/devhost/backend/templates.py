@@ -91,11 +91,13 @@ def variables(env: Mapping[str, str], values: Values, index: int) -> dict[str, s
     named = {field for name in env for field in fields(name) if field in values}
     legal = {field: _NO_VARIABLE.sub("_", show(values[field])) for field in named}
     found: dict[str, str] = {}
+    made: dict[str, str] = {}
     for name, value in env.items():
         if lacking(name + value, values):
             continue
-        if (filled := fill(name, legal, index)) in found:
-            raise AllocationError(f"two variables have the name {filled} (rename {name})")
+        filled = fill(name, legal, index)
+        if (other := made.setdefault(filled, name)) != name:
+            raise AllocationError(f"the variables {other} and {name} are both {filled} (rename one)")
         found[filled] = fill(value, values, index)
     return found
 

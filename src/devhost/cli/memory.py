@@ -74,9 +74,18 @@ def collect_as_usual() -> None:
 class Deferred(ModuleType):
     """Takes the place of a module until a name of it is needed, or one is set."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        del self.__spec__  # found when first asked for
+
     def __getattr__(self, name: str) -> object:
+        if name == "__spec__":
+            package, _, _ = self.__name__.rpartition(".")
+            path = importlib.import_module(package).__path__ if package else None
+            self.__spec__ = PathFinder.find_spec(self.__name__, path)
+            return self.__spec__
         if name == "__path__":  # submodules can be imported before the package
-            found = PathFinder.find_spec(self.__name__)
+            found = self.__spec__
             if found is not None and found.submodule_search_locations is not None:
                 return found.submodule_search_locations
         if name.startswith("__") and name != "__all__":
@@ -84,7 +93,7 @@ class Deferred(ModuleType):
         return getattr(self.load(), name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if isinstance(value, ModuleType):
+        if isinstance(value, ModuleType) or name == "__spec__":
             super().__setattr__(name, value)  # a submodule, from import
         else:
             setattr(self.load(), name, value)

@@ -305,7 +305,7 @@ def _entry(
     options = read_resource_options(theirs, backend, name or "", where, share, exclusive, node, place)
     give = values.get("give", NO_GIVE)
     if give is not NO_GIVE:
-        _check_give(give, backend, options, node, place)
+        _check_give(give, name or "", backend, options, node, place)
     if share.amounts:
         share = replace(share, limit=read_limit(sharing, share.amounts, options, backend, give, node, place))
     terms = values.pop("dra", ResourceDra())
@@ -343,8 +343,13 @@ def _entry(
     )
 
 
-def _check_give(give: Give, backend: type[Backend], options: object, node: Fields, place: KeyPath) -> None:
-    """Complains about each placeholder that is no attribute, and each variable that the backend sets."""
+def _check_give(
+    give: Give, name: str, backend: type[Backend], options: object, node: Fields, place: KeyPath
+) -> None:
+    """Complains about each placeholder that is no attribute, and each variable that the backend sets.
+
+    Also about two variables that certainly have one name: with a template, that of the resource is not known.
+    """
     variables = (*backend.variables, *getattr(options, "variables", ()))
 
     def check(key: str, text: str, others: Collection[str]) -> None:
@@ -352,8 +357,17 @@ def _check_give(give: Give, backend: type[Backend], options: object, node: Field
         if key == f"env.{text}" and any(fnmatchcase(text, one) for one in variables):
             raise OptionError(f"backend {backend.name} sets this variable", key=key, hint="remove it")
 
-    for one in give.texts():
-        agreed(partial(check, *one), node.entries["give"].value, backend.name, place.key("give"))
+    def distinct() -> None:
+        made: dict[str, str] = {}
+        for variable in () if naming.fields(name) else give.env:
+            filled = naming.variable(variable, name)
+            if (other := made.setdefault(filled, variable)) != variable:
+                message = f"{other} and {variable} are both {filled}"
+                raise OptionError(message, key=f"env.{variable}", hint="rename one")
+
+    checks: list[Callable[[], None]] = [distinct, *(partial(check, *one) for one in give.texts())]
+    for one in checks:
+        agreed(one, node.entries["give"].value, backend.name, place.key("give"))
 
 
 def refuse_by_options(entry: Placed, options: Mapping[str, Any], catalog: Catalog) -> None:

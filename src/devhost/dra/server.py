@@ -336,9 +336,9 @@ class DraServer:
         claims = {claim.uid: ClaimHolder(claim.namespace, claim.name, claim.uid) for claim in asked}
         valid = [claim for uid, claim in claims.items() if _UID.fullmatch(uid)]
         results: dict[str, Sequence[ClaimedDevice] | str] = dict.fromkeys(claims, _NO_UID)
+        seconds, total = _METRICS[call]
         if valid:
             found: Mapping[str, Sequence[ClaimedDevice] | str] = {}
-            seconds, total = _METRICS[call]
             with self._measured(call, seconds):
                 try:
                     found = await work(valid)
@@ -346,11 +346,11 @@ class DraServer:
                     raise
                 except Exception:
                     log.exception("claims failed", claims=", ".join(map(str, valid)))
-            for claim in valid:
-                result = results[claim.uid] = found.get(claim.uid, FAILED)
-                # that of a claim that is released is the empty text
-                outcome = ClaimCall.FAILED if isinstance(result, str) and result else ClaimCall.DONE
-                self._metrics.add(total, self._driver, outcome)
+            results |= {claim.uid: found.get(claim.uid, FAILED) for claim in valid}
+        for result in results.values():
+            # that of a claim that is released is the empty text
+            outcome = ClaimCall.FAILED if isinstance(result, str) and result else ClaimCall.DONE
+            self._metrics.add(total, self._driver, outcome)
         return results
 
     @contextmanager

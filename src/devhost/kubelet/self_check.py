@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import grpc.aio
 
-from devhost.backend.threads import elsewhere
+from devhost.backend.threads import NoThread, answered, elsewhere
 from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
@@ -33,6 +33,13 @@ MOST = 32
 
 
 Ask = Callable[[Path, float], Awaitable[str]]
+Look = Callable[[Sequence[Path]], object]
+
+
+def look_at(paths: Sequence[Path]) -> None:
+    """Hangs if one of the paths is on a file system that hangs."""
+    for path in paths:
+        os.path.exists(path)  # noqa: PTH110 - never raises
 
 
 class SelfCheck:
@@ -41,7 +48,7 @@ class SelfCheck:
     Each pass asks them. A caller of :meth:`answer` causes a pass; while a socket is silent, so does time.
     ``serving`` gives the sockets by resource, of those that are registered. ``changed`` is called when
     :attr:`failures` have changed. ``ask`` calls a socket, with a deadline in seconds; it returns what is
-    wrong with it, or an empty text.
+    wrong with it, or an empty text. ``look`` is called before, on a thread, with the sockets to ask.
     """
 
     def __init__(
@@ -50,6 +57,7 @@ class SelfCheck:
         changed: Callable[[], None] = lambda: None,
         *,
         ask: Ask | None = None,
+        look: Look = look_at,
         timing: KubeletTiming = KUBELET,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
@@ -58,6 +66,9 @@ class SelfCheck:
         )
         self._serving = serving
         self._ask = ask or ask_options
+        self._look = look
+        self._looking: asyncio.Future[object] | None = None
+        """The last look at the sockets; while it has not ended, no other one begins."""
         self._timing = timing
         self._clock = clock
         self._loop = Reconciler(self._check, first=None, clock=clock)
@@ -85,7 +96,7 @@ class SelfCheck:
     async def _check(self) -> float | None:
         """One pass; returns the seconds until the next one without a caller."""
         verdict, turn = self._verdict(), self._turn(self._serving())
-        reasons = await asyncio.gather(*(self._ask(path, self._timing.self_check) for path in turn.values()))
+        reasons = await self._asked([*turn.values()])
         now = self._serving()
         # a resource that registered again meanwhile is served on another socket, and asked there next time
         wrong = {
@@ -103,6 +114,22 @@ class SelfCheck:
         self._checked = None
         verdict.set_result(None)
         return self._timing.self_check_again if wrong else None
+
+    async def _asked(self, paths: Sequence[Path]) -> Sequence[str]:
+        """What is wrong with each of these sockets.
+
+        gRPC loses a thread to each connection whose path hangs, so the paths are looked at first.
+        """
+        deadline = self._timing.self_check
+        try:
+            if self._looking is None or self._looking.done():
+                self._looking = answered("look at own sockets", self._look, paths)
+            await asyncio.wait_for(asyncio.shield(self._looking), deadline)
+        except NoThread:
+            pass  # the connections need none
+        except TimeoutError:
+            return [_no_answer(deadline)] * len(paths)
+        return await asyncio.gather(*(self._ask(path, deadline) for path in paths))
 
     def _verdict(self) -> asyncio.Future[None]:
         """Ends with the pass that runs now, or with the next one."""
@@ -134,13 +161,17 @@ async def ask_options(path: Path, deadline: float) -> str:
             await call(pb.Empty(), timeout=deadline)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return f"no answer within {deadline:g} s"
+                return _no_answer(deadline)
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 with suppress(TimeoutError):
                     return await asyncio.wait_for(elsewhere(_refused, path), deadline)
-                return f"no answer within {deadline:g} s"
+                return _no_answer(deadline)
             return error.code().name
     return ""
+
+
+def _no_answer(deadline: float) -> str:
+    return f"no answer within {deadline:g} s"
 
 
 def _refused(path: Path) -> str:

@@ -57,6 +57,7 @@ def given(give: Give, devices: Sequence[Device], resource: str, whole: int, of: 
     annotations: list[Mapping[str, str]] = []
     names: list[str] = []
     variables = give.variables(partial=not whole or len(devices) < whole)
+    made: dict[str, str] = {}
     units: dict[str, list[Device]] = {}
     for device in templates.ranked(devices):
         units.setdefault(show(device.attributes.get(of, device.id)), []).append(device)
@@ -71,18 +72,30 @@ def given(give: Give, devices: Sequence[Device], resource: str, whole: int, of: 
                 Mount(mount.path, path or mount.path, mount.read_only, required=not mount.optional)
                 for mount, path in _places(give.mounts, values, index)
             )
-            env.append(templates.variables(variables, values, index))
+            env.append(_variables(variables, values, index, resource, made))
             annotations.append(templates.variables(give.annotations, values, index))
             names += (_cdi_name(name, values, index) for name in give.cdi_devices)
-    found: dict[str, str] = {}
-    for pattern, value in templates.joined(env).items():
-        if (name := variable(pattern, resource)) in found:
-            raise AllocationError(f"{resource}: two variables have the name {name} (rename {pattern})")
-        found[name] = value
+    found = templates.joined(env)
     if wrong := too_large(found):
         raise AllocationError(f"{resource}: {wrong}")
     texts = found, templates.joined(annotations)
     return Edits(tuple(nodes), tuple(mounts), *texts, tuple(names), lasting=True)
+
+
+def _variables(
+    variables: Mapping[str, str], values: Values, index: int, resource: str, made: dict[str, str]
+) -> Mapping[str, str]:
+    """The variables of one device; ``made`` has the template of each name, also of the other devices."""
+    found: dict[str, str] = {}
+    for template, text in variables.items():
+        for filled, value in templates.variables({template: text}, values, index).items():
+            name = variable(filled, resource)
+            if (other := made.setdefault(name, template)) != template:
+                raise AllocationError(
+                    f"{resource}: the variables {other} and {template} are both {name} (rename one)"
+                )
+            found[name] = value
+    return found
 
 
 def _places(things: Iterable[Thing], values: Values, index: int) -> Iterator[tuple[Thing, str]]:
