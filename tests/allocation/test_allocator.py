@@ -88,14 +88,27 @@ async def test_two_first_requests_at_one_time_prefer_by_the_same_memory() -> Non
     assert one is other is await late.get()
 
 
-async def test_a_container_gets_its_devices_when_no_descriptor_is_left_to_remember_that(rig: Supply) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "too many open files: the limit, RLIMIT_NOFILE, is"),
+        (ImportError("No module named 'affinity'"), "cannot be imported: No module named 'affinity' ("),
+        (AttributeError("no 'prefer'"), "AttributeError: no 'prefer'"),
+    ],
+)
+async def test_without_the_code_that_prefers_devices_the_kubelet_chooses_and_containers_get_them(
+    rig: Supply, caplog: pytest.LogCaptureFixture, error: Exception, reason: str
+) -> None:
     def make() -> PreferredAllocation:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise error
 
     rig.runner.discover([])
     allocator = Allocator(rig.inventory, rig.backend, rig.entry, preferred=LatePreference(make))
+    assert await allocator.prefer(["a", "b"], ["b"], 2) == []
     assert await allocated(allocator, ["a"]) == Granted(own_nodes([Device("a")]))
     assert "a" in rig.inventory.allocations
+    (logged,) = (one for one in caplog.records if one.message.startswith("devices cannot be preferred"))
+    assert reason in str(vars(logged))
 
 
 async def test_two_replicas_of_a_device_are_one_device_to_the_backend(rig: Supply) -> None:

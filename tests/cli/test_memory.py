@@ -177,6 +177,44 @@ def test_the_parser_of_http_is_imported_for_a_connection_that_leaves_a_descripto
     assert _run(FIRST_CONNECTION).splitlines() == ["False", "False", "", "HTTP/1.1 200 OK", "True"]
 
 
+WITHOUT_PARSER = """
+import asyncio, os, sys
+from devhost.cli.memory import defer_rare_modules
+defer_rare_modules()
+from devhost.runtime import log
+from devhost.runtime.http import HttpServer, Listen, probe
+
+class Gone:
+    def find_spec(self, name, *more):
+        if name == "h11._readers":
+            raise ModuleNotFoundError("No module named 'h11'")
+        return None
+
+async def main():
+    os.dup2(1, 2)
+    log.configure()
+    sys.meta_path.insert(0, Gone())
+    server = HttpServer({"/healthz": probe(lambda: (True, ""))})
+    at = await server.start(Listen("127.0.0.1", 0))
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        writer.write(b"GET /healthz HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
+        head, _, body = (await reader.read()).decode().partition("\\r\\n\\r\\n")
+        print(head.partition("\\r\\n")[0], "|", body.partition(" (")[0], flush=True)
+        writer.close()
+    await server.stop()
+
+asyncio.run(main())
+"""
+
+
+def test_a_probe_fails_with_the_reason_when_the_parser_of_http_was_removed() -> None:
+    logged, *answers = _run(WITHOUT_PARSER).splitlines()
+    reason = "code cannot be imported: No module named 'h11'"
+    assert answers == [f"HTTP/1.1 500 Internal Server Error | {reason}"] * 2
+    assert " requests cannot be answered reason=" in logged
+
+
 RARE = (
     *("click", "fractions", "ipaddress", "shlex", "ssl", "tempfile"),
     *("devhost.allocation.cdi.injector", "devhost.allocation.preferred", "devhost.planning.affinity"),

@@ -282,6 +282,22 @@ async def test_a_route_that_raises_is_500_and_logged(caplog: pytest.LogCaptureFi
     assert [record.message for record in caplog.records] == ["request failed"]
 
 
+async def test_a_route_whose_code_cannot_be_imported_answers_what_to_do_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def gone() -> bytes:
+        raise ModuleNotFoundError("No module named 'gone'")
+
+    serving = HttpServer({"/gone": page(gone, "text/plain")})
+    address = await serving.start(Listen("127.0.0.1", 0))
+    answers = [await _get(address, "/gone") for _ in range(2)]
+    await serving.stop()
+    for status, _, body in answers:
+        assert status == 500
+        assert body.startswith(b"code cannot be imported: No module named 'gone' (restart devhost")
+    assert [record.message for record in caplog.records] == ["requests cannot be answered"]
+
+
 async def test_stop_ends_open_connections_and_frees_the_port() -> None:
     serving = HttpServer({})
     host, _, port = free_address().rpartition(":")

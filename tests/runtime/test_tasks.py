@@ -100,6 +100,28 @@ async def test_a_task_counts_as_failing_until_it_has_run_for_a_minute(
     assert caplog.messages == ["a task failed and is started again"] * 2
 
 
+async def test_a_task_whose_code_was_removed_reports_what_to_do_instead_of_a_bug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    time, reasons = Time(), []
+
+    def changed() -> None:
+        reasons.extend(failing.reason for failing in tasks.failing.values())
+
+    tasks = Tasks(lambda: time.now, time.sleep, changed)
+
+    async def work() -> None:
+        if not time.slept:
+            raise ExceptionGroup("", [ModuleNotFoundError("No module named 'gone'")])
+
+    async with tasks.group:
+        tasks.spawn("w", work)
+    reason = "code cannot be imported: No module named 'gone' (restart devhost: its files may have been "
+    assert [one.startswith(reason) for one in reasons] == [True]
+    assert caplog.messages == ["a task cannot import its code"]
+    assert not caplog.records[0].exc_info
+
+
 async def test_a_failing_task_that_ends_fails_no_longer() -> None:
     time = Time()
     tasks = Tasks(lambda: time.now, time.sleep)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from devhost.backend import ContainerRequest
-from devhost.backend.errors import AllocationError, BackendError, counted
+from devhost.backend.errors import AllocationError, BackendError, counted, exhausted, not_imported, typed
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, Device
 from devhost.backend.sysfs import node_number
@@ -21,6 +20,7 @@ from devhost.planning.claims import Key
 from devhost.planning.settings import ResourceSettings
 from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
+from devhost.runtime.reconciler import FailureLog
 from devhost.runtime.worker import in_pieces
 
 from .allocations import ResourceAllocations
@@ -53,11 +53,17 @@ class LatePreference:
     def __init__(self, make: Callable[[], PreferredAllocation]) -> None:
         self._make = make
         self._made: PreferredAllocation | None = None
+        self._failures = FailureLog(log, "devices cannot be preferred", "devices are preferred again")
 
-    async def get(self) -> PreferredAllocation:
-        """Raises ``OSError`` if no descriptor is left for the import."""
+    async def get(self) -> PreferredAllocation | None:
+        """``None`` if its code cannot be imported now: a file may have been replaced or removed."""
         if self._made is None:
-            made = await elsewhere(self._make)
+            try:
+                made = await elsewhere(self._make)
+            except Exception as error:  # noqa: BLE001 - what the import of another version raises
+                self._failures.failed(str(exhausted(error) or not_imported(error) or typed(error)))
+                return None
+            self._failures.succeeded()
             self._made = self._made or made  # two requests may have made one
         return self._made
 
@@ -249,7 +255,8 @@ class Allocator:
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Answers GetPreferredAllocation for one container; see :func:`devhost.planning.affinity.prefer`."""
-        preferred = await self._preferred.get()
+        if (preferred := await self._preferred.get()) is None:
+            return []  # the kubelet chooses
         choice = await preferred.answer(
             self.name,
             self.inventory,
@@ -353,8 +360,7 @@ class Allocator:
             await in_pieces(tuple(got), lambda piece: self.inventory.allocated(piece, got, lasting))
             self.inventory.report(got)
             self._gave(got, numbers, granted, answer.unclaimed)
-            with suppress(OSError):  # then the next choice does not take this one into account
-                preferred = await self._preferred.get()
+            if (preferred := await self._preferred.get()) is not None:
                 preferred.allocated(self.name, self.inventory, began, tuple(wanted))
 
         return granted, record

@@ -112,6 +112,17 @@ def exhausted(error: BaseException) -> EnvironmentFailure | None:
     return EnvironmentFailure(f"too many open files: the limit, RLIMIT_NOFILE, is {soft}", MORE_OPEN_FILES)
 
 
+def not_imported(error: BaseException) -> EnvironmentFailure | None:
+    """The error for code that is imported late and is not there any longer; ``None`` for another failure."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(not_imported, error.exceptions)), None)
+    if not isinstance(error, ImportError):
+        return None
+    return EnvironmentFailure(
+        f"code cannot be imported: {error}", "restart devhost: its files may have been replaced or removed"
+    )
+
+
 class BackendError(DevhostError):
     """A backend failed or returned something that cannot be used.
 

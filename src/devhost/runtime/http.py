@@ -21,8 +21,9 @@ from urllib.parse import parse_qsl
 
 import h11
 
-from devhost.backend.errors import EnvironmentFailure, UsageError, exhausted
+from devhost.backend.errors import EnvironmentFailure, UsageError, exhausted, not_imported
 from devhost.backend.frozen import frozen
+from devhost.backend.incident import Recurring
 from devhost.backend.threads import elsewhere
 
 from .log import get, printable
@@ -312,6 +313,7 @@ class HttpServer:
         self._streams = 0
         self._parses = False
         self._importing = asyncio.Lock()
+        self._lacks = Recurring(60.0)
         self._connections = Connections(self._serve, limit=self._limits.connections, busy=_too_many)
         self._server: asyncio.Server | None = None
 
@@ -356,7 +358,12 @@ class HttpServer:
         await self._connections.end()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._parser_imported()
+        try:
+            await self._parser_imported()
+        except ImportError as error:
+            writer.write(_UNPARSED % self._not_imported(error).body)
+            await drain_refused(reader, writer)
+            return
         exchange = _Exchange(self._limits)
         answer = await self._answer(exchange, reader)
         if isinstance(answer, Stream) and not exchange.head_only:
@@ -421,9 +428,21 @@ class HttpServer:
             if isinstance(answer, Stream) and self._streams >= self._limits.streams:
                 return await answer.instead()
             return answer
+        except ImportError as error:
+            return self._not_imported(error)
         except Exception:
             log.exception("request failed", path=path)
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _not_imported(self, error: ImportError) -> Response:
+        """The answer to a request whose code cannot be imported."""
+        reason = str(not_imported(error))
+        self._lacks.report(lambda more: log.error("requests cannot be answered", reason=reason, more=more))
+        return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, printable(reason))
+
+
+_UNPARSED = b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n%s"
+"""The answer to a request that nothing can parse."""
 
 
 def _methods(reads: object, acts: object) -> tuple[str, ...]:

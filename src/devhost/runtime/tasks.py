@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from devhost.backend.backoff import Backoff
-from devhost.backend.errors import exhausted
+from devhost.backend.errors import exhausted, not_imported
 from devhost.runtime.log import get
 
 log = get(__name__)
@@ -104,6 +104,9 @@ class Tasks:
                 if lack := exhausted(error):
                     reason = str(lack)
                     log.error("a task waits for file descriptors", task=name, reason=reason)
+                elif lack := not_imported(error):
+                    reason = str(lack)
+                    log.error("a task cannot import its code", task=name, reason=reason)
                 else:
                     reason = BUG
                     log.exception("a task failed and is started again", task=name)
