@@ -77,7 +77,7 @@ async def test_an_allocate_takes_one_other_thread_and_few_function_calls(rig: Su
         threading.setprofile(None)
     loop = calls.pop(threading.current_thread().name)
     assert calls.keys() == {"card-serve"}
-    assert loop <= 115
+    assert loop <= 117  # of them two are in the selector of the tests
     assert calls["card-serve"] <= 110
 
 

@@ -26,7 +26,7 @@ class FakeClock:
     """Passes for ``devhost.runtime.reconciler.Clock``, and for a function that gives the time."""
 
     STEPS = 50
-    """Turns the event loop gets after each timer: what it set off can run until it waits again."""
+    """Turns that an event loop gets which does not report when nothing is left to do."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -50,6 +50,10 @@ class FakeClock:
 
     async def settle(self) -> None:
         """Lets everything run that does not wait for time to pass."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, QuietLoop):
+            await loop.quiet()
+            return
         for _ in range(self.STEPS):
             await asyncio.sleep(0)
 
@@ -75,6 +79,37 @@ class AheadClock:
 
     def __call__(self) -> float:
         return time.monotonic() + self.ahead
+
+
+class QuietLoop(asyncio.SelectorEventLoop):
+    """An event loop that reports when nothing is left to do until something arrives or time passes."""
+
+    def __init__(self) -> None:
+        self.awaited: list[asyncio.Future[None]] = []
+        super().__init__(_Selector(self))
+
+    async def quiet(self) -> None:
+        """Waits until nothing is left to do."""
+        quiet = self.create_future()
+        self.awaited.append(quiet)
+        await quiet
+
+
+class _Selector(selectors.DefaultSelector):
+    def __init__(self, loop: QuietLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """The loop gives a timeout of zero while it has something to do."""
+        if timeout == 0 or not self._loop.awaited:
+            return super().select(timeout)
+        ready = super().select(0)
+        while self._loop.awaited and not ready:
+            one = self._loop.awaited.pop()
+            if not one.done():
+                one.set_result(None)
+        return ready
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
