@@ -194,7 +194,7 @@ class DraInventory:
             if any(key in leaving for key in one.keys)
         }
         for key, resource in leaving.items():
-            self._restore(key, resource, settings)
+            self._restore(key, resource, settings, units)
         for entry in settings.resources:
             if self._is_own(entry) and entry.name in self.offers:
                 self._entries[entry.name] = entry
@@ -504,12 +504,11 @@ class DraInventory:
             before = known.keys if known else frozenset()
             self._known[name] = _NamedDevice(resource, key, before.union(keys))
 
-    def _restore(self, key: Key, resource: str, settings: Settings) -> None:
+    def _restore(self, key: Key, resource: str, settings: Settings, units: Mapping[Key, str]) -> None:
         """Makes a device known that has left its slice since an earlier run began to publish it.
 
         Its claims get what the resource gives now. There is no such device if the resource has left the file.
         """
-        units = self._sides.units(self._driver)
         name = self._know(resource, (key[0], units.get(key, key[1])), (key,))
         known = self._known[name]
         devices = self._there(key[0], sorted(known.keys))
