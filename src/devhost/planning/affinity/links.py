@@ -100,13 +100,19 @@ def _problem(
         concerned = {names[number] for number in (*candidates, *fixed)}
         return None, not any(link and pair <= concerned for pair, link in links.items())
 
-    def closeness(a: int, b: int) -> int:
-        return max(-MAX_CLOSENESS, min(MAX_CLOSENESS, links.get(frozenset((names[a], names[b])), 0)))
-
+    linked: dict[str, dict[str, int]] = {name: {} for name in names}
+    for pair, link in links.items():
+        one, other = min(pair), max(pair)
+        if one in linked and other in linked:
+            linked[one][other] = linked[other][one] = max(-MAX_CLOSENESS, min(MAX_CLOSENESS, link))
     # the links of a device that must be included count once, also if another of its tokens is taken
     fresh = [number if number not in fixed else -1 for number in candidates]
-    between = [[closeness(a, b) if a != b and a >= 0 <= b else 0 for b in fresh] for a in fresh]
-    towards = [sum(closeness(number, other) for other in fixed) if number >= 0 else 0 for number in fresh]
+    rows = [linked[names[number]] if number >= 0 else {} for number in fresh]
+    between = [
+        [row.get(names[b], 0) if a != b and b >= 0 else 0 for b in fresh]
+        for a, row in zip(fresh, rows, strict=True)
+    ]
+    towards = [sum(row.get(names[other], 0) for other in fixed) for row in rows]
     pairs = {between[i][j] for i in range(len(candidates)) for j in range(i)}
     single = need == 1 or max(availability.free) == 1
     if len(pairs) <= 1 and len(set(towards)) <= 1:
