@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import string
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -107,14 +108,15 @@ def test_optional_parts_the_host_lacks_are_left_out_of_both_renderings():
     assert [m["containerPath"] for m in found["mounts"]] == [m.container_path for m in direct.mounts]
 
 
-paths = st.from_regex(r"/[a-z0-9]{1,6}(/[a-z0-9]{1,6}){0,2}", fullmatch=True)
+names = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=6)
+paths = st.lists(names, min_size=1, max_size=3).map(lambda parts: f"/{'/'.join(parts)}")
 permissions = st.sampled_from(["r", "w", "m", "rw", "rm", "wm", "rwm"])
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
 any_edits = st.builds(
     Edits,
-    nodes=st.lists(st.builds(DeviceNode, paths, st.just("") | paths, permissions)).map(tuple),
-    mounts=st.lists(st.builds(Mount, paths, paths, st.booleans())).map(tuple),
-    env=st.dictionaries(words.filter(lambda name: name and "=" not in name), words),
+    nodes=st.lists(st.builds(DeviceNode, paths, st.just("") | paths, permissions), max_size=4).map(tuple),
+    mounts=st.lists(st.builds(Mount, paths, paths, st.booleans()), max_size=4).map(tuple),
+    env=st.dictionaries(words.filter(lambda name: name and "=" not in name), words, max_size=4),
 )
 any_id = st.text(
     st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1, max_size=63

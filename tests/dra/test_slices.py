@@ -83,7 +83,9 @@ def names(slices: Sequence[DesiredSlice]) -> dict[int, list[str]]:
 
 ID = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:@+/=#-"
 texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=70)
-addresses = st.from_regex(r"[0-9a-f]{4,6}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", fullmatch=True)
+addresses = st.builds(
+    "{:04x}:{:02x}:{:02x}.{}".format, *(st.integers(0, most) for most in (2**24 - 1, 255, 255, 7))
+)
 identities = st.one_of(
     addresses,
     addresses.map(lambda address: re.sub("[:.]", "-", address)),
