@@ -26,6 +26,9 @@ Document = Mapping[str, Any]
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 """The versions that loaders support; 0.3.0 is the first."""
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one written in C takes a tenth of the time."""
+
 _WORD = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _FIELDS = {
@@ -143,7 +146,7 @@ def resolve(directory: Path) -> tuple[dict[str, Document], dict[Path, str]]:
 
 def load(text: str) -> Document:
     """Reads a specification like loaders, which parse JSON as YAML. Raises ``Refused`` if it is invalid."""
-    document = yaml.safe_load(text)
+    document = yaml.load(text, _LOADER)
     _known("a specification", document)
     vendor, _, class_ = str(document.get("kind", "")).partition("/")
     for what, word in (("vendor", vendor), ("class", class_)):
