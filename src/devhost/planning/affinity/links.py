@@ -284,12 +284,8 @@ class _Classes:
     def _alone(self, index: int) -> dict[int, int]:
         problem = self._problem
         bit = 1 << (problem.size - 1 - index)
-        return {0: 0, self._key(1, (1,), (0,)): (problem.towards[index] << problem.size) + bit}
-
-    def _key(self, n: int, counts: Sequence[int], into: Sequence[int]) -> int:
-        if n == self._problem.need:
-            return n
-        return n + sum(count << (8 * at + 8) for count, at in zip(counts, into, strict=True))
+        one = 1 + (1 << 8)  # of the only class
+        return {0: 0, one: (problem.towards[index] << problem.size) + bit}
 
     def _pairs(self, part: _Part, one: _Part, other: _Part) -> dict[int, int]:
         problem = self._problem
@@ -309,10 +305,11 @@ class _Classes:
 
     def _counted(self, part: _Part, into: Sequence[int]) -> list[tuple[int, list[int], int, int]]:
         """The sets of a part: number, number of each class, key in the part that it is joined to, score."""
+        shifts, factors = range(8, 8 * len(part.sizes) + 8, 8), [1 << (8 * at + 8) for at in into]
         found = []
         for key, score in self._sets(part).items():
-            n, counts = key & 255, [key >> (8 * at + 8) & 255 for at in range(len(part.sizes))]
-            found.append((n, counts, self._key(n, counts, into), score))
+            n, counts = key & 255, [key >> shift & 255 for shift in shifts]
+            found.append((n, counts, n + sum(map(mul, counts, factors)), score))
         return found
 
 
