@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import devhost
@@ -25,12 +25,28 @@ class Work:
     """Counts the lines of devhost that are executed."""
 
     def __init__(self) -> None:
-        self.lines = 0
         self.of_loop = 0
-        """Those of them in the thread of the event loop."""
+        """Those in the thread of the event loop."""
+        self._elsewhere = 0
         self._loop = threading.get_ident()
-        self._own: dict[CodeType, bool] = {}
+        self._own: dict[str, bool] = {}
+        """Whether a file is devhost's. Code objects are slow keys: each look-up hashes their constants."""
         self._longest = self._begin = 0
+
+        # called for every line, so they do little: a bound method would be made for each
+        def of_loop(frame: FrameType, event: str, argument: object) -> Any:
+            self.of_loop += 1
+            return of_loop
+
+        def elsewhere(frame: FrameType, event: str, argument: object) -> Any:
+            self._elsewhere += 1
+            return elsewhere
+
+        self._line_of_loop, self._line_elsewhere = of_loop, elsewhere
+
+    @property
+    def lines(self) -> int:
+        return self.of_loop + self._elsewhere
 
     @property
     def longest(self) -> int:
@@ -38,19 +54,15 @@ class Work:
         return max(self._longest, self.of_loop - self._begin)
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
-        code, caller = frame.f_code, frame.f_back
+        file, caller = frame.f_code.co_filename, frame.f_back
         if caller is not None and (caller.f_code.co_filename, caller.f_code.co_name) == CALLBACK:
             self._longest, self._begin = self.longest, self.of_loop
-        own = self._own.get(code)
+        own = self._own.get(file)
         if own is None:
-            file = code.co_filename
-            own = self._own[code] = file.startswith(PACKAGE) and not file.startswith(f"{PACKAGE}/testing")
-        return self._line if own else None
-
-    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
-        self.lines += 1
-        self.of_loop += threading.get_ident() == self._loop
-        return self._line
+            own = self._own[file] = file.startswith(PACKAGE) and not file.startswith(f"{PACKAGE}/testing")
+        if not own:
+            return None
+        return self._line_of_loop if threading.get_ident() == self._loop else self._line_elsewhere
 
     @contextmanager
     def counted(self) -> Iterator[None]:
