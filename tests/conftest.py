@@ -1,4 +1,4 @@
-"""Waiting with a bound, and calls that hang until the test is over."""
+"""The event loop of tests, waiting with a bound, and calls that hang until the test is over."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from kit import waiting
+from kit.clock import QuietLoop
 
 from devhost.backend.threads import NoThread
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+@pytest.hookimpl(optionalhook=True)  # earlier pytest-asyncio has none
+def pytest_asyncio_loop_factories() -> dict[str, type[QuietLoop]]:
+    """The event loop of every test reports when nothing is left to do."""
+    return {"quiet": QuietLoop}
 
 
 @pytest.fixture
