@@ -137,7 +137,9 @@ def with_node(name: str, path: str, **more: Any) -> Device:
 
 
 @pytest.mark.parametrize(
-    ("share", "token"), [(Share(2, of=Of.ALL), "all::0"), (Share(2, of="module"), "m::0")]
+    ("share", "token"),
+    [(Share(2, of=Of.ALL), "all::0"), (Share(2, of="module"), "m::0")],
+    ids=["all", "unit"],
 )
 def test_after_a_start_a_container_does_not_hold_a_device_that_appeared_since_its_allocate(
     share: Share, token: str

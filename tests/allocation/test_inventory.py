@@ -265,7 +265,7 @@ def test_the_second_id_of_a_token_is_no_longer_than_an_id_may_be_and_is_recognis
     assert stood_for(stand_in(name), {name}) == name
 
 
-def test_a_token_names_its_stand_in_and_whether_the_kubelet_has_forgotten_that_too() -> None:
+def test_a_token_names_the_second_id_that_a_pod_has_and_whether_that_is_forgotten() -> None:
     rig = Listed()
     rig.show("a")
     rig.hear(card=stand_in("a"))
