@@ -116,6 +116,22 @@ def test_code_that_imports_parts_of_a_rare_module_or_sets_its_names_gets_the_mod
     assert shown.splitlines() == ["True True", "True", "/nowhere", "a"]
 
 
+def test_code_that_looks_whether_a_rare_module_is_installed_finds_it_and_its_version() -> None:
+    shown = _run(
+        "import sys\n"
+        "from devhost.cli.memory import defer_rare_modules\n"
+        "defer_rare_modules()\n"
+        "import asyncio\n"
+        "from importlib.resources import files\n"
+        "from importlib.util import find_spec\n"
+        "print(*(find_spec(name).name for name in ('h11', 'shutil', 'asyncio.sslproto')))\n"
+        "print(type(sys.modules['h11']).__name__, files('h11').joinpath('_util.py').is_file())\n"
+        "import h11, ipaddress\n"
+        "print(h11.__version__ > '0', ipaddress.__version__ > '0')\n"
+    )
+    assert shown.splitlines() == ["h11 shutil asyncio.sslproto", "Deferred True", "True True"]
+
+
 FIRST_CONNECTION = """
 import asyncio, os, sys, threading
 from devhost.cli.memory import defer_rare_modules

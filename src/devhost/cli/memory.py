@@ -74,12 +74,21 @@ def collect_as_usual() -> None:
 class Deferred(ModuleType):
     """Takes the place of a module until a name of it is needed, or one is set."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        del vars(self)["__spec__"]  # found when it is needed: the package may not be imported yet
+
     def __getattr__(self, name: str) -> object:
+        if name == "__spec__":  # of ``find_spec``, by which programs find out what is installed
+            package = sys.modules.get(self.__name__.rpartition(".")[0])
+            found = PathFinder.find_spec(self.__name__, package.__path__ if package else None)
+            vars(self)[name] = found
+            return found
         if name == "__path__":  # submodules can be imported before the package
-            found = PathFinder.find_spec(self.__name__)
+            found = self.__spec__
             if found is not None and found.submodule_search_locations is not None:
                 return found.submodule_search_locations
-        if name.startswith("__") and name != "__all__":
+        if name.startswith("__") and name not in ("__all__", "__version__"):
             raise AttributeError(name)  # what import asks of every module
         return getattr(self.load(), name)
 
