@@ -187,14 +187,6 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("quick" if quick(config) else "all")
 
 
-@pytest.hookimpl(optionalhook=True)  # earlier pytest-asyncio has none
-def pytest_asyncio_loop_factories() -> dict[str, object]:
-    """The event loop of every test can tell when nothing is left to do."""
-    from kit.clock import QuietLoop
-
-    return {"quiet": QuietLoop}
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     # not importing them saves each worker a second
     left_out = quick(config) and _name(collection_path).startswith(SLOW)
