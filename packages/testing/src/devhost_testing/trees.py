@@ -51,10 +51,11 @@ class Tree:
         for directory in ("sys/dev/char", "sys/dev/block", "sys/class", "sys/bus", "dev", "run/udev/data"):
             (root / directory).mkdir(parents=True, exist_ok=True)
 
-    def file(self, path: str, text: str = "") -> None:
-        """Creates a file with this text and a line feed, as in sysfs."""
+    def file(self, path: str, text: str = "") -> Path:
+        """Creates a file with this text and a line feed, as in sysfs; returns its path on this machine."""
         data = f"{text}\n".encode() if text else b""
         self._make(path, lambda file: _write(file, data))
+        return self.root / path.lstrip("/")
 
     def link(self, path: str, target: str) -> None:
         """Creates a symbolic link between two absolute paths of the tree, relative as in sysfs."""

@@ -300,6 +300,8 @@ class NvmlClient:
             return process.ask(do, [address], patience, arguments).content
         except Unanswered:
             process.kill()
+            if is_kept:  # the next request of the series needs another process
+                self._series[address], is_kept = None, False
             raise
         finally:
             if not is_kept:
