@@ -67,6 +67,7 @@ class LinkCache:
         self._ask = ask
         self._known: dict[tuple[str, str], tuple[Device, Device, int]] = {}
         self._devices: Mapping[str, Device] = {}
+        self._read: Mapping[str, Device] = self._devices
         self._refreshes = Reconciler(
             self.refresh,
             backoff=Backoff(5.0, 600.0),
@@ -83,6 +84,11 @@ class LinkCache:
         self.run = self._refreshes.run
         """Reads links whenever there are new pairs; never returns by itself."""
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the links of the devices that exist now are known, or could not be read."""
+        return self._read is self._devices
+
     def update(self, devices: Mapping[str, Device]) -> None:
         """Sets the devices that exist now; unchanged ones are the same objects."""
         if devices is not self._devices:
@@ -93,7 +99,7 @@ class LinkCache:
         """Reads the links of pairs that are not known. After a ``BackendError``, known links are kept."""
         devices = self._devices
         if len(devices) > MOST_LINKED:
-            self._keep({})
+            self._keep({}, devices)
             return
         known: dict[tuple[str, str], tuple[Device, Device, int]] = {}
         missing: list[Pair] = []
@@ -108,13 +114,13 @@ class LinkCache:
             while some := list(islice(pairs, PAIRS)):
                 for (a, b), closeness in zip(some, await self._ask(some), strict=True):
                     known[a.id, b.id] = (a, b, closeness)
-        except BackendError:
-            self._keep(known)
-            raise
-        self._keep(known)
+        finally:
+            self._keep(known, devices)
 
-    def _keep(self, known: dict[tuple[str, str], tuple[Device, Device, int]]) -> None:
-        self._known = known
+    def _keep(
+        self, known: dict[tuple[str, str], tuple[Device, Device, int]], read: Mapping[str, Device]
+    ) -> None:
+        self._known, self._read = known, read
         self.links = {frozenset(names): closeness for names, (_, _, closeness) in known.items() if closeness}
 
 

@@ -184,7 +184,8 @@ class Node:
     async def offers(self, wanted: Mapping[str, int], *, only: bool = False) -> None:
         """Waits until each of these resources has this number of healthy devices.
 
-        With ``only``, other resources must not exist. Raises ``TimeoutError`` if it was not true in time.
+        With ``only``, other resources must not exist. How the devices are connected is known then, too.
+        Raises ``TimeoutError`` if it was not true in time.
         """
 
         def there() -> bool:
@@ -192,7 +193,12 @@ class Node:
             right = found == wanted if only else wanted.items() <= found.items()
             return right and all(map(self.kubelet.settled, wanted))
 
+        def linked() -> bool:
+            caches = [one.runner.link_cache for one in self.host.scanners.values()]
+            return all(cache is None or cache.is_settled for cache in caches)
+
         await self.kubelet.wait_for(there, PATIENCE)
+        await self.until(linked)
 
     async def container(
         self, wanted: Mapping[str, int], *, keep: bool = False
