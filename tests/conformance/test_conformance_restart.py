@@ -302,6 +302,7 @@ async def comes_and_goes(rig, kubelet, host) -> None:
         await rig.until(lambda: TOY in other.services and other.services[TOY].registration.streams, WAIT)
         socket = other.services[TOY].registration.server.path
         await rig.until(lambda: socket.name in str(host.kubelet.servers), WAIT)
+        await host.kubelet.look()  # by its end the registration has seen the other one, too
 
 
 @pytest.mark.conformance(42)
