@@ -270,7 +270,7 @@ async def test_a_displaced_devhost_does_not_take_the_resource_back_when_its_regi
                 newest = winner.services[TOY].registration.server
                 return (
                     newest
-                    and kubelet.endpoints(TOY)[-1:] == (newest.path.name,)
+                    and newest.path.name in kubelet.endpoints(TOY)
                     and reported(winner) == []
                     and "another devhost registered it after this one" in str(reported(loser))
                     and shown(loser)["state"] in ("waiting", "displaced")
@@ -278,7 +278,8 @@ async def test_a_displaced_devhost_does_not_take_the_resource_back_when_its_regi
 
             await rig.until(settled)
             await allocatable(kubelet, toy=2)
-            # up to 1.36 the kubelet drops the newer one too, so both may register once more, in any order
+            # Up to 1.36 the kubelet drops the newer one too, so both may register once more, in any order;
+            # they agree by the age of their sockets, which may not be the order of their calls.
             assert len(registrations(kubelet)) - before <= (0 if kubelet.profile == "1.37" else 2)
             assert first.ready() == second.ready() == (True, "")
         await rig.until(lambda: shown(first)["state"] == "registered" and not reported(first))
