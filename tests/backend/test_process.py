@@ -461,12 +461,13 @@ def test_a_closed_worker_kills_its_process_and_can_be_asked_again(start: Callabl
 # --- lines
 
 
-class Output:
-    """Keeps what a process reports."""
+class Talker(LineProcess):
+    """Keeps what its program reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: list[str], **options: Any) -> None:
         self.lines: list[bytes] = []
         self.over = threading.Event()
+        super().__init__(command, **options)
 
     def received(self, line: bytes) -> None:
         self.lines.append(line)
@@ -478,11 +479,10 @@ class Output:
 def test_lines_come_whole_and_the_last_ones_before_the_end_is_reported(
     program: Callable[[str], list[str]],
 ) -> None:
-    output = Output()
     text = "import os\nos.write(1, b'on')\nos.write(1, b'e\\ntwo\\nthr')\nos.write(1, b'ee\\nrest')\n"
-    process = LineProcess(program(text), output)
-    assert output.over.wait(PATIENT)
-    assert output.lines == [b"one", b"two", b"three"]
+    process = Talker(program(text))
+    assert process.over.wait(PATIENT)
+    assert process.lines == [b"one", b"two", b"three"]
     assert process.wait(PATIENT) and process.is_gone and process.is_over
     assert process.failure is None
     with pytest.raises(Ended, match="the program has ended"):
@@ -490,65 +490,57 @@ def test_lines_come_whole_and_the_last_ones_before_the_end_is_reported(
 
 
 def test_a_crash_is_reported_with_its_signal(program: Callable[[str], list[str]]) -> None:
-    output = Output()
-    process = LineProcess(program("import os; os.kill(os.getpid(), 11)"), output, name="the tool")
-    assert output.over.wait(PATIENT)
+    process = Talker(program("import os; os.kill(os.getpid(), 11)"), name="the tool")
+    assert process.over.wait(PATIENT)
     assert process.failure == "the tool was killed by SIGSEGV"
 
 
 def test_closing_the_input_ends_a_program_or_kills_it(
     program: Callable[[str], list[str]],
 ) -> None:
-    willing, stubborn = Output(), Output()
-    asked = LineProcess(program("import sys; sys.stdin.read(); print('bye')"), willing, grace=PATIENT)
+    asked = Talker(program("import sys; sys.stdin.read(); print('bye')"), grace=PATIENT)
     asked.end()
-    assert willing.over.wait(PATIENT)
-    assert (willing.lines, asked.failure) == ([b"bye"], None)
-    killed = LineProcess(program("import time; time.sleep(600)"), stubborn, grace=0.05)
+    assert asked.over.wait(PATIENT)
+    assert (asked.lines, asked.failure) == ([b"bye"], None)
+    killed = Talker(program("import time; time.sleep(600)"), grace=0.05)
     killed.end()
-    assert stubborn.over.wait(PATIENT)
+    assert killed.over.wait(PATIENT)
     assert killed.wait(PATIENT)
 
 
 def test_a_line_without_end_kills_the_program(program: Callable[[str], list[str]]) -> None:
-    output = Output()
     endless = program("import os\nwhile True: os.write(1, b'x' * 4096)")
-    process = LineProcess(endless, output, limit=10_000)
-    assert output.over.wait(PATIENT)
+    process = Talker(endless, limit=10_000)
+    assert process.over.wait(PATIENT)
     assert process.failure == "the program wrote a line of more than 10000 bytes"
 
 
 def test_a_program_that_does_not_read_is_killed_when_its_pipe_is_full(
     program: Callable[[str], list[str]],
 ) -> None:
-    output = Output()
-    process = LineProcess(program("import time; time.sleep(600)"), output)
+    process = Talker(program("import time; time.sleep(600)"))
     with pytest.raises(TimedOut, match=r"did not take a question within 0.05 s"):
         for _ in range(100):
             process.send(b"x" * 100_000, deadline=0.05)
-    assert output.over.wait(PATIENT)
+    assert process.over.wait(PATIENT)
 
 
 def test_what_a_line_process_started_ends_with_it(program: Callable[[str], list[str]]) -> None:
-    output = Output()
     text = "import os, time\nchild = os.fork()\nif child: print(child, flush=True)\ntime.sleep(600)\n"
-    process = LineProcess(program(text), output)
-    wait_for(lambda: bool(output.lines))
+    process = Talker(program(text))
+    wait_for(lambda: bool(process.lines))
     process.kill("enough")
     assert process.wait(PATIENT)
     assert process.failure == "enough"
-    wait_for(lambda: not exists(int(output.lines[0])))
+    wait_for(lambda: not exists(int(process.lines[0])))
 
 
 def test_an_unkillable_process_is_left_and_its_end_is_noticed_later(
     program: Callable[[str], list[str]],
 ) -> None:
-    output = Output()
-    process = LineProcess(
-        program("import time; time.sleep(600)"), output, grace=0.02, kill=lambda process: None
-    )
+    process = Talker(program("import time; time.sleep(600)"), grace=0.02, kill=lambda process: None)
     process.kill()
-    assert output.over.wait(PATIENT)
+    assert process.over.wait(PATIENT)
     assert not process.is_gone and not process.wait(0)
     waiting = threading.Thread(target=process.wait, args=(60 * PATIENT,), daemon=True)
     waiting.start()
@@ -560,11 +552,10 @@ def test_an_unkillable_process_is_left_and_its_end_is_noticed_later(
 
 def test_a_line_process_leaves_no_descriptor_open(program: Callable[[str], list[str]]) -> None:
     before = open_descriptors()
-    output = Output()
-    process = LineProcess(program(""), output)
-    assert output.over.wait(PATIENT) and process.wait(PATIENT)
+    process = Talker(program(""))
+    assert process.over.wait(PATIENT) and process.wait(PATIENT)
     with pytest.raises(NotStarted):
-        LineProcess(["/nowhere"], output)
+        Talker(["/nowhere"])
     assert open_descriptors() <= before
 
 

@@ -187,18 +187,19 @@ def test_a_crash_in_a_library_ends_only_the_probe(machine: Machine) -> None:
     verdicts = probe(["a", "b"])
     assert verdicts["a"].health == HEALTHY
     assert verdicts["b"].health is None
-    assert verdicts["b"].note == "pyverbs cannot be used: signal 6"
+    assert verdicts["b"].note == "pyverbs cannot be used: the probe was killed by SIGABRT"
 
 
 def test_a_failing_import_of_pyverbs_is_reported_without_a_verdict(machine: Machine) -> None:
     (machine.packages / "pyverbs/device.py").write_text("raise ImportError('libibverbs.so.1: cannot open')\n")
-    note = "pyverbs cannot be used: libibverbs.so.1: cannot open"
+    note = "pyverbs cannot be used: the probe exited with status 1: libibverbs.so.1: cannot open"
     assert probe(["a", "b"]) == dict.fromkeys(("a", "b"), ProbeResult(None, note=note))
 
 
 def test_a_broken_pyverbs_is_reported_in_one_line(machine: Machine) -> None:
     (machine.packages / "pyverbs/device.py").write_text("1 / 0\n")
-    assert probe(["a"])["a"].note == "pyverbs cannot be used: ZeroDivisionError: division by zero"
+    reason = "exited with status 1: ZeroDivisionError: division by zero"
+    assert probe(["a"])["a"].note == f"pyverbs cannot be used: the probe {reason}"
 
 
 def test_no_devices_start_no_process() -> None:

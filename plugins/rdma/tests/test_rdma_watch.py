@@ -13,19 +13,21 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from descriptors import open_descriptors
 from devhost_rdma.netlink import LINK, PORT, Links, RdmaCore
-from devhost_rdma.watch import PortWatch, Times
+from devhost_rdma.watch import PortWatch
 from kit.waiting import background, until
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
 
 from devhost.backend import Event
 from devhost.backend import netlink as nl
+from devhost.backend.netlink import NetlinkWatcher
 
 DEADLINE = 60.0
 NEWADDR = 20
@@ -156,15 +158,14 @@ class Kernel:
                 end.close()
 
 
-QUICK = Times(
-    settle=0.001,
-    pause=0.001,
-    repeat=3600.0,
-    poll=0.005,
-    poll_after_failure=0.005,
-    recheck=0.005,
-    retry=(0.001, 0.002),
-)
+QUICK: dict[str, Any] = {
+    "settle": 0.001,
+    "pause": 0.001,
+    "repeat": 3600.0,
+    "recheck": 0.005,
+    "retry": (0.001, 0.002),
+}
+"""Options of the watcher of netlink."""
 
 
 @pytest.fixture
@@ -192,11 +193,13 @@ class Watched:
 
 @contextlib.asynccontextmanager
 async def watching(
-    kernel: Kernel, root: Path = Path("/"), files: Sequence[str] = (), times: Times = QUICK
+    kernel: Kernel, root: Path = Path("/"), files: Sequence[str] = (), **times: float
 ) -> AsyncIterator[Watched]:
     """Runs a watch, from when its sockets are open."""
     context = FakeContext(root)
-    ports = PortWatch(context, times=times, core=RdmaCore(str(kernel.core)), subscribe=kernel.subscribe)
+    watcher: Callable[..., Any] = partial(NetlinkWatcher, subscribe=kernel.subscribe, **QUICK | times)
+    core = RdmaCore(str(kernel.core))
+    ports = PortWatch(context, core=core, watcher=watcher, poll=0.005, poll_after_failure=0.005)
     ports.follow(files)
     seen = Watched(asyncio.Queue(), context, ports)
 
@@ -238,7 +241,7 @@ async def test_irrelevant_messages_cause_no_event(kernel: Kernel) -> None:
 
 
 async def test_hundreds_of_messages_are_few_events(kernel: Kernel) -> None:
-    async with watching(kernel, times=replace(QUICK, settle=0.2)) as seen:
+    async with watching(kernel, settle=0.2) as seen:
         for round_ in range(3):
             for index in range(100):
                 kernel.send(link(index, round_ % 2))
@@ -258,7 +261,7 @@ async def test_ports_are_read_once_more_after_a_change(
     kernel: Kernel,
 ) -> None:
     loop, repeat = asyncio.get_running_loop(), 0.05
-    async with watching(kernel, times=replace(QUICK, repeat=repeat)) as seen:
+    async with watching(kernel, repeat=repeat) as seen:
         sent = loop.time()
         kernel.send(link(2, 0, name="eth0"))
         events = [await seen.next()]

@@ -257,8 +257,9 @@ _SETUP = (
 )
 _ASK = """
 import json, socket, sys
-from devhost_sriov.netlink import Kernel
-kernel = Kernel(deadline=60)
+from devhost.backend.process import Worker, python
+from devhost_sriov.netlink import PROGRAM, Kernel
+kernel = Kernel(Worker(python(PROGRAM), deadline=60))
 found = kernel.traffic(dict(socket.if_nameindex()))
 switches = kernel.devlink(profiles=True).switches
 macs = kernel.vf_macs()

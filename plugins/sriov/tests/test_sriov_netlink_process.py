@@ -15,12 +15,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from devhost_sriov import netlink_child
-from devhost_sriov.netlink import Devlink, Kernel, Switch
+from devhost_sriov.netlink import NAME, Devlink, Kernel, Switch
 
 from devhost.backend.backoff import Backoff
+from devhost.backend.process import Worker, python
 from devhost.backend.traffic import DefaultRoute, Traffic
 
 WAIT = 60.0
@@ -88,8 +90,9 @@ def make() -> Iterator[Callable[..., Kernel]]:
     """Makes kernels, and ends their processes."""
     made: list[Kernel] = []
 
-    def kernel(**parameters: object) -> Kernel:
-        made.append(Kernel(**{"deadline": WAIT, "backoff": Backoff(0.0, 0.0), **parameters}))  # type: ignore[arg-type]
+    def kernel(program: Path, **parameters: Any) -> Kernel:
+        options = {"deadline": WAIT, "backoff": Backoff(0.0, 0.0), "grace": 1.0} | parameters
+        made.append(Kernel(Worker(python(program), name=NAME, **options)))
         return made[-1]
 
     yield kernel
@@ -109,7 +112,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def test_the_first_request_starts_one_process_for_all(make: Callable[..., Kernel], program: Program) -> None:
     program.answers("vf_macs", {"ok": []})
-    kernel = make(program=program.path)
+    kernel = make(program.path)
     assert kernel.pid is None
     for _ in range(5):
         kernel.traffic({})
@@ -125,7 +128,7 @@ def test_answers_give_facts_by_interface_name(make: Callable[..., Kernel], progr
     program.answers("traffic", {"ok": {"routes": routes, "addresses": addresses}})
     program.answers("vf_macs", {"ok": [["eth0", 0, "02:00:00:00:00:01"], ["eth0", 3, "02:00:00:00:00:04"]]})
     program.answers("devlink", {"ok": {"group": 9, "switches": {"0000:3b:00.0": switch}}})
-    kernel = make(program=program.path)
+    kernel = make(program.path)
     assert kernel.traffic({2: "eth0", 3: "eth1"}) == Traffic(
         frozenset({DefaultRoute(4, "eth0"), DefaultRoute(6, "eth1", 4711)}),
         frozenset({("192.0.2.7", "eth0")}),
@@ -138,7 +141,7 @@ def test_answers_give_facts_by_interface_name(make: Callable[..., Kernel], progr
 def test_an_unknown_switch_mode_is_empty(make: Callable[..., Kernel], program: Program) -> None:
     switch = {"mode": None, "profile": "", "virtual": [], "scalable": []}
     program.answers("devlink", {"ok": {"group": None, "switches": {"a": switch, "b": switch | {"mode": 7}}}})
-    found = make(program=program.path).devlink(profiles=False)
+    found = make(program.path).devlink(profiles=False)
     assert found == Devlink({"a": Switch(), "b": Switch()})
 
 
@@ -150,7 +153,7 @@ def test_a_refusal_of_the_kernel_is_an_oserror_with_its_errno(
 ) -> None:
     program.answers("traffic", {"error": "(1, 'Operation not permitted')", "errno": 1})
     with pytest.raises(PermissionError) as caught:
-        make(program=program.path).traffic({})
+        make(program.path).traffic({})
     assert caught.value.strerror == "Operation not permitted"
 
 
@@ -158,14 +161,14 @@ def test_an_error_without_errno_keeps_its_message(make: Callable[..., Kernel], p
     words = "a default route names its next hop by number alone"
     program.answers("traffic", {"error": words, "errno": None})
     with pytest.raises(OSError, match=f"^{words}$"):
-        make(program=program.path).traffic({})
+        make(program.path).traffic({})
 
 
 def test_a_process_that_does_not_answer_is_killed_and_the_request_fails(
     make: Callable[..., Kernel], program: Program
 ) -> None:
     program.answers("traffic", "hang")
-    kernel = make(program=program.path, deadline=0.1, start_deadline=WAIT)
+    kernel = make(program.path, deadline=0.1, start_deadline=WAIT)
     with pytest.raises(TimeoutError, match=r"^the kernel does not answer$"):
         kernel.traffic({})
     until(lambda: kernel.pid is None)
@@ -175,7 +178,7 @@ def test_a_process_that_is_slow_to_start_is_waited_for_and_answers_later(
     make: Callable[..., Kernel], program: Program
 ) -> None:
     (program.directory / "starting").touch()
-    kernel = make(program=program.path, start_deadline=0.1)
+    kernel = make(program.path, start_deadline=0.1)
     for _ in range(3):
         with pytest.raises(TimeoutError, match=r"^the kernel does not answer$"):
             kernel.traffic({})
@@ -193,7 +196,7 @@ def test_a_process_that_is_slow_to_start_is_waited_for_and_answers_later(
 
 def test_a_process_that_never_starts_is_killed(make: Callable[..., Kernel], program: Program) -> None:
     (program.directory / "starting").touch()
-    kernel = make(program=program.path, start_deadline=0.1, longest_start=0.2, backoff=NEVER)
+    kernel = make(program.path, start_deadline=0.1, longest_start=0.2, backoff=NEVER)
 
     def ended() -> bool:
         with suppress(TimeoutError):
@@ -208,7 +211,7 @@ def test_after_a_hang_one_scan_starts_no_further_process(
 ) -> None:
     program.answers("traffic", "hang")
     program.answers("vf_macs", {"ok": []})
-    kernel = make(program=program.path, deadline=3.0, start_deadline=WAIT, backoff=NEVER)
+    kernel = make(program.path, deadline=3.0, start_deadline=WAIT, backoff=NEVER)
     kernel.vf_macs()
     with pytest.raises(TimeoutError):
         kernel.traffic({})
@@ -220,7 +223,7 @@ def test_after_a_hang_one_scan_starts_no_further_process(
 def test_after_the_pause_another_process_answers(make: Callable[..., Kernel], program: Program) -> None:
     program.answers("traffic", "hang")
     program.answers("vf_macs", {"ok": []})
-    kernel = make(program=program.path, deadline=3.0, start_deadline=WAIT)
+    kernel = make(program.path, deadline=3.0, start_deadline=WAIT)
     with pytest.raises(TimeoutError):
         kernel.traffic({})
     assert kernel.vf_macs() == {}
@@ -232,7 +235,7 @@ def test_a_process_that_dies_fails_one_request_and_is_replaced(
     make: Callable[..., Kernel], program: Program, is_first: bool
 ) -> None:
     program.answers("vf_macs", "die")
-    kernel = make(program=program.path)
+    kernel = make(program.path)
     if not is_first:
         kernel.traffic({})
     with pytest.raises(OSError, match=r"^the netlink process exited with status 3$"):
@@ -243,7 +246,7 @@ def test_a_process_that_dies_fails_one_request_and_is_replaced(
 def test_a_process_that_is_killed_from_outside_is_reported_once(
     make: Callable[..., Kernel], program: Program
 ) -> None:
-    kernel = make(program=program.path)
+    kernel = make(program.path)
     kernel.traffic({})
     assert kernel.pid is not None
     os.kill(kernel.pid, signal.SIGKILL)
@@ -253,7 +256,7 @@ def test_a_process_that_is_killed_from_outside_is_reported_once(
 
 
 def test_closing_ends_the_process(make: Callable[..., Kernel], program: Program) -> None:
-    kernel = make(program=program.path)
+    kernel = make(program.path)
     kernel.traffic({})
     kernel.close()
     kernel.close()
@@ -266,7 +269,7 @@ def test_closing_ends_the_process(make: Callable[..., Kernel], program: Program)
 def test_an_idle_process_ends_and_the_next_request_starts_another(
     make: Callable[..., Kernel], program: Program
 ) -> None:
-    kernel = make(program=program.path, idle=0.2, idle_per_start=0.0)
+    kernel = make(program.path, idle=0.2, idle_per_start=0.0)
     before = kernel.traffic({})
     until(lambda: kernel.pid is None)
     assert kernel.traffic({}) == before
@@ -275,7 +278,7 @@ def test_an_idle_process_ends_and_the_next_request_starts_another(
 def test_a_request_at_the_end_of_an_idle_process_is_answered_by_another(
     make: Callable[..., Kernel], program: Program
 ) -> None:
-    kernel = make(program=program.path, idle=0.0, idle_per_start=0.0)
+    kernel = make(program.path, idle=0.0, idle_per_start=0.0)
     for _ in range(5):
         kernel.traffic({})
 
@@ -358,7 +361,9 @@ def test_an_exception_of_a_library_becomes_an_answer(monkeypatch: pytest.MonkeyP
 
 def test_devhost_itself_does_not_import_pyroute2() -> None:
     script = (
-        "import sys; from devhost_sriov.netlink import Kernel; kernel = Kernel(deadline=60); "
+        "import sys; from devhost.backend.process import Worker, python; "
+        "from devhost_sriov.netlink import PROGRAM, Kernel; "
+        "kernel = Kernel(Worker(python(PROGRAM), deadline=60)); "
         "kernel.traffic({}); kernel.close(); sys.exit('pyroute2' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=2 * WAIT, check=False).returncode == 0

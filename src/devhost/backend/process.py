@@ -9,7 +9,7 @@ an ordinary error, and the memory is freed afterwards. There are three ways:
     keeps a program running that answers requests, one JSON object per line. It starts with the first request,
     ends when it is idle, and starts again, with back-off, after it has failed.
 :class:`LineProcess`
-    starts a program and passes lines in both directions, for other protocols.
+    is the base of a program with which lines are exchanged in both directions, for other protocols.
 
 A program is killed with its process group, so the processes that it has started end with it. A process that a
 call into the kernel holds cannot be killed. That is reported, and callers must not start more of them.
@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, Any, NoReturn, Protocol
+from typing import IO, Any, NoReturn
 
 from .backoff import Backoff
 from .errors import BackendError, BackendTimeout
@@ -288,7 +288,7 @@ class _Child:
         """What to do when a pipe can be written or read."""
         raise NotImplementedError
 
-    def _ended(self) -> None:
+    def ended(self) -> None:
         """The program has ended, or the kernel holds it after it was killed. Called once, at the end."""
 
     def _follow(self) -> None:
@@ -326,7 +326,7 @@ class _Child:
             self._is_over = True
             self._close()
             self._finished.set()
-        self._ended()
+        self.ended()
 
     def _close(self) -> None:
         for stream in self._streams:
@@ -431,24 +431,14 @@ class _Once(_Child):
         return bool(data)
 
 
-class Lines(Protocol):
-    """Receives the lines of a :class:`LineProcess`. Both methods are called on that process's thread."""
-
-    def received(self, line: bytes) -> None:
-        """The program wrote a line, passed without its line feed."""
-
-    def ended(self) -> None:
-        """The program has ended, or the kernel holds it after it was killed. Called once, at the end."""
-
-
 class LineProcess(_Child):
     """A running program that reads lines from standard input and writes lines to standard output.
 
-    Its standard error is dropped. Methods may be called from any thread.
+    Its standard error is dropped. Methods may be called from any thread. Subclasses define :meth:`received`,
+    and :meth:`ended` if they need it; both are called on the thread of the process.
 
     Args:
         command: the program and its arguments, see :func:`python`.
-        lines: receives the lines that it writes.
         name: the program's name in errors, and that of the thread.
         limit: bytes of its longest line; a program that writes a longer one is killed.
         grace: seconds for it to end after its input was closed, and after it was killed.
@@ -461,7 +451,6 @@ class LineProcess(_Child):
     def __init__(
         self,
         command: Sequence[str],
-        lines: Lines,
         *,
         name: str = "the program",
         limit: int = OUTPUT_LIMIT,
@@ -470,7 +459,6 @@ class LineProcess(_Child):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name, grace, kill, clock)
-        self._lines = lines
         self._limit = limit
         self._rest = bytearray()
         self._writing = threading.Lock()
@@ -501,6 +489,10 @@ class LineProcess(_Child):
     def failure(self) -> str | None:
         """Why it ended, as one sentence, if it failed; ``None`` otherwise."""
         return self._reason
+
+    def received(self, line: bytes) -> None:
+        """The program wrote a line, passed without its line feed."""
+        raise NotImplementedError
 
     def send(self, line: bytes, deadline: float = GRACE) -> None:
         """Writes a line and a line feed.
@@ -561,7 +553,7 @@ class LineProcess(_Child):
         *lines, last = (self._rest + data).split(b"\n")
         self._rest = last
         for line in lines:
-            self._lines.received(bytes(line))
+            self.received(bytes(line))
         if len(last) > self._limit:
             self.kill(f"{self._name} wrote a line of more than {self._limit} bytes")
         elif data:
@@ -569,9 +561,6 @@ class LineProcess(_Child):
         with self._lock:
             self._end()  # it cannot answer any longer
         return False
-
-    def _ended(self) -> None:
-        self._lines.ended()
 
 
 class Worker:
@@ -734,7 +723,7 @@ class _Run(LineProcess):
         self.answers: SimpleQueue[bytes | None] = SimpleQueue()
         self.began = clock()
         self.start_took = 0.0
-        super().__init__(command, self, name=name, grace=grace, kill=kill, clock=clock)
+        super().__init__(command, name=name, grace=grace, kill=kill, clock=clock)
 
     def received(self, line: bytes) -> None:
         if self.is_ready.is_set():

@@ -122,14 +122,22 @@ def read_table(path: str) -> list[str] | None:
 def read_bytes(path: str, limit: int = SYSFS_LIMIT) -> bytes | None:
     """The first ``limit`` bytes of a file; ``None`` if it does not exist or cannot be read."""
     try:
-        # O_NONBLOCK: some attributes wait for an event when read; O_NOCTTY: never adopt a terminal.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        return read_now(path, limit)
     except (OSError, ValueError):
         return None
+
+
+def read_now(path: str, limit: int = SYSFS_LIMIT) -> bytes:
+    """The first ``limit`` bytes of a file, for a caller to whom the error matters.
+
+    Raises:
+        OSError: it does not exist, or its driver refuses.
+        ValueError: no file can have this path.
+    """
+    # O_NONBLOCK: some attributes wait for an event when read; O_NOCTTY: never adopt a terminal.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, limit)
-    except OSError:
-        return None
     finally:
         os.close(descriptor)
 

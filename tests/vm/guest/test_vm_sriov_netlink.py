@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from devhost_sriov import Sriov
-from devhost_sriov.netlink import Kernel
+from devhost_sriov.netlink import PROGRAM, Kernel
 from devhost_sriov.network import Interest
 from devhost_sriov.options import SriovOptions
 from devhost_sriov.watch import DevlinkSource
@@ -17,6 +17,7 @@ from lab.kernel import run, settle
 from lab.waiting import until
 
 from devhost.backend import netlink
+from devhost.backend.process import Worker, python
 from devhost.discovery.runner import ServiceContext
 
 NAME = "netdevsim10"
@@ -38,7 +39,7 @@ def simulated():
 @pytest.fixture
 def kernel():
     """What asks netlink, through the process that has pyroute2. Python is slow here."""
-    asking = Kernel(deadline=60)
+    asking = Kernel(Worker(python(PROGRAM), deadline=60))
     yield asking
     asking.close()
 

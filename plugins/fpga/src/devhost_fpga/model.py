@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from devhost.backend import Device, Health, claim
 from devhost.backend.frozen import frozen
-from devhost.backend.sysfs import BDF, SYSFS_LIMIT, PciFunction, Sysfs, pci_path, pcie_path
+from devhost.backend.sysfs import BDF, PciFunction, Sysfs, pci_path, pcie_path, read_now
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -71,16 +71,9 @@ class FpgaSysfs(Sysfs):
     def reading(self, path: str) -> Reading:
         """Reads a small file and keeps the error: a busy driver is not a broken one. Never raises."""
         try:
-            descriptor = os.open(self.prefix + path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            text = read_now(self.prefix + path).decode(errors="replace").strip()
         except (OSError, ValueError) as error:
             return Reading(error=getattr(error, "errno", None) or errno.EINVAL)
-        try:
-            data = os.read(descriptor, SYSFS_LIMIT)
-        except OSError as error:
-            return Reading(error=error.errno or errno.EIO)
-        finally:
-            os.close(descriptor)
-        text = data.decode(errors="replace").strip()
         return Reading(text if text.isprintable() else "?")
 
 

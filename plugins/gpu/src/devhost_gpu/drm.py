@@ -339,11 +339,10 @@ class DrmVendor(Vendor):
 
     def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
         """Whether their driver answers, and how hot they are."""
-        adapters = {card.id: card.facts.adapter for card in cards if isinstance(card.facts, DrmFacts)}
-        return self._health.check(adapters)
+        return self._health.check({card.id: card.facts.adapter for card in cards})
 
     def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
-        return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, DrmFacts))
+        return drm_nodes((card.id, card.facts.nodes) for card in cards)
 
     def _card(self, index: int, adapter: Adapter) -> Card:
         state = driver_state(self.sysfs, adapter, self.drivers)

@@ -13,7 +13,7 @@ from devhost.backend.frozen import frozen
 
 from .discovery import INTEL, Adapter
 from .drm import DrmFacts, DrmVendor, drm_nodes
-from .vendor import Card, ContainerRequest, named
+from .vendor import CardOf, ContainerRequest, named
 
 DRIVERS = frozenset({"i915", "xe"})
 """The drivers with which an Intel function is a GPU. With any other driver (``vfio-pci``) it is withheld."""
@@ -56,14 +56,14 @@ class Intel(DrmVendor):
         """Its memory, if a driver reports it, and its number of virtual functions."""
         return {"memory": self._memory(adapter), **named(self.context, {"totalVfs": self._virtual(adapter)})}
 
-    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+    def edits(self, cards: Sequence[CardOf[IntelFacts]], request: ContainerRequest) -> Edits:
         """The DRM nodes with both of their names, and the nodes of the firmware interface if the entry
         requests them.
 
         With the latter, a container can load firmware and read the telemetry of everything on the card, so
         Intel's plugin only provides them with its monitoring resource.
         """
-        facts = [card.facts for card in cards if isinstance(card.facts, IntelFacts)]
+        facts = [card.facts for card in cards]
         firmware = [DeviceNode(node, required=False) for own in facts for node in own.mei]
         names: list[str] = []
         if request.options.bypath == "all":

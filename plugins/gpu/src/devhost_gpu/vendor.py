@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from devhost.backend import (
     AttributeValue,
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from fractions import Fraction  # with decimal 0.5 MB, only where devices are shared
 
 
+F = TypeVar("F", covariant=True)
+
+
 @frozen
-class Card:
+class CardOf(Generic[F]):
     """A GPU, or a part of one, that a container can get.
 
     ``device`` is the device for the core. ``facts`` is a frozen value of the vendor's code with what
@@ -43,12 +46,16 @@ class Card:
 
     device: Device
     vendor: str
-    facts: object
+    facts: F
 
     @property
     def id(self) -> str:
         """The device's id."""
         return self.device.id
+
+
+Card = CardOf[Any]
+"""A card of any vendor. A vendor's code gets only its own cards."""
 
 
 @frozen

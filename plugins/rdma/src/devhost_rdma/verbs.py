@@ -26,6 +26,9 @@ from devhost.backend.frozen import frozen
 HUNG = 2.0
 """Seconds without an answer after which a device counts as hung; before, its turn came too late."""
 
+GRACE = 1.0
+"""Seconds for a killed probe to end."""
+
 _PROGRAM = Path(__file__).with_name("verbs_child.py")
 
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.EBUSY})
@@ -60,27 +63,23 @@ class ProbeResult:
 class Verbs:
     """Opens devices through pyverbs, in a process for each probe.
 
-    All devices of one probe must answer within ``deadline`` seconds; the core gives a probe 10. ``grace`` is
-    seconds for a killed process to end. ``python`` is the command of the probing program, which ``run`` runs
-    (see :func:`devhost.backend.process.run`). ``leftovers`` are the processes that could not be killed,
-    ``clock`` is the monotonic clock of the probing process.
+    All devices of one probe must answer within ``deadline`` seconds; the core gives a probe 10. ``python`` is
+    the command of the probing program, which ``run`` runs (see :func:`devhost.backend.process.run`).
+    ``leftovers`` are the processes that could not be killed, ``clock`` is the monotonic clock of the probing
+    process.
     """
 
     def __init__(
         self,
         *,
         deadline: float = 5.0,
-        grace: float = 1.0,
         python: Sequence[str] = tuple(process.python(_PROGRAM)),
-        kill: process.Kill = process.kill_group,
         leftovers: list[process.Leftover] = _LEFTOVERS,
         run: Callable[..., process.Result] = process.run,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deadline = deadline
-        self._grace = grace
         self._command = python
-        self._kill = kill
         self._leftovers = leftovers
         self._run = run
         self._clock = clock
@@ -102,11 +101,7 @@ class Verbs:
             return _all(names, "an earlier probe still hangs in the kernel")
         try:
             result = self._run(
-                [*self._command, *names],
-                deadline=self._deadline,
-                grace=self._grace,
-                name="the verbs probe",
-                kill=self._kill,
+                [*self._command, *names], deadline=self._deadline, grace=GRACE, name="the verbs probe"
             )
         except process.NotStarted as error:
             return _all(names, f"the probe cannot be started: {os.strerror(error.errno)}")
@@ -114,14 +109,13 @@ class Verbs:
             now = self._clock()
             if error.leftover is not None:
                 self._leftovers.append(error.leftover)
-                now -= self._grace
+                now -= GRACE
             return judge(error.output.decode(errors="replace"), now)
         except process.ProcessError as error:
             return _all(names, error.message)
         verdicts = judge(result.output.decode(errors="replace"))
-        if result.status:
-            reason = _cause(result.errors.decode(errors="replace"), result.status)
-            return _all(names, f"pyverbs cannot be used: {reason}") | verdicts
+        if result.failure:
+            return _all(names, f"pyverbs cannot be used: the probe {result.failure}") | verdicts
         return verdicts
 
 
@@ -165,14 +159,6 @@ def _verdict(answer: Mapping[str, Any]) -> ProbeResult:
 
 def _all(names: Sequence[str], note: str) -> dict[str, ProbeResult]:
     return dict.fromkeys(names, ProbeResult(None, note=note))
-
-
-def _cause(stderr: str, status: int) -> str:
-    """Why a probe failed: the last line of its errors, else its signal or exit status."""
-    lines = stderr.strip().splitlines()
-    if lines:
-        return lines[-1][:200]
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
 class VerbsHealth:

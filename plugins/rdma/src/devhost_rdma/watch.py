@@ -1,9 +1,10 @@
 """Port changes without a uevent, by network links, notifications of the RDMA core, and polled files.
 
 When a link goes down, its RDMA port goes down without a uevent. rtnetlink reports links; the RDMA core
-reports which netdev belongs to which port (kernel 6.12 and later). An InfiniBand port without IPoIB has no
-netdev, and verbs events need an open context, which blocks the removal of the device; so the state files of
-such ports are polled.
+reports which netdev belongs to which port (kernel 6.12 and later). rtnetlink does so before the RDMA driver
+handles the change (net/core/dev.c, ``__dev_notify_flags``), so the watcher waits (``settle``). An InfiniBand
+port without IPoIB has no netdev, and verbs events need an open context, which blocks the removal of the
+device; so the state files of such ports are polled.
 
 Both netlink sources report only their network namespace: in a pod without ``hostNetwork`` they report
 nothing.
@@ -13,44 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from devhost.backend import Context, Event
-from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
-from devhost.backend.netlink import NetlinkSource, NetlinkWatcher, subscribe
+from devhost.backend.netlink import NetlinkSource, NetlinkWatcher
 from devhost.backend.sysfs import is_live, prefix_of, read_line
 
 from .model import ETHERNET
 from .netlink import PORT, Links, Notifications, RdmaCore
 from .scan import Unit
 
+WATCHER = partial(NetlinkWatcher, repeat=1.0)
+"""Makes the watcher of netlink. Ports are read once more after a change, since port training takes time."""
 
-@frozen
-class Times:
-    """Seconds that the watch waits.
-
-    ``settle``: between a message and its event. rtnetlink reports a change before the RDMA driver handles it
-    (net/core/dev.c, ``__dev_notify_flags``).
-    ``pause``: between two batches of events.
-    ``repeat``: from the last change until ports are read once more, since port training takes time.
-    ``poll``, ``poll_after_failure``: between two readings of the state files, 20% more or less.
-    ``recheck``: between two attempts to open a missing source.
-    ``retry``: the shortest and the longest time until a failed subscription is retried.
-    """
-
-    settle: float = 0.05
-    pause: float = 0.25
-    repeat: float = 1.0
-    poll: float = 5.0
-    poll_after_failure: float = 60.0
-    recheck: float = 5.0
-    retry: tuple[float, float] = (5.0, 300.0)
-
-
-TIMES = Times()
+POLL, POLL_AFTER_FAILURE = 5.0, 60.0
+"""Seconds between two readings of the state files, 20% more or less."""
 
 
 def unannounced_ports(unit: Unit, *, hears_links: bool) -> Iterator[str]:
@@ -65,21 +46,23 @@ def unannounced_ports(unit: Unit, *, hears_links: bool) -> Iterator[str]:
 class PortWatch:
     """Reports when ports should be read again.
 
-    In a recorded tree (see :func:`devhost.backend.sysfs.is_live`) it only polls files.
+    In a recorded tree (see :func:`devhost.backend.sysfs.is_live`) it only polls files. ``watcher`` makes the
+    watcher of netlink, ``poll`` and ``poll_after_failure`` are seconds between two readings of files.
     """
 
     def __init__(
         self,
         context: Context,
         *,
-        times: Times = TIMES,
         core: RdmaCore | None = None,
-        subscribe: Callable[[int, int, Sequence[int]], socket.socket] = subscribe,
+        watcher: Callable[..., NetlinkWatcher] = WATCHER,
+        poll: float = POLL,
+        poll_after_failure: float = POLL_AFTER_FAILURE,
     ) -> None:
         self._context = context
-        self._times = times
         self._core = core or RdmaCore()
-        self._subscribe = subscribe
+        self._watcher = watcher
+        self._poll_every, self._poll_after_failure = poll, poll_after_failure
         # Replaced, never modified: discover() sets it on its thread, the event loop reads it.
         self._files: tuple[str, ...] = ()
 
@@ -93,16 +76,7 @@ class PortWatch:
         if not is_live(self._context.root):
             sources = ()
             self._context.log.info("%s is a recorded tree: link changes are not watched", self._context.root)
-        watcher = NetlinkWatcher(
-            sources,
-            self._context.log,
-            settle=self._times.settle,
-            pause=self._times.pause,
-            repeat=self._times.repeat,
-            recheck=self._times.recheck,
-            retry=self._times.retry,
-            subscribe=self._subscribe,
-        )
+        watcher = self._watcher(sources, self._context.log)
         polling = asyncio.create_task(self._poll(watcher))
         try:
             async with aclosing(watcher.events()) as events:
@@ -129,7 +103,7 @@ class PortWatch:
                 if any(states.get(path, state) != state for path, state in now.items()):
                     watcher.add(PORT)
                 states = now
-            period = self._times.poll_after_failure if failure else self._times.poll
+            period = self._poll_after_failure if failure else self._poll_every
             await asyncio.sleep(period * random.uniform(0.8, 1.2))
 
 

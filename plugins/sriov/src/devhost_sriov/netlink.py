@@ -52,7 +52,10 @@ class Devlink:
     group: int | None = None
 
 
-_PROGRAM = Path(__file__).with_name("netlink_child.py")
+PROGRAM = Path(__file__).with_name("netlink_child.py")
+
+NAME = "the netlink process"
+"""Its name in errors."""
 
 SILENT = "the kernel does not answer"
 
@@ -63,36 +66,15 @@ VfMacs = Mapping[str, Mapping[int, str]]
 class Kernel:
     """Sends requests about this process's network namespace. Each blocks until it is answered.
 
-    Methods raise ``TimeoutError`` if ``program`` does not answer within ``deadline`` seconds, and ``OSError``
-    if the kernel refuses, or the process cannot be used. Requests wait ``start_deadline`` seconds from the
-    start of a process until it is ready: starting Python and importing pyroute2 takes 0.4 s on an idle
-    machine, and much longer on a booting node. After ``longest_start`` seconds such a process is killed. It
-    ends after ``idle`` seconds without a request, and after ``idle_per_start`` times its start time, because
-    a start is more expensive on a slow machine. ``backoff`` is the pause before another process is started
-    after a failure: a scan sends up to three requests, and must not wait for three processes.
+    Methods raise ``TimeoutError`` if the process does not answer in time, and ``OSError`` if the kernel
+    refuses, or the process cannot be used. ``worker`` is the process; by default one that runs
+    :data:`PROGRAM`. Starting it takes 0.4 s on an idle machine, and much longer on a booting node.
     """
 
-    def __init__(
-        self,
-        *,
-        program: Path = _PROGRAM,
-        deadline: float = 3.0,
-        start_deadline: float = 15.0,
-        longest_start: float = 180.0,
-        idle: float = 5.0,
-        idle_per_start: float = 30.0,
-        backoff: Backoff | None = None,
-    ) -> None:
-        self._worker = process.Worker(
-            process.python(program),
-            name="the netlink process",
-            deadline=deadline,
-            start_deadline=start_deadline,
-            longest_start=longest_start,
-            idle=idle,
-            idle_per_start=idle_per_start,
-            backoff=backoff or Backoff(5.0, 60.0),
-            grace=1.0,
+    def __init__(self, worker: process.Worker | None = None) -> None:
+        # the back-off: a scan sends up to three requests, and must not wait for three processes
+        self._worker = worker or process.Worker(
+            process.python(PROGRAM), name=NAME, backoff=Backoff(5.0, 60.0), grace=1.0
         )
 
     @property

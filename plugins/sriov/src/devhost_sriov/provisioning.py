@@ -11,7 +11,6 @@ the file and the functions; the file of another boot is ignored.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from devhost.backend import NotYet, claim
 from devhost.backend.errors import BackendError, counted, few
+from devhost.backend.files import replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.provision import Changes
 from devhost.backend.sysfs import prefix_of, read_line
@@ -70,14 +70,13 @@ class Ownership:
     def write(self, made: Mapping[str, Made]) -> None:
         """Replaces the record; removes the file if it is empty."""
         document = {"boot": self._boot(), "made": {name: asdict(one) for name, one in sorted(made.items())}}
-        fresh = self._path.with_suffix(".new")
         try:
             if not made:
                 self._path.unlink(missing_ok=True)
                 return
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            fresh.write_text(json.dumps(document, indent=1) + "\n")
-            os.replace(fresh, self._path)  # noqa: PTH105 - at once: a reader sees the old or the new one
+            data = json.dumps(document, indent=1).encode() + b"\n"
+            replace_file(self._path, data, f".{self._path.stem}-", 0o600)
         except OSError as error:
             raise BackendError(
                 f"cannot write {FILE}: {error.strerror} (devhost changes no virtual functions without it)"

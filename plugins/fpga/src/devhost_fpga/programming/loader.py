@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from devhost.backend import AllocationError, process
 from devhost.backend.frozen import frozen, mutable
 from devhost_fpga.allocation import numbered
-from devhost_fpga.manager_state import Manager, identity, manager, manager_of
+from devhost_fpga.manager_state import OPERATING, Manager, identity, manager, manager_of
 from devhost_fpga.model import FpgaSysfs, Interface, Reading, Slot
 from devhost_fpga.options import Program
 
@@ -100,20 +100,14 @@ class ProgrammingResult:
     text: str = ""
 
 
-class Run(Protocol):
-    """Runs the program that programs: :func:`run`."""
-
-    def __call__(
-        self, request: Request, descriptors: Collection[int], patience: float, /
-    ) -> ProgrammingResult:
-        """See :func:`run`."""
+Run = Callable[[Request, Collection[int], float], ProgrammingResult]
+"""Runs the program that programs: :func:`run`."""
 
 
 def run(
     request: Request,
     descriptors: Collection[int],
     patience: float,
-    /,
     command: Sequence[str] = COMMAND,
     grace: float = process.GRACE,
     kill: process.Kill = process.kill_group,
@@ -280,9 +274,6 @@ def settled(
     return found
 
 
-_OPERATING = "operating"
-
-
 def label(slot: Slot) -> str:
     """The name of a slot for users."""
     return slot.engine.rpartition("/")[2] if slot.interface is Interface.FIRMWARE else f"port {slot.port}"
@@ -314,7 +305,7 @@ class Loader:
         """Whether devhost itself last loaded this file through an fpga_manager, which shows no id."""
         loaded = self._engines.of(slot.engine).loaded
         is_ours = loaded.get(device) == self._loaded(slot, program, image)
-        return is_ours and self._manager(slot).state == _OPERATING
+        return is_ours and self._manager(slot).state == OPERATING
 
     def _load_named(
         self, device: str, slot: Slot, program: Program, image: Bitstream, patience: float
@@ -335,7 +326,7 @@ class Loader:
             loaded.clear()
         self._carry_out(slot, request, patience)
         found = manager(self._sysfs, slot.engine)
-        if found.state != _OPERATING:
+        if found.state != OPERATING:
             more = f" ({found.status})" if found.status else ""
             raise AllocationError(f"it was programmed, but its state is {found.state or 'unknown'!r}{more}")
         if identity_at(self._sysfs.prefix + image.path) != image.identity:

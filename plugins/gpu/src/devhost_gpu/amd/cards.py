@@ -22,7 +22,7 @@ from devhost_gpu.discovery import AMD, Adapter
 from devhost_gpu.drm import DriverState, driver_state, drm_nodes
 from devhost_gpu.environment import STANDARD, Environment
 from devhost_gpu.options import GpuOptions, Layout
-from devhost_gpu.vendor import Card, Change, ContainerRequest, Vendor, device, named, of_adapter, parents
+from devhost_gpu.vendor import CardOf, Change, ContainerRequest, Vendor, device, named, of_adapter, parents
 
 from . import kfd
 from .health import AmdHealth
@@ -72,6 +72,9 @@ class AmdFacts:
         return ("/dev/kfd", *self.adapter.nodes) if self.computes else self.adapter.nodes
 
 
+AmdCard = CardOf[AmdFacts]
+
+
 class Amd(Vendor):
     """AMD's cards."""
 
@@ -84,7 +87,7 @@ class Amd(Vendor):
         self._write = environment.write
         self._modes: Modes | None = None
 
-    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
+    def scan(self, adapters: Sequence[Adapter]) -> list[AmdCard]:
         """GPUs, or their partitions if they have any."""
         topology = kfd.read(self._sysfs)
         wholes = {adapter.id: adapter for adapter in adapters if adapter.address}
@@ -95,7 +98,7 @@ class Amd(Vendor):
                 whole = next((address for address in node.addresses if address in members), "")
                 if whole:
                     members[whole].append(adapter)
-        cards: list[Card] = []
+        cards: list[AmdCard] = []
         for name, parts in members.items():
             facts = self._whole_facts(wholes[name])
             if facts.is_partitioned or len(parts) > 1:
@@ -104,24 +107,20 @@ class Amd(Vendor):
                 cards.append(self._card(len(cards), part, wholes[name], facts, topology))
         return cards
 
-    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
+    def probe(self, cards: Sequence[AmdCard]) -> Mapping[str, Health]:
         """The cards' error counters, the exporter's verdicts, and whether the drivers answer."""
-        wholes = {card.id: card.facts.whole for card in cards if isinstance(card.facts, AmdFacts)}
-        return self._health.check(wholes)
+        return self._health.check({card.id: card.facts.whole for card in cards})
 
-    def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
+    def change(self, cards: Sequence[AmdCard], layout: Layout) -> Change | None:
         """How a GPU gets the partition modes of a layout."""
         if self._modes is None:
             from .modes import Modes
 
             self._modes = Modes(self._sysfs, self._write)
-        facts = cards[0].facts
-        return self._modes.change(facts.whole, layout) if isinstance(facts, AmdFacts) else None
+        return self._modes.change(cards[0].facts.whole, layout)
 
-    def links(self, a: Card, b: Card) -> int:
+    def links(self, a: AmdCard, b: AmdCard) -> int:
         """How closely XGMI connects two cards; two partitions of one GPU are closer than any others."""
-        if not (isinstance(a.facts, AmdFacts) and isinstance(b.facts, AmdFacts)):
-            return 0
         if a.facts.whole.id == b.facts.whole.id:
             return SAME_CHIP
         if a.facts.node is None or b.facts.node is None:
@@ -129,17 +128,17 @@ class Amd(Vendor):
         link = self._links_of(a.facts.node.number).get(b.facts.node.number)
         return NEIGHBOUR * link.links // link.hops if link else 0
 
-    def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
+    def usage(self, cards: Sequence[AmdCard]) -> Mapping[str, Usage]:
         """Of cards that are a whole GPU: the driver has no figures of a partition."""
         return {
             card.id: self._usage(card.facts.whole.path)
             for card in cards
-            if isinstance(card.facts, AmdFacts) and card.device.attributes["kind"] != PARTITION
+            if card.device.attributes["kind"] != PARTITION
         }
 
-    def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
+    def processes(self, cards: Sequence[AmdCard]) -> Mapping[str, Collection[int]]:
         found = kfd.processes(self._sysfs)
-        nodes = {card.id: card.facts.node for card in cards if isinstance(card.facts, AmdFacts)}
+        nodes = {card.id: card.facts.node for card in cards}
         return {name: found.get(node.number, ()) for name, node in nodes.items() if node}
 
     def _usage(self, path: str) -> Usage:
@@ -160,9 +159,9 @@ class Amd(Vendor):
                 before = now
                 yield Event("kfd", "change", kfd.TOPOLOGY)
 
-    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+    def edits(self, cards: Sequence[AmdCard], request: ContainerRequest) -> Edits:
         """``/dev/kfd`` for a card that computes, and the DRM nodes."""
-        return drm_nodes((card.id, card.facts.nodes) for card in cards if isinstance(card.facts, AmdFacts))
+        return drm_nodes((card.id, card.facts.nodes) for card in cards)
 
     def _links_of(self, node: int) -> Mapping[int, kfd.XgmiLink]:
         """The links of a node, cached until the topology changes."""
@@ -176,7 +175,7 @@ class Amd(Vendor):
 
     def _card(
         self, index: int, adapter: Adapter, whole: Adapter, facts: _Whole, topology: kfd.Topology
-    ) -> Card:
+    ) -> AmdCard:
         node = topology.nodes.get(adapter.render)
         is_part = not adapter.address or facts.is_partitioned
         state = self._card_state(adapter, whole, topology, node, is_part=is_part)
@@ -211,7 +210,7 @@ class Amd(Vendor):
             claims=claims,
             part_of=part_of,
         )
-        return Card(made, AMD, own)
+        return CardOf(made, AMD, own)
 
     def _card_state(
         self,

@@ -13,9 +13,9 @@ from devhost.backend import AllocationError, DeviceNode, Edits, MissingDriver, M
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.discovery import NVIDIA
 from devhost_gpu.options import GpuOptions
-from devhost_gpu.vendor import Card, ContainerRequest
+from devhost_gpu.vendor import ContainerRequest
 
-from .cards import NvidiaFacts
+from .cards import NvidiaCard, NvidiaFacts
 from .sharing import limit_edits
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -37,20 +37,17 @@ VULKAN, VULKAN_IN_CONTAINER = "vulkan/icd.d", "/etc/vulkan/icd.d"
 """The directory's files for the Vulkan loader, and the path where the loader expects them."""
 
 
-def edits(cards: Sequence[Card], request: ContainerRequest) -> Edits:
+def edits(cards: Sequence[NvidiaCard], request: ContainerRequest) -> Edits:
     """What the strategies, and what limits the containers of the resource, need in the container.
 
     Raises:
         AllocationError: something that a strategy needs is unknown for a card.
     """
-    known = {card.id: card.facts for card in cards if isinstance(card.facts, NvidiaFacts)}
-    own = list(known.values())
-    created = {name: {"uuid": one.uuid} for name, one in known.items() if one.placement is not None}
-    ordered = in_order(cards)
+    created = {card.id: {"uuid": card.facts.uuid} for card in cards if card.facts.placement is not None}
     return Edits.merge(
         [
-            strategy_edits(own, request.options, request.sysfs.exists),
-            limit_edits(request, ordered),
+            strategy_edits([card.facts for card in cards], request.options, request.sysfs.exists),
+            limit_edits(request, in_order(cards)),
             Edits(attributes=created),
         ]
     )
@@ -88,11 +85,9 @@ def strategy_edits(cards: Sequence[NvidiaFacts], options: GpuOptions, exists: Ca
     return Edits.merge(parts)
 
 
-def in_order(cards: Sequence[Card]) -> list[Card]:
-    """The NVIDIA cards in NVIDIA's order."""
-    facts = {card.id: card.facts for card in cards}
-    known = {name: one for name, one in facts.items() if isinstance(one, NvidiaFacts)}
-    return sorted((card for card in cards if card.id in known), key=lambda card: _order(known[card.id]))
+def in_order(cards: Sequence[NvidiaCard]) -> list[NvidiaCard]:
+    """The cards in NVIDIA's order."""
+    return sorted(cards, key=lambda card: _order(card.facts))
 
 
 def _order(card: NvidiaFacts) -> tuple[list[int], str]:

@@ -15,7 +15,7 @@ from devhost.backend.sysfs import Sysfs
 from devhost_gpu.attributes import ENGINES, GPU, MIG, VF
 from devhost_gpu.discovery import NVIDIA, Adapter
 from devhost_gpu.nvml.reports import Gpu, Instance, Made, Placement, Profile, Shape
-from devhost_gpu.vendor import Card, device, named, of_adapter, own_claims
+from devhost_gpu.vendor import CardOf, device, named, of_adapter, own_claims
 
 CAPABILITIES = "/dev/nvidia-caps"
 """The directory of the driver's capability nodes."""
@@ -83,6 +83,8 @@ class NvidiaFacts:
         """The nodes without which a container cannot use a MIG instance."""
         return tuple(f"{CAPABILITIES}/nvidia-cap{minor}" for minor in self.capabilities)
 
+
+NvidiaCard = CardOf[NvidiaFacts]
 
 PROC_DRIVER = "/proc/driver/nvidia"
 PROC_SWITCHES = "/proc/driver/nvidia-nvswitch"
@@ -229,7 +231,7 @@ class GpuState:
         return self.information.minor if self.gpu is None else self.gpu.minor
 
 
-def gpu_card(state: GpuState, root: str = "", divided: str = "") -> Card:
+def gpu_card(state: GpuState, root: str = "", divided: str = "") -> NvidiaCard:
     """The card of a GPU as a whole, whose nodes on the host have the prefix ``root``.
 
     ``divided`` is why it is not offered if MIG is on; if empty, by its instances.
@@ -264,7 +266,7 @@ def gpu_card(state: GpuState, root: str = "", divided: str = "") -> Card:
         withheld=_why_withheld(state, divided),
         reserved=DRIVES_DISPLAY if is_display else None,
     )
-    return Card(made, NVIDIA, facts)
+    return CardOf(made, NVIDIA, facts)
 
 
 def mig_card(
@@ -274,7 +276,7 @@ def mig_card(
     capabilities: Callable[[int, int], tuple[int, ...]],
     root: str = "",
     engines: Mapping[str, AttributeValue] | None = None,
-) -> Card:
+) -> NvidiaCard:
     """The card of a MIG instance, whose nodes on the host have the prefix ``root``.
 
     ``capabilities`` returns the minors of its capability nodes. ``engines`` are its attributes that are
@@ -302,7 +304,7 @@ def mig_card(
         claims=frozenset({claim.mig(instance.uuid), *own}),
         part_of=frozenset({claim.pci(adapter.address), *common}),
     )
-    return Card(made, NVIDIA, facts)
+    return CardOf(made, NVIDIA, facts)
 
 
 def part_facts(

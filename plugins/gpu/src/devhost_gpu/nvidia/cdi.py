@@ -26,10 +26,9 @@ from devhost.backend.errors import BackendError
 from devhost.backend.sysfs import Sysfs
 from devhost_gpu.environment import DEFAULT, Timings
 from devhost_gpu.options import GpuOptions
-from devhost_gpu.vendor import Card
 
 from .allocation import CHANNEL, dev_root
-from .cards import NvidiaFacts
+from .cards import NvidiaCard
 from .specifications import GeneratedSpecification, GpuSpecification, Wanted
 
 ALL = "all"
@@ -160,19 +159,19 @@ class CdiNames:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
 
-    def named(self, cards: Sequence[Card], *, is_closed: bool) -> list[Card]:
+    def named(self, cards: Sequence[NvidiaCard], *, is_closed: bool) -> list[NvidiaCard]:
         """The cards of a scan with their names; those without one are Unhealthy, unless they are anyway.
 
         ``is_closed`` is whether the driver must not be opened.
         """
-        facts = {card.id: card.facts for card in cards if isinstance(card.facts, NvidiaFacts)}
+        facts = [card.facts for card in cards]
         uuids = {
-            card.id: facts[card.id].uuid
+            card.id: card.facts.uuid
             for card in cards
-            if card.id in facts and not card.device.reserved  # nvidia-ctk omits these
+            if not card.device.reserved  # nvidia-ctk omits these
         }
         usable = {card.id for card in cards if card.device.health and not card.device.withheld}
-        access = frozenset((one.uuid, node) for one in facts.values() if one.uuid for node in one.access)
+        access = frozenset((one.uuid, node) for one in facts if one.uuid for node in one.access)
         # a MIG instance without its capability nodes counts as not named
         names = self._gpus.names(access)
         wanted = Wanted(
@@ -189,14 +188,13 @@ class CdiNames:
         missing = next((why for _, why in given if why), "")
         found = []
         for card in cards:
-            device, own = card.device, facts.get(card.id)
-            if own is not None:
-                name = names.get(own.uuid, "")
-                if (missing or not name) and device.health and not device.withheld:
-                    why = self._gpus.inaccessible(own.uuid, access) or self._gpus.why_missing(wanted)
-                    device = replace(device, health=unhealthy(missing if name else why))
-                card = replace(card, device=device, facts=replace(own, cdi=name, cdi_additional=additional))
-            found.append(card)
+            device, own = card.device, card.facts
+            name = names.get(own.uuid, "")
+            if (missing or not name) and device.health and not device.withheld:
+                why = self._gpus.inaccessible(own.uuid, access) or self._gpus.why_missing(wanted)
+                device = replace(device, health=unhealthy(missing if name else why))
+            own = replace(own, cdi=name, cdi_additional=additional)
+            found.append(replace(card, device=device, facts=own))
         return found
 
     def _requested(self) -> frozenset[tuple[str, str]]:

@@ -21,7 +21,7 @@ from devhost_gpu.nvml.client import NvmlClient, Scope
 from devhost_gpu.nvml.process import Message
 from devhost_gpu.nvml.reports import NvLinks
 from devhost_gpu.options import GpuOptions, Layout
-from devhost_gpu.vendor import Card, Change, ContainerRequest, Vendor
+from devhost_gpu.vendor import Change, ContainerRequest, Vendor
 
 from .allocation import dev_root, edits, unallocatable
 from .cards import (
@@ -29,7 +29,7 @@ from .cards import (
     MIG_RECORD,
     DriverFiles,
     GpuState,
-    NvidiaFacts,
+    NvidiaCard,
     engines_of,
     gpu_card,
     health_of,
@@ -108,12 +108,12 @@ class Nvidia(Vendor):
         """Whether :meth:`watch` is running."""
         return self._loop is not None
 
-    def scan(self, adapters: Sequence[Adapter]) -> list[Card]:
+    def scan(self, adapters: Sequence[Adapter]) -> list[NvidiaCard]:
         """Every GPU and MIG instance there is now, given NVIDIA's PCI functions."""
         self._why_closed = self._reason_to_close()
         self._update_gpus(adapters)
         self._read_inventory()
-        cards: list[Card] = []
+        cards: list[NvidiaCard] = []
         problem = self._lasting_problem()
         root = dev_root(self._options, self._sysfs.exists)
         states = [self._state(adapter, problem) for adapter in adapters]
@@ -137,14 +137,14 @@ class Nvidia(Vendor):
         self._log_state(adapters, cards)
         return cards
 
-    def _nameable(self, card: Card) -> Card:
+    def _nameable(self, card: NvidiaCard) -> NvidiaCard:
         """The card, Unhealthy if the strategies cannot name it."""
-        if card.device.withheld or not card.device.health or not isinstance(card.facts, NvidiaFacts):
+        if card.device.withheld or not card.device.health:
             return card  # also a partition, which has a name once it exists
         why = unallocatable(card.facts, self._options)
         return replace(card, device=replace(card.device, health=unhealthy(why))) if why else card
 
-    def _without_claimed(self, cards: Sequence[Card]) -> list[Card]:
+    def _without_claimed(self, cards: Sequence[NvidiaCard]) -> list[NvidiaCard]:
         """Withholds the instances that claims have got with ``mig: dynamic``, which is not set any longer.
 
         The record has no UUIDs, so that one of an equal profile on the same GPU may be withheld as well.
@@ -172,23 +172,20 @@ class Nvidia(Vendor):
         if is_leaving and pci_path(event.sys_path).rpartition("/")[2] in self._bound:
             self.client.release()
 
-    def probe(self, cards: Sequence[Card]) -> Mapping[str, Health]:
+    def probe(self, cards: Sequence[NvidiaCard]) -> Mapping[str, Health]:
         """Which cards are unhealthy; each GPU is asked again."""
         self.health.check(self._bound, everything=True)
         self._request_scan_if_changed()
-        verdicts = {
-            card.id: self.health.verdict(card.facts) for card in cards if isinstance(card.facts, NvidiaFacts)
-        }
+        verdicts = {card.id: self.health.verdict(card.facts) for card in cards}
         return {name: health for name, health in verdicts.items() if not health}
 
-    def change(self, cards: Sequence[Card], layout: Layout) -> Change | None:
+    def change(self, cards: Sequence[NvidiaCard], layout: Layout) -> Change | None:
         """How a GPU gets the MIG instances of a layout.
 
         Raises ``NotYet`` if MIG will be on later, or the GPU cannot be asked now, and ``BackendError`` if MIG
         is off, or the instances are impossible.
         """
-        facts = [card.facts for card in cards if isinstance(card.facts, NvidiaFacts)]
-        address, wanted = facts[0].address, layout.mig or ()
+        address, wanted = cards[0].facts.address, layout.mig or ()
         if address not in self._bound or (last := self._reported.get(address)) is None:
             card = cards[0].device
             if card.attributes.get("driver") == DRIVER:
@@ -209,18 +206,16 @@ class Nvidia(Vendor):
         present = {(one.gi, one.ci): profile(one, gpu.memory) for one in gpu.instances}
         return self._layouts.change(address, present, wanted)
 
-    def links(self, a: Card, b: Card) -> int:
+    def links(self, a: NvidiaCard, b: NvidiaCard) -> int:
         """How many NVLinks join two GPUs; none joins MIG instances, which cannot use them.
 
         Raises ``BackendError`` if it is not known yet.
         """
-        if not (isinstance(a.facts, NvidiaFacts) and isinstance(b.facts, NvidiaFacts)):
-            return 0
         if a.facts.is_mig or b.facts.is_mig or not self._reported:
             return 0
         return self._nvlinks().between(a.facts.address, b.facts.address)
 
-    def usage(self, cards: Sequence[Card]) -> Mapping[str, Usage]:
+    def usage(self, cards: Sequence[NvidiaCard]) -> Mapping[str, Usage]:
         """What NVML reports. A MIG instance has figures of its memory only."""
         if not cards or self._why_closed:
             return {}
@@ -228,11 +223,11 @@ class Nvidia(Vendor):
         keys = {
             card.id: (card.facts.address, card.facts.uuid if card.facts.is_mig else "")
             for card in cards
-            if isinstance(card.facts, NvidiaFacts) and card.facts.uuid
+            if card.facts.uuid
         }
         return {name: found[key] for name, key in keys.items() if key in found}
 
-    def processes(self, cards: Sequence[Card]) -> Mapping[str, Collection[int]]:
+    def processes(self, cards: Sequence[NvidiaCard]) -> Mapping[str, Collection[int]]:
         """The processes with a context on each GPU or MIG instance."""
         if not cards or self._why_closed:
             return {}
@@ -244,11 +239,11 @@ class Nvidia(Vendor):
                 if card.facts.instance in (None, (gi, ci)) or gi is None
             }
             for card in cards
-            if isinstance(card.facts, NvidiaFacts) and card.facts.address in found
+            if card.facts.address in found
             if card.facts.instance or not card.facts.is_mig  # a partition that does not exist is used by none
         }
 
-    def edits(self, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+    def edits(self, cards: Sequence[NvidiaCard], request: ContainerRequest) -> Edits:
         """What a container needs, by the strategies of the options. Creates partitions that do not exist."""
         return edits([self._existing(card) for card in cards] if self._partitions else cards, request)
 
@@ -366,7 +361,7 @@ class Nvidia(Vendor):
             cuda,
         )
 
-    def _mig_cards(self, state: GpuState, problem: str, root: str) -> list[Card]:
+    def _mig_cards(self, state: GpuState, problem: str, root: str) -> list[NvidiaCard]:
         address, divided = state.adapter.address, self._partitions
 
         def health(instance: tuple[int, int] | None) -> Health:
@@ -393,10 +388,10 @@ class Nvidia(Vendor):
         ]
         return made if divided is None else [*made, *divided.cards(state, health, capabilities, root)]
 
-    def _existing(self, card: Card) -> Card:
+    def _existing(self, card: NvidiaCard) -> NvidiaCard:
         """The card of a partition with its instance, which is created if it does not exist."""
         facts = card.facts
-        if self._partitions is None or not isinstance(facts, NvidiaFacts) or facts.placement is None:
+        if self._partitions is None or facts.placement is None:
             return card
         state = self._states.get(facts.address)
         if state is None or self._why_closed:
@@ -464,7 +459,7 @@ class Nvidia(Vendor):
             except RuntimeError:
                 return  # the loop has ended
 
-    def _log_state(self, adapters: Sequence[Adapter], cards: Sequence[Card]) -> None:
+    def _log_state(self, adapters: Sequence[Adapter], cards: Sequence[NvidiaCard]) -> None:
         """Logs what was found, when that has changed."""
         if not adapters:
             text = "NVIDIA's driver is loaded, but there is no GPU"
@@ -473,13 +468,13 @@ class Nvidia(Vendor):
         elif not self._bound:
             return  # hardware without its driver is a problem, which the core logs
         else:
-            parts = sum(isinstance(card.facts, NvidiaFacts) and bool(card.facts.instance) for card in cards)
+            parts = sum(bool(card.facts.instance) for card in cards)
             text = f"NVML reports {len(self._reported)} GPUs and {parts} MIG instances"
         if text != self._logged:
             self._logged = text
             self._context.log.info("%s", text)
 
 
-def _withheld(card: Card, why: str) -> Card:
+def _withheld(card: NvidiaCard, why: str) -> NvidiaCard:
     """The card, which is not offered if there is a reason."""
     return replace(card, device=replace(card.device, withheld=why)) if why else card

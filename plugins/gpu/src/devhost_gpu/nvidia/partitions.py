@@ -33,11 +33,12 @@ from devhost_gpu.nvml import reports
 from devhost_gpu.nvml.client import NvmlClient
 from devhost_gpu.nvml.process import ErrorReply, NotAsked
 from devhost_gpu.nvml.reports import GpuInstance, Made, Placement, Profile
-from devhost_gpu.vendor import Card, device
+from devhost_gpu.vendor import CardOf, device
 
 from .cards import (
     MIG_RECORD,
     GpuState,
+    NvidiaCard,
     NvidiaFacts,
     common_claims,
     engines_of,
@@ -297,7 +298,7 @@ class Partitions:
 
     def cards(
         self, state: GpuState, health: Callable[..., Health], capabilities: Capabilities, root: str
-    ) -> Iterator[Card]:
+    ) -> Iterator[NvidiaCard]:
         """The card of every place in a GPU; the largest first, so that the whole GPU is the first.
 
         ``health`` returns that of the GPU, or of the instance with these ids, ``capabilities`` the minors of
@@ -352,7 +353,7 @@ class Partitions:
                     counters={name: amount for name, amount in free.items() if amount > 0},
                     consumes=amounts,
                 )
-                yield Card(made, NVIDIA, facts)
+                yield CardOf(made, NVIDIA, facts)
 
     def _facts(
         self,

@@ -18,12 +18,11 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 
 from devhost.backend import Context, Edits, Event, Mount
 from devhost.backend.sysfs import Sysfs
-from devhost_gpu.discovery import NVIDIA
 from devhost_gpu.environment import Timings
 from devhost_gpu.options import TIME_SLICE, GpuResourceOptions, Hami, sharing
-from devhost_gpu.vendor import Card, ContainerRequest
+from devhost_gpu.vendor import ContainerRequest
 
-from .cards import NvidiaFacts
+from .cards import NvidiaCard
 from .time_slices import TimeSlices
 
 DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
@@ -56,11 +55,11 @@ LOCK = "/tmp/vgpulock"
 MIB = 2**20
 
 
-def limit_edits(request: ContainerRequest, cards: Sequence[Card]) -> Edits:
+def limit_edits(request: ContainerRequest, cards: Sequence[NvidiaCard]) -> Edits:
     """What limits a container with these NVIDIA cards, which are in the order of CUDA's numbers."""
     use = request.resource_options
     parts = []
-    whole = [card for card in cards if _is_whole(card)]
+    whole = [card for card in cards if not card.facts.is_mig]
     if use.mps and whole:
         parts.append(_mps_edits(use, whole, request))
     if use.hami and cards:
@@ -68,7 +67,7 @@ def limit_edits(request: ContainerRequest, cards: Sequence[Card]) -> Edits:
     return Edits.merge(parts)
 
 
-def _mps_edits(use: GpuResourceOptions, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+def _mps_edits(use: GpuResourceOptions, cards: Sequence[NvidiaCard], request: ContainerRequest) -> Edits:
     assert use.mps is not None
     pipes, seen_as = _mps_pipes(use), _mps_pipes_in_container(use)
     mounts = [Mount(pipes, seen_as, read_only=False)]
@@ -83,7 +82,7 @@ def _mps_edits(use: GpuResourceOptions, cards: Sequence[Card], request: Containe
     return Edits(mounts=tuple(mounts), env=env)
 
 
-def _hami_edits(hami: Hami, cards: Sequence[Card], request: ContainerRequest) -> Edits:
+def _hami_edits(hami: Hami, cards: Sequence[NvidiaCard], request: ContainerRequest) -> Edits:
     files = _hami_files(hami).items()
     mounts = [*(Mount(path, IN_CONTAINER[name]) for name, path in files)]
     mounts.append(Mount(hami.lock_directory, LOCK, read_only=False))
@@ -93,7 +92,7 @@ def _hami_edits(hami: Hami, cards: Sequence[Card], request: ContainerRequest) ->
     return Edits(mounts=tuple(mounts), env=env)
 
 
-def _memory(cards: Sequence[Card], request: ContainerRequest) -> Iterator[tuple[int, int]]:
+def _memory(cards: Sequence[NvidiaCard], request: ContainerRequest) -> Iterator[tuple[int, int]]:
     """The number of each card whose memory is limited, and what the container gets of it in MiB.
 
     It is never 0, which would be no limit.
@@ -106,7 +105,7 @@ def _memory(cards: Sequence[Card], request: ContainerRequest) -> Iterator[tuple[
             yield number, int(size * request.shares.get(card.id, 1))
 
 
-def _cores(cards: Sequence[Card], request: ContainerRequest) -> int | None:
+def _cores(cards: Sequence[NvidiaCard], request: ContainerRequest) -> int | None:
     """What the container gets of the cores of each card, in percent; ``None`` if they are not limited."""
     parts = [int(100 * request.shares.get(card.id, 1)) for card in cards]
     if request.consumed:
@@ -129,10 +128,6 @@ def _mps_pipes_in_container(use: GpuResourceOptions) -> str:
 
 def _hami_files(hami: Hami) -> Mapping[str, str]:
     return {name: f"{hami.directory.rstrip('/')}/{name}" for name in IN_CONTAINER}
-
-
-def _is_whole(card: Card) -> bool:
-    return card.vendor == NVIDIA and isinstance(card.facts, NvidiaFacts) and not card.facts.is_mig
 
 
 class Limiters:

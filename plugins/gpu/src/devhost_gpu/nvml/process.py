@@ -92,7 +92,7 @@ class NvmlProcess(LineProcess):
         self._waiting_since = self._progress = self._now()
         self._hung_gpu = ""
         kill, grace = environment.kill or kill_group, self._timings.grace
-        super().__init__(command, self, name=_NAME, limit=LINE_LIMIT, grace=grace, kill=kill)
+        super().__init__(command, name=_NAME, limit=LINE_LIMIT, grace=grace, kill=kill)
 
     @property
     def waiting_for(self) -> str:
