@@ -455,7 +455,7 @@ class Host:
             tokens=cache(partial(tokens, held, holdings)),
             claimed=self.allocations.claimed() if self.observers and self.planned else (),
             differences=self.allocations.given.differences,
-            dra=self.dra,
+            dra=self.dra.now(held, backends),
             moves=self.dra.moves,
             kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.trouble, kubelet.since)),
             self_check=failing(self.self_check.failures.reason, self.self_check.failures.since),
