@@ -34,7 +34,7 @@ NO_LIST = Snapshot()
 
 def backend(*devices: str, **state: Any) -> BackendNow:
     condition = BackendCondition(state.pop("state", BackendState.OK), **state)
-    return BackendNow(condition, True, {one: Device(one) for one in devices}, Path("/"))
+    return BackendNow(condition, True, {one: Device(one) for one in devices})
 
 
 def served(snapshot: Snapshot = NO_LIST, **others: Any) -> dict[str, ResourceNow]:

@@ -149,7 +149,7 @@ def test_each_part_that_is_wrong_is_one_problem(others: dict[str, Any], problem:
     [
         ({"planned": False}, "looking for devices"),
         (
-            {"backends": {"toy": BackendNow(BackendCondition(), False, {}, Path("/"))}},
+            {"backends": {"toy": BackendNow(BackendCondition(), False, {})}},
             "no devices listed yet: toy (starting)",
         ),
         (
@@ -214,7 +214,6 @@ def test_a_device_out_of_service_on_purpose_is_no_problem() -> None:
         BackendCondition(BackendState.OK),
         True,
         {"d0": Device("d0")},
-        Path("/"),
         {"d0": unhealthy("fan is replaced")},
     )
     assert cordoned.is_cordoned("d0") and not cordoned.is_cordoned("d1")
@@ -233,7 +232,7 @@ def test_a_scrape_and_systemd_show_the_same_problems_as_the_status() -> None:
 
 
 def test_systemd_names_the_backends_that_required_entries_wait_for() -> None:
-    unlisted = {name: BackendNow(BackendCondition(), False, {}, Path("/")) for name in ("toy", "more")}
+    unlisted = {name: BackendNow(BackendCondition(), False, {}) for name in ("toy", "more")}
     entries = (ENTRY, ResourceSettings(1, "example.com/more", "more", optional=True))
     settings = Settings(entries)
     found = now(

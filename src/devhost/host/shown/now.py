@@ -179,7 +179,8 @@ class Now:
     device plugin that containers have, each with its devices, ``claimed`` is what claims hold, if there are
     observers. ``holdings`` are the resources of which containers have something, ``held`` the devices of
     these and of claims. ``dra`` are the DRA drivers, if there are any, ``moves`` the devices that change
-    sides. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
+    sides. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks,
+    ``dead_links`` those that entries name, by the index of the entry.
     """
 
     at: float = 0.0
@@ -195,6 +196,7 @@ class Now:
     rollout: Failing | None = None
     plan: Plan
     plans: int = 0
+    dead_links: Mapping[int, str] = field(default_factory=dict)
     shortages: EntriesNow
     backends: Mapping[str, BackendNow] = field(default_factory=dict)
     provisioning: Mapping[str, ProvisioningCondition] = field(default_factory=dict)
