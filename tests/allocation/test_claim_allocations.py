@@ -12,7 +12,8 @@ from work import Work
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.given import Node as Given
 from devhost.backend.model import ClaimHolder, Device
-from devhost.planning.amounts import CapacityUse
+from devhost.planning.amounts import CapacityUse, used_of
+from devhost.planning.claims import held_by_claims
 from devhost.planning.plan import Plan, RefusalKind
 from devhost.planning.settings import ResourceSettings, Serve
 from devhost.planning.timing import ALLOCATION as NODE
@@ -45,13 +46,13 @@ def claimed(
 def test_a_claim_holds_its_device_until_it_is_released() -> None:
     node = node_of()
     node.claim(ONE, claimed())
-    assert node.allocations.claims.by_device()["card", "card0"] == [ONE]
+    assert node.claims_of("card0") == [ONE]
     with pytest.raises(DeviceHeld, match=r"a claim holds it through example\.com/card") as caught:
         node.claim(TWO, claimed())
     assert caught.value.held_by == (ONE,)
     node.allocations.claims.released(ONE.uid)
     node.claim(TWO, claimed())
-    assert node.allocations.claims.by_device().get(("card", "card0"), []) == [TWO]
+    assert node.claims_of("card0") == [TWO]
 
 
 def test_a_claim_that_is_prepared_again_keeps_its_device() -> None:
@@ -59,7 +60,7 @@ def test_a_claim_that_is_prepared_again_keeps_its_device() -> None:
     node.claim(ONE, claimed())
     node.claim(ONE, claimed())
     node.claim(ONE, replace(claimed(), resource="example.com/renamed"))
-    assert node.allocations.claims.by_device()["card", "card0"] == [ONE]
+    assert node.claims_of("card0") == [ONE]
 
 
 @pytest.mark.conformance(83)
@@ -68,7 +69,7 @@ def test_a_device_that_a_container_holds_is_refused_to_a_claim() -> None:
     node.give(CARD)
     with pytest.raises(DeviceHeld, match=r"holds it through example\.com/card"):
         node.claim(ONE, claimed())
-    assert node.allocations.claims.by_device().get(("card", "card0"), []) == []
+    assert node.claims_of("card0") == []
 
 
 @pytest.mark.conformance(83)
@@ -93,7 +94,7 @@ def test_a_claim_with_a_card_and_a_part_of_it_is_refused_even_if_a_scheduler_gav
     node = node_of(CARD, PART)
     with pytest.raises(DeviceHeld, match="card0 cannot be allocated: the claim has another device that excl"):
         node.claim(ONE, claimed(), claimed(PART))
-    assert node.allocations.claims.by_device() == {}
+    assert not held_by_claims(node.allocations.held())
 
 
 def test_hardware_that_a_held_device_gains_is_refused_to_a_claim() -> None:
@@ -145,7 +146,7 @@ def test_a_shared_device_is_prepared_for_as_many_claims_as_it_has_replicas() -> 
         node.claim(three, claimed(replicas=2, share="c"))
     node.allocations.claims.released(ONE.uid)
     node.claim(three, claimed(replicas=2, share="c"))
-    assert node.allocations.claims.by_device().get(("card", "card0"), []) == [three, TWO]
+    assert node.claims_of("card0") == [three, TWO]
 
 
 def test_lists_of_pods_are_wanted_while_a_claim_is_prepared() -> None:
@@ -176,7 +177,8 @@ def test_a_part_that_is_being_prepared_counts_once() -> None:
     rest = replace(claimed(share="b"), parts=(CapacityUse("memory", 4, 8),))
     with claims.reserved(ONE, [half]):
         claims.prepared(ONE, [half])
-        assert claims.used(half.key, {"memory": 8}) == {"memory": 4}
+        used = used_of({"memory": 8}, (one.parts for one in node.allocations.held()))
+        assert used == {"memory": 4}
         node.claim(TWO, rest)
     three = ClaimHolder("team", "three", "uid-3")
     with pytest.raises(DeviceHeld, match="0 of 8 memory is free, and the claim needs 1") as caught:
@@ -197,7 +199,7 @@ def test_administrative_access_neither_holds_nor_is_refused() -> None:
     node.claim(TWO, admin)
     node.allocations.claims.released(ONE.uid)
     node.give(CARD)
-    assert node.allocations.claims.by_device().get(("card", "card0"), []) == []
+    assert node.claims_of("card0") == []
 
 
 @pytest.mark.parametrize(("serve", "name"), [(Serve.PLUGIN, NAME), (Serve.DRA, "example.com/other")])
@@ -327,8 +329,6 @@ def test_members_that_are_the_same_hardware_are_shared_as_one() -> None:
     board = replace(claimed(replicas=2), key=("card", "board"), members=("card0", "card1"))
     for claim in (ONE, TWO):
         node.claim(claim, board)
-    assert dict(node.allocations.claims.by_device()) == {
-        ("card", name): [ONE, TWO] for name in ("card0", "card1")
-    }
+    assert [node.claims_of(name) for name in ("card0", "card1")] == [[ONE, TWO], [ONE, TWO]]
     with pytest.raises(DeviceHeld, match="card0 cannot be allocated: all 2 shares are in use"):
         node.claim(ClaimHolder("team", "three", "uid-3"), board)

@@ -54,6 +54,12 @@ async def files(tmp_path: Path) -> AsyncIterator[ClaimFiles]:
     made.close()
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The file of the claim once it is prepared."""
+    return tmp_path / "cdi" / f"devhost-dra_{UID}.json"
+
+
 def again(place: Path, boot: str = "boot-1") -> ClaimFiles:
     """The files as another run of devhost sees them."""
     (place / "boot_id").write_text(f"{boot}\n")
@@ -195,16 +201,16 @@ async def test_another_run_reads_what_was_written(files, tmp_path):
     assert await again(tmp_path).read_all() == [] and fresh.records == {}
 
 
-async def test_a_file_of_an_earlier_boot_is_absent_and_goes(files, tmp_path):
+async def test_a_file_of_an_earlier_boot_is_absent_and_goes(files, tmp_path, file):
     await files.write(record(), {})
     fresh = again(tmp_path, "boot-2")
     assert await fresh.read(UID) is None
-    assert await fresh.read_all() == [] and not files.path(UID).exists()
+    assert await fresh.read_all() == [] and not file.exists()
 
 
-async def test_a_clock_that_was_set_after_the_boot_makes_no_file_old(files, tmp_path):
+async def test_a_clock_that_was_set_after_the_boot_makes_no_file_old(files, tmp_path, file):
     await files.write(record(), {})
-    os.utime(files.path(UID), (0, 0))
+    os.utime(file, (0, 0))
     assert await again(tmp_path).read_all() == [record()]
 
 
@@ -235,17 +241,16 @@ def deep(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [pipe, link, loop, broken, huge, deep, Path.mkdir])
-async def test_nothing_under_the_name_of_a_file_stops_reading(files, make):
-    path = files.path(UID)
-    path.parent.mkdir()
-    make(path)
+async def test_nothing_under_the_name_of_a_file_stops_reading(files, make, file):
+    file.parent.mkdir()
+    make(file)
     other = UID.replace("0a", "0b")
     good = ClaimRecord(
         ClaimHolder("team", "other", other), DRIVER, (device(cdi_ids=(f"{KIND}={other}-gpu-0",)),)
     )
     await files.write(good, {})
     assert await files.read_all() == [good] and await files.read(UID) is None
-    assert os.path.lexists(path)  # it may belong to another version of devhost
+    assert os.path.lexists(file)  # it may belong to another version of devhost
 
 
 async def test_what_is_no_uid_has_no_file(files, tmp_path):
@@ -256,7 +261,7 @@ async def test_what_is_no_uid_has_no_file(files, tmp_path):
     assert outside.read_text() == "mine"
 
 
-async def test_files_of_claims_and_of_resources_never_remove_each_other(files, tmp_path):
+async def test_files_of_claims_and_of_resources_never_remove_each_other(files, tmp_path, file):
     directory = tmp_path / "cdi"
     specs = SpecFiles(directory)
     await files.write(record(), {})
@@ -265,7 +270,7 @@ async def test_files_of_claims_and_of_resources_never_remove_each_other(files, t
     assert await files.read_all() == [record()]
     removed, _ = await specs.sweep(["dra_{x}"], ())
     assert {path.name for path in removed} == {"devhost_example.com_card.json", "devhost_dra_card.json"}
-    assert [path.name for path in directory.iterdir()] == [files.path(UID).name]
+    assert [path.name for path in directory.iterdir()] == [file.name]
     specs.close()
 
 
@@ -279,27 +284,26 @@ async def test_devhosts_of_one_machine_have_their_own_files(files, tmp_path):
     trial.close()
 
 
-async def test_files_in_the_earlier_directory_are_still_read_and_removed(files, tmp_path):
+async def test_files_in_the_earlier_directory_are_still_read_shown_and_removed(files, tmp_path, file):
     await files.write(record(), {})
-    old = files.path(UID)
     files.move(tmp_path / "new")
-    assert await files.read(UID) == record()
-    assert await files.remove(UID) and not old.exists()
+    assert await files.read(UID) == record() and files.now()[UID].path == file
+    assert await files.remove(UID) and not file.exists() and not files.now()
     await files.write(record(), {})
-    assert files.path(UID).parent == tmp_path / "new" and files.path(UID).exists()
+    path = files.now()[UID].path
+    assert path.parent == tmp_path / "new" and path.exists()
 
 
-async def test_only_files_that_were_removed_or_changed_are_restored(files):
+async def test_only_files_that_were_removed_or_changed_are_restored(files, file):
     await files.write(record(), {})
-    path = files.path(UID)
-    text = path.read_text()
+    text = file.read_text()
     assert not await files.restore(UID) and not await files.restore("unknown")
-    path.unlink()
-    assert await files.restore(UID) and path.read_text() == text
-    path.write_text("{}")
-    assert await files.restore(UID) and path.read_text() == text
+    file.unlink()
+    assert await files.restore(UID) and file.read_text() == text
+    file.write_text("{}")
+    assert await files.restore(UID) and file.read_text() == text
     await files.remove(UID)
-    assert not await files.restore(UID) and not path.exists()
+    assert not await files.restore(UID) and not file.exists()
 
 
 class Hang:
@@ -324,14 +328,14 @@ async def gone(path: Path) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_write_that_was_cancelled_leaves_nothing_when_it_ends(files, monkeypatch):
+async def test_a_write_that_was_cancelled_leaves_nothing_when_it_ends(files, monkeypatch, file):
     hang = Hang(monkeypatch)
     async with background(files.write(record(), {})):
         await asyncio.to_thread(hang.entered.wait, 60)
     with pytest.raises(EnvironmentFailure, match="an earlier write still hangs"):
         await files.write(record(), {})
     hang.go.set()
-    await gone(files.path(UID).parent)
+    await gone(file.parent)
     await files.write(record(), {})
     assert await files.read(UID) == record()
 
@@ -379,7 +383,7 @@ async def test_a_driver_removes_and_restores_only_its_own_file(files: ClaimFiles
     assert await one.remove(UID)
     assert (await one.read(UID), await two.read(UID)) == (None, of_other())
     await one.write(record(), {})
-    two.path(UID).unlink()
+    two.now()[UID].path.unlink()
     assert (await two.restore(UID), await one.restore(UID)) == (True, False)
     assert (await one.read(UID), await two.read(UID)) == (record(), of_other())
 

@@ -285,8 +285,8 @@ async def test_only_a_cordon_counts_as_one(machine: Machine) -> None:
     machine.put("c.json")
     machine.put("u.json", kind="unhealthy", devices=["d1"], reason="XID 79", by="dcgm")
     assert await machine.look() == {"cards/d0": FAN, "cards/d1": "XID 79 (dcgm)"}
-    health = machine.scanners["cards"].health
-    assert (health.is_cordoned("d0"), health.is_cordoned("d1")) == (True, False)
+    now = machine.scanners["cards"].now()
+    assert (now.is_cordoned("d0"), now.is_cordoned("d1")) == (True, False)
 
 
 async def test_a_plan_is_made_only_if_something_else_is_in_force(machine: Machine) -> None:

@@ -23,6 +23,7 @@ from devhost.dra.answers import MESSAGE, Result
 from devhost.dra.claim_status import BURST, GAP, INTERVAL, PATIENCE, RETRY, SETTLE, ClaimStatus
 from devhost.dra.inventory import DeviceHealth
 from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals
+from devhost.host.shown.problems import problems
 
 POOL = "node-1/example-com-card"
 OTHER = "other.example.com"
@@ -507,12 +508,12 @@ async def test_a_right_that_is_missing_is_a_problem_and_claims_are_prepared(node
     node.server.fail_next(403, n=1000, methods=("PATCH",))
     claim = node.allocate("mine", node.name_of("c0"))
     assert not (await node.prepare(claim))[claim.uid].error
-    await node.until(lambda: any("patch resourceclaims" in one for one in problems(node)))
+    await node.until(lambda: any("patch resourceclaims" in one for one in reasons(node)))
     assert not node.report()["error"], "pods can use the driver"
 
 
-def problems(node: DraNode) -> list[str]:
-    return [reason for _, reason in node.host.dra.faults()]
+def reasons(node: DraNode) -> list[str]:
+    return [one.reason for one in problems(node.host.now()).shown if one.kind == "dra"]
 
 
 async def test_without_the_key_nothing_is_written(place: Path) -> None:

@@ -139,7 +139,7 @@ async def test_a_claim_without_metadata_has_no_file_and_no_word_of_it(scene: Sce
     scene.preparer.metadata = False
     ref = scene.claim(2, result("gpu", "b"), pod_claim="gpu")
     found = mounts(scene, await scene.devices(ref))
-    assert found == {} and "metadata" not in scene.files.path(ref.uid).read_text()
+    assert found == {} and "metadata" not in scene.file(ref).read_text()
     assert [name for name in left(scene) if ref.uid in name] == []
     scene.preparer.metadata = True
     assert mounts(scene, await scene.devices(ref)) == {}  # it stays as it was prepared
@@ -197,7 +197,7 @@ async def test_the_files_end_with_the_claim_after_a_restart_as_well(scene: Scene
 async def test_a_crash_between_the_two_files_leaves_nothing(scene: Scene, end: str) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
-    scene.files.path(ref.uid).unlink()
+    scene.file(ref).unlink()
     scene.restart()
     assert await scene.files.read_all() == []
     assert len(left(scene)) == 1  # another process may be about to write the claim's file
@@ -213,14 +213,14 @@ async def test_a_crash_between_the_two_files_leaves_nothing(scene: Scene, end: s
 async def test_old_files_without_a_claim_are_removed_at_the_start(scene: Scene) -> None:
     ref, other = scene.claim(1, result("gpu", "a")), scene.claim(2, result("gpu", "b"))
     await scene.prepare(ref, other)
-    newer = scene.files.path(other.uid).with_name(f"devhost-dra_{uid(3)}.json")
+    newer = scene.file(other).with_name(f"devhost-dra_{uid(3)}.json")
     newer.write_text('{"of": "another version"}')
     (directory(scene) / f"devhost-dra_{uid(3)}_gpu.json").write_text("{}")
     foreign = directory(scene) / "another_program.json"
     foreign.write_text("{}")
     for file in directory(scene).iterdir():
         os.utime(file, (file.stat().st_atime, file.stat().st_mtime - HOUR))
-    scene.files.path(ref.uid).unlink()
+    scene.file(ref).unlink()
     scene.restart()
     assert [one.claim.uid for one in await scene.files.read_all()] == [other.uid]
     kept = [f"devhost-dra_{one}_gpu.json" for one in (other.uid, uid(3))]

@@ -20,7 +20,7 @@ import pytest
 from devhost_testing.api import health_v1_pb2_grpc
 from devhost_testing.kubelet import ClaimDevice
 from kit.dra import DRIVER, QUICK, Cards, DraNode
-from work import counted, grows_linearly, least, prompt, rested
+from work import Work, counted, grows_linearly, least, prompt, rested
 
 from devhost.allocation.leases import ClaimUse, ClaimUseDevice, Listing
 from devhost.backend import Device, DeviceNode, Edits
@@ -203,6 +203,19 @@ def _use(name: str, devices: Sequence[tuple[str, str]]) -> ClaimUse:
 def _cdi_name() -> str:
     """The name of a device of a new claim."""
     return f"{DRIVER}/claim={uuid.uuid4()}-req-0"
+
+
+async def test_drivers_are_collected_without_a_look_at_any_device_or_claim() -> None:
+    found = []
+    for size in SHAPES[1].sizes:
+        async with serving(SHAPES[1], size) as scene:
+            await scene.prepared()
+            scene.host.now()  # what has changed is looked at once
+            work = Work()
+            with work.counted():
+                scene.host.now()
+            found.append(work.of_loop)
+    assert found[0] == found[1] < 300, f"{found[0]} lines, {found[1]} for twice as many"
 
 
 @pytest.mark.parametrize(

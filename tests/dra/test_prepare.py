@@ -34,6 +34,7 @@ from kit.claims import (
 from devhost.backend import Device, claim, option
 from devhost.backend.model import ClaimHolder, Edits, unhealthy
 from devhost.dra.kube import ApiError
+from devhost.planning.claims import held_by_claims
 
 SCHEMA = Path(__file__).parents[1] / "allocation" / "cdi.schema.json"
 
@@ -87,7 +88,7 @@ async def test_a_prepared_claim_has_its_file_before_the_answer(scene: Scene) -> 
 async def test_a_container_runtime_can_load_the_file_of_a_claim(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"), result("gpu", "b"))
     await scene.devices(ref)
-    text = scene.files.path(ref.uid).read_text()
+    text = scene.file(ref).read_text()
     jsonschema.validate(json.loads(text), json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert runtime.load(text) == json.loads(text)
     *devices, record = scene.spec(ref)["devices"]
@@ -100,10 +101,10 @@ async def test_a_container_runtime_can_load_the_file_of_a_claim(scene: Scene) ->
 async def test_the_same_claim_twice_gets_the_same_answer_and_the_file_is_untouched(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a", shareID="s-1"), result("gpu", "b"))
     first = await scene.devices(ref)
-    before = scene.files.path(ref.uid).stat()
+    before = scene.file(ref).stat()
     scene.offer("a", unhealthy("it is hot"))
     assert await scene.devices(ref) == first
-    after = scene.files.path(ref.uid).stat()
+    after = scene.file(ref).stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
     assert scene.cards.prepared == [["a", "b"]]
 
@@ -518,7 +519,7 @@ async def test_a_cancelled_prepare_leaves_nothing(scene: Scene) -> None:
     await asyncio.wait([task])
     scene.api.gate.set()
     assert task.cancelled()
-    assert scene.left == [] and scene.held == [] and not scene.ledger.by_device()
+    assert scene.left == [] and scene.held == [] and not held_by_claims(scene.node.allocations.held())
 
 
 @pytest.mark.conformance(89)
@@ -566,7 +567,7 @@ async def test_a_backend_that_hangs_is_an_error_before_the_kubelet_gives_up(scen
     ref = scene.claim(1, result("gpu", "a"))
     assert await scene.error(ref) == f"{ref} could not be prepared within 0.1 s"
     go.set()
-    assert scene.left == [] and scene.held == [] and not scene.ledger.by_device()
+    assert scene.left == [] and scene.held == [] and not held_by_claims(scene.node.allocations.held())
 
 
 @pytest.mark.conformance(90)
@@ -580,15 +581,15 @@ async def test_a_full_disk_is_an_error_without_a_file_and_without_a_holder(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         error = await scene.error(ref)
-    assert error.startswith(f"cannot write {scene.files.path(ref.uid)}: No space left on device")
-    assert scene.left == [] and scene.held == [] and not scene.ledger.by_device()
+    assert error.startswith(f"cannot write {scene.file(ref)}: No space left on device")
+    assert scene.left == [] and scene.held == [] and not held_by_claims(scene.node.allocations.held())
     assert await scene.devices(ref)
 
 
 async def test_a_claim_stays_held_if_its_file_cannot_be_removed(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
-    file = scene.files.path(ref.uid)
+    file = scene.file(ref)
     file.unlink()
     file.mkdir()
     (error,) = await scene.unprepare(ref)
@@ -624,10 +625,10 @@ async def test_a_claim_of_an_earlier_boot_is_prepared_again(scene: Scene) -> Non
 async def test_a_removed_file_is_restored_at_the_next_prepare(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"))
     answer = await scene.devices(ref)
-    text = scene.files.path(ref.uid).read_text()
-    scene.files.path(ref.uid).unlink()
+    text = scene.file(ref).read_text()
+    scene.file(ref).unlink()
     assert await scene.devices(ref) == answer
-    assert scene.files.path(ref.uid).read_text() == text
+    assert scene.file(ref).read_text() == text
     assert scene.cards.prepared == [["a"]]
 
 

@@ -169,11 +169,11 @@ async def test_a_device_that_came_back_is_given_again_once_the_api_server_answer
 async def test_nothing_is_asked_or_written_while_nothing_changes(node: Node) -> None:
     ref = node.scene.claim(1, result("gpu", "a"))
     await node.scene.devices(ref)
-    written = node.scene.files.path(ref.uid).stat().st_ino
+    written = node.scene.file(ref).stat().st_ino
     gets = len(node.scene.api.gets)
     node.scene.cards.refuse = {"a"}
     assert await node.refresh() and await node.refresh()
-    assert node.scene.files.path(ref.uid).stat().st_ino == written
+    assert node.scene.file(ref).stat().st_ino == written
     assert len(node.scene.api.gets) == gets
 
 
@@ -281,7 +281,7 @@ async def test_a_file_of_an_earlier_version_gets_numbers_without_being_prepared_
     for device in document["devices"]:
         for one in device["containerEdits"].get("deviceNodes", ()):
             del one["type"], one["major"], one["minor"]
-    node.scene.files.path(ref.uid).write_text(json.dumps(document))
+    node.scene.file(ref).write_text(json.dumps(document))
     await come_back(node, restarted=True)
     assert await node.refresh()
     (first, *_) = node.scene.spec(ref)["devices"]

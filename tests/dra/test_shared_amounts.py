@@ -18,7 +18,9 @@ from kit.dra import DraNode
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, Mount, option
 from devhost.backend.model import ClaimHolder
-from devhost.planning.amounts import ENV, NO_LIMIT, Amount, Limit
+from devhost.host.shown.problems import scraped
+from devhost.planning.amounts import ENV, NO_LIMIT, Amount, Limit, used_of
+from devhost.planning.claims import held_by_claims
 from devhost.planning.settings import Share
 from devhost.telemetry.ask import read
 from devhost.telemetry.document import DraStatus
@@ -263,7 +265,8 @@ async def test_a_node_publishes_limits_and_reports_what_claims_use(node: DraNode
     assert "3Gi of 8Gi memory is free, and the claim needs 4Gi" in refused
     assert not (await node.prepare(three))[three.uid].error
     assert capacity_of(node) == {"total": "8Gi", "used": "8Gi", "free": "0"}
-    assert list(node.host.dra.shared()) == [("example.com/card", "c0", "memory", 8 * GIB, 8 * GIB)]
+    (shared,) = scraped(node.host.now(), pods=False).shared
+    assert shared == ("example.com/card", "c0", "memory", 8 * GIB, 8 * GIB)
     await node.unprepare(five)
     assert capacity_of(node) == {"total": "8Gi", "used": "3Gi", "free": "5Gi"}
 
@@ -282,7 +285,7 @@ async def test_metrics_have_a_bounded_number_of_devices_of_a_resource(node: DraN
     (node.node.root / "more").write_text(str(MOST_SHARED))
     node.node.look("sized")
     await node.until(lambda: len(node.published()["example.com/card"]) == MOST_SHARED + 1)
-    assert len(list(node.host.dra.shared())) == MOST_SHARED
+    assert len(list(scraped(node.host.now(), pods=False).shared)) == MOST_SHARED
 
 
 async def test_a_device_that_changes_is_published_with_what_it_has(node: DraNode) -> None:
@@ -395,8 +398,10 @@ def test_parts_of_a_device_are_never_more_than_it_has_for_any_scheduler(
                 for card in "ab":
                     assert total(recorded, card) <= SIZE
                     totals = {"memory": SIZE * GIB}
-                    used_now = scene.ledger.used(("cards", card), totals)
-                    assert used_now == {"memory": total(recorded, card) * GIB}
+                    held = held_by_claims(scene.node.allocations.held()).get(("cards", card), ())
+                    assert used_of(totals, (one.parts for one in held)) == {
+                        "memory": total(recorded, card) * GIB
+                    }
         finally:
             scene.close()
 

@@ -36,7 +36,7 @@ async def test_devices_are_published_in_a_slice_of_the_node(node: Node) -> None:
     (owner,) = found["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"], owner["controller"]) == ("Node", node.uid, True)
     assert [device["attributes"]["id"]["string"] for device in found["spec"]["devices"]] == ["d000", "d001"]
-    assert node.publisher.slice("example.com/gpu", "d001") == found["metadata"]["name"]
+    assert node.publisher.published()["example.com/gpu"].slices["d001"] == found["metadata"]["name"]
 
 
 @pytest.mark.conformance(97)

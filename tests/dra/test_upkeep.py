@@ -17,6 +17,7 @@ from devhost.backend.model import ClaimHolder, unhealthy
 from devhost.dra.kube import ApiError
 from devhost.dra.prepare import READS
 from devhost.dra.upkeep import GRACE, MAX_BYTES, KubeletClaims, Upkeep
+from devhost.planning.claims import claims_of, held_by_claims
 
 
 class Node:
@@ -77,11 +78,11 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 @pytest.mark.conformance(93)
 async def test_a_directory_that_was_emptied_is_restored_at_the_next_list(node: Node) -> None:
     ref = await node.used(result("gpu", "a"))
-    text = node.scene.files.path(ref.uid).read_text()
-    node.scene.files.path(ref.uid).unlink()
+    text = node.scene.file(ref).read_text()
+    node.scene.file(ref).unlink()
     node.scene.api.down = True
     await node.lists()
-    assert node.scene.files.path(ref.uid).read_text() == text
+    assert node.scene.file(ref).read_text() == text
 
 
 async def test_a_claim_that_was_released_is_not_restored(node: Node) -> None:
@@ -97,7 +98,7 @@ async def test_a_directory_emptied_while_devhost_was_down_is_rebuilt_from_two_li
     ref = scene.claim(1, result("gpu", "a"), result("gpu", "b"), config=[config({"mode": "fast"})])
     devices = await node.prepared(ref)
     spec = scene.spec(ref)
-    scene.files.path(ref.uid).unlink()
+    scene.file(ref).unlink()
     node.start_again()
     scene.offer("a", unhealthy("it is hot"))
     await node.lists()
@@ -110,7 +111,7 @@ async def test_a_directory_emptied_while_devhost_was_down_is_rebuilt_from_two_li
 
 async def test_rebuilding_waits_for_the_api_server(node: Node) -> None:
     scene, ref = node.scene, await node.used(result("gpu", "a"))
-    scene.files.path(ref.uid).unlink()
+    scene.file(ref).unlink()
     node.start_again()
     scene.api.down = True
     await node.lists()
@@ -123,7 +124,7 @@ async def test_rebuilding_waits_for_the_api_server(node: Node) -> None:
 
 async def test_a_claim_released_after_a_list_began_is_not_rebuilt_from_it(node: Node) -> None:
     scene, ref = node.scene, await node.used(result("gpu", "a"))
-    scene.files.path(ref.uid).unlink()
+    scene.file(ref).unlink()
     node.start_again()
     await node.lists()
     began = node.now + 15
@@ -143,16 +144,16 @@ async def test_a_released_claim_that_the_kubelet_still_lists_holds_nothing_until
         await node.lists()
         assert scene.left == [] and scene.held == []
     await node.prepared(ref)
-    scene.files.path(ref.uid).unlink()
+    scene.file(ref).unlink()
     await scene.files.read_again()
     await node.lists()
     await node.lists()
-    assert scene.left == [scene.files.path(ref.uid).name] and scene.held == ["a"]
+    assert scene.left == [scene.file(ref).name] and scene.held == ["a"]
 
 
 async def test_a_release_during_rebuilding_leaves_nothing(node: Node) -> None:
     scene, ref = node.scene, await node.used(result("gpu", "a"))
-    scene.files.path(ref.uid).unlink()
+    scene.file(ref).unlink()
     node.start_again()
     await node.lists()
     scene.api.gate.clear()
@@ -271,12 +272,12 @@ async def test_a_record_of_the_kubelet_that_cannot_be_used_keeps_nothing(node: N
 
 async def test_a_claim_without_record_holds_its_device_as_soon_as_one_list_names_it(node: Node) -> None:
     scene, ref = node.scene, await node.used(result("gpu", "a"))
-    scene.files.path(ref.uid).write_text("damaged")
+    scene.file(ref).write_text("damaged")
     node.start_again()
     scene.api.down = True
     await node.lists()
     scene.api.down = False
-    assert scene.ledger.by_device()["cards", "a"] == [ref]
+    assert claims_of(held_by_claims(scene.node.allocations.held())["cards", "a"]) == [ref]
     assert "a claim holds it" in await scene.error(scene.claim(2, result("gpu", "a")))
     assert await scene.unprepare(ref) == [""]
     node.claims.clear()

@@ -32,21 +32,9 @@ RELOAD = LastReload(1.0)
 NO_LIST = Snapshot()
 
 
-class NoDra:
-    """A node without DRA."""
-
-    def missing(self) -> dict[str, str]:
-        return {}
-
-    faults = unhealthy = shared = tuple
-
-    def report(self) -> None:
-        return None
-
-
 def backend(*devices: str, **state: Any) -> BackendNow:
     condition = BackendCondition(state.pop("state", BackendState.OK), **state)
-    return BackendNow(condition, True, {one: Device(one) for one in devices}, Path("/"))
+    return BackendNow(condition, True, {one: Device(one) for one in devices})
 
 
 def served(snapshot: Snapshot = NO_LIST, **others: Any) -> dict[str, ResourceNow]:
@@ -68,7 +56,6 @@ def now(**others: Any) -> Now:
         "shortages": EntriesNow(EntryOutcomes(settings, None, {})),
         "backends": {"toy": backend("d0")},
         "resources": served(),
-        "dra": NoDra(),
         "kubelet": KubeletNow(PLUGINS),
         "pod_resources": PodsNow(SOCKET, KubeletCondition("")),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from devhost.backend import MissingDriver
 from devhost.backend.model import AttributeValue, Device, unhealthy
 from devhost.backend.where import Block, Flag, Range, Term, Text, may_hold
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
+from devhost.discovery.unserved import dead_links
 from devhost.discovery.validation import RefusedDevice
 from devhost.host.shown.entries import UNKNOWN, EntryOutcomes, EntryState, near_misses, nearest, wanted
 from devhost.planning.planner import make_plan
@@ -154,11 +156,9 @@ def test_ten_thousand_devices_are_all_counted() -> None:
     assert reason == '10000 match all but subsystem ("tty", not "TTY")'
 
 
-def listed(devices: list[Device], root: Path = Path("/")) -> BackendNow:
+def listed(devices: list[Device]) -> BackendNow:
     """A backend that has listed its devices."""
-    return BackendNow(
-        BackendCondition(BackendState.OK), True, {device.id: device for device in devices}, root
-    )
+    return BackendNow(BackendCondition(BackendState.OK), True, {device.id: device for device in devices})
 
 
 def test_an_entry_without_devices_names_what_its_backend_reports_incorrectly() -> None:
@@ -166,7 +166,7 @@ def test_an_entry_without_devices_names_what_its_backend_reports_incorrectly() -
     refused = tuple(RefusedDevice(name, "attribute 'a' is int, declared as str") for name in ("d0", "d1"))
     condition = BackendCondition(BackendState.OK, refused=refused)
     plan = make_plan({"toy": []}, settings)
-    backends = {"toy": BackendNow(condition, True, {}, Path("/"))}
+    backends = {"toy": BackendNow(condition, True, {})}
     (outcome,) = EntryOutcomes(settings, plan, backends).all()
     assert outcome.state is EntryState.NONE
     assert outcome.reason == (
@@ -202,36 +202,35 @@ def test_a_cordoned_unit_is_one_device_less() -> None:
     devices = machine(*({"board": board} for board in ("a", "a", "b", "b")))
     entry = ResourceSettings(0, "example.com/x", "toy", share=Share(of="board"), expect=(Range(2, 2),))
     cordons = dict.fromkeys(("d0", "d1"), unhealthy("it is replaced"))
-    backend = BackendNow(
-        BackendCondition(BackendState.OK), True, {one.id: one for one in devices}, Path("/"), cordons
-    )
+    backend = BackendNow(BackendCondition(BackendState.OK), True, {one.id: one for one in devices}, cordons)
     settings = Settings((entry,))
     (outcome,) = EntryOutcomes(settings, make_plan({"toy": devices}, settings), {"toy": backend}).all()
     assert outcome.reason == ""
     assert outcome.cordoned == "1 of 2 devices; d0: it is replaced; d1: it is replaced"
 
 
-def test_a_link_that_leads_to_nothing_is_named_although_no_device_has_changed(tmp_path: Path) -> None:
+def test_a_link_that_leads_to_nothing_is_named_although_no_device_has_changed() -> None:
     settings = Settings((ResourceSettings(0, "a/0", "toy", (Block((term("devNode", "/dev/by-id/x"),)),)),))
-    backend = listed(ADAPTERS, tmp_path)
+    backends = {"toy": listed(ADAPTERS)}
     plan = make_plan({"toy": ADAPTERS}, settings)
-    before = EntryOutcomes(settings, plan, {"toy": backend})
+    before = EntryOutcomes(settings, plan, backends)
     assert "leads to" not in before.all()[0].reason
-    (tmp_path / "dev/by-id").mkdir(parents=True)
-    (tmp_path / "dev/by-id/x").symlink_to("../tty7")
-    now = EntryOutcomes(settings, plan, {"toy": backend}, before=before)
-    assert "leads to /dev/tty7, which does not exist" in now.all()[0].reason
+    now = EntryOutcomes(settings, plan, backends, before=before, dead_links={0: "/dev/by-id/x leads to y"})
+    assert now.all()[0].reason == "0 devices; /dev/by-id/x leads to y"
 
 
 def test_a_link_that_leads_to_nothing_is_the_reason_for_a_missing_device(tmp_path: Path) -> None:
     where = (Block((term("devNode", "/dev/ttyUSB0", "/dev/by-id/x"),)),)
-    settings = Settings((ResourceSettings(0, "a/0", "toy", where, expect=(Range(2, 2),)),))
-    backend = listed(machine({"devNode": "/dev/ttyUSB0"}), tmp_path)
+    lacking = ResourceSettings(0, "a/0", "toy", where, expect=(Range(2, 2),), exclusive=False)
+    settings = Settings((lacking, replace(lacking, index=1, name="a/1", expect=())))
+    backend = listed(machine({"devNode": "/dev/ttyUSB0"}))
     (tmp_path / "dev/by-id").mkdir(parents=True)
     (tmp_path / "dev/by-id/x").symlink_to("../tty7")
     plan = make_plan({"toy": [*backend.devices.values()]}, settings)
-    (outcome,) = EntryOutcomes(settings, plan, {"toy": backend}).all()
-    assert outcome.reason == "1 of 2 devices; /dev/by-id/x leads to /dev/tty7, which does not exist"
+    links = dead_links(tmp_path, settings, plan)
+    outcomes = EntryOutcomes(settings, plan, {"toy": backend}, dead_links=links).all()
+    assert outcomes[0].reason == "1 of 2 devices; /dev/by-id/x leads to /dev/tty7, which does not exist"
+    assert (outcomes[1].devices, outcomes[1].reason, links.keys()) == (1, "", {0})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moments import CONFIG, ENTRY, PLUGINS, SOCKET, TOY, NoDra, backend, now, served
+from moments import CONFIG, ENTRY, PLUGINS, SOCKET, TOY, backend, now, served
 
 from devhost.allocation.allocations import Holding, TokenGroup
 from devhost.allocation.given import Difference
@@ -22,6 +22,8 @@ from devhost.config.loader import Copied
 from devhost.discovery.manager import ProvisioningCondition, ProvisioningState
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.discovery.validation import RefusedDevice
+from devhost.dra.now import DraNow, DriverNow
+from devhost.dra.publisher import PublisherStatus
 from devhost.host.node_labels import LabelFile
 from devhost.host.reload import LastReload
 from devhost.host.shown.entries import EntryOutcomes
@@ -56,14 +58,20 @@ POD = Holder("default", "train-0", "main")
 LATE = Failing("it does not work", 5.0)
 
 
-class OneDriver(NoDra):
-    """A node whose DRA driver waits for the kubelet."""
-
-    def missing(self) -> dict[str, str]:
-        return {"dra.example.com": "not registered"}
-
-    def faults(self) -> list[tuple[str, str]]:
-        return [("dra.example.com", "no answer")]
+def one_driver(*, needed: bool = True, over: bool = False) -> DraNow:
+    """A node whose DRA driver the kubelet does not use."""
+    driver = DriverNow(
+        driver="dra.example.com",
+        node="n1",
+        needed=needed,
+        over=over,
+        refusal="no answer",
+        status=PublisherStatus(synced_at=1.0),
+        published={},
+        claims={},
+        kept={},
+    )
+    return DraNow([driver], (), (), {}, {})
 
 
 def held(token: str, *, by: Holder | None = POD, **others: Any) -> dict[str, Holding]:
@@ -78,7 +86,7 @@ WRONG = (
     ({"kubelet": KubeletNow(PLUGINS, None, LATE)}, Problem("kubelet", str(PLUGINS), *LATE)),
     ({"self_check": LATE}, Problem("kubelet", str(PLUGINS), *LATE)),
     ({"resources": served(failure="refused")}, Problem("resource", TOY, "refused")),
-    ({"dra": OneDriver()}, Problem("dra", "dra.example.com", "no answer")),
+    ({"dra": one_driver()}, Problem("dra", "dra.example.com", "no answer")),
     ({"node": ("n1", LATE)}, Problem("node", "n1", *LATE)),
     (
         {"holdings": held("d0", forgotten={"d0": POD})},
@@ -141,14 +149,14 @@ def test_each_part_that_is_wrong_is_one_problem(others: dict[str, Any], problem:
     [
         ({"planned": False}, "looking for devices"),
         (
-            {"backends": {"toy": BackendNow(BackendCondition(), False, {}, Path("/"))}},
+            {"backends": {"toy": BackendNow(BackendCondition(), False, {})}},
             "no devices listed yet: toy (starting)",
         ),
         (
             {"resources": served(missing="waiting: no kubelet")},
             f"no list stream yet: {TOY} (waiting: no kubelet)",
         ),
-        ({"dra": OneDriver()}, "DRA driver: dra.example.com (not registered)"),
+        ({"dra": one_driver()}, "DRA driver: dra.example.com (no answer)"),
         ({"failing": {"labels": LATE}}, "failing tasks: labels (it does not work)"),
         ({"rollout": LATE}, "it does not work"),
         (
@@ -195,12 +203,17 @@ def test_provisioning_of_a_backend_that_no_longer_runs_is_no_problem() -> None:
     assert not problems(now(provisioning=failed, backends={}, resources={})).shown
 
 
+def test_a_driver_that_the_file_no_longer_names_is_a_problem_until_it_ends_and_the_node_is_ready() -> None:
+    withdrawing = now(dra=one_driver(needed=False))
+    assert [one.kind for one in problems(withdrawing).shown] == ["dra"] and readiness(withdrawing)[0]
+    assert not problems(now(dra=one_driver(needed=False, over=True))).shown
+
+
 def test_a_device_out_of_service_on_purpose_is_no_problem() -> None:
     cordoned = BackendNow(
         BackendCondition(BackendState.OK),
         True,
         {"d0": Device("d0")},
-        Path("/"),
         {"d0": unhealthy("fan is replaced")},
     )
     assert cordoned.is_cordoned("d0") and not cordoned.is_cordoned("d1")
@@ -219,7 +232,7 @@ def test_a_scrape_and_systemd_show_the_same_problems_as_the_status() -> None:
 
 
 def test_systemd_names_the_backends_that_required_entries_wait_for() -> None:
-    unlisted = {name: BackendNow(BackendCondition(), False, {}, Path("/")) for name in ("toy", "more")}
+    unlisted = {name: BackendNow(BackendCondition(), False, {}) for name in ("toy", "more")}
     entries = (ENTRY, ResourceSettings(1, "example.com/more", "more", optional=True))
     settings = Settings(entries)
     found = now(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -65,7 +64,7 @@ class Rig:
         holdings = {"x/y": Holding("x/y", pending=frozenset(self.reserved))}
         return now(
             generation=3,
-            backends={name: BackendNow(one, True, {}, Path("/")) for name, one in self.conditions.items()},
+            backends={name: BackendNow(one, True, {}) for name, one in self.conditions.items()},
             resources=served(Snapshot(1, entries)),
             held=self.hands,
             tokens=partial(tokens, self.hands, holdings),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,7 +114,7 @@ class Node:
         if entries:
             self.settings = Settings(entries)
         condition = BackendCondition(BackendState.OK, missing_drivers=self.lacks)
-        found = BackendNow(condition, True, {one.id: one for one in self.devices}, Path("/"))
+        found = BackendNow(condition, True, {one.id: one for one in self.devices})
         plan = make_plan({"toy": self.devices}, self.settings)
         if refusals:
             plan = Plan(plan.resources, refusals)

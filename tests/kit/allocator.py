@@ -22,7 +22,7 @@ from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits,
 from devhost.backend.model import ClaimHolder, Health, Holder, unhealthy
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
-from devhost.planning.claims import Reason
+from devhost.planning.claims import Reason, claims_of, held_by_claims
 from devhost.planning.plan import Offer, Plan, units
 from devhost.planning.planner import plan_devices
 from devhost.planning.settings import Of, ResourceSettings, Settings
@@ -106,6 +106,10 @@ class Ledger:
         """The token, the backend and the device of all that is held."""
         ledger = self.allocations.held()
         return {(token, one.backend, one.device.id) for one in ledger for token in one.tokens}
+
+    def claims_of(self, device: str, backend: str = "card") -> Sequence[ClaimHolder]:
+        """The claims that hold a device."""
+        return claims_of(held_by_claims(self.allocations.held()).get((backend, device), ()))
 
     def give(self, device: Device, resource: str = CARD, backend: str = "card") -> None:
         """A container gets the only token of a device."""

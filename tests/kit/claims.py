@@ -297,9 +297,13 @@ class Scene:
         directory = self.place / "cdi"
         return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
 
+    def file(self, ref: ClaimHolder) -> Path:
+        """The file that a claim has once it is prepared."""
+        return self.place / f"cdi/devhost-dra_{ref.uid}.json"
+
     def spec(self, ref: ClaimHolder) -> dict[str, Any]:
         """The specification of a claim."""
-        found = json.loads(self.files.path(ref.uid).read_text())
+        found = json.loads(self.file(ref).read_text())
         assert isinstance(found, dict)
         return found
 

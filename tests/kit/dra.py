@@ -25,6 +25,7 @@ from devhost.backend import Attribute, Backend, Device, Edits, unhealthy
 from devhost.dra.api import dra_v1_pb2 as v1
 from devhost.dra.api import registration_pb2
 from devhost.host.host import Host
+from devhost.host.shown.status import captured
 from devhost.planning.settings import DraOptions
 from devhost.planning.sides import Moving
 from devhost.planning.timing import DraTiming, Timing
@@ -337,7 +338,7 @@ class DraNode(Cluster):
 
     def report(self) -> Any:
         """The part of the status document that is about DRA; ``None`` until there is a driver."""
-        return json.loads(json_line(self.node.host.dra.report()))
+        return json.loads(json_line(captured(self.node.host)().dra))
 
     def moving(self) -> Sequence[Moving]:
         """The devices that change sides."""

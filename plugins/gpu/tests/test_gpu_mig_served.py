@@ -95,7 +95,7 @@ async def test_metadata_has_the_uuid_of_an_instance_that_slices_do_not_have(node
         before = node.metadata()
     async with node.served():
         await node.node.until(lambda: node.published().get("example.com/mig"))
-        await node.node.until(lambda: node.node.host.dra.report())
+        await node.node.until(lambda: node.report())
         node.node.look()
         await node.settled()
         assert node.metadata() == before

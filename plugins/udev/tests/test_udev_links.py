@@ -98,6 +98,19 @@ async def test_a_link_that_leads_to_nothing_is_the_reason(
         await node.until(lambda: status(node.host)["entries"][0]["reason"] == f"0 devices; {reason}")
 
 
+async def test_a_link_that_leads_to_nothing_is_found_by_the_next_plan_and_not_before(node: Node) -> None:
+    node.configure(f"resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: /dev/modem}}}}]")
+    async with node.served():
+        await node.until(lambda: status(node.host)["entries"][0]["state"] == "none")
+        before = node.host.now()
+        link(node.root, "/dev/modem", "ttyUSB9")
+        for outcomes in (before.shortages.outcomes, node.host.now().shortages.outcomes):
+            assert "leads to" not in outcomes.all()[0].reason
+        node.host.replan()
+        dead = "0 devices; /dev/modem leads to /dev/ttyUSB9, which does not exist"
+        assert node.host.now().shortages.outcomes.all()[0].reason == dead
+
+
 async def test_a_link_in_the_records_of_udevd_selects_the_node(node: Node) -> None:
     Machine(node.root).udev_record("c188:1", f"S:{BY_ID.removeprefix('/dev/')}")
     node.configure(f"resources: [{{name: {RESOURCE}, backend: udev, where: {{devNode: {BY_ID}}}}}]")

@@ -57,7 +57,7 @@ from devhost.runtime.reconciler import Report
 
 from .claims import ClaimAllocations, Claimed, DeviceHeld, OtherDrivers
 from .given import Given, UnclaimedNodes
-from .leases import Admissions, ClaimUse, Leases
+from .leases import NO_CLAIMS, Admissions, Claims, Leases
 from .leases import Kubelet as Kubelet
 from .leases import Listing as Listing
 
@@ -602,9 +602,10 @@ class Allocations:
             self._held = self._by_drivers = None
         return counted
 
-    def claim_use(self, namespace: str, name: str) -> ClaimUse | None:
-        """Which containers use a claim, by the newest list; ``None`` if it does not have the claim."""
-        return None if self._listing is None else self._listing.claims.get((namespace, name))
+    @property
+    def listed_claims(self) -> Claims:
+        """Which containers use claims, by the newest list."""
+        return NO_CLAIMS if self._listing is None else self._listing.claims
 
     def is_held(self, resource: str, token: str) -> bool:
         found = self._resources.get(resource)

@@ -13,7 +13,7 @@ from typing import Protocol
 from devhost.backend.errors import AllocationError
 from devhost.backend.frozen import frozen
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
-from devhost.planning.amounts import CapacityUse, shortage, used_of
+from devhost.planning.amounts import CapacityUse, shortage
 from devhost.planning.claims import (
     ClaimIndex,
     Held,
@@ -32,7 +32,7 @@ from devhost.planning.settings import Serve
 from devhost.runtime.reconciler import Report
 
 from .given import Given, Node, Token
-from .leases import ClaimUse, ClaimUseDevice, Listing
+from .leases import Claims, ClaimUseDevice, Listing
 
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
 """The uid of a claim, as API servers make them, at the beginning of a CDI name."""
@@ -145,7 +145,8 @@ class Ledger(Protocol):
     def through_tokens(self) -> ClaimIndex: ...
     @property
     def from_other_drivers(self) -> ClaimIndex: ...
-    def claim_use(self, namespace: str, name: str) -> ClaimUse | None: ...
+    @property
+    def listed_claims(self) -> Claims: ...
     def give(
         self,
         resource: str,
@@ -269,9 +270,6 @@ class ClaimAllocations:
     def has(self, driver: str) -> bool:
         return any(driver in prepared for prepared in self._prepared.values())
 
-    def by_device(self) -> Mapping[Key, Sequence[ClaimHolder]]:
-        return {key: sorted(self._holders(key)) for key in self._of_key}
-
     def pods(self, claim: ClaimHolder) -> frozenset[Pod]:
         return self._pods.get(claim, frozenset()).union(map(pod_of, self.users(claim)))
 
@@ -286,17 +284,8 @@ class ClaimAllocations:
         return None if holders and not own else bound.objection(key, device, own)
 
     def users(self, claim: ClaimHolder) -> Sequence[Holder]:
-        """The containers that use a claim, in the kubelet's order; by its newest list.
-
-        The list names claims without their uid, and has the devices of a claim that was deleted until its pod
-        ends. CDI names of prepared claims begin with the uid, so such a claim is not taken for its successor.
-        """
-        use = self.ledger.claim_use(claim.namespace, claim.name)
-        if use is None:
-            return ()
-        names = [name.partition("=")[2] for one in use.devices for name in one.cdi_names]
-        uids = {found[0] for name in names if (found := UUID.match(name))}
-        return use.holders if claim.uid in uids or not uids else ()
+        """The containers that use a claim, in the kubelet's order; by its newest list."""
+        return users_of(claim, self.ledger.listed_claims)
 
     def held_devices(self) -> Iterator[Key]:
         """Every device that a claim holds; one may come more than once."""
@@ -332,7 +321,8 @@ class ClaimAllocations:
     def _as_held(self, claim: ClaimHolder, one: ClaimedDevice, key: Key, driver: str) -> Held:
         token = "/".join(filter(None, (claim.uid, one.request, one.share)))
         device = self.ledger.devices[key]
-        return Held(one.resource, (token,), key[0], device, one.exclusive, claim, (Serve.DRA, driver))
+        side = Serve.DRA, driver
+        return Held(one.resource, (token,), key[0], device, one.exclusive, claim, side, parts=one.parts)
 
     def refuse_held(self, backend: str, resource: str, exclusive: bool, devices: Iterable[Device]) -> None:
         """Checks that containers may have devices through the device plugin.
@@ -421,10 +411,6 @@ class ClaimAllocations:
                 for parts in {(one.request, one.share): one.parts for one in devices}.values():
                     yield claim, parts
 
-    def used(self, key: Key, totals: Mapping[str, int]) -> Mapping[str, int]:
-        """What claims use of a device of which there is so much, by capacity."""
-        return used_of(totals, (parts for _, parts in self._parts(key)))
-
     def _occupant(self, holder: AnyHolder) -> Occupant:
         assert isinstance(holder, ClaimHolder)
         return Occupant(self.pods(holder))
@@ -473,6 +459,20 @@ class ClaimAllocations:
             for driver, (claim, devices) in prepared.items():
                 for one in devices:
                     yield claim, driver, one
+
+
+def users_of(claim: ClaimHolder, listed: Claims) -> Sequence[Holder]:
+    """The containers that use a claim, in the kubelet's order, by one of its lists.
+
+    The list names claims without their uid, and has the devices of a claim that was deleted until its pod
+    ends. CDI names of prepared claims begin with the uid, so such a claim is not taken for its successor.
+    """
+    use = listed.get((claim.namespace, claim.name))
+    if use is None:
+        return ()
+    names = [name.partition("=")[2] for one in use.devices for name in one.cdi_names]
+    uids = {found[0] for name in names if (found := UUID.match(name))}
+    return use.holders if claim.uid in uids or not uids else ()
 
 
 def _each(devices: Iterable[ClaimedDevice]) -> Iterator[tuple[ClaimedDevice, Key]]:

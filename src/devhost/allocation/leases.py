@@ -47,6 +47,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from devhost.backend.frozen import frozen, mutable
@@ -84,6 +85,8 @@ class ClaimUse:
 
 Claims = Mapping[tuple[str, str], ClaimUse]
 """The claims by namespace and name. The kubelet does not list their uids."""
+
+NO_CLAIMS: Claims = MappingProxyType({})
 
 
 @frozen

@@ -18,6 +18,7 @@ from devhost.config.loader import Loaded
 from devhost.discovery.health import in_resource, worst
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import BackendNow, Scanner
+from devhost.discovery.unserved import dead_links
 from devhost.host.shown.entries import EntryOutcomes
 from devhost.planning.claims import Key
 from devhost.planning.plan import Plan
@@ -35,6 +36,8 @@ class ScanResult:
     scanners: Mapping[str, Scanner]
     holders: Mapping[Key, Sequence[tuple[str, AnyHolder | None]]] = field(default_factory=dict)
     """The resources and containers that hold a device, as far as the plan knows them."""
+    dead_links: Mapping[int, str] = field(default_factory=dict)
+    """The links that entries name and that lead to nothing, by the index of the entry."""
 
     @property
     def backends(self) -> Mapping[str, BackendNow]:
@@ -42,7 +45,7 @@ class ScanResult:
         return {name: one.now() for name, one in self.scanners.items()}
 
     def entries(self) -> EntryOutcomes:
-        return EntryOutcomes(self.settings, self.plan, self.backends)
+        return EntryOutcomes(self.settings, self.plan, self.backends, dead_links=self.dead_links)
 
     def resources(self) -> list[str]:
         """The name of every resource, also of those without devices or without an installed backend."""
@@ -115,7 +118,8 @@ async def scan_once(
     holders: dict[Key, dict[tuple[str, AnyHolder | None], None]] = {}
     for held in allocations.held():
         holders.setdefault(held.key, {})[held.resource, held.holder] = None
-    return ScanResult(settings, plan, scanners, {key: tuple(found) for key, found in holders.items()})
+    held_by = {key: tuple(found) for key, found in holders.items()}
+    return ScanResult(settings, plan, scanners, held_by, dead_links(root, settings, plan))
 
 
 async def _ask(scanner: Scanner, *, links: bool) -> None:

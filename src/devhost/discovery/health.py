@@ -206,10 +206,6 @@ class HealthTracker:
         """What counts for every device: equal if it does not differ."""
         return self.stale, self.released, self.cordons.get(ALL), self.reported.get(ALL), self.absent
 
-    def is_cordoned(self, device: str) -> bool:
-        """Whether a device, by its id, is taken out of service."""
-        return device in self.cordons or ALL in self.cordons
-
     def particular(self) -> Iterator[str]:
         """The ids of the devices that were unhealthy, or of which something else is known."""
         known = self._recovery, self._probed, self.missing_paths, self.cordons, self.reported, self.prepared

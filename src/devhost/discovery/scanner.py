@@ -18,7 +18,6 @@ from enum import StrEnum
 from functools import partial
 from itertools import chain
 from os.path import commonpath
-from pathlib import Path
 from typing import Protocol
 
 from devhost.backend import Attribute, ContainerRequest, Edits, Event, MissingDriver
@@ -194,7 +193,6 @@ class BackendNow:
     condition: BackendCondition
     listed: bool
     devices: Mapping[str, Device]
-    root: Path
     cordons: Mapping[str, Health] = field(default_factory=dict)
     event_source_error: str = ""
     attributes: Mapping[str, Attribute] = NOTHING
@@ -306,7 +304,6 @@ class Scanner:
             self.condition,
             self.listed,
             self.devices,
-            self.runner.context.root,
             self.health.cordons,
             self.event_source_error,
             self.runner.kind.attributes,

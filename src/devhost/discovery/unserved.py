@@ -5,15 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from devhost.backend.sysfs import BDF, PCI_BUS, Sysfs, pci_path
+from devhost.backend.where import Text
+from devhost.planning.plan import Plan
+from devhost.planning.settings import Settings
 
 _NET = "/sys/class/net"
 
 _MAX_LINKED = 40
 """The most links from one to the next, as in the kernel (path_resolution(7))."""
+
+NAMED = 3
+"""Most links that the reason of an entry names."""
 
 _LINK_TYPES = {"1": "Ethernet", "32": "InfiniBand", "280": "CAN", "772": "loopback", "801": "wireless"}
 """Types of network interfaces (include/uapi/linux/if_arp.h)."""
@@ -30,11 +38,27 @@ def resolved(root: Path, path: str) -> str:
     return path if way.links > _MAX_LINKED else way.end
 
 
-def dead_link(root: Path, path: str) -> str:
-    """Why a symbolic link below ``/dev`` leads to nothing; empty if it is none, or leads to something.
+def dead_links(root: Path, settings: Settings, plan: Plan) -> Mapping[int, str]:
+    """Which symbolic links below ``/dev`` lead to nothing that an entry names and that lacks devices.
 
-    Looks at nothing outside ``/dev``, which may hang.
+    By the index of the entry, with the reasons of the first :data:`NAMED`. Looks at nothing outside
+    ``/dev``, which may hang.
     """
+    served, found = plan.served(), {}
+    for entry in settings.resources:
+        count = sum(one.size for one in served.get(entry.index, ()))
+        if count and (not entry.unexpected(count) or entry.exceeds(count)):
+            continue
+        terms = (term for block in entry.where for term in block.terms)
+        texts = (one for term in terms for one in term.patterns if isinstance(one, Text) and not one.is_glob)
+        paths = (one.pattern for one in texts if one.pattern.startswith("/dev/"))
+        if dead := "; ".join(islice(filter(None, (_dead_link(root, path) for path in paths)), NAMED)):
+            found[entry.index] = dead
+    return found
+
+
+def _dead_link(root: Path, path: str) -> str:
+    """Why a symbolic link leads to nothing; empty if it is none, or leads to something."""
     way = _followed(Sysfs(root).prefix, path, "/dev/")
     if way.links > _MAX_LINKED:
         return f"{path} leads nowhere: its symbolic links form a loop"

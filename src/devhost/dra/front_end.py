@@ -30,6 +30,7 @@ from .credentials import Access
 from .inventory import DraInventory
 from .kube import KubeApi
 from .mover import Mover
+from .now import DriverNow
 from .prepare import Elsewhere, Preparer, nowhere
 from .publisher import Publisher
 from .record import SliceRecord
@@ -187,9 +188,10 @@ class DraFrontEnd:
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
         self._mover.wake()
         self._refreshing.wake()
-        counts = Counter((one.resource, one.shown.healthy) for one in self.inventory.offered())
-        moving: Counter[str] = Counter(dict.fromkeys(self.inventory.entries(), 0))
-        for one in self.inventory.moves:
+        now = self.inventory.now
+        counts = Counter((one.resource, one.shown.healthy) for one in now.offered)
+        moving: Counter[str] = Counter(dict.fromkeys(now.pools, 0))
+        for one in now.moves:
             moving[one.resource] += len(one.devices)
         offered: dict[tuple[str, ...], float] = {
             (resource, "Healthy" if healthy else "Unhealthy"): count
@@ -204,6 +206,24 @@ class DraFrontEnd:
         """A backend has scanned: a device node may be another one, also if no device has changed."""
         self._refreshing.wake()
 
+    def now(self, *, needed: bool) -> DriverNow:
+        """The state of the driver; ``needed`` is whether the settings need it."""
+        return DriverNow(
+            driver=self.driver,
+            node=self.node,
+            needed=needed,
+            over=not needed and self.idle,
+            registered=self.registered,
+            refusal=self.refusal,
+            api_failure=self.api_failure,
+            status_failure=self._status.failure if self._status is not None else "",
+            status=self.publisher.status,
+            published=self.publisher.published(),
+            inventory=self.inventory.now,
+            claims=self.files.now(),
+            kept=self.upkeep.kept,
+        )
+
     @property
     def registered(self) -> bool:
         """Whether the kubelet uses the driver."""
@@ -213,20 +233,6 @@ class DraFrontEnd:
     def refusal(self) -> str:
         """Why the kubelet does not use the driver; empty if it does, or has not answered yet."""
         return "; ".join(filter(None, (self.failure, self.unread))) or self._server.registration.error
-
-    @property
-    def status_failure(self) -> str:
-        """Why the status of a claim cannot be written; empty if it can, or is not wanted."""
-        return self._status.failure if self._status is not None else ""
-
-    def missing(self) -> str:
-        """Why pods cannot use the driver yet; empty if they can."""
-        found = [] if self.registered else [self.refusal or "the kubelet has not registered it yet"]
-        if self.api_failure:
-            found.append(self.api_failure)
-        elif self.publisher.status.synced_at is None:
-            found.append("its ResourceSlices are not published yet")
-        return "; ".join(found)
 
     @property
     def api_failure(self) -> str:
@@ -263,7 +269,7 @@ class DraFrontEnd:
 
         While another program has the sockets or the slices, it has none, unless they are recorded.
         """
-        if self._sides.record(self.driver) or self.claims.has(self.driver):
+        if self._sides.has_record(self.driver) or self.claims.has(self.driver):
             return False
         if self.publisher.only_foreign or (self.failure and not self._served):
             return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 from devhost.allocation.cdi.claim_files import ClaimFiles
@@ -122,6 +122,22 @@ class _Absent(NamedTuple):
     refused: Mapping[Key, str]
 
 
+@frozen
+class InventoryNow:
+    """What the last plan offers through one driver.
+
+    ``pools`` are the resources that have a pool, ``known`` also former ones, with what answers for them.
+    ``offered`` are in a stable order. ``moving`` are the devices that change sides, ``moves`` the same by the
+    resource that they leave.
+    """
+
+    pools: Mapping[str, ResourceSettings] = field(default_factory=dict)
+    known: Mapping[str, tuple[ResourceSettings, ResourceBackend]] = field(default_factory=dict)
+    offered: Sequence[DraDevice] = ()
+    moving: Sequence[Moving] = ()
+    moves: Sequence[Move] = ()
+
+
 class DraInventory:
     """Follows what the plan offers through one driver.
 
@@ -141,8 +157,7 @@ class DraInventory:
     ) -> None:
         self._accepted = accepted
         self._moves = Moves(time.monotonic, time.time)
-        self.moves: Sequence[Move] = ()
-        """The devices that change sides, by the resource that they leave, as of the last plan."""
+        self.now = InventoryNow()
         self._driver = driver
         self._side = Serve.DRA, driver
         self._node = node
@@ -160,7 +175,7 @@ class DraInventory:
         self._entries: dict[str, ResourceSettings] = {}
         self.offers: dict[str, Offers] = {}
         """The devices of each resource, as far as they are known."""
-        self._now: dict[str, frozenset[Key]] = {}
+        self._offered: dict[str, frozenset[Key]] = {}
         """The devices of each resource that the plan offers."""
         self._devices: dict[Name, DraDevice] = {}
         self._units: dict[str, Units] = {}
@@ -198,14 +213,22 @@ class DraInventory:
         for entry in settings.resources:
             if self._is_own(entry) and entry.name in self.offers:
                 self._entries[entry.name] = entry
-        self._now = {}
+        self._offered = {}
         for name, planned in offered.items():
             self._take(name, planned)
         former = [(name, known) for name, known in before.items() if name not in self._known]
         self._known = dict(former[-REMEMBERED:]) | self._known
         for name in self._verdicts.keys() - offered.keys():
             del self._verdicts[name], self._aliases[name], self._units[name]
-        self.moves = self._moves.follow(self.moving())
+        moving = self._moving()
+        entries, backends = self._entries, self._backends
+        self.now = InventoryNow(
+            {name: entries[name] for name in self.offers if name in entries},
+            {name: (entries[name], one) for name, one in backends.items() if name in entries},
+            self._in_order(),
+            moving,
+            self._moves.follow(moving),
+        )
         self.notify()
 
     def _is_own(self, entry: ResourceSettings) -> bool:
@@ -270,19 +293,9 @@ class DraInventory:
             members=() if keys == {key} else tuple(sorted(name for _, name in keys)),
         )
 
-    def name(self, resource: str, key: Key) -> str:
-        return self._pool(resource, key[0]).device_name(key[1])
-
-    def pool(self, resource: str, backend: str) -> str:
-        return self._pool(resource, backend).name
-
-    def entries(self) -> Mapping[str, ResourceSettings]:
-        """The resources that have a pool, each with its entry."""
-        return {name: self._entries[name] for name in self.offers if name in self._entries}
-
-    def offered(self) -> Sequence[DraDevice]:
+    def _in_order(self) -> Sequence[DraDevice]:
         """The devices that the plan offers, in a stable order."""
-        wanted = (one for one in self._devices.values() if one.key in self._now.get(one.resource, ()))
+        wanted = (one for one in self._devices.values() if one.key in self._offered.get(one.resource, ()))
         return sorted(wanted, key=lambda one: (one.resource, natural(one.device.id)))
 
     def missing(self, pool: str, device: str) -> str:
@@ -343,26 +356,7 @@ class DraInventory:
         scanner = self._scanners.get(key[0])
         return scanner is None or (scanner.listed and key[1] in scanner.devices)
 
-    def is_cordoned(self, one: DraDevice) -> bool:
-        """Whether an existing device, or a member of it, is out of service on purpose."""
-        scanner = self._scanners.get(one.key[0])
-        return scanner is not None and any(
-            not self.is_gone(key) and scanner.health.is_cordoned(key[1]) for key in one.keys
-        )
-
-    def unplugged(self) -> Iterator[DraDevice]:
-        """The devices that claims hold and that certainly do not exist, in a stable order."""
-        holders = self._claims.by_device()
-        own = (one for one in self._claims.held() if one.side == self._side)
-        gone = {one.key: one for one in own if self.is_gone(one.key)}
-        for key, held in sorted(gone.items()):
-            entry, backend = self._entries.get(held.resource), self._backends.get(held.resource)
-            if entry is not None and backend is not None:
-                why = Reason(f"{GONE}, and a claim holds it", tuple(holders[key]))
-                health = unhealthy(why.text, Cause.MISSING)
-                yield DraDevice(key, held.device, health, held.resource, entry, backend, bound=why)
-
-    def moving(self) -> Sequence[Moving]:
+    def _moving(self) -> Sequence[Moving]:
         """The devices that change sides, in a stable order: also those that a pod still holds.
 
         A device that is gone, or not found yet, is on no side, but only because there is nothing to offer.
@@ -478,7 +472,7 @@ class DraInventory:
             ids = tuple(member.id for member in members)
             terms = entry.dra.taints, ids, entry.counts, amounts
             offers.append(Offered(device, one.shown, replicas, names, *terms))
-        self._now[name] = frozenset((entry.backend, one.device.id) for one in offers)
+        self._offered[name] = frozenset((entry.backend, one.device.id) for one in offers)
         if scanner.listed:
             self.offers[name] = entry.backend, offers
 
@@ -519,7 +513,7 @@ class DraInventory:
             seen = selected(entry.where, devices[0].attributes, devices[0].inherited)
             if entry.backend == key[0] and seen is not None and entry.named(seen) == resource:
                 backend = self._backends.setdefault(resource, ResourceBackend(resource, scanner, entry))
-                backend.follow(scanner, entry, len(self._now.get(resource, ())))
+                backend.follow(scanner, entry, len(self._offered.get(resource, ())))
                 unit = Unit(known.key[1], devices, replicas_of(entry.share, seen), whole=key in units)
                 self._devices[name] = self._found(unit, resource, entry, backend, scanner)
                 return

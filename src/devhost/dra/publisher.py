@@ -22,7 +22,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from devhost.backend.backoff import Backoff, TokenBucket
@@ -135,6 +136,13 @@ class PublisherStatus:
     left_out: tuple[tuple[str, LeftOut], ...] = ()
     synced_at: float | None = None
     error: str = ""
+
+
+class Published(NamedTuple):
+    """The slices of one resource: that of each device, as the API server has confirmed it, and counters."""
+
+    slices: Mapping[str, str] = MappingProxyType({})
+    counters: Sequence[CounterSet] = ()
 
 
 @mutable
@@ -376,20 +384,15 @@ class Publisher:
             group.create_task(self._rounds.run())
             group.create_task(self._questions.run())
 
-    def slice(self, resource: str, device_id: str) -> str:
-        """The name of the slice in which the API server has confirmed a device; empty if none."""
-        state = self._states.get(resource)
-        return "" if state is None else state.confirmed.get(device_id, "")
+    def published(self) -> Mapping[str, Published]:
+        """What is known of the slices of each resource."""
+        return {name: Published(one.confirmed, one.pool.counter_sets) for name, one in self._states.items()}
 
     def accepted(self, resource: str, device_id: str) -> Accepted:
         """What slices may have of the attributes of a device, as far as that is known."""
         state = self._states.get(resource)
         found = state.pool.accepted(device_id) if state else None
         return found or Accepted(lists=LISTS not in self._dropped)
-
-    def counter_sets(self, resource: str) -> Sequence[CounterSet]:
-        state = self._states.get(resource)
-        return () if state is None else state.pool.counter_sets
 
     # What is at the API server
 

@@ -1,15 +1,15 @@
-"""What the DRA front end shows in the status document, and what is wrong with it."""
+"""What the status document has of the DRA drivers."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from devhost.backend.model import ClaimHolder, sound_reason
+from devhost.allocation.cdi.claim_files import PreparedClaim
+from devhost.allocation.claims import users_of
 from devhost.planning import naming
 from devhost.planning.amounts import written
-from devhost.planning.claims import Key, Reason
+from devhost.planning.claims import claims_of, held_by_claims
 from devhost.runtime.log import iso
 from devhost.telemetry.document import (
     CapacityStatus,
@@ -27,20 +27,21 @@ from devhost.telemetry.document import (
     form,
     held_by,
 )
-from devhost.telemetry.metrics import MOST_SHARED, Shared
 
-from .front_end import DraFrontEnd
 from .inventory import DraDevice
-from .upkeep import KEPT
+from .now import DraNow, DriverNow, HeldByClaims, amounts
+from .publisher import Published
+from .slices import pool_name
 
 if TYPE_CHECKING:
     from devhost.planning.counters import CounterSet
 
 
-def report(*front_ends: DraFrontEnd) -> DraStatus:
-    """The current state of all drivers."""
-    several = len(front_ends) > 1
-    first, *_ = parts = [_report(one, one.driver if several else "") for one in front_ends]
+def report(now: DraNow) -> DraStatus:
+    """The state of all drivers, of which there is at least one."""
+    several = len(now.drivers) > 1
+    claimed = held_by_claims(now.held)
+    first, *_ = parts = [_report(now, one, one.driver if several else "", claimed) for one in now.drivers]
     if not several:
         return first
     synced = [one.synced_at for one in parts]
@@ -69,102 +70,76 @@ def _together(texts: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(filter(None, texts)))
 
 
-def _report(front_end: DraFrontEnd, driver: str) -> DraStatus:
-    """The state of one driver. Its pools and claims name it as ``driver`` if there are several."""
-    status = front_end.publisher.status
+def _report(now: DraNow, one: DriverNow, name: str, claimed: HeldByClaims) -> DraStatus:
+    """The state of one driver. Its pools and claims have its ``name`` if there are several."""
+    status, inventory = one.status, one.inventory
     return DraStatus(
-        driver=front_end.driver,
-        node=front_end.node,
-        state="registered" if front_end.registered else "waiting",
-        reason=front_end.refusal,
+        driver=one.driver,
+        node=one.node,
+        state="registered" if one.registered else "waiting",
+        reason=one.refusal,
         slices=status.slices,
         writes=status.writes,
         synced_at=iso(status.synced_at) if status.synced_at else None,
-        error=front_end.api_failure,
+        error=one.api_failure,
         dropped_fields=status.dropped,
         left_out=[
-            LeftOutStatus(resource, one.device_id, one.attribute, one.reason)
-            for resource, one in status.left_out
+            LeftOutStatus(resource, left_out.device_id, left_out.attribute, left_out.reason)
+            for resource, left_out in status.left_out
         ],
-        pools=list(_pools(front_end, driver)),
-        claims=[_claim(front_end, uid, driver) for uid in sorted(front_end.files.records)],
+        pools=list(_pools(one, name, [*now.devices(one, claimed)], claimed)),
+        claims=[_claim(now, claim, name) for _, claim in sorted(one.claims.items())],
         moving=[
             MovingStatus(
-                backend=one.key[0],
-                device=one.key[1],
-                resource=one.resource,
-                serve=one.side[0].value,
-                reason=one.waits_for,
-                held_by=held_by(one.held_by),
+                backend=moving.key[0],
+                device=moving.key[1],
+                resource=moving.resource,
+                serve=moving.side[0].value,
+                reason=moving.waits_for,
+                held_by=held_by(moving.held_by),
             )
-            for one in front_end.inventory.moving()
+            for moving in inventory.moving
         ],
         moves=[
             MoveStatus(
-                resource=one.resource,
-                serve=one.serve.value,
-                devices=one.devices,
-                reason=one.reason,
-                since=iso(one.since),
-                stuck=bool(one.stuck),
-                held_by=held_by(one.held_by),
+                resource=move.resource,
+                serve=move.serve.value,
+                devices=move.devices,
+                reason=move.reason,
+                since=iso(move.since),
+                stuck=bool(move.stuck),
+                held_by=held_by(move.held_by),
             )
-            for one in front_end.inventory.moves
+            for move in inventory.moves
         ],
     )
 
 
-def faults(front_end: DraFrontEnd) -> Iterator[tuple[str, str]]:
-    """What is wrong: each subject with the reason."""
-    if front_end.refusal:
-        yield front_end.driver, front_end.refusal
-    status = front_end.publisher.status
-    if front_end.api_failure:
-        yield front_end.driver, front_end.api_failure
-    if front_end.status_failure:
-        yield front_end.driver, front_end.status_failure
-    for claim in front_end.upkeep.kept.values():
-        yield str(claim), KEPT
-    for resource, one in status.left_out:
-        if not one.attribute or not one.device_id:
-            yield f"{resource} {one.device_id or one.attribute}", one.reason
-
-
-def unhealthy(front_end: DraFrontEnd) -> Iterator[tuple[str, str, Reason]]:
-    """The devices that are unhealthy, or gone while claims hold them: resource, device and reason.
-
-    Not those that are out of service on purpose.
-    """
-    inventory = front_end.inventory
-    for one in (*inventory.offered(), *inventory.unplugged()):
-        if not one.health.healthy and not inventory.is_cordoned(one):
-            held_by = one.bound.held_by if one.bound else ()
-            yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
-
-
-def _pools(front_end: DraFrontEnd, driver: str) -> Iterator[DraPoolStatus]:
-    inventory = front_end.inventory
-    offered: dict[str, list[DraDevice]] = {name: [] for name in inventory.entries()}
-    for one in (*inventory.offered(), *inventory.unplugged()):
+def _pools(
+    driver: DriverNow, name: str, devices: Iterable[DraDevice], claimed: HeldByClaims
+) -> Iterator[DraPoolStatus]:
+    pools = driver.inventory.pools
+    offered: dict[str, list[DraDevice]] = {resource: [] for resource in pools}
+    for one in devices:
         if one.resource in offered:
             offered[one.resource].append(one)
-    holders = front_end.claims.by_device()
-    for resource, entry in sorted(inventory.entries().items()):
-        sets = front_end.publisher.counter_sets(resource)
-        held = {one.device.id for one in offered[resource] if any(holders.get(key) for key in one.keys)}
-        consumes = _consumes(sets)
+    for resource, entry in sorted(pools.items()):
+        published = driver.published.get(resource, Published())
+        held = {one.device.id for one in offered[resource] if any(key in claimed for key in one.keys)}
+        consumes = _consumes(published.counters)
         yield DraPoolStatus(
             resource=resource,
             backend=entry.backend,
             entry=f"resources[{entry.index}]",
-            pool=inventory.pool(resource, entry.backend),
+            pool=pool_name(driver.node, resource),
             device_class=entry.dra.device_class or naming.device_class(resource),
             extended_name=entry.dra.extended_name,
             devices=[
-                _device(front_end, holders, one, consumes.get(one.device.id, ())) for one in offered[resource]
+                _device(one, claimed, published.slices, consumes.get(one.device.id, ()))
+                for one in offered[resource]
             ],
-            counters=_counters(sets, held),
-            driver=driver,
+            counters=_counters(published.counters, held),
+            driver=name,
         )
 
 
@@ -189,61 +164,36 @@ def _consumes(sets: Sequence[CounterSet]) -> Mapping[str, Sequence[ConsumedStatu
 
 
 def _device(
-    front_end: DraFrontEnd,
-    holders: Mapping[Key, Sequence[ClaimHolder]],
-    one: DraDevice,
-    consumes: Sequence[ConsumedStatus],
+    one: DraDevice, claimed: HeldByClaims, slices: Mapping[str, str], consumes: Sequence[ConsumedStatus]
 ) -> DraDeviceStatus:
     return DraDeviceStatus(
         device=one.device.id,
         members=[member.id for member in one.members],
-        name=front_end.inventory.name(one.resource, one.key),
-        slice=front_end.publisher.slice(one.resource, one.device.id),
+        name=naming.slug(one.key[1]),
+        slice=slices.get(one.device.id, ""),
         health="Healthy" if one.shown.healthy else "Unhealthy",
         reason=one.shown.reason or "",
         replicas=one.replicas,
         numa_nodes=one.device.numa_nodes,
-        claims=held_by(sorted({c for key in one.keys for c in holders.get(key, ())})),
-        capacity=_capacity(front_end, one),
+        claims=held_by(claims_of(held for key in one.keys for held in claimed.get(key, ()))),
+        capacity=[
+            CapacityStatus(name, written(size), written(used), written(max(0, size - used)))
+            for name, size, used in amounts(one, claimed)
+        ],
         consumes=consumes,
         held_by=held_by(one.bound.held_by if one.bound else ()),
     )
 
 
-def _capacity(front_end: DraFrontEnd, one: DraDevice) -> Sequence[CapacityStatus]:
-    """What claims use of a device that they share by amount."""
-    return [
-        CapacityStatus(name, written(size), written(used), written(max(0, size - used)))
-        for name, size, used in _amounts(front_end, one)
-    ]
-
-
-def _amounts(front_end: DraFrontEnd, one: DraDevice) -> Sequence[tuple[str, int, int]]:
-    """Each capacity of a device that claims share by amount: its name, what there is, and what is used."""
-    sizes = {amount.name: amount.size(one.device.attributes) or 0 for amount in one.entry.share.amounts}
-    used = front_end.claims.used(one.key, sizes) if sizes else {}
-    return [(name, size, used[name]) for name, size in sizes.items()]
-
-
-def amounts(front_end: DraFrontEnd) -> Iterator[Shared]:
-    """What claims use of the devices that they share by amount, of :data:`MOST_SHARED` of each resource."""
-    seen: Counter[str] = Counter()
-    for one in (*front_end.inventory.offered(), *front_end.inventory.unplugged()):
-        if one.entry.share.amounts and seen[one.resource] < MOST_SHARED:
-            seen[one.resource] += 1
-            for name, size, used in _amounts(front_end, one):
-                yield one.resource, one.device.id, name, size, used
-
-
-def _claim(front_end: DraFrontEnd, uid: str, driver: str) -> DraClaimStatus:
-    record = front_end.files.records[uid]
+def _claim(now: DraNow, claim: PreparedClaim, name: str) -> DraClaimStatus:
+    record = claim.record
     devices = (ClaimedDeviceStatus(one.request, one.pool, one.device, *one.key) for one in record.devices)
     return DraClaimStatus(
         namespace=record.claim.namespace,
         name=record.claim.name,
-        uid=uid,
-        file=str(front_end.files.path(uid)),
+        uid=record.claim.uid,
+        file=str(claim.path),
         devices=list(dict.fromkeys(devices)),  # a claim may have several parts of a device
-        containers=held_by(front_end.claims.users(record.claim)),
-        driver=driver,
+        containers=held_by(users_of(record.claim, now.listed)),
+        driver=name,
     )

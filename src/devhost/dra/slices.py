@@ -206,8 +206,7 @@ class Pool:
         self.node = node
         self.resource = resource
         self.backend = backend
-        whole = f"{node}/{_joined(resource)}"
-        self.name = _shortened(whole, MAX_SUBDOMAIN, f"{node}/{resource}")
+        self.name = pool_name(node, resource)
         self._prefix = _prefix(driver, node, resource)
         self._places: dict[str, tuple[int, int]] = {}
         self._adopted: dict[str, tuple[int, int]] = {}
@@ -653,6 +652,11 @@ def _slots(replicas: int) -> dict[str, Any]:
     most = quantity(replicas)
     valid = {"min": "1", "max": most, "step": "1"}
     return {"value": most, "requestPolicy": {"default": "1", "validRange": valid}}
+
+
+def pool_name(node: str, resource: str) -> str:
+    """The name of the pool of a resource: a DNS subdomain, another one for every resource of every node."""
+    return _shortened(f"{node}/{_joined(resource)}", MAX_SUBDOMAIN, f"{node}/{resource}")
 
 
 def _joined(resource: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -19,16 +19,16 @@ from devhost.allocation.allocations import Allocations
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import EnvironmentFailure
-from devhost.discovery.scanner import Scanner
+from devhost.discovery.scanner import BackendNow, Scanner
 from devhost.kubelet.podresources_poller import PodResourcesPoller
-from devhost.planning.claims import Key, Reason
+from devhost.planning.claims import Held, Key
 from devhost.planning.plan import Plan
 from devhost.planning.settings import RECORD, DraOptions, Settings
 from devhost.planning.timing import Timing
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
-from devhost.telemetry.metrics import Metrics, Shared
+from devhost.telemetry.metrics import Metrics
 
 from .service import Services
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from devhost.dra.credentials import Access
     from devhost.dra.front_end import DraFrontEnd
     from devhost.dra.inventory import DraDevice
+    from devhost.dra.now import DraNow
     from devhost.planning.sides import Move, Sides
-    from devhost.telemetry.document import DraStatus
 
 log = get(__name__)
 
@@ -152,7 +152,7 @@ class DraSide:
         for front_end in self.front_ends.values():
             front_end.follow(plan, settings, scanners)
         self._end_idle()
-        self.moves = [move for one in self.front_ends.values() for move in one.inventory.moves]
+        self.moves = [move for one in self.front_ends.values() for move in one.inventory.now.moves]
 
     def _end_idle(self) -> None:
         """Ends front ends that are not needed, and that have neither slices nor claims; but one stays."""
@@ -185,50 +185,20 @@ class DraSide:
         waits = [one.inventory.next_change() for one in self.front_ends.values()]
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def report(self) -> DraStatus | None:
-        """The state of the drivers; ``None`` if there is none."""
-        if not self.front_ends:
+    def now(self, held: Sequence[Held], backends: Mapping[str, BackendNow]) -> DraNow | None:
+        """The drivers at this moment, beside what is held and the backends; ``None`` if there are none."""
+        if not self.front_ends and not self._failures:
             return None
-        from devhost.dra.report import report
+        from devhost.dra.now import DraNow
 
-        return report(*self.front_ends.values())
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """What is wrong: each subject with the reason."""
-        for failure in self._failures.values():
-            yield "dra", failure
-        for driver, front_end in self.front_ends.items():
-            from devhost.dra.report import faults
-
-            if driver in self._needed or not front_end.idle:
-                yield from faults(front_end)
-
-    def unhealthy(self) -> Iterator[tuple[str, str, Reason]]:
-        """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
-        for front_end in self.front_ends.values():
-            from devhost.dra.report import unhealthy
-
-            yield from unhealthy(front_end)
-
-    def shared(self) -> Iterator[Shared]:
-        """What claims use of the devices that they share by amount."""
-        for front_end in self.front_ends.values():
-            from devhost.dra.report import amounts
-
-            yield from amounts(front_end)
+        drivers = [one.now(needed=driver in self._needed) for driver, one in self.front_ends.items()]
+        failures = tuple(self._failures.values())
+        return DraNow(drivers, failures, held, self._allocations.listed_claims, backends)
 
     @property
     def registered(self) -> bool:
         """Whether the kubelet uses each driver that is needed."""
-        return all(one.registered for one in self._those_needed())
-
-    def missing(self) -> Mapping[str, str]:
-        """Why pods cannot use drivers yet that are configured, by driver."""
-        found = {one.driver: one.missing() for one in self._those_needed()}
-        return {driver: reason for driver, reason in found.items() if reason}
-
-    def _those_needed(self) -> Iterator[DraFrontEnd]:
-        return (one for driver, one in self.front_ends.items() if driver in self._needed)
+        return all(one.registered for driver, one in self.front_ends.items() if driver in self._needed)
 
     def _open(
         self,

@@ -29,6 +29,7 @@ from devhost.discovery.manager import BackendManager
 from devhost.discovery.observers import Batch, Observers
 from devhost.discovery.scanner import Scanner
 from devhost.discovery.uevents import Monitors
+from devhost.discovery.unserved import dead_links
 from devhost.discovery.verdict_follower import DIRECTORY as VERDICTS
 from devhost.discovery.verdict_follower import VerdictFollower
 from devhost.kubelet.api import PLUGIN_DIRECTORY
@@ -53,7 +54,7 @@ from .replanner import Replanner
 from .service import ServiceParts, Services
 from .shown import device_log, shortages
 from .shown.changes import Step
-from .shown.entries import EntryOutcomes
+from .shown.entries import NO_LINKS, EntryOutcomes
 from .shown.now import (
     ConfigurationNow,
     EntriesNow,
@@ -237,6 +238,7 @@ class Host:
 
         # what reacts, and what is shown then
         self.publication = Publication(self._collected, self._show)
+        self._looked, self._dead = 0, NO_LINKS
         self.allocations.claims.subscribe(self.publication.soon)
         self.pod_resources.subscribe(self._pods_listed)
         parts = ServiceParts(
@@ -443,6 +445,7 @@ class Host:
             rollout=failing(self.rollout.reason, self.rollout.since) if self.rollout else None,
             plan=self.plan,
             plans=self.replanner.plans,
+            dead_links=self._dead_links(),
             shortages=memory.shortages or EntriesNow(EntryOutcomes(configuration.settings, None, backends)),
             backends=backends,
             provisioning={name: one.condition for name, one in self.backends.provisioning.items()},
@@ -455,7 +458,7 @@ class Host:
             tokens=cache(partial(tokens, held, holdings)),
             claimed=self.allocations.claimed() if self.observers and self.planned else (),
             differences=self.allocations.given.differences,
-            dra=self.dra,
+            dra=self.dra.now(held, backends),
             moves=self.dra.moves,
             kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.trouble, kubelet.since)),
             self_check=failing(self.self_check.failures.reason, self.self_check.failures.since),
@@ -469,6 +472,13 @@ class Host:
             failing=dict(self.tasks.failing),
             memory=memory,
         )
+
+    def _dead_links(self) -> Mapping[int, str]:
+        """The links of entries that lead to nothing: looked up once for each plan, behind its lists."""
+        if self._looked != self.replanner.plans:
+            self._looked = self.replanner.plans
+            self._dead = dead_links(self.root, self.configuration.settings, self.plan)
+        return self._dead
 
     @property
     def scanners(self) -> Mapping[str, Scanner]:

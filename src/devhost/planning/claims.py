@@ -12,6 +12,7 @@ from devhost.backend.errors import few
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import AnyHolder, ClaimHolder, Device, Holder
 
+from .amounts import CapacityUse
 from .settings import PLUGIN, Side
 
 Key = tuple[str, str]
@@ -69,7 +70,7 @@ class Held(NamedTuple):
     kubelet has named the container. A token may represent several devices, and several tokens one device;
     ``tokens`` are all those of the holder that represent the same devices, in no order.
     ``moving`` is why the resource keeps a device that no container holds (see :mod:`.sides`); empty if one
-    does.
+    does. ``parts`` is what a claim uses of a device that claims share by amount.
     """
 
     resource: str
@@ -80,6 +81,7 @@ class Held(NamedTuple):
     holder: AnyHolder | None
     side: Side = PLUGIN
     moving: str = ""
+    parts: Sequence[CapacityUse] = ()
 
     @property
     def key(self) -> Key:
@@ -98,6 +100,20 @@ class Held(NamedTuple):
         """A sentence: who holds ``what``, and when it will be free."""
         until = "that claim is released" if isinstance(self.holder, ClaimHolder) else "that pod ends"
         return f"{pod(self.holder)} holds {what} through {self.resource}; it is free when {until}"
+
+
+def held_by_claims(held: Iterable[Held]) -> Mapping[Key, Sequence[Held]]:
+    """What claims hold, by device."""
+    found: dict[Key, list[Held]] = {}
+    for one in held:
+        if isinstance(one.holder, ClaimHolder):
+            found.setdefault(one.key, []).append(one)
+    return found
+
+
+def claims_of(held: Iterable[Held]) -> Sequence[ClaimHolder]:
+    """The claims that hold any of these, in a stable order."""
+    return sorted({one.holder for one in held if isinstance(one.holder, ClaimHolder)})
 
 
 def users(claims: frozenset[str], held: Iterable[Held]) -> tuple[AnyHolder, ...]:

@@ -262,6 +262,10 @@ class Sides:
         """
         return {key: one.resource for key, one in self._places.items() if one.driver == driver}
 
+    def has_record(self, driver: str) -> bool:
+        """Whether :meth:`record` has any device."""
+        return any(one.driver == driver for one in self._places.values())
+
     def units(self, driver: str = "") -> Mapping[Key, str]:
         """The units of those of :meth:`record` that are members."""
         own = ((key, one.unit) for key, one in self._places.items() if one.driver == driver)

@@ -23,7 +23,7 @@ from copy import copy
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from devhost.allocation.claims import ClaimedDevice, ClaimRecord
@@ -284,6 +284,18 @@ class _ClaimFile:
     record: ClaimRecord = field(repr=False)
 
 
+class PreparedClaim(NamedTuple):
+    """A claim that is prepared, and its file."""
+
+    record: ClaimRecord
+    directory: Path
+    file: str
+
+    @property
+    def path(self) -> Path:
+        return self.directory / self.file
+
+
 class ClaimFiles:
     """The files of the claims of one devhost.
 
@@ -320,13 +332,24 @@ class ClaimFiles:
         """What this process has written or read and not removed, by uid; it follows changes."""
         self.devices: Counter[tuple[str, str]] = Counter()
         """How often each device, a pool and a name, is in a record; those that are in none are absent."""
+        self._now: Mapping[str, PreparedClaim] | None = None
+        """What :meth:`now` gives; ``None`` once that has changed."""
         self._hanging: dict[str, _Write] = {}
+
+    def now(self) -> Mapping[str, PreparedClaim]:
+        """The claims of :attr:`records` with their files: the same value until they change."""
+        if self._now is None:
+            self._now = {
+                uid: PreparedClaim(one.record, one.place.directory, one.name)
+                for uid, one in self._known.items()
+            }
+        return self._now
 
     def of(self, driver: str) -> ClaimFiles:
         """The files of the claims of one driver, which begin with what was read last."""
         if driver not in self._drivers:
             found = self._drivers[driver] = copy(self)
-            found._driver, found._hanging = driver, {}
+            found._driver, found._hanging, found._now = driver, {}, None
             found._known, found.records, found.devices = {}, {}, Counter()
             for one in self._all:
                 if one.record.driver == driver:
@@ -337,12 +360,13 @@ class ClaimFiles:
         """Takes a file in place of that of the same claim."""
         uid = known.record.claim.uid
         self._drop(uid)
-        self._known[uid], self.records[uid] = known, known.record
+        self._known[uid], self.records[uid], self._now = known, known.record, None
         self.devices.update((one.pool, one.device) for one in known.record.devices)
 
     def _drop(self, uid: str) -> None:
         """Forgets the file of a claim, if there is one."""
         self._known.pop(uid, None)
+        self._now = None
         record = self.records.pop(uid, None)
         for one in record.devices if record else ():
             place = one.pool, one.device
@@ -359,11 +383,6 @@ class ClaimFiles:
     def _current(self) -> ClaimDirectory:
         assert self._files.current is not None
         return self._files.current
-
-    def path(self, uid: str) -> Path:
-        known = self._known.get(uid)
-        name = self._name(uid) if known is None else known.name
-        return self._current.directory / name
 
     def _name(self, uid: str) -> str:
         other = self._first.get(uid, self._driver) != self._driver

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from devhost.backend import MissingDriver
@@ -19,7 +19,6 @@ from devhost.backend.sysfs import natural
 from devhost.backend.where import Block, Term, Text, Where, may_hold, quoted, shortened
 from devhost.discovery.health import overruled
 from devhost.discovery.scanner import BackendNow, BackendState
-from devhost.discovery.unserved import dead_link
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import Plan, Refusal, RefusalKind
 from devhost.planning.settings import ResourceSettings, Settings
@@ -32,6 +31,8 @@ MAX_COMPARISONS = 50_000
 
 NAMED = 3
 """Most values, patterns and groups that a reason names."""
+
+NO_LINKS: Mapping[int, str] = MappingProxyType({})
 
 _SIMILAR = 200
 """Most distinct values among which similar ones are searched."""
@@ -77,7 +78,8 @@ class EntryOutcomes:
 
     ``comparisons`` are most comparisons of a device with a block for all reasons; ``None`` for no limit.
     ``before`` are the outcomes of the previous plan, whose reasons are reused for unchanged entries and
-    devices.
+    devices. ``dead_links`` are the symbolic links that entries name and that lead to nothing, by the index of
+    the entry (:func:`~devhost.discovery.unserved.dead_links`).
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class EntryOutcomes:
         *,
         comparisons: int | None = None,
         before: EntryOutcomes | None = None,
+        dead_links: Mapping[int, str] = NO_LINKS,
     ) -> None:
         self._settings = settings
         self._plan = plan
         self._backends = backends
         self._comparisons = comparisons
+        self._dead_links = dead_links
         self._served = plan.served() if plan else {}
         self._counts = {index: sum(one.size for one in served) for index, served in self._served.items()}
         self._missed: dict[int, tuple[ResourceSettings, Mapping[str, Device], str]] = {}
@@ -193,9 +197,8 @@ class EntryOutcomes:
             why = _refused(refused, self._settings)
             found.append(why.text)
             held = why.held_by
-        return Reason(
-            "; ".join((*found, *filter(None, (self._dead_links(entry), self._missed_by(entry))))), held
-        )
+        more = self._dead_links.get(entry.index, ""), self._missed_by(entry)
+        return Reason("; ".join((*found, *filter(None, more))), held)
 
     def _cordoned(self, entry: ResourceSettings, count: int) -> str:
         """What is wrong with the number of devices without those that are cordoned, and who did that."""
@@ -239,19 +242,8 @@ class EntryOutcomes:
         )
         return near_misses(entry.where, free)
 
-    def _dead_links(self, entry: ResourceSettings) -> str:
-        """The symbolic links that an entry names and that lead to nothing, with the reason; empty if none."""
-        terms = (term for block in entry.where for term in block.terms)
-        texts = (one for term in terms for one in term.patterns if isinstance(one, Text) and not one.is_glob)
-        found = (
-            dead_link(self._backends[entry.backend].root, one.pattern)
-            for one in texts
-            if one.pattern.startswith("/dev/")
-        )
-        return "; ".join(islice(filter(None, found), NAMED))
-
     def _nearest(self, entry: ResourceSettings, devices: Mapping[str, Device]) -> str:
-        if dead := self._dead_links(entry):
+        if dead := self._dead_links.get(entry.index):
             return dead
         known = self._known.get(entry.index)
         if known is not None and known[0] == entry and known[1] is devices:

@@ -1,16 +1,16 @@
 """Everything that is true of a host at one moment: what people and programs see is a function of it.
 
 It refers to values that never change, so it takes no longer for many devices than for few. Only what few of
-its readers need is worked out when they ask for it: :class:`DraNow`, the devices of verdicts, and tokens.
+its readers need is worked out when they ask for it: the devices of verdicts, and tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from devhost.backend.frozen import frozen
 from devhost.discovery.verdict_follower import VerdictsNow
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from devhost.discovery.manager import ProvisioningCondition
     from devhost.discovery.observers import ObserverCondition
     from devhost.discovery.scanner import BackendNow
+    from devhost.dra.now import DraNow
     from devhost.host.node_labels import LabelFile
     from devhost.host.reload import LastReload
     from devhost.kubelet.podresources_poller import KubeletCondition
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from devhost.planning.plan import Offer, Plan, Refusal
     from devhost.planning.settings import Identity, ResourceSettings, Settings
     from devhost.planning.sides import Move
-    from devhost.telemetry.document import DraStatus
-    from devhost.telemetry.metrics import Shared
 
     from .entries import EntryOutcomes
     from .recent_removals import Removals
@@ -172,25 +171,6 @@ class Memory:
     shortages: EntriesNow | None = None
 
 
-class DraNow(Protocol):
-    """The DRA side of a host."""
-
-    def missing(self) -> Mapping[str, str]:
-        """Why pods cannot use drivers yet that are configured, by driver."""
-
-    def faults(self) -> Iterable[tuple[str, str]]:
-        """What is wrong: each subject with the reason."""
-
-    def unhealthy(self) -> Iterable[tuple[str, str, Reason]]:
-        """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
-
-    def shared(self) -> Iterable[Shared]:
-        """What claims use of the devices that they share by amount."""
-
-    def report(self) -> DraStatus | None:
-        """The state of the drivers; ``None`` if there is none."""
-
-
 @frozen(kw_only=True)
 class Now:
     """A host at one moment: ``at`` is wall-clock seconds, ``clock`` monotonic ones.
@@ -198,8 +178,9 @@ class Now:
     Everything with names is by name. ``plans`` is how many plans were made. ``tokens`` are those of the
     device plugin that containers have, each with its devices, ``claimed`` is what claims hold, if there are
     observers. ``holdings`` are the resources of which containers have something, ``held`` the devices of
-    these and of claims. ``moves`` are the devices that change sides. ``event_sources`` is why files and
-    uevents are not followed. ``failing`` are tasks.
+    these and of claims. ``dra`` are the DRA drivers, if there are any, ``moves`` the devices that change
+    sides. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks,
+    ``dead_links`` those that entries name, by the index of the entry.
     """
 
     at: float = 0.0
@@ -215,6 +196,7 @@ class Now:
     rollout: Failing | None = None
     plan: Plan
     plans: int = 0
+    dead_links: Mapping[int, str] = field(default_factory=dict)
     shortages: EntriesNow
     backends: Mapping[str, BackendNow] = field(default_factory=dict)
     provisioning: Mapping[str, ProvisioningCondition] = field(default_factory=dict)
@@ -227,7 +209,7 @@ class Now:
     tokens: Callable[[], Mapping[Token, Sequence[Held]]] = dict
     claimed: Sequence[Claimed] = ()
     differences: Mapping[tuple[str, Key], Difference] = field(default_factory=dict)
-    dra: DraNow
+    dra: DraNow | None = None
     moves: Sequence[Move] = ()
     kubelet: KubeletNow
     self_check: Failing | None = None

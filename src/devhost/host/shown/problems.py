@@ -122,7 +122,7 @@ def _resources(now: Now) -> Iterator[Problem]:
 
 
 def _dra(now: Now) -> Iterator[Problem]:
-    for subject, reason in now.dra.faults():
+    for subject, reason in now.dra.faults() if now.dra else ():
         yield Problem("dra", subject, reason)
     for one in now.moves:
         if one.stuck:
@@ -150,7 +150,7 @@ def _unhealthy(now: Now) -> Iterator[tuple[str, list[Problem]]]:
     for move in now.moves:
         moving.setdefault(move.resource, set()).update(move.devices)
     claimable: dict[str, dict[str, Why]] = {}
-    for resource, device, reason in now.dra.unhealthy():
+    for resource, device, reason in now.dra.unhealthy() if now.dra else ():
         claimable.setdefault(resource, {})[device] = reason, None
     for name in sorted(now.resources.keys() | absent.keys() | claimable.keys() | given.keys()):
         served = now.resources.get(name)
@@ -340,7 +340,7 @@ def scraped(now: Now, *, pods: bool) -> Scraped:
         [(one.kind, one.by, one.reason, one.since) for one in now.verdicts.in_force],
         [(place(one), one.name, one.backend, one.may_be_empty, count(one)) for one in now.settings.resources],
         now.configuration.sha256,
-        now.dra.shared(),
+        now.dra.shared() if now.dra else (),
         _held(now) if pods else None,
     )
 
@@ -375,7 +375,7 @@ def readiness(now: Now) -> tuple[bool, str]:
         if name in wanted and not backend.listed
     )
     waiting = [f"{name} ({one.missing})" for name, one in sorted(now.resources.items()) if one.missing]
-    drivers = [f"{name} ({reason})" for name, reason in now.dra.missing().items()]
+    drivers = [f"{name} ({reason})" for name, reason in now.dra.missing()] if now.dra else []
     failing = [f"{name} ({one.reason})" for name, one in sorted(now.failing.items())]
     found = (
         ("no devices listed yet", unknown),

@@ -63,7 +63,12 @@ def shortages(before: Now, now: Now) -> EntriesNow:
 
 def _planned(known: EntriesNow, now: Now) -> EntriesNow:
     outcomes = EntryOutcomes(
-        now.settings, now.plan, now.backends, comparisons=MAX_COMPARISONS, before=known.outcomes
+        now.settings,
+        now.plan,
+        now.backends,
+        comparisons=MAX_COMPARISONS,
+        before=known.outcomes,
+        dead_links=now.dead_links,
     )
     identified = now.settings.identified()
     lacking = {}

@@ -21,6 +21,7 @@ from devhost.telemetry.document import (
     CopyStatus,
     DepartedStatus,
     DeviceStatus,
+    DraStatus,
     HeldStatus,
     HostStatus,
     JudgedStatus,
@@ -58,7 +59,7 @@ def captured(host: Host) -> Callable[[], StatusDocument]:
 
 
 def document(now: Now) -> Callable[[], StatusDocument]:
-    """The document; the result adds the rows of devices, on any thread: 100 000 take about a second."""
+    """The document; the result adds rows of devices and DRA, on any thread: 100 000 take about a second."""
     reload = now.last_reload
     served = sorted(now.resources.items())
     rows = [_devices_of(service, now.holdings.get(name)) for name, service in served]
@@ -100,7 +101,7 @@ def document(now: Now) -> Callable[[], StatusDocument]:
             )
             for refusal in now.plan.refusals
         ],
-        dra=now.dra.report(),
+        dra=None,
         problems=[
             ProblemStatus(
                 kind=problem.kind,
@@ -116,9 +117,18 @@ def document(now: Now) -> Callable[[], StatusDocument]:
 
     def made() -> StatusDocument:
         listed = zip(document.resources, rows, strict=True)
-        return replace(document, resources=[replace(one, devices=devices()) for one, devices in listed])
+        resources = [replace(one, devices=devices()) for one, devices in listed]
+        return replace(document, resources=resources, dra=_dra(now))
 
     return made
+
+
+def _dra(now: Now) -> DraStatus | None:
+    if now.dra is None or not now.dra.drivers:
+        return None
+    from devhost.dra.report import report  # only where DRA is used
+
+    return report(now.dra)
 
 
 def _orphan(one: Orphan) -> HeldStatus:
