@@ -163,6 +163,8 @@ class DraInventory:
         self._now: dict[str, frozenset[Key]] = {}
         """The devices of each resource that the plan offers."""
         self._devices: dict[Name, DraDevice] = {}
+        self._offered: Sequence[DraDevice] | None = None
+        """Those that the plan offers; sorted when they are first asked for after a plan."""
         self._units: dict[str, Units] = {}
         self._known: dict[Name, _NamedDevice] = {}
         """Former devices, then those that are offered, that slices may hold or that claims have."""
@@ -174,7 +176,7 @@ class DraInventory:
 
     def follow(self, plan: Plan, settings: Settings, scanners: Mapping[str, Scanner]) -> None:
         self._plan, self._settings, self._scanners = plan, settings, scanners
-        self._absent = None
+        self._absent = self._offered = None
         offered = {name: one for name, one in plan.resources.items() if self._is_own(one.entry)}
         self.offers = dict(self._without_devices(settings, offered))
         self.complete = not any(
@@ -282,8 +284,10 @@ class DraInventory:
 
     def offered(self) -> Sequence[DraDevice]:
         """The devices that the plan offers, in a stable order."""
-        wanted = (one for one in self._devices.values() if one.key in self._now.get(one.resource, ()))
-        return sorted(wanted, key=lambda one: (one.resource, natural(one.device.id)))
+        if self._offered is None:
+            wanted = (one for one in self._devices.values() if one.key in self._now.get(one.resource, ()))
+            self._offered = sorted(wanted, key=lambda one: (one.resource, natural(one.device.id)))
+        return self._offered
 
     def missing(self, pool: str, device: str) -> str:
         """Why there is no such device, as the end of a sentence; empty if nothing of that name is known."""
