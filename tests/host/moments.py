@@ -38,7 +38,7 @@ class NoDra:
     def missing(self) -> dict[str, str]:
         return {}
 
-    faults = unhealthy = shared = tuple
+    faults = unhealthy = gauges = tuple
 
     def report(self) -> None:
         return None

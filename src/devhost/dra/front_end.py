@@ -6,7 +6,6 @@ The host has only :class:`devhost.host.dra_side.DraSide`, which knows whether th
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -33,7 +32,7 @@ from .mover import Mover
 from .prepare import Elsewhere, Preparer, nowhere
 from .publisher import Publisher
 from .record import SliceRecord
-from .server import DraServer
+from .server import Call, DraServer
 from .upkeep import KubeletClaims, Refresher, Upkeep
 
 if TYPE_CHECKING:
@@ -187,18 +186,6 @@ class DraFrontEnd:
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
         self._mover.wake()
         self._refreshing.wake()
-        counts = Counter((one.resource, one.shown.healthy) for one in self.inventory.offered())
-        moving: Counter[str] = Counter(dict.fromkeys(self.inventory.entries(), 0))
-        for one in self.inventory.moves:
-            moving[one.resource] += len(one.devices)
-        offered: dict[tuple[str, ...], float] = {
-            (resource, "Healthy" if healthy else "Unhealthy"): count
-            for (resource, healthy), count in sorted(counts.items())
-        }
-        self._metrics.show("dra_devices", self.driver, offered)
-        self._show_prepared()
-        leaving = sorted(moving.items())
-        self._metrics.show("dra_moving_devices", self.driver, {(name,): count for name, count in leaving})
 
     def scanned(self) -> None:
         """A backend has scanned: a device node may be another one, also if no device has changed."""
@@ -213,6 +200,11 @@ class DraFrontEnd:
     def refusal(self) -> str:
         """Why the kubelet does not use the driver; empty if it does, or has not answered yet."""
         return "; ".join(filter(None, (self.failure, self.unread))) or self._server.registration.error
+
+    @property
+    def calls(self) -> Mapping[Call, int]:
+        """The calls of the kubelet that are not answered yet, by kind."""
+        return self._server.calls
 
     @property
     def status_failure(self) -> str:
@@ -322,7 +314,6 @@ class DraFrontEnd:
         if (listing := self._pods.listing) is not None:
             was = self.upkeep.kept
             await self.upkeep.follow(listing)
-            self._show_prepared()
             if self.upkeep.kept != was:
                 self._changed()
 
@@ -401,7 +392,7 @@ class DraFrontEnd:
             self._options,
             self._metrics,
             changed=self._changed,
-            answered=self._claims_changed,
+            answered=self.inventory.notify,
         )
 
     async def _keep_serving(self) -> float:
@@ -438,11 +429,3 @@ class DraFrontEnd:
         self._taken.set()
         self._changed()
         return self._pace.sockets
-
-    def _claims_changed(self) -> None:
-        self._show_prepared()
-        self.inventory.notify()
-
-    def _show_prepared(self) -> None:
-        self._metrics.set("dra_prepared_claims", self.driver, to=len(self.files.records))
-        self._metrics.set("dra_prepared_devices", self.driver, to=len(self.files.devices))

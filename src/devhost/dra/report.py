@@ -27,7 +27,7 @@ from devhost.telemetry.document import (
     form,
     held_by,
 )
-from devhost.telemetry.metrics import MOST_SHARED, Shared
+from devhost.telemetry.exposition import Gauge
 
 from .front_end import DraFrontEnd
 from .inventory import DraDevice
@@ -35,6 +35,9 @@ from .upkeep import KEPT
 
 if TYPE_CHECKING:
     from devhost.planning.counters import CounterSet
+
+MOST_SHARED = 1000
+"""The maximum number of devices of a resource with series of what claims share by amount."""
 
 
 def report(*front_ends: DraFrontEnd) -> DraStatus:
@@ -225,14 +228,42 @@ def _amounts(front_end: DraFrontEnd, one: DraDevice) -> Sequence[tuple[str, int,
     return [(name, size, used[name]) for name, size in sizes.items()]
 
 
-def amounts(front_end: DraFrontEnd) -> Iterator[Shared]:
+def gauges(front_end: DraFrontEnd) -> Iterator[Gauge]:
+    """The gauges of one driver."""
+    driver, inventory, files = front_end.driver, front_end.inventory, front_end.files
+    publisher = front_end.publisher
+    offered = Counter((one.resource, one.shown.healthy) for one in inventory.offered())
+    moving: Counter[str] = Counter(dict.fromkeys(inventory.entries(), 0))
+    for one in inventory.moves:
+        moving[one.resource] += len(one.devices)
+    yield "dra_slices", [((driver,), publisher.status.slices)]
+    yield (
+        "dra_devices",
+        (
+            ((driver, resource, "Healthy" if healthy else "Unhealthy"), count)
+            for (resource, healthy), count in sorted(offered.items())
+        ),
+    )
+    yield "dra_moving_devices", (((driver, resource), count) for resource, count in sorted(moving.items()))
+    yield "dra_dropped_fields", [((driver,), len(publisher.status.dropped))]
+    yield "dra_synced_timestamp_seconds", [((driver,), publisher.status.synced_at or 0)]
+    yield "dra_calls_in_flight", (((driver, call), count) for call, count in front_end.calls.items())
+    yield "dra_prepared_claims", [((driver,), len(files.records))]
+    yield "dra_prepared_devices", [((driver,), len(files.devices))]
+    yield "dra_watch_timestamp_seconds", [((driver,), publisher.heard_at)]
+    if shared := list(_shared(front_end)):
+        yield "device_capacity", ((labels, size) for labels, size, _ in shared)
+        yield "device_capacity_used", ((labels, used) for labels, _, used in shared)
+
+
+def _shared(front_end: DraFrontEnd) -> Iterator[tuple[tuple[str, str, str], int, int]]:
     """What claims use of the devices that they share by amount, of :data:`MOST_SHARED` of each resource."""
     seen: Counter[str] = Counter()
     for one in (*front_end.inventory.offered(), *front_end.inventory.unplugged()):
         if one.entry.share.amounts and seen[one.resource] < MOST_SHARED:
             seen[one.resource] += 1
             for name, size, used in _amounts(front_end, one):
-                yield one.resource, one.device.id, name, size, used
+                yield (one.resource, one.device.id, name), size, used
 
 
 def _claim(front_end: DraFrontEnd, uid: str, driver: str) -> DraClaimStatus:

@@ -28,7 +28,7 @@ from devhost.planning.timing import Timing
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
-from devhost.telemetry.metrics import Metrics, Shared
+from devhost.telemetry.metrics import Metrics
 
 from .service import Services
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from devhost.dra.inventory import DraDevice
     from devhost.planning.sides import Move, Sides
     from devhost.telemetry.document import DraStatus
+    from devhost.telemetry.exposition import Gauge
 
 log = get(__name__)
 
@@ -210,12 +211,12 @@ class DraSide:
 
             yield from unhealthy(front_end)
 
-    def shared(self) -> Iterator[Shared]:
-        """What claims use of the devices that they share by amount."""
+    def gauges(self) -> Iterator[Gauge]:
+        """The gauges of the drivers."""
         for front_end in self.front_ends.values():
-            from devhost.dra.report import amounts
+            from devhost.dra.report import gauges
 
-            yield from amounts(front_end)
+            yield from gauges(front_end)
 
     @property
     def registered(self) -> bool:

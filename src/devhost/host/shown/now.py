@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from devhost.planning.settings import Identity, ResourceSettings, Settings
     from devhost.planning.sides import Move
     from devhost.telemetry.document import DraStatus
-    from devhost.telemetry.metrics import Shared
+    from devhost.telemetry.exposition import Gauge
 
     from .entries import EntryOutcomes
     from .recent_removals import Removals
@@ -184,8 +184,8 @@ class DraNow(Protocol):
     def unhealthy(self) -> Iterable[tuple[str, str, Reason]]:
         """The devices that are unhealthy, or gone while claims hold them: resource, device and reason."""
 
-    def shared(self) -> Iterable[Shared]:
-        """What claims use of the devices that they share by amount."""
+    def gauges(self) -> Iterable[Gauge]:
+        """The gauges of the drivers."""
 
     def report(self) -> DraStatus | None:
         """The state of the drivers; ``None`` if there is none."""
@@ -219,7 +219,7 @@ class Now:
     backends: Mapping[str, BackendNow] = field(default_factory=dict)
     provisioning: Mapping[str, ProvisioningCondition] = field(default_factory=dict)
     released: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, LabelFile] = field(default_factory=dict)
+    labels: Mapping[str, LabelFile | None] = field(default_factory=dict)
     refused_plugins: Sequence[RefusedPlugin] = ()
     resources: Mapping[str, ResourceNow] = field(default_factory=dict)
     holdings: Mapping[str, Holding] = field(default_factory=dict)
