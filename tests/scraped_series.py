@@ -31,7 +31,7 @@ def move(metrics: Metrics) -> dict[str, tuple[str, ...]]:
     for one in TABLE:
         if one.owner:
             metrics.begin(one.owner, one.owner)
-        if not one.scraped:
+        if one.kind != "gauge":
             moved[one.name] = labels = (one.owner, *one.more.split()) if one.owner else one.labels
             _move(metrics, one, labels)
     return moved
@@ -40,7 +40,5 @@ def move(metrics: Metrics) -> dict[str, tuple[str, ...]]:
 def _move(metrics: Metrics, one: Declaration, labels: tuple[str, ...]) -> None:
     if one.kind == "counter":
         metrics.add(one.name, *labels)
-    elif one.kind == "gauge":
-        metrics.set(one.name, *labels, to=2)
     else:
         metrics.observe(one.name, *labels, seconds=3.0)

@@ -37,6 +37,7 @@ async def _counted(node: DraNode) -> None:
     assert (counted("api_requests_total", method="GET", code="200") or 0) > 0
     assert (counted("api_requests_total", method="POST", code="201") or 0) >= len(node.slices())
     assert counted("prepared_claims") == counted("prepared_devices") == 0
+    assert b"device_capacity" not in await node.host.metrics.render()  # no device is shared by amount
 
     claim = node.allocate("one", node.name_of("c0"))
     absent = v1.Claim(namespace="default", name="absent", uid="absent")

@@ -9,8 +9,9 @@ from devhost_testing.kubelet.simulator import ClaimDevice
 from kit.dra import DRIVER, Cards, DraNode
 
 from devhost.backend import Attribute, Device
+from devhost.host.shown.gauges import gauges
 from devhost.host.shown.now import Now
-from devhost.host.shown.problems import problems, readiness, scraped
+from devhost.host.shown.problems import problems, readiness
 from devhost.host.shown.status import document
 from devhost.telemetry.document import json_line
 
@@ -39,8 +40,8 @@ MOVED = f"{{{ENGINES}}}"
 
 def shown(now: Now) -> list[Any]:
     """Everything that people and programs see of a moment."""
-    found = scraped(now, pods=True)
-    return [json_line(document(now)()), problems(now), readiness(now), list(found.shared), found.wrong]
+    scraped = [(name, list(samples)) for name, samples in gauges(now, pods=True)]
+    return [json_line(document(now)()), problems(now), readiness(now), scraped]
 
 
 async def test_a_moment_is_shown_as_it_was_after_everything_of_dra_has_changed(place: Path) -> None:

@@ -18,13 +18,12 @@ from kit.dra import DraNode
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, Mount, option
 from devhost.backend.model import ClaimHolder
-from devhost.host.shown.problems import scraped
+from devhost.dra.now import MOST_SHARED
 from devhost.planning.amounts import ENV, NO_LIMIT, Amount, Limit, used_of
 from devhost.planning.claims import held_by_claims
 from devhost.planning.settings import Share
 from devhost.telemetry.ask import read
 from devhost.telemetry.document import DraStatus
-from devhost.telemetry.metrics import MOST_SHARED
 
 GIB = 2**30
 MEMORY = Amount("memory", GIB, GIB, usual=4 * GIB, attribute="memory", unit=2**20)
@@ -265,8 +264,9 @@ async def test_a_node_publishes_limits_and_reports_what_claims_use(node: DraNode
     assert "3Gi of 8Gi memory is free, and the claim needs 4Gi" in refused
     assert not (await node.prepare(three))[three.uid].error
     assert capacity_of(node) == {"total": "8Gi", "used": "8Gi", "free": "0"}
-    (shared,) = scraped(node.host.now(), pods=False).shared
-    assert shared == ("example.com/card", "c0", "memory", 8 * GIB, 8 * GIB)
+    shown = {name: [*samples] for name, samples in node.host.now().dra.gauges()}
+    labels = ("example.com/card", "c0", "memory")
+    assert shown["device_capacity"] == shown["device_capacity_used"] == [(labels, 8 * GIB)]
     await node.unprepare(five)
     assert capacity_of(node) == {"total": "8Gi", "used": "3Gi", "free": "5Gi"}
 
@@ -285,7 +285,7 @@ async def test_metrics_have_a_bounded_number_of_devices_of_a_resource(node: DraN
     (node.node.root / "more").write_text(str(MOST_SHARED))
     node.node.look("sized")
     await node.until(lambda: len(node.published()["example.com/card"]) == MOST_SHARED + 1)
-    assert len(list(scraped(node.host.now(), pods=False).shared)) == MOST_SHARED
+    assert len(list(dict(node.host.now().dra.gauges())["device_capacity"])) == MOST_SHARED
 
 
 async def test_a_device_that_changes_is_published_with_what_it_has(node: DraNode) -> None:

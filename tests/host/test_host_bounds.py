@@ -23,7 +23,7 @@ from devhost.allocation.leases import Listing
 from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, Event, unhealthy
 from devhost.backend.model import Holder
 from devhost.host.host import Host
-from devhost.host.shown.problems import scraped
+from devhost.host.shown.gauges import gauges
 from devhost.host.shown.shortages import holders
 from devhost.host.shown.status import captured
 from devhost.kubelet.api import RECEIVE_LIMIT
@@ -157,7 +157,7 @@ class Scene:
     async def scraped(self) -> None:
         """The whole exposition with the names of pods, over HTTP."""
         metrics = Metrics()
-        metrics.name_scraped(lambda: scraped(self.host.now(), pods=True))
+        metrics.name_gauges(lambda: gauges(self.host.now(), pods=True))
         server = HttpServer({"/metrics": page(metrics.render, CONTENT_TYPE)})
         place = await server.start(Listen("127.0.0.1", 0))
         try:

@@ -14,7 +14,6 @@ from status_values import Json, document_of, status
 
 from devhost.backend import Device
 from devhost.cli.status_report import show
-from devhost.host.shown.problems import scraped
 from devhost.host.shown.status import captured
 from devhost.runtime.http import Response
 from devhost.telemetry.metrics import Metrics
@@ -105,11 +104,6 @@ async def answers(page: StatusPage) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def counted(host: Any, metrics: Metrics) -> None:
-    """Makes metrics report problems and removed devices, as in ``devhost run``."""
-    metrics.name_scraped(lambda: scraped(host.now(), pods=False))
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.happens.__name__)
 async def test_reasons_never_name_a_pod_and_a_separate_field_does(
     rig, kubelet, case: Case, caplog: pytest.LogCaptureFixture
@@ -126,7 +120,6 @@ async def test_reasons_never_name_a_pod_and_a_separate_field_does(
         if case.happens is under_a_former_id:
             await stack.aclose()
             host = await stack.enter_async_context(rig.running(metrics=metrics))
-        counted(host, metrics)
         for place in case.places:
             await rig.until(lambda place=place: meant(status(host), case, place))
         document = status(host)

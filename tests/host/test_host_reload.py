@@ -71,7 +71,6 @@ async def test_a_part_that_failed_to_follow_an_edit_follows_it_again(tmp_path):
         tasks=None,
         monitors=None,
         publish=lambda: None,
-        metrics=Metrics(),
         changed=lambda: None,
         reloading=nullcontext,
         timing=NODE,

@@ -27,6 +27,7 @@ from devhost.dra.publisher import PublisherStatus
 from devhost.host.node_labels import LabelFile
 from devhost.host.reload import LastReload
 from devhost.host.shown.entries import EntryOutcomes
+from devhost.host.shown.gauges import gauges
 from devhost.host.shown.now import (
     GONE,
     ConfigurationNow,
@@ -36,7 +37,7 @@ from devhost.host.shown.now import (
     Memory,
     PodsNow,
 )
-from devhost.host.shown.problems import KINDS, Problem, problems, readiness, scraped, status_line
+from devhost.host.shown.problems import KINDS, Problem, problems, readiness, status_line
 from devhost.host.shown.recent_removals import Departed, Removals
 from devhost.host.shown.shortages import (
     OTHER_BACKEND,
@@ -70,6 +71,7 @@ def one_driver(*, needed: bool = True, over: bool = False) -> DraNow:
         published={},
         claims={},
         kept={},
+        calls={},
     )
     return DraNow([driver], (), (), {}, {})
 
@@ -222,12 +224,13 @@ def test_a_device_out_of_service_on_purpose_is_no_problem() -> None:
 def test_a_scrape_and_systemd_show_the_same_problems_as_the_status() -> None:
     memory = Memory({TOY: Removals(departed=[Departed("d1", Reason(GONE), 1.0)])})
     wrong = now(failing={"labels": LATE}, memory=memory, holdings=held("d0"))
-    found = scraped(wrong, pods=True)
-    assert list(found.wrong) == [("task", "labels", LATE.reason)] and found.counts["task"] == 1
-    assert list(found.left) == [(TOY, GONE)]
-    assert list(found.entries) == [("resources[0]", TOY, "toy", False, 0)]
-    assert list(found.held or ()) == [(TOY, "d0", ("default", "train-0", "main"))]
-    assert scraped(wrong, pods=False).held is None
+    found = {name: [*samples] for name, samples in gauges(wrong, pods=True)}
+    assert found["problem_info"] == [(("task", "labels", LATE.reason), 1)]
+    assert (("task",), 1) in found["problems"]
+    assert found["devices_left"] == [((TOY, GONE), 1)]
+    assert found["entry_devices"] == [(("resources[0]", TOY, "toy", "false"), 0)]
+    assert found["device_held"] == [((TOY, "d0", "default", "train-0", "main"), 1)]
+    assert "device_held" not in dict(gauges(wrong, pods=False))
     assert f"labels: {LATE.reason}" in status_line(wrong)
 
 

@@ -1,4 +1,4 @@
-"""How a plugin server paces its lists, and what it does after its end."""
+"""How a plugin server paces its lists, and how it answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import grpc.aio
 import pytest
 from devhost_testing.api import api_pb2_grpc
-from devhost_testing.kubelet import KubeletSimulator
 from kit.allocator import Supply
 from kit.kubelet import ToyResource
 from kit.waiting import until
@@ -24,10 +23,6 @@ from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, Edits, Health, unhealthy
 from devhost.kubelet.api import RECEIVE_LIMIT
 from devhost.kubelet.api import api_pb2 as pb
-from devhost.kubelet.kubelet_socket import KubeletSocket
-from devhost.kubelet.podresources_poller import PodResources
-from devhost.kubelet.registration import Registration
-from devhost.kubelet.rivals import Rivals
 from devhost.kubelet.server import PART, STREAMS, ListEncoder, PluginServer, device_list
 from devhost.planning.timing import KUBELET as NODE
 from devhost.planning.timing import KubeletTiming
@@ -290,52 +285,3 @@ class Together(ToyResource):
     async def allocate(self, tokens: Sequence[str]) -> Allocated:
         await self._barrier.wait()
         return await super().allocate(tokens)
-
-
-class Gauge(Metrics):
-    """Keeps the values that are set as the number of streams."""
-
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-        super().__init__()
-
-    def set(self, metric: str, *labels: str, to: float) -> None:
-        if metric == "streams":
-            self.seen.append(to)
-
-
-async def test_an_ended_registration_sets_no_gauge_of_its_successor(tmp_path: Path) -> None:
-    """A stream whose client does not read ends after its server, when the gauge is the successor's."""
-    directory = tmp_path / "plugins"
-    resource, gauge = ToyResource(), Gauge()
-    async with KubeletSimulator(directory, "1.37") as simulator:
-        kubelet = KubeletSocket(directory)
-        await kubelet.look()
-        rivals = Rivals(PodResources(tmp_path / "absent.sock"), directory)
-        asking = asyncio.create_task(rivals.run())
-        registration = Registration(
-            resource, kubelet, rivals, gauge, lambda: None, timing=KubeletTiming(stop_grace=WAIT)
-        )
-        running = asyncio.create_task(registration.run())
-        await simulator.wait_for(lambda: simulator.allocatable() == {resource.name: 1}, WAIT)
-        server = registration.server
-        assert server is not None
-        async with channel(server.path, ("grpc.http2.bdp_probe", 0)) as connection:  # a window of fixed size
-            stream = api_pb2_grpc.DevicePluginStub(connection).ListAndWatch(pb.Empty())
-            await until(lambda: server.streams == 2)
-            for revision in range(3):
-                tokens = [f"{revision}-{number:050}" for number in range(3000)]
-                resource.inventory.show(*tokens)
-                await simulator.wait_for(
-                    lambda tokens=tokens: {one.id for one in simulator.devices(resource.name)} == set(tokens),
-                    WAIT,
-                )
-            registration.stop()
-            await until(lambda: server.streams == 1)  # the server waits for the blocked stream
-            running.cancel()
-            await asyncio.wait([running], timeout=WAIT)
-            before = len(gauge.seen)
-            stream.cancel()
-            await until(lambda: server.streams == 0)
-            assert len(gauge.seen) == before
-        asking.cancel()

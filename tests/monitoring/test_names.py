@@ -10,9 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from scraped_series import move
 
-from devhost.backend import Usage
 from devhost.telemetry.exposition import TABLE
-from devhost.telemetry.metrics import Metrics, Scraped
+from devhost.telemetry.metrics import Metrics
 
 README = Path(__file__).resolve().parents[2] / "deploy" / "monitoring" / "README.md"
 
@@ -25,27 +24,18 @@ GROUPED = re.compile(r"\b(?:by|on|group_left) *\(([^)]*)\)")
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-async def used() -> list[tuple[str, str, Usage]]:
-    return [("r", "d", Usage(0.5, 1, 2))]
-
-
 @pytest.fixture(scope="module")
 def series() -> dict[str, set[str]]:
     """The labels of every possible series of devhost, by name."""
     metrics = Metrics()
     move(metrics)
-    metrics.name_scraped(
-        lambda: Scraped(
-            {"backend": 1},
-            [("backend", "b", "no answer")],
-            [("r", "is gone")],
-            [("cordon", "alice", "fan", 1e9)],
-            [("resources[0]", "r", "b", False, 1)],
-            "ab12",
-            held=[("r", "d", ("n", "p", "c"))],
-        )
+    metrics.name_gauges(
+        lambda: [
+            (one.name, [(one.labels, 1)])
+            for one in TABLE
+            if one.kind == "gauge" and not one.name.startswith(("build_info", "device_capacity"))
+        ]
     )
-    metrics.name_usage(used)
     found: dict[str, set[str]] = {"up": set()}
     for family in text_string_to_metric_families(asyncio.run(metrics.render()).decode()):
         for sample in family.samples:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from scraper import Ask, needs_prometheus, scraping, until
 
-from devhost.telemetry.metrics import Metrics, Scraped
+from devhost.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "deploy" / "monitoring" / "README.md"
@@ -44,10 +44,10 @@ def metrics() -> Metrics:
     metrics = Metrics()
     metrics.begin("resource", "example.com/r")
     held = [
-        ("example.com/r", "one", ("team", "train", "main")),
-        ("example.com/r", "two", ("", "", "")),
+        (("example.com/r", "one", "team", "train", "main"), 1),
+        (("example.com/r", "two", "", "", ""), 1),
     ]
-    metrics.name_scraped(lambda: Scraped(held=held))
+    metrics.name_gauges(lambda: [("device_held", held)])
     return metrics
 
 

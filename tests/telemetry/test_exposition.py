@@ -77,9 +77,8 @@ async def test_an_ended_series_is_not_shown_and_restarts_at_zero() -> None:
     family = Family("counter", "c_total", "Of one.", ("resource",), Number)
     for name in "abc":
         family.labels(name).value = 1
-    family.remove("a")
-    family.remove("never there")
-    family.end("c")
+    for name in ("a", "never there", "c"):
+        family.end(name)
     assert await read(family.metric()) == {"c": [("c_total", {"resource": "b"}, 1.0)]}
     assert family.labels("a").value == 0
 
@@ -90,7 +89,7 @@ async def test_series_may_end_and_begin_during_a_scrape() -> None:
         family.labels(str(number))
     scrape = asyncio.create_task(text([family.metric()]))
     await asyncio.sleep(0)
-    family.remove("0")
+    family.end("0")
     family.labels("more")
     family.labels("even more")
     assert f'g{{number="{3 * TURN - 1}"}} 0.0\n' in (await scrape).decode()

@@ -35,7 +35,7 @@ from devhost.telemetry.metrics import Metrics
 
 from .catalog import Needed
 from .runner import RELEASE_DEADLINE, BackendRunner, HeldClaims
-from .scanner import BackendState, Scanner
+from .scanner import Scanner
 
 AFTER_EVENT = 0.2
 """Seconds from an event to the call that it causes: events come in bursts, and calls cause events."""
@@ -67,7 +67,7 @@ class ProvisioningCondition:
 
 
 class Provisioning:
-    """Calls one backend's ``provision``. Calls ``changed`` with its name when the condition changed.
+    """Calls one backend's ``provision``. Calls ``changed`` when the condition changed.
 
     It is called at the start, after the options have changed, when devices appear, when a container has
     released something that the backend may wait for, and at a long interval; with back-off until it succeeds.
@@ -80,7 +80,7 @@ class Provisioning:
     def __init__(
         self,
         scanner: Scanner,
-        changed: Callable[[str], None],
+        changed: Callable[[], None],
         timing: DiscoveryTiming = DISCOVERY,
     ) -> None:
         self.name = scanner.runner.name
@@ -146,7 +146,7 @@ class Provisioning:
         if (state, reason) == (before.state, before.reason):
             if held != before.held:
                 self.condition = replace(before, held=held)
-                self._changed(self.name)
+                self._changed()
             return
         self.condition = ProvisioningCondition(state, reason, time.time(), held)
         if state is ProvisioningState.FAILED:
@@ -159,7 +159,7 @@ class Provisioning:
         if state is not ProvisioningState.FAILED:
             self._failure.over()
         self._has_complained = state is not ProvisioningState.OK
-        self._changed(self.name)
+        self._changed()
 
 
 log = get(__name__)
@@ -354,8 +354,6 @@ class BackendManager:
             if running:
                 self._stop(name)
             self._metrics.begin("backend", name)
-            degraded = scanner.condition.state is BackendState.DEGRADED
-            self._metrics.set("backend_degraded", name, to=degraded)
             self.scanners[name] = scanner
             runner.context.released = name in self.releases
             scanner.health.released = self.releases.reason(name)
@@ -474,15 +472,10 @@ class BackendManager:
         if name in self.provisioning:
             self.provisioning[name].follow(scanner)
         else:
-            self.provisioning[name] = Provisioning(scanner, self._provisioned, self._timing)
-        self._provisioned(name)
+            self.provisioning[name] = Provisioning(scanner, self._changed, self._timing)
+        self._changed()
         if not self._tasks.named(f"provision {name}"):
             self._tasks.spawn(f"provision {name}", self.provisioning[name].run)
-
-    def _provisioned(self, name: str) -> None:
-        present = self.provisioning[name].condition.state
-        self._metrics.show("provisioning", name, {(state,): state is present for state in ProvisioningState})
-        self._changed()
 
     def _stop(self, name: str) -> None:
         scanner = self.scanners.pop(name)

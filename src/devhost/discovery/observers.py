@@ -253,7 +253,6 @@ class Observer:
     def _set(self, state: ObserverState, reason: str) -> None:
         if state is not self.condition.state:
             self.condition = replace(self.condition, since=time.time())
-            self._metrics.set("observer_paused", self.plugin.name, to=state is ObserverState.PAUSED)
         if (state, reason) != (self.condition.state, self.condition.reason):
             self.condition = replace(self.condition, state=state, reason=reason)
             self._changed()

@@ -508,7 +508,6 @@ class Scanner:
                     log.error("backend is degraded for another reason", **fields)
                 else:
                     log.error("backend is degraded", **fields)
-        self._metrics.set("backend_degraded", self.runner.name, to=state is BackendState.DEGRADED)
         return before != (self.condition, self.health.stale)
 
     def _judge_in(self, wait: float | None) -> None:

@@ -6,7 +6,6 @@ The host has only :class:`devhost.host.dra_side.DraSide`, which knows whether th
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -188,19 +187,6 @@ class DraFrontEnd:
         self.publisher.follow(self.inventory.offers, complete=self.inventory.complete)
         self._mover.wake()
         self._refreshing.wake()
-        now = self.inventory.now
-        counts = Counter((one.resource, one.shown.healthy) for one in now.offered)
-        moving: Counter[str] = Counter(dict.fromkeys(now.pools, 0))
-        for one in now.moves:
-            moving[one.resource] += len(one.devices)
-        offered: dict[tuple[str, ...], float] = {
-            (resource, "Healthy" if healthy else "Unhealthy"): count
-            for (resource, healthy), count in sorted(counts.items())
-        }
-        self._metrics.show("dra_devices", self.driver, offered)
-        self._show_prepared()
-        leaving = sorted(moving.items())
-        self._metrics.show("dra_moving_devices", self.driver, {(name,): count for name, count in leaving})
 
     def scanned(self) -> None:
         """A backend has scanned: a device node may be another one, also if no device has changed."""
@@ -221,6 +207,9 @@ class DraFrontEnd:
             published=self.publisher.published(),
             inventory=self.inventory.now,
             claims=self.files.now(),
+            prepared_devices=len(self.files.devices),
+            calls=dict(self._server.calls),
+            heard_at=self.publisher.heard_at,
             kept=self.upkeep.kept,
         )
 
@@ -328,7 +317,6 @@ class DraFrontEnd:
         if (listing := self._pods.listing) is not None:
             was = self.upkeep.kept
             await self.upkeep.follow(listing)
-            self._show_prepared()
             if self.upkeep.kept != was:
                 self._changed()
 
@@ -407,7 +395,7 @@ class DraFrontEnd:
             self._options,
             self._metrics,
             changed=self._changed,
-            answered=self._claims_changed,
+            answered=self.inventory.notify,
         )
 
     async def _keep_serving(self) -> float:
@@ -444,11 +432,3 @@ class DraFrontEnd:
         self._taken.set()
         self._changed()
         return self._pace.sockets
-
-    def _claims_changed(self) -> None:
-        self._show_prepared()
-        self.inventory.notify()
-
-    def _show_prepared(self) -> None:
-        self._metrics.set("dra_prepared_claims", self.driver, to=len(self.files.records))
-        self._metrics.set("dra_prepared_devices", self.driver, to=len(self.files.devices))

@@ -16,11 +16,15 @@ from devhost.discovery.scanner import BackendNow
 from devhost.planning.amounts import used_of
 from devhost.planning.claims import Held, Key, Reason, claims_of, held_by_claims
 from devhost.planning.settings import Serve
-from devhost.telemetry.metrics import MOST_SHARED, Shared
+from devhost.telemetry.exposition import Gauge
 
 from .inventory import GONE, DraDevice, InventoryNow
 from .publisher import Published, PublisherStatus
+from .server import Call
 from .upkeep import KEPT
+
+MOST_SHARED = 1000
+"""The maximum number of devices of a resource with series of what claims share by amount."""
 
 HeldByClaims = Mapping[Key, Sequence[Held]]
 """What claims hold, by device."""
@@ -34,7 +38,9 @@ class DriverNow:
     claims. ``refusal`` is why the kubelet does not use it, ``api_failure`` what does not work with the API
     server, ``status_failure`` why the status of a claim cannot be written; each is empty if there is no
     reason. ``published`` is by resource, ``claims`` are the prepared ones by uid, and ``kept`` those of them
-    that are gone and that the kubelet has not released.
+    that are gone and that the kubelet has not released. ``calls`` is how many calls of the kubelet are not
+    answered yet, by kind, and ``heard_at`` when the API server last sent something over the watch of slices,
+    in Unix time; 0 before.
     """
 
     driver: str
@@ -49,6 +55,9 @@ class DriverNow:
     published: Mapping[str, Published]
     inventory: InventoryNow = InventoryNow()
     claims: Mapping[str, PreparedClaim]
+    prepared_devices: int = 0
+    calls: Mapping[Call, int]
+    heard_at: float = 0.0
     kept: Mapping[str, ClaimHolder]
 
     def missing(self) -> str:
@@ -69,6 +78,32 @@ class DriverNow:
         for resource, one in self.status.left_out:
             if not one.attribute or not one.device_id:
                 yield f"{resource} {one.device_id or one.attribute}", one.reason
+
+    def gauges(self) -> Iterator[Gauge]:
+        """Those that need nothing of other drivers."""
+        driver, inventory = self.driver, self.inventory
+        offered = Counter((one.resource, one.shown.healthy) for one in inventory.offered)
+        moving: Counter[str] = Counter(dict.fromkeys(inventory.pools, 0))
+        for one in inventory.moves:
+            moving[one.resource] += len(one.devices)
+        yield "dra_slices", [((driver,), self.status.slices)]
+        yield (
+            "dra_devices",
+            (
+                ((driver, resource, "Healthy" if healthy else "Unhealthy"), count)
+                for (resource, healthy), count in sorted(offered.items())
+            ),
+        )
+        yield (
+            "dra_moving_devices",
+            (((driver, resource), count) for resource, count in sorted(moving.items())),
+        )
+        yield "dra_dropped_fields", [((driver,), len(self.status.dropped))]
+        yield "dra_synced_timestamp_seconds", [((driver,), self.status.synced_at or 0)]
+        yield "dra_calls_in_flight", (((driver, call), count) for call, count in self.calls.items())
+        yield "dra_prepared_claims", [((driver,), len(self.claims))]
+        yield "dra_prepared_devices", [((driver,), self.prepared_devices)]
+        yield "dra_watch_timestamp_seconds", [((driver,), self.heard_at)]
 
 
 @frozen
@@ -107,15 +142,23 @@ class DraNow:
                 held_by = one.bound.held_by if one.bound else ()
                 yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
 
-    def shared(self) -> Iterator[Shared]:
-        """What claims use of the devices that they share by amount, of some of each resource."""
+    def gauges(self) -> Iterator[Gauge]:
+        """The gauges of the drivers, and of the devices that claims share by amount."""
+        for driver in self.drivers:
+            yield from driver.gauges()
+        if shared := list(self._shared()):
+            yield "device_capacity", ((labels, size) for labels, size, _ in shared)
+            yield "device_capacity_used", ((labels, used) for labels, _, used in shared)
+
+    def _shared(self) -> Iterator[tuple[tuple[str, str, str], int, int]]:
+        """What claims use of shared devices, of :data:`MOST_SHARED` of each resource."""
         claimed = held_by_claims(self.held)
         seen: Counter[str] = Counter()
         for one in self._devices():
             if one.entry.share.amounts and seen[one.resource] < MOST_SHARED:
                 seen[one.resource] += 1
                 for name, size, used in amounts(one, claimed):
-                    yield one.resource, one.device.id, name, size, used
+                    yield (one.resource, one.device.id, name), size, used
 
     def _devices(self) -> Iterator[DraDevice]:
         claimed = held_by_claims(self.held)

@@ -233,6 +233,8 @@ class Publisher:
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.status = PublisherStatus()
+        self.heard_at = 0.0
+        """When the API server last sent something over the watch of slices, in Unix time; 0 before."""
         self.only_foreign = False
         """Whether all slices of this driver and node are those of another program, as far as is known."""
         self._api = api
@@ -499,7 +501,7 @@ class Publisher:
 
     def _heard(self) -> None:
         """The API server has sent something over the watch; without changes, a bookmark each minute."""
-        self._metrics.set("dra_watch_timestamp_seconds", self._driver, to=time.time())
+        self.heard_at = time.time()
 
     def _noticed(self, kind: str, metadata: Json) -> None:
         """Compares the metadata of a slice with what is known of it."""
@@ -883,11 +885,7 @@ class Publisher:
         """Records how a round went; ``known``: whether all devices were known."""
         self._unwritten = "; ".join(dict.fromkeys(filter(None, failures)))
         if known and not failures:
-            synced_at = time.time()
-            self._metrics.set("dra_slices", self._driver, to=len(self._stored))
-            self._metrics.set("dra_dropped_fields", self._driver, to=len(self._dropped))
-            self._metrics.set("dra_synced_timestamp_seconds", self._driver, to=synced_at)
-            self.status = replace(self.status, synced_at=synced_at)
+            self.status = replace(self.status, synced_at=time.time())
         self._show()
 
     def _show(self) -> None:

@@ -242,7 +242,7 @@ class DraServer:
         self._options = options
         self._metrics = metrics
         self._answered = answered
-        self._calls: Counter[Call] = Counter()
+        self.calls: Counter[Call] = Counter()
         """Those that are not answered yet."""
         self._idle = asyncio.Event()
         self._idle.set()
@@ -366,9 +366,8 @@ class DraServer:
             self._answered()
 
     def _count(self, call: Call, more: int) -> None:
-        self._calls[call] += more
-        self._metrics.set("dra_calls_in_flight", self._driver, call, to=self._calls[call])
-        if self._calls.total():
+        self.calls[call] += more
+        if self.calls.total():
             self._idle.clear()
         else:
             self._idle.set()

@@ -36,7 +36,7 @@ from devhost.telemetry.status import LIMITS, Command, StatusServer
 from . import startup_signals
 from .dra_side import access, front_end_class
 from .host import KUBELET_DIRECTORY, Host
-from .shown.problems import Look, rehearsed, scraped, status_line
+from .shown.problems import Look, rehearsed, status_line
 
 if TYPE_CHECKING:
     from devhost.dra.node_condition import NodeCondition
@@ -203,6 +203,7 @@ async def serve(options: Options) -> None:
         released=_socket(options).with_suffix(".released"),
         patience=patience,
         alone=alone if options.take_turns is not None else None,
+        pod_metrics=options.pod_metrics,
     )
     turns = (
         _turns(host, options, directory, lambda: http, rehearse) if options.take_turns is not None else None
@@ -210,7 +211,6 @@ async def serve(options: Options) -> None:
     probes = _probes(host, turns)
     http = _http(metrics, status_page, probes) if status_page is not None else None
     host.node_condition = _node_condition(host, options, directory, changed)
-    metrics.name_scraped(lambda: scraped(host.now(), pods=options.pod_metrics))
     if options.use_metrics:
         metrics.name_usage(_usage(host))
     status_server = StatusServer(

@@ -55,6 +55,7 @@ from .service import ServiceParts, Services
 from .shown import device_log, shortages
 from .shown.changes import Step
 from .shown.entries import NO_LINKS, EntryOutcomes
+from .shown.gauges import gauges
 from .shown.now import (
     ConfigurationNow,
     EntriesNow,
@@ -103,7 +104,7 @@ class Host:
     it there are none. ``dra`` is what a configuration with ``dra`` needs. ``released`` is the file that
     records which backends have released their drivers. ``patience`` is seconds for which a new file that
     leaves entries without devices makes the host not ready. ``alone`` waits until the devhost that served
-    before has ended, if the two take turns.
+    before has ended, if the two take turns. ``pod_metrics`` is whether metrics name pods.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Host:
         released: Path | None = None,
         patience: float | None = None,
         alone: Callable[[], Awaitable[None]] | None = None,
+        pod_metrics: bool = False,
     ) -> None:
         self.started = time.time()
         self.metrics = metrics = metrics or Metrics()
@@ -238,6 +240,7 @@ class Host:
 
         # what reacts, and what is shown then
         self.publication = Publication(self._collected, self._show)
+        metrics.name_gauges(lambda: gauges(self.now(), pods=pod_metrics))
         self._looked, self._dead = 0, NO_LINKS
         self.allocations.claims.subscribe(self.publication.soon)
         self.pod_resources.subscribe(self._pods_listed)
@@ -289,7 +292,6 @@ class Host:
             tasks=self.tasks,
             monitors=self.monitors,
             publish=self.publication.soon,
-            metrics=metrics,
             changed=changed,
             reloading=reloading,
             timing=timing,

@@ -158,13 +158,12 @@ class NodeLabels:
         *,
         timing: Timing,
     ) -> None:
-        self.files: dict[str, LabelFile] = {}
-        """By backend; only of those with labels, and while files are wanted."""
+        self.files: dict[str, LabelFile | None] = {}
+        """By backend, of those with labels, while files are wanted; ``None`` until there was one."""
         self._scanners = scanners
         self._plan = Plan()
         self._changed = changed
         self._metrics = metrics
-        self._wanted: frozenset[str] = frozenset()
         self._files = OwnedFiles(FeatureDirectory, directory, "labels", HINT, tag)
         self._place = self._files.of(directory)
         self._write = write
@@ -205,12 +204,11 @@ class NodeLabels:
             for name, scanner in self._scanners.items()
             if self._write and scanner.runner.abilities.labels
         }
-        for name in self._wanted - named.keys():
-            self._metrics.end("labels", name)
-        for name in named.keys() - self._wanted:
+        for name in named.keys() - self.files.keys():
             self._metrics.begin("labels", name)
-        self._wanted = frozenset(named)
-        for name in [name for name in self.files if name not in named]:
+            self.files[name] = None
+        for name in self.files.keys() - named.keys():
+            self._metrics.end("labels", name)
             del self.files[name]
             self._written.pop(name, None)
             self._missing.pop(name, None)
@@ -243,18 +241,15 @@ class NodeLabels:
             changed = await self._files.run(f"write {place.path(name)}", place.write, name, labels)
         except (BackendError, EnvironmentFailure, ValueError) as error:
             self._metrics.add("label_failures_total", name)
-            self._show(name, LabelFile(place.path(name), self._count(name), str(error)))
+            before = self.files.get(name)
+            self._show(name, LabelFile(place.path(name), before.count if before else 0, str(error)))
             return False
-        self._metrics.set("labels", name, to=len(labels))
         self._metrics.add("label_files_total", name, by=changed)
         self._written[name] = basis
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         reason = f"no label: {'; '.join(wrong[:3])}{more}" if wrong else ""
         self._show(name, LabelFile(place.path(name), len(labels), reason))
         return True
-
-    def _count(self, name: str) -> int:
-        return self.files[name].count if name in self.files else 0
 
     def _show(self, name: str, file: LabelFile) -> None:
         before = self.files.get(name)

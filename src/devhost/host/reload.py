@@ -26,7 +26,6 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.tasks import Tasks
 from devhost.runtime.watch import DirectoryWatch
 from devhost.runtime.worker import FileWorker, WorkerThread
-from devhost.telemetry.metrics import Metrics
 
 log = get(__name__)
 
@@ -201,7 +200,6 @@ class Reloader:
         tasks: Tasks,
         monitors: Monitors,
         publish: Callable[[], None],
-        metrics: Metrics,
         changed: Callable[[], None],
         reloading: Callable[[], AbstractContextManager[None]],
         timing: Timing,
@@ -218,7 +216,6 @@ class Reloader:
         self._tasks = tasks
         self._monitors = monitors
         self._publish = publish
-        self._metrics = metrics
         self._changed = changed
         self._reloading = reloading
         self._timing = timing
@@ -229,10 +226,8 @@ class Reloader:
         self._requested = False
 
     def report_start(self) -> None:
-        self._count(success=True)
         if (copied := self._configuration.copied) is None:
             return
-        self._count(success=False)
         for complaint in copied.complaints:
             log.error(
                 "configuration refused, started from the copy of the last accepted one",
@@ -313,7 +308,6 @@ class Reloader:
         if change or requested or configuration.last_reload.complaints or self._followed is None:
             await self._prepare(loaded.settings)
             configuration.adopt(loaded)
-            self._count(success=True)
             log.info(
                 "configuration loaded",
                 generation=configuration.generation,
@@ -331,15 +325,9 @@ class Reloader:
         if requested:
             self._backends.recheck()
 
-    def _count(self, *, success: bool) -> None:
-        self._metrics.set("config_generation", to=self._configuration.generation)
-        self._metrics.set("config_last_reload_success", to=success)
-        self._metrics.set("config_last_reload_timestamp_seconds", to=time.time())
-
     def _rejected(self, complaints: tuple[str, ...]) -> None:
         file = str(self._configuration.file)
         self._configuration.rejected(complaints)
-        self._count(success=False)
         for complaint in complaints:
             log.error("configuration refused, the old one stays", file=file, reason=complaint)
         self._publish()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -63,7 +62,6 @@ class Replanner:
         """What is left of a plan that takes long."""
         self._next: asyncio.Handle | None = None
         self._caused_at: float | None = None
-        self._count(Counter())
 
     def start(self) -> None:
         """Makes the first plan, in one piece. Before this, no event leads to a plan."""
@@ -140,7 +138,6 @@ class Replanner:
         if self.handover is not None:
             self.handover.apply()
         self.plan = plan_devices(found, settings, self._allocations, self._dra.sides, self._planner)
-        self._count(Counter(refusal.kind for refusal in self.plan.refusals))
         refused = self.plan.reasons()
         binding, given = self._allocations.pod_claims(), self._allocations.given
         basis = {name: terms(one, binding, given) for name, one in backends.items()}
@@ -154,10 +151,6 @@ class Replanner:
         self._schedule()
         self.plans += 1
         self._parts.publication.soon()
-
-    def _count(self, refusals: Counter[RefusalKind]) -> None:
-        for kind in RefusalKind:
-            self._parts.metrics.set("plan_refusals", kind, to=refusals[kind])
 
     def allocations_changed(self) -> None:
         """The holders of devices have changed: a vanished device that was released may leave its list now."""

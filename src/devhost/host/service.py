@@ -34,7 +34,7 @@ from devhost.planning.settings import Inject, Of, ResourceSettings
 from devhost.planning.timing import Timing
 from devhost.runtime.log import get
 from devhost.runtime.tasks import Tasks
-from devhost.telemetry.metrics import Metrics, device_samples
+from devhost.telemetry.metrics import Metrics
 
 from .shown.now import NONE, ResourceNow, why_not_listed
 from .shown.publication import EventPublisher, Publication
@@ -146,7 +146,6 @@ class ResourceService:
         )
         self._metrics.begin("resource", self.name)
         (self._metrics.begin if self.allocator.prepares else self._metrics.end)("prepared", self.name)
-        self._count(0, {})
 
     def _new_injection(self, backend: ResourceBackend, parts: ServiceParts) -> Injection:
         if self.entry.inject is Inject.DIRECT:
@@ -263,9 +262,6 @@ class ResourceService:
         self._metrics.end("resource", self.name)
         self._metrics.end("prepared", self.name)
 
-    def _count(self, healthy: int, unhealthy: Mapping[str, int]) -> None:
-        self._metrics.show("devices", self.name, device_samples(self.entry.backend, healthy, unhealthy))
-
     def _leave(self) -> None:
         self._left = True
         self._injection.stop()
@@ -305,9 +301,7 @@ class ResourceService:
         )
         self._caused_at = None
         self._publication.soon()
-        tally = self.inventory.snapshot.tally
-        unhealthy = tally.unhealthy
-        self._count(tally.tokens - sum(unhealthy.values()), unhealthy)
+        unhealthy = self.inventory.snapshot.tally.unhealthy
         given = self.inventory.allocations.everything.given.differences
         bound = given or self.inventory.allocations.everything.pod_claims()
         # a token of all devices is healthy while some of them are not

@@ -182,7 +182,6 @@ class Registration:
         self._at_once = 0
         self._loss = Incident()
         self._behind: list[PluginServer] = []
-        self._over = False
         self._rivals = rivals
         self._take_over = take_over
         self._contest: _Contest | None = None
@@ -227,7 +226,6 @@ class Registration:
 
     async def run(self) -> None:
         """Registers, serves, and registers again after each loss, until :meth:`stop` or :meth:`drain`."""
-        self._over = False
         ends = [source.subscribe(self._loop.wake) for source in (self._kubelet, self._rivals)]
         try:
             await self._loop.run()
@@ -235,7 +233,6 @@ class Registration:
             try:
                 await self._withdraw()
             finally:
-                self._over = True
                 for end in ends:
                     end()
 
@@ -540,8 +537,6 @@ class Registration:
         self._set(RegistrationState.DISPLACED)
 
     def _server_changed(self) -> None:
-        if not self._over:  # else another service may have the name
-            self._metrics.set("streams", self._resource.name, to=self.streams)
         self._loop.wake()
         self._changed()
 

@@ -12,10 +12,10 @@ import asyncio
 import math
 import os
 import resource
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -26,6 +26,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 TURN = 100
 """Series after which other work gets its turn; at most a millisecond."""
+
+SERIES = 5000
+"""Series of gauges whose first parts are kept from one scrape to the next."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -42,6 +45,11 @@ class Metric(NamedTuple):
     lines: Iterable[str]
 
 
+Sample = tuple[tuple[str, ...], float]
+"""The values of the labels of one series, in their order in the table, and its value."""
+Gauge = tuple[str, Iterable[Sample]]
+"""The name of a gauge in the table, and all or some of its samples."""
+
 Owner = Literal["resource", "prepared", "backend", "labels", "observer", "driver"]
 """What series belong to: its name is their first label, and they end with it. ``prepared`` is a resource for
 which the kubelet calls PreStartContainer, ``labels`` a backend whose node labels are enabled, ``driver`` the
@@ -53,14 +61,13 @@ _OWN_LABEL = {"prepared": "resource", "labels": "backend"}
 
 @frozen
 class Declaration:
-    """One metric.
+    """One metric. A gauge is made for each scrape, the others count.
 
     Attributes:
         name: without ``devhost_``.
         more: the labels in addition to that of the owner, separated by spaces.
         buckets: the upper ends of a histogram's buckets.
         owner: what its series belong to; ``None`` for the host itself.
-        scraped: whether its samples are made at each scrape instead of counted.
     """
 
     kind: Kind
@@ -69,7 +76,6 @@ class Declaration:
     more: str = ""
     buckets: tuple[float, ...] = ()
     owner: Owner | None = None
-    scraped: bool = False
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -80,14 +86,14 @@ class Declaration:
     @property
     def starts(self) -> bool:
         """Whether its series of an owner exists, at zero, as soon as the owner is added."""
-        return not (self.more or self.buckets or self.scraped)
+        return not (self.more or self.buckets or self.kind == "gauge")
 
 
 _counter, _gauge, _histogram = (partial(Declaration, kind) for kind in get_args(Kind))
 
 
-def _of(owner: Owner | None, *metrics: Declaration, scraped: bool = False) -> Iterator[Declaration]:
-    return (replace(one, owner=owner, scraped=scraped) for one in metrics)
+def _of(owner: Owner | None, *metrics: Declaration) -> Iterator[Declaration]:
+    return (replace(one, owner=owner) for one in metrics)
 
 
 _CALL = (0.002, 0.005, 0.05, 0.5, 5.0)
@@ -206,9 +212,6 @@ TABLE = (
         ),
         _gauge("config_last_reload_timestamp_seconds", "When a configuration was last read, in Unix time."),
         _gauge("build_info", "Always 1; the label names the version.", "version"),
-    ),
-    *_of(
-        None,
         _gauge(
             "config_info",
             "1 for the file in force; none if it is not a regular file, or if a copy is used.",
@@ -250,7 +253,6 @@ TABLE = (
         ),
         _gauge("device_memory_used_bytes", "Memory of a device that is in use.", "resource device"),
         _gauge("device_memory_bytes", "Memory of a device.", "resource device"),
-        scraped=True,
     ),
 )
 """Every metric, in the order of a scrape and of ``docs/metrics.md``."""
@@ -259,14 +261,11 @@ TABLE = (
 def gathered(
     name: str,
     meaning: str,
-    label_names: Sequence[str],
-    samples: Iterable[tuple[Sequence[str], float]],
+    label_names: tuple[str, ...],
+    samples: Iterable[Sample],
 ) -> Metric:
     """A gauge that is made for one scrape."""
-    lines = [
-        sample(series_name(name, dict(zip(label_names, values, strict=True))), value)
-        for values, value in samples
-    ]
+    lines = (sample(_series(name, label_names, values), value) for values, value in samples)
     return Metric("gauge", name, meaning, lines)
 
 
@@ -340,6 +339,11 @@ async def text(metrics: Iterable[Metric]) -> bytes:
             if not len(parts) % TURN:
                 await asyncio.sleep(0)
     return "".join(parts).encode()
+
+
+@lru_cache(SERIES)
+def _series(name: str, label_names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    return series_name(name, dict(zip(label_names, values, strict=True)))
 
 
 def series_name(name: str, labels: Mapping[str, str]) -> str:

@@ -201,7 +201,7 @@ class Now:
     backends: Mapping[str, BackendNow] = field(default_factory=dict)
     provisioning: Mapping[str, ProvisioningCondition] = field(default_factory=dict)
     released: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, LabelFile] = field(default_factory=dict)
+    labels: Mapping[str, LabelFile | None] = field(default_factory=dict)
     refused_plugins: Sequence[RefusedPlugin] = ()
     resources: Mapping[str, ResourceNow] = field(default_factory=dict)
     holdings: Mapping[str, Holding] = field(default_factory=dict)

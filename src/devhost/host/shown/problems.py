@@ -26,11 +26,11 @@ from devhost.planning.claims import Reason, users
 from devhost.planning.settings import Settings
 from devhost.runtime.log import printable
 from devhost.runtime.systemd import line
-from devhost.telemetry.metrics import Held, ProblemKind, Scraped
+from devhost.telemetry.metrics import ProblemKind
 
-from .entries import EntryOutcomes, EntryState, place
+from .entries import EntryOutcomes, EntryState
 from .now import Now
-from .shortages import forgotten, holders, missing, refusal_reason
+from .shortages import forgotten, missing, refusal_reason
 
 if TYPE_CHECKING:
     from devhost.config.rollout import Found, Rollout
@@ -263,7 +263,7 @@ def _provisioning(now: Now) -> Iterator[Problem]:
 
 def _labels(now: Now) -> Iterator[Problem]:
     for name, file in _sorted(now.labels):
-        if file.reason:
+        if file and file.reason:
             yield Problem("labels", name, file.reason)
 
 
@@ -323,31 +323,6 @@ def _first(found: Sequence[Problem], most: int, subject: str, more: str) -> list
         count = sum(problem.count for problem in rest)
         kept.append(Problem(rest[0].kind, subject, f"{count} {more}", count=count))
     return kept
-
-
-def scraped(now: Now, *, pods: bool) -> Scraped:
-    """What a scrape shows besides the counters; ``pods`` is whether it names pods."""
-    found = problems(now)
-    count = now.shortages.outcomes.count
-    return Scraped(
-        found.counts,
-        [(one.kind, one.subject, one.reason) for one in found.shown],
-        [
-            (name, one.reason.text)
-            for name, removals in now.memory.removals.items()
-            for one in removals.recent(now.at)
-        ],
-        [(one.kind, one.by, one.reason, one.since) for one in now.verdicts.in_force],
-        [(place(one), one.name, one.backend, one.may_be_empty, count(one)) for one in now.settings.resources],
-        now.configuration.sha256,
-        now.dra.shared() if now.dra else (),
-        _held(now) if pods else None,
-    )
-
-
-def _held(now: Now) -> Iterator[Held]:
-    for resource, device, one in holders(now):
-        yield resource, device, (one.namespace, one.pod, one.container) if one else None
 
 
 def status_line(now: Now) -> str:

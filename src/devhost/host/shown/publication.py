@@ -1,4 +1,4 @@
-"""Shows what has changed, after the lists: log, observers, node labels, status and metrics.
+"""Shows what has changed, after the lists: log, observers, node labels and status.
 
 A plan ends with what the kubelet gets. What people and programs see follows in one step, so that it delays no
 list: right after, or before a reader gets the status. What was shown last is kept here and nowhere else; what
