@@ -246,8 +246,6 @@ class Scanner:
         self.handover: Hooks | None = None
         """The hooks for devices that are given and released, if there are any."""
         self.condition = BackendCondition(since=time.time())
-        self.event_source_error = ""
-        """Why the backend's own event source does not work; empty while it does."""
         self.answered = asyncio.Event()
         """Set once there is an answer: devices, or why there are none."""
         self._scanned = asyncio.Event()
@@ -272,7 +270,6 @@ class Scanner:
             self.condition, self._failing = predecessor.condition.inherited(), predecessor._failing
             self.health, self._degraded = predecessor.health, predecessor._degraded
             self.handover = predecessor.handover
-            self.event_source_error = predecessor.event_source_error
             self._event_failures = predecessor._event_failures
             if self.probing is None:
                 self.health.apply_probe({})
@@ -294,6 +291,11 @@ class Scanner:
             wakeable=False,
             clock=clock,
         )
+
+    @property
+    def event_source_error(self) -> str:
+        """Why the backend's own event source does not work; empty while it does."""
+        return self._event_failures.reason
 
     @property
     def listed(self) -> bool:
@@ -379,10 +381,11 @@ class Scanner:
             reason = "it ended"
         except Exception as error:  # noqa: BLE001 - third-party code may raise anything
             reason = words(error) if isinstance(error, BackendError) else one_line(error)
-        before, self.event_source_error = self.event_source_error, reason
+        before = self.event_source_error
+        self._event_failures.failed(reason)
         if not before:
             self._found(None)
-        raise Retry(reason)
+        raise Retry
 
     async def _forward(self, events: AsyncIterator[Event]) -> None:
         # a source that stays open works even without events: on most nodes nothing happens for days
@@ -395,9 +398,9 @@ class Scanner:
             timer.cancel()
 
     def _event_source_works(self) -> None:
+        before = self.event_source_error
         self._following.succeeded()
-        if self.event_source_error:
-            self.event_source_error = ""
+        if before:
             self._found(None)
 
     async def scan_once(self) -> bool:
