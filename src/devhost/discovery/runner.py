@@ -438,9 +438,11 @@ class BackendRunner:
         )
 
 
-def check_edits(edits: Edits, by: str) -> None:
-    """Refuses what a runtime would choke on, always as the fault of who answered (``BackendError``)."""
+def checked_edits(edits: object, by: str) -> Edits:
+    """The edits that ``by`` answered. Raises ``BackendError`` if a runtime could not use them."""
     wrong = f"{by} answered"
+    if not isinstance(edits, Edits):
+        raise BackendError(f"{wrong} {type(edits).__name__}, not Edits")
     if flaw := _mistyped(edits):
         raise BackendError(f"{wrong} {flaw}")
     if len(edits.nodes) > MAX_NODES:
@@ -475,6 +477,7 @@ def check_edits(edits: Edits, by: str) -> None:
         raise BackendError(
             f"{wrong} {quoted(text)}, which has a NUL, a control character or half a character in it"
         )
+    return edits
 
 
 def _mistyped(edits: Any) -> str:
