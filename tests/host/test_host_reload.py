@@ -291,7 +291,7 @@ async def test_a_flapping_device_that_is_no_longer_offered_causes_no_plans(rig, 
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 1)
             rig.change("toy", healthy)
             await rig.until(lambda: host.scanners["toy"].devices["d0"].health.healthy)
-            if not tracker.verdict(healthy[0], time.monotonic()):
+            if not tracker.of(healthy[0], time.monotonic()):
                 break
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 2)
         rig.write(TOY_LINE + ", where: {index: 1}")

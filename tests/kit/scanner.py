@@ -151,7 +151,7 @@ class Scene:
         return self.discovery.condition.state
 
     def health(self, device: str) -> Health:
-        return self.discovery.health.verdict(self.discovery.devices[device], now())
+        return self.discovery.health.of(self.discovery.devices[device], now())
 
     @asynccontextmanager
     async def running(self, *, watch: bool = False) -> AsyncIterator[Scene]:

@@ -342,10 +342,10 @@ class BackendRunner:
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """Health by device id. Raises ``BackendError`` if the backend returned something else."""
-        verdicts: object = self.backend.probe(devices)
-        if not isinstance(verdicts, Mapping) or not all(map(is_health, verdicts.values())):
+        found: object = self.backend.probe(devices)
+        if not isinstance(found, Mapping) or not all(map(is_health, found.values())):
             raise BackendError(f"probe() of backend {self.name} did not return a mapping of ids to Health")
-        return {device: sound_health(verdict) for device, verdict in verdicts.items()}
+        return {device: sound_health(health) for device, health in found.items()}
 
     def usage(self, devices: Sequence[Device]) -> Mapping[str, Usage]:
         """How much of each device is in use, by its id.

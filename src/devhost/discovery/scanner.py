@@ -36,7 +36,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.worker import MAX_ABANDONED, SILENCE, NotCalled
 from devhost.telemetry.metrics import Failure, Metrics
 
-from .health import ALL, Grounds, HealthTracker, Recovery, in_resource, worst
+from .health import ALL, Grounds, HealthOf, HealthTracker, Recovery, in_resource, worst
 from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
 from .validation import RefusedDevice, valid_devices
@@ -145,8 +145,6 @@ class HostPaths:
 
 
 log = get(__name__)
-
-Verdict = Callable[[Device], Health]
 
 EVENT_LIMIT = 1000
 """Events kept for one scan; if there are more, the backend gets the event that anything may have changed."""
@@ -550,7 +548,7 @@ class Scanner:
             log.info("device is no longer refused", backend=backend, device=device)
 
 
-class Verdicts:
+class EntryHealth:
     """The health of the devices of one entry, for both front ends: their own, and its ``healthyWhile``."""
 
     def __init__(self, scanner: Scanner, entry: ResourceSettings) -> None:
@@ -565,8 +563,8 @@ class Verdicts:
             self._recovery = Recovery()  # failures of another condition do not count for this one
         self._scanner, self._entry = scanner, entry
 
-    def now(self) -> Verdict:
-        """The verdicts at this moment, for each device of the scanner."""
+    def now(self) -> HealthOf:
+        """The health at this moment, for each device of the scanner."""
         known, now = self._scanner.health, time.monotonic()
         entry, recovery = self._entry, self._recovery
         uses, given = entry.uses, entry.given(known.absent)
@@ -578,7 +576,7 @@ class Verdicts:
         harmless = give.harmless if texts else 0
 
         def usable(device: Device) -> Health:
-            own = in_resource(device, known.verdict(device, now), uses)
+            own = in_resource(device, known.of(device, now), uses)
             if each or any(length(device.attributes.get(name, "")) > harmless for name in texts):
                 return worst(own, entry.given(known.absent, device))
             return own if given.healthy else worst(own, given)
@@ -588,13 +586,13 @@ class Verdicts:
         self._judged_at = now
         recovery.forget(self._scanner.devices)
 
-        def verdict(device: Device) -> Health:
+        def settled(device: Device) -> Health:
             return worst(usable(device), recovery.settle(device.id, entry.condition(device), now))
 
-        return verdict
+        return settled
 
     def grounds(self) -> Grounds:
-        """What the verdicts depend on at this moment."""
+        """What the health of devices depends on at this moment."""
         known, entry = self._scanner.health, self._entry
         conditional = self._conditional()
         particular = chain(known.particular(), self._recovery if conditional else ())
@@ -608,5 +606,5 @@ class Verdicts:
         return bool(self._entry.healthy_while) and self._entry.watched() <= self._scanner.requested
 
     def next_change(self) -> float | None:
-        """Seconds until time alone changes a verdict of ``healthyWhile``; ``None`` if it will not."""
+        """Seconds until time alone changes a result of ``healthyWhile``; ``None`` if it will not."""
         return self._recovery.next_change(time.monotonic(), self._judged_at)
