@@ -346,7 +346,7 @@ async def test_pods_are_served_until_a_replaced_backend_has_scanned(rig, kubelet
         rig.classes["toy"] = Slow
         host.reload()
         await rig.until(
-            lambda: host.scanners["toy"].runner.kind is Slow and host.configuration.generation == 2
+            lambda: host.scanners["toy"].runner.backend_class is Slow and host.configuration.generation == 2
         )
         try:
             await kubelet.admit("early", "main", TOY, 1)

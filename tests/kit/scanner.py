@@ -33,7 +33,7 @@ class FakeSource:
     """A substitute for the backend and its threads, in the event loop with virtual time."""
 
     name = "toy"
-    kind: type[Toy] = Toy
+    backend_class: type[Toy] = Toy
     link_cache = None
     missing_drivers = ()
     started = True

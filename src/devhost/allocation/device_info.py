@@ -192,12 +192,12 @@ class DeviceInfoFiles:
         allocations: Allocations,
         tag: str = "",
         *,
-        kind: type[DeviceInfoDirectory] = DeviceInfoDirectory,
+        directory_class: type[DeviceInfoDirectory] = DeviceInfoDirectory,
         deadline: float = FILE_DEADLINE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self._allocations = allocations
-        self._files = OwnedFiles(kind, directory, "device-info", HINT, tag, deadline)
+        self._files = OwnedFiles(directory_class, directory, "device-info", HINT, tag, deadline)
         self._loop = Reconciler(
             self.remove_stale,
             failures=FailureLog(

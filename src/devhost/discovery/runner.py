@@ -234,7 +234,7 @@ class BackendRunner:
 
     def __init__(
         self,
-        kind: type[Backend],
+        backend_class: type[Backend],
         options: object,
         root: Path,
         wanted: Collection[str] = (),
@@ -242,18 +242,18 @@ class BackendRunner:
         entries: Collection[object] = (),
         predecessor: BackendRunner | None = None,
     ) -> None:
-        self.name = kind.name
-        self.kind = kind
-        self.abilities = Abilities.of(kind)
+        self.name = backend_class.name
+        self.backend_class = backend_class
+        self.abilities = Abilities.of(backend_class)
         self.options = options
         self.existence = Existence(os.fspath(root))
         """Whether the host has a path."""
-        self.context = ServiceContext(kind.name, root, wanted, held, entries)
+        self.context = ServiceContext(self.name, root, wanted, held, entries)
         self._threads: dict[Lane, WorkerThread] = {
-            lane: WorkerThread(f"{kind.name}-{lane}", f"backend {kind.name}", work)
+            lane: WorkerThread(f"{self.name}-{lane}", f"backend {self.name}", work)
             for lane, work in LANES.items()
         }
-        self.link_cache = LinkCache(kind.name, self._closeness) if self.abilities.links else None
+        self.link_cache = LinkCache(self.name, self._closeness) if self.abilities.links else None
         """How its devices are connected; ``None`` for a backend without ``links``."""
         self.missing_drivers: tuple[MissingDriver, ...] = ()
         """Hardware without its driver, from the last successful discovery."""
@@ -315,7 +315,7 @@ class BackendRunner:
         worker = lane if isinstance(lane, WorkerThread) else self._threads[lane]
         try:
             return await worker.call(
-                self.kind.discover_deadline if deadline is None else deadline, call, *args, **kwargs
+                self.backend_class.discover_deadline if deadline is None else deadline, call, *args, **kwargs
             )
         except BackendTimeout:
             raise
@@ -330,7 +330,7 @@ class BackendRunner:
     def discover(self, events: Sequence[Event]) -> list[Device]:
         """Passes events to the backend; returns the devices that exist now."""
         if self._made is None:
-            self._made = self.kind(self.options, self.context)
+            self._made = self.backend_class(self.options, self.context)
         for event in events:
             self.backend.notice(event)
         found = list(islice(self.backend.discover(), MAX_DEVICES + 1))

@@ -309,11 +309,11 @@ class Scanner:
             self.runner.context.root,
             self.health.cordons,
             self.event_source_error,
-            self.runner.kind.attributes,
+            self.runner.backend_class.attributes,
         )
 
     def concerns(self, event: Event) -> bool:
-        subsystems = self.runner.kind.subsystems
+        subsystems = self.runner.backend_class.subsystems
         return not event.subsystem or event.subsystem in subsystems or "*" in subsystems
 
     def request_scan(self, event: Event = ANYTHING) -> None:
@@ -526,8 +526,8 @@ class Scanner:
 
     def _validated(self, devices: Sequence[object]) -> Mapping[str, Device]:
         """The devices by id; invalid ones are omitted, recorded, and logged once."""
-        kind = self.runner.kind
-        good, refused = valid_devices(devices, kind.attributes, self._seen, kind.claim_kinds)
+        backend = self.runner.backend_class
+        good, refused = valid_devices(devices, backend.attributes, self._seen, backend.claim_kinds)
         self._log_refused(self.condition.refused, refused)
         self.condition = replace(self.condition, refused=refused)
         return good

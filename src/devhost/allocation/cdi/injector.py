@@ -161,7 +161,7 @@ class CdiInjection(Injection):
         self._wanted = {name: device for name, device in devices.items() if health_of(device).healthy}
         self._unhealthy = devices.keys() - self._wanted.keys()
         self._share_of = {}
-        if self._backend.runner.kind.takes_shares and offers:
+        if self._backend.runner.backend_class.takes_shares and offers:
             from fractions import Fraction
 
             self._share_of = {offer.device.id: Fraction(1, offer.replicas) for offer in offers}
@@ -443,7 +443,7 @@ class CdiInjection(Injection):
 
     def _kept(self) -> dict[str, Terms]:
         """The terms with which containers got devices, by their ids; where several did, the last one's."""
-        allocations, wanted = self._inventory.allocations, self._backend.runner.kind.ResourceOptions
+        allocations, wanted = self._inventory.allocations, self._backend.runner.backend_class.ResourceOptions
         given = {token: terms for token, terms in self._terms_of.items() if allocations.reserved(token)}
         self._terms_of = given
         distinct: dict[tuple[int, int], tuple[Sequence[Key], Terms]] = {}
