@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from devhost.allocation.cdi import spec
 from devhost.backend.errors import AllocationError, BackendError
 from devhost.backend.model import DeviceNode, Edits, Mount
-from devhost.discovery.runner import check_edits
+from devhost.discovery.runner import checked_edits
 from devhost.kubelet.server import container_response
 from devhost.planning import naming
 
@@ -360,4 +360,4 @@ def test_what_is_no_device_node_is_refused_with_its_name(tmp_path, path, reason)
 def test_text_that_neither_way_can_carry_is_the_backends_fault(edits, text):
     """Else one device would cost the file that names all of them."""
     with pytest.raises(BackendError, match=r"backend card answered .*(control|NUL) character"):
-        check_edits(edits(text), "backend card")
+        checked_edits(edits(text), "backend card")

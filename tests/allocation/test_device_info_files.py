@@ -56,7 +56,7 @@ class Desk:
 
     def start(self, kind: type[DeviceInfoDirectory] = DeviceInfoDirectory, deadline: float = 30.0) -> None:
         self.infos = DeviceInfoFiles(
-            self.directory, self.lists, kind=kind, deadline=deadline, clock=self.clock
+            self.directory, self.lists, directory_class=kind, deadline=deadline, clock=self.clock
         )
         self.task = asyncio.create_task(self.infos.run())
 

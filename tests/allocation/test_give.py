@@ -15,7 +15,7 @@ from devhost.allocation.cdi import spec
 from devhost.backend import Attribute
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import MAX_STRING, Device
-from devhost.discovery.runner import check_edits
+from devhost.discovery.runner import checked_edits
 from devhost.discovery.validation import valid_devices
 from devhost.planning.give import Give, GiveMount, GiveNode
 from devhost.planning.give.edits import given as gives
@@ -49,7 +49,7 @@ serials = st.text(min_size=1, max_size=8) | st.text("./\0\n\x1b\u202e{}, =idseri
 def test_no_value_of_hardware_is_more_than_text(values: list[str]) -> None:
     devices = found(*(Device(f"d{n}", {"serial": value}) for n, value in enumerate(values)))
     edits = gives(EVERYWHERE, devices, RESOURCE, 0)
-    check_edits(edits, "backend card")
+    checked_edits(edits, "backend card")
     for path in (*(one.container_path for one in edits.nodes), *(one.container_path for one in edits.mounts)):
         assert path.isprintable()
         assert normpath(path) == path
@@ -82,7 +82,7 @@ def test_a_required_path_or_name_that_hardware_would_change_is_refused_in_plain_
             assert refusal.message.startswith("d0: ")
             assert refusal.message.isprintable()
         else:
-            check_edits(edits, "backend card")
+            checked_edits(edits, "backend card")
 
 
 def test_a_device_without_the_attribute_gets_no_such_variable_and_no_such_path() -> None:

@@ -32,7 +32,7 @@ class Side(Listed):
 
     def verdict(self, device: Device) -> Health:
         self.judged.append(device.id)
-        return self.tracker.verdict(device, self.now)
+        return self.tracker.of(device, self.now)
 
     def list(self, of: Of, offers: Sequence[Offer], *, topology: bool = True) -> bool:
         made = (

@@ -144,7 +144,7 @@ async def test_what_the_entry_gives_lasts_while_the_number_of_devices_is_the_sam
 async def test_another_backend_object_ends_it(node: Node) -> None:
     await node.start("d1")
     node.runner.close()
-    node.runner = BackendRunner(node.runner.kind, NoOptions(), node.root)
+    node.runner = BackendRunner(node.runner.backend_class, NoOptions(), node.root)
     other = NotingScanner(node.runner)
     other.devices = node.scanner.devices
     node.allocator.follow(other, node.entry)

@@ -299,8 +299,8 @@ def test_a_running_host_does_not_change_the_explanation_of_free_devices(toys: An
     loaded = load_or_everything(toys.config)
     listing = answer(document_of(status_of(allocated=False, holder=None))).listing
     found = asyncio.run(scan_once(loaded, toys.root, listing=listing))
-    (verdict,) = explain(found.plan, found.settings, "toy", found.scanners["toy"].devices["one"])
-    assert verdict.taken
+    (match,) = explain(found.plan, found.settings, "toy", found.scanners["toy"].devices["one"])
+    assert match.taken
 
 
 def test_a_device_that_a_running_host_withholds_for_a_container_has_its_reason(toys: Any) -> None:
@@ -312,17 +312,17 @@ def test_a_device_that_a_running_host_withholds_for_a_container_has_its_reason(t
     found = asyncio.run(scan_once(load_or_everything(toys.config), toys.root))
     seen = View(found, answer(document_of(status)), "", True)
     one, two = (found.scanners["toy"].devices[name] for name in ("one", "two"))
-    verdict = seen.verdict("example.com/toy", "toy", two)
-    assert verdict is not None and verdict.health.reason == reason
-    assert seen.verdicts("toy", two) == {"example.com/toy": verdict}
-    assert seen.verdict("example.com/toy", "toy", one) is None
+    reported = seen.health("example.com/toy", "toy", two)
+    assert reported is not None and reported.health.reason == reason
+    assert seen.everywhere("toy", two) == {"example.com/toy": reported}
+    assert seen.health("example.com/toy", "toy", one) is None
 
 
 def test_a_device_of_which_some_shares_are_unhealthy_is_healthy_with_a_remark() -> None:
     shares = [{**device(f"hca::{n}", "its pod ends" if n else ""), "device": "hca"} for n in range(3)]
-    verdict = answer(document_of(document(shares))).verdicts["example.com/serial", "udev", "hca"]
-    assert verdict.health.healthy
-    assert verdict.remark == "2 of 3 shares Unhealthy: its pod ends"
+    reported = answer(document_of(document(shares))).health["example.com/serial", "udev", "hca"]
+    assert reported.health.healthy
+    assert reported.remark == "2 of 3 shares Unhealthy: its pod ends"
 
 
 def test_devices_handed_out_together_each_have_a_health() -> None:
@@ -331,9 +331,9 @@ def test_devices_handed_out_together_each_have_a_health() -> None:
         {"device": "a", "health": "Healthy", "reason": "", "numaNodes": []},
         {"device": "b", "health": "Unhealthy", "reason": "it is gone", "numaNodes": []},
     ]
-    verdicts = answer(document_of(found)).verdicts
-    assert verdicts["example.com/serial", "udev", "a"].health.healthy
-    assert verdicts["example.com/serial", "udev", "b"].health.reason == "it is gone"
+    health = answer(document_of(found)).health
+    assert health["example.com/serial", "udev", "a"].health.healthy
+    assert health["example.com/serial", "udev", "b"].health.reason == "it is gone"
 
 
 @pytest.mark.usefixtures("runtime")

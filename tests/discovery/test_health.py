@@ -26,9 +26,9 @@ def flap(ward: HealthTracker, times: int, *, start: float = 0.0) -> float:
     """Lets d0 fall and recover that often, a second apart each; the time of the last recovery."""
     now = start
     for _ in range(times):
-        ward.verdict(BAD, now)
+        ward.of(BAD, now)
         now += 1.0
-        ward.verdict(GOOD, now)
+        ward.of(GOOD, now)
     return now
 
 
@@ -36,38 +36,38 @@ def flap(ward: HealthTracker, times: int, *, start: float = 0.0) -> float:
 def test_failures_and_the_first_recoveries_take_effect_at_once(start: float) -> None:
     ward = HealthTracker()
     for now in (start, start + 2):
-        assert ward.verdict(GOOD, now) == HEALTHY
-        assert ward.verdict(BAD, now + 0.5) == unhealthy("too hot")
+        assert ward.of(GOOD, now) == HEALTHY
+        assert ward.of(BAD, now + 0.5) == unhealthy("too hot")
         assert ward.next_change(now + 0.5, now + 0.5) is None
-        assert ward.verdict(GOOD, now + 1) == HEALTHY
+        assert ward.of(GOOD, now + 1) == HEALTHY
 
 
 @pytest.mark.parametrize(("falls", "hold"), [(3, 2.0), (4, 4.0), (5, 8.0), (8, 60.0), (20, 60.0)])
 def test_a_flapping_device_is_held_longer_with_each_failure(falls: int, hold: float) -> None:
     ward = HealthTracker()
     now = flap(ward, falls)
-    held = ward.verdict(GOOD, now)
+    held = ward.of(GOOD, now)
     assert held == unhealthy("it fails again and again, and must stay healthy a little longer: too hot")
     assert ward.next_change(now, now) == hold
-    assert not ward.verdict(GOOD, now + hold - 0.001)
-    assert ward.verdict(GOOD, now + hold) == HEALTHY
+    assert not ward.of(GOOD, now + hold - 0.001)
+    assert ward.of(GOOD, now + hold) == HEALTHY
     assert ward.next_change(now + hold, now + hold) is None
 
 
 def test_a_device_that_was_healthy_for_a_window_recovers_at_once_again() -> None:
     ward = HealthTracker()
     now = flap(ward, 3)
-    assert ward.verdict(GOOD, now + 2.0)
+    assert ward.of(GOOD, now + 2.0)
     assert flap(ward, 1, start=now + WINDOW)
-    assert ward.verdict(GOOD, now + WINDOW + 1.0)
+    assert ward.of(GOOD, now + WINDOW + 1.0)
 
 
 def test_a_failure_during_the_hold_restarts_it() -> None:
     ward = HealthTracker()
     now = flap(ward, 3)
-    assert ward.verdict(BAD, now + 1.0) == unhealthy("too hot")
+    assert ward.of(BAD, now + 1.0) == unhealthy("too hot")
     assert ward.next_change(now + 1.0, now + 1.0) is None
-    assert not ward.verdict(GOOD, now + 2.0)
+    assert not ward.of(GOOD, now + 2.0)
     assert ward.next_change(now + 2.0, now + 2.0) == 4.0
 
 
@@ -83,7 +83,7 @@ def test_a_verdict_is_never_better_than_the_device_and_changes_at_the_predicted_
     for wait, well in steps:
         now += wait
         device = GOOD if well else BAD
-        verdict, left = ward.verdict(device, now), ward.next_change(now, now)
+        verdict, left = ward.of(device, now), ward.next_change(now, now)
         if not well:
             assert verdict == BAD.health
             assert left is None
@@ -92,10 +92,10 @@ def test_a_verdict_is_never_better_than_the_device_and_changes_at_the_predicted_
         else:
             assert verdict.reason
             assert left is not None and 0 < left <= LONGEST_HOLD
-            assert not ward.verdict(device, now + left - 0.125).healthy
+            assert not ward.of(device, now + left - 0.125).healthy
             if wait > 5:
                 now += left
-                assert ward.verdict(device, now) == HEALTHY
+                assert ward.of(device, now) == HEALTHY
 
 
 def test_the_next_change_is_that_of_the_first_device_released() -> None:
@@ -103,18 +103,18 @@ def test_the_next_change_is_that_of_the_first_device_released() -> None:
     now = flap(ward, 4)
     other = Device("d1", health=unhealthy("loose"))
     for _ in range(3):
-        ward.verdict(other, now)
-        ward.verdict(Device("d1"), now)
+        ward.of(other, now)
+        ward.of(Device("d1"), now)
     assert ward.next_change(now + 0.5, now + 0.5) == 1.5
 
 
 def test_an_expired_hold_is_due_until_the_verdict_was_requested() -> None:
     ward = HealthTracker()
     now = flap(ward, 3)
-    ward.verdict(GOOD, now)
+    ward.of(GOOD, now)
     assert ward.next_change(now + 2.5, asked=now + 1.0) == 0.0
     assert ward.next_change(now + 2.5, asked=now + 2.5) is None
-    assert ward.verdict(GOOD, now + 2.5) == HEALTHY
+    assert ward.of(GOOD, now + 2.5) == HEALTHY
 
 
 def test_a_probe_counts_in_addition_to_discover_and_returns_whether_it_changed() -> None:
@@ -122,31 +122,31 @@ def test_a_probe_counts_in_addition_to_discover_and_returns_whether_it_changed()
     assert not ward.apply_probe({})
     assert not ward.apply_probe({"d0": HEALTHY})
     assert ward.apply_probe({"d0": unhealthy("link down"), "d1": HEALTHY})
-    assert ward.verdict(GOOD, 1.0) == unhealthy("link down")
-    assert ward.verdict(BAD, 1.0) == unhealthy("too hot")
+    assert ward.of(GOOD, 1.0) == unhealthy("link down")
+    assert ward.of(BAD, 1.0) == unhealthy("too hot")
     assert not ward.apply_probe({"d0": unhealthy("link down")})
     assert ward.apply_probe({})
-    assert ward.verdict(GOOD, 2.0) == HEALTHY
+    assert ward.of(GOOD, 2.0) == HEALTHY
 
 
 def test_a_denied_device_is_unhealthy_until_all_missing_paths_are_back() -> None:
     ward = HealthTracker()
     ward.report_missing("d0", ["/dev/a", "/dev/b"])
     assert ward.missing_paths == {"d0": ("/dev/a", "/dev/b")}
-    assert ward.verdict(GOOD, 1.0) == unhealthy("/dev/a, /dev/b do not exist on the node: a pod needed them")
-    assert ward.verdict(Device("d1"), 1.0) == HEALTHY
+    assert ward.of(GOOD, 1.0) == unhealthy("/dev/a, /dev/b do not exist on the node: a pod needed them")
+    assert ward.of(Device("d1"), 1.0) == HEALTHY
     ward.paths_restored("d0")
     ward.paths_restored("never denied")
     assert not ward.missing_paths
-    assert ward.verdict(GOOD, 2.0) == HEALTHY
+    assert ward.of(GOOD, 2.0) == HEALTHY
 
 
 def test_a_stale_backend_makes_all_its_devices_unhealthy_until_its_first_answer() -> None:
     ward = HealthTracker()
     ward.stale = "it hangs"
-    assert ward.verdict(GOOD, 1.0) == ward.verdict(BAD, 1.0) == unhealthy("it hangs")
+    assert ward.of(GOOD, 1.0) == ward.of(BAD, 1.0) == unhealthy("it hangs")
     ward.stale = ""
-    assert ward.verdict(GOOD, 2.0) == HEALTHY
+    assert ward.of(GOOD, 2.0) == HEALTHY
 
 
 def test_a_forgotten_device_starts_without_a_history() -> None:
@@ -154,7 +154,7 @@ def test_a_forgotten_device_starts_without_a_history() -> None:
     ward.report_missing("d1", ["/dev/a"])
     now = flap(ward, 5)
     ward.forget({"d1"})
-    assert ward.verdict(GOOD, now) == HEALTHY
+    assert ward.of(GOOD, now) == HEALTHY
     assert ward.next_change(now, now) is None
     assert ward.missing_paths
     ward.forget(())
@@ -211,7 +211,7 @@ def test_every_kind_of_failure_has_its_cause() -> None:
     xid = unhealthy("Xid 79", Cause.XID)
 
     def causes(device: Device = GOOD) -> set[str]:
-        return {cause.value for cause in ward.verdict(device, 0.0).causes}
+        return {cause.value for cause in ward.of(device, 0.0).causes}
 
     assert causes() == set()
     assert causes(BAD) == {"unhealthy"}
@@ -229,8 +229,8 @@ def test_every_kind_of_failure_has_its_cause() -> None:
 def test_a_device_that_is_held_because_it_flaps_keeps_its_cause() -> None:
     ward, hot = HealthTracker(), Device("d0", health=unhealthy("too hot", Cause.THERMAL))
     for now in range(0, 8, 2):
-        ward.verdict(hot, float(now))
-        held = ward.verdict(GOOD, now + 1.0)
+        ward.of(hot, float(now))
+        held = ward.of(GOOD, now + 1.0)
     assert not held.healthy and held.causes == {Cause.THERMAL}
 
 

@@ -102,10 +102,10 @@ async def test_a_hanging_backend_only_loses_its_links(tmp_path: Path, hang: thre
     assert made.discover([]) == []
     assert made.link_cache is not None
     made.link_cache.update(devices(2))
-    made.kind.discover_deadline = 0.2
+    made.backend_class.discover_deadline = 0.2
     with pytest.raises(BackendTimeout):
         await made.link_cache.refresh()
-    made.kind.discover_deadline = 60.0
+    made.backend_class.discover_deadline = 60.0
     assert made.discover([]) == []
     assert made.links == {}
     made.close()

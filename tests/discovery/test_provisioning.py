@@ -56,7 +56,7 @@ class Toy:
 
 
 def provisioned(
-    toy: Toy, changed: Callable[[str], None] = lambda name: None, timing: DiscoveryTiming = NODE
+    toy: Toy, changed: Callable[[], None] = lambda: None, timing: DiscoveryTiming = NODE
 ) -> Provisioning:
     return Provisioning(cast("Scanner", toy), changed, timing)
 
@@ -89,7 +89,7 @@ async def test_it_waits_for_the_backend_and_is_then_called_now_and_at_intervals(
 async def test_a_failure_is_reported_and_retried_with_back_off() -> None:
     toy = Toy([BackendError("no room")] * 50)
     told: list[str] = []
-    work = provisioned(toy, lambda name: told.append(work.condition.reason))
+    work = provisioned(toy, lambda: told.append(work.condition.reason))
     await after(120, work)
     waits = [b - a for a, b in zip(toy.calls, toy.calls[1:], strict=False)]
     assert 5 <= len(toy.calls) <= 16 and waits[0] < 2 and max(waits) <= 31

@@ -401,8 +401,8 @@ async def test_pods_are_served_by_the_last_backend_that_has_discovered_devices(
 ) -> None:
     first = source()
     first.discover(())
-    second = BackendRunner(first.kind, NoOptions(), tmp_path, predecessor=first)
-    third = BackendRunner(first.kind, NoOptions(), tmp_path, predecessor=second)
+    second = BackendRunner(first.backend_class, NoOptions(), tmp_path, predecessor=first)
+    third = BackendRunner(first.backend_class, NoOptions(), tmp_path, predecessor=second)
     assert second.serving is third.serving is first.backend
     third.discover(())
     assert third.serving is third.backend is not first.backend

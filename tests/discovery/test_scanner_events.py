@@ -27,6 +27,6 @@ def test_only_events_of_its_subsystems_concern_a_backend(
     subsystems: tuple[str, ...], event: Event, concerned: bool
 ) -> None:
     source: Any = SimpleNamespace(
-        name="toy", kind=SimpleNamespace(subsystems=subsystems), abilities=Abilities()
+        name="toy", backend_class=SimpleNamespace(subsystems=subsystems), abilities=Abilities()
     )
     assert Scanner(cast("Any", source), Metrics(), lambda at: None).concerns(event) is concerned

@@ -111,7 +111,7 @@ class Machine:
         if self.follower.judge is not None:
             self.follower.judge.apply()
         found = (
-            (f"{name}/{device.id}", scanner.health.verdict(device, self.clock.time()))
+            (f"{name}/{device.id}", scanner.health.of(device, self.clock.time()))
             for name, scanner in self.scanners.items()
             for device in scanner.devices.values()
         )

@@ -58,7 +58,7 @@ def test_a_result_is_read_with_everything_that_matters():
             )
         ),
         DRIVER,
-    ).results[0]
+    ).devices[0]
     assert (found.request, found.device) == ("gpu/big", "a")
     assert found.admin and found.share == "s-1" and found.consumed == {f"{DRIVER}/slots": "1"}
     assert found.tolerates("k", "NoExecute") and not found.tolerates("k", "NoSchedule")
@@ -69,7 +69,7 @@ def test_only_true_is_admin_access_and_only_pods_are_users():
     users = [{"resource": "pods", "name": "one"}, {"resource": "jobs", "apiGroup": "batch", "name": "two"}]
     body["status"]["reservedFor"] = users
     found = read_claim(body, DRIVER)
-    assert [one.admin for one in found.results] == [False, False]
+    assert [one.admin for one in found.devices] == [False, False]
     assert found.pods == ("one",)
 
 

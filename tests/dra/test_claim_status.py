@@ -19,7 +19,7 @@ from kit.waiting import background
 
 from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.backend.model import ClaimHolder, Device
-from devhost.dra.answers import MESSAGE, Result
+from devhost.dra.answers import MESSAGE, AllocatedDevice
 from devhost.dra.claim_status import BURST, GAP, INTERVAL, PATIENCE, RETRY, SETTLE, ClaimStatus
 from devhost.dra.inventory import DeviceHealth
 from devhost.dra.prepare import MOST_REFUSALS, FailedClaim, Refusals
@@ -444,7 +444,7 @@ async def test_messages_are_cut_and_the_number_of_refused_claims_is_bounded(scen
     assert scene.ready(claim)["c0"][2] == "x" * (MESSAGE - 3) + "…"
     for number in range(MOST_REFUSALS + 5):
         holder = ClaimHolder("default", f"claim-{number}", uid(number))
-        scene.refusals.add(FailedClaim(holder, (Result("req", POOL, "c0"),), "no"))
+        scene.refusals.add(FailedClaim(holder, (AllocatedDevice("req", POOL, "c0"),), "no"))
     assert len(scene.refusals.found) == MOST_REFUSALS
     assert uid(4) not in scene.refusals.found
     scene.refusals.keep(False)

@@ -222,7 +222,7 @@ def test_a_flapping_device_does_not_fill_the_log(rig: Rig) -> None:
         rig.now += 1.0
         device = Device("a", health=unhealthy("port 1 is down") if second % 2 else HEALTHY)
         rig.inventory.update(
-            units(Of.EACH, [Offer(device)]), lambda device: tracker.verdict(device, rig.now), Reason
+            units(Of.EACH, [Offer(device)]), lambda device: tracker.of(device, rig.now), Reason
         )
         rig.follow()
         written += rig.lines()

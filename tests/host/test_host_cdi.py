@@ -274,7 +274,7 @@ async def test_a_new_backend_object_is_asked_again_and_no_device_becomes_unhealt
         rig.scripts["toy"].nodes["d0"] = "/dev/random"
         rig.classes["toy"] = type("Edited", (class_,), {})
         rig.write(TOY_LINE + ", prefer: pack")
-        await rig.until(lambda: host.scanners["toy"].runner.kind is rig.classes["toy"])
+        await rig.until(lambda: host.scanners["toy"].runner.backend_class is rig.classes["toy"])
         await rig.until(lambda: specs.devices()["d0"]["deviceNodes"][0]["path"] == "/dev/random")
         assert not kubelet.events.of(ev.Registered, TOY, since=before)
         assert kubelet.allocatable() == {TOY: 2}
@@ -292,7 +292,7 @@ async def test_a_first_list_waits_for_a_backend_that_was_replaced(rig, kubelet, 
         rig.write(TOY_LINE)
         await kubelet.wait_for(lambda: kubelet.capacity() == {TOY: 0})
         await rig.until(lambda: host.services.get(TOY) not in (None, before))
-        assert host.scanners["toy"].runner.kind is rig.classes["toy"]
+        assert host.scanners["toy"].runner.backend_class is rig.classes["toy"]
         follow()
         go.set()
         await kubelet.wait_for(lambda: kubelet.allocatable() == {TOY: 2})

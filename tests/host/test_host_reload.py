@@ -290,7 +290,7 @@ async def test_a_flapping_device_that_is_no_longer_offered_causes_no_plans(rig, 
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 1)
             rig.change("toy", healthy)
             await rig.until(lambda: host.scanners["toy"].devices["d0"].health.healthy)
-            if not tracker.verdict(healthy[0], time.monotonic()):
+            if not tracker.of(healthy[0], time.monotonic()):
                 break
             await rig.until(lambda: host.services[TOY].inventory.snapshot.healthy == 2)
         rig.write(TOY_LINE + ", where: {index: 1}")
@@ -345,7 +345,7 @@ async def test_pods_are_served_until_a_replaced_backend_has_scanned(rig, kubelet
         rig.classes["toy"] = Slow
         host.reload()
         await rig.until(
-            lambda: host.scanners["toy"].runner.kind is Slow and host.configuration.generation == 2
+            lambda: host.scanners["toy"].runner.backend_class is Slow and host.configuration.generation == 2
         )
         try:
             await kubelet.admit("early", "main", TOY, 1)

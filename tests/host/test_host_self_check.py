@@ -81,7 +81,7 @@ def standing(host):
 
 async def test_working_sockets_answer_and_are_not_affected(host):
     before, files = standing(host), host.services.sockets()
-    async with checking(host.services.sockets, timing=KubeletTiming(verdict_holds=0.0)) as sockets:
+    async with checking(host.services.sockets, timing=KubeletTiming(result_holds=0.0)) as sockets:
         for _ in range(20):
             assert await sockets.answer() == (True, "")
     assert (standing(host), host.services.sockets()) == (before, files)
@@ -119,7 +119,7 @@ async def test_while_a_look_at_the_sockets_hangs_none_is_asked_and_no_other_look
         hung.wait()
 
     try:
-        timing = KubeletTiming(self_check=0.01, verdict_holds=0.0)
+        timing = KubeletTiming(self_check=0.01, result_holds=0.0)
         async with sockets.checking(timing=timing, look=look) as check:
             for _ in range(3):
                 ok, reason = await check.answer()
@@ -136,7 +136,7 @@ async def test_sockets_are_looked_at_and_asked_again_once_a_look_at_them_has_end
         looks.append(paths)
         hung.wait()
 
-    timing = KubeletTiming(self_check=0.01, verdict_holds=0.0)
+    timing = KubeletTiming(self_check=0.01, result_holds=0.0)
     async with sockets.checking(timing=timing, look=look) as check:
         assert not (await check.answer())[0]
         hung.set()
@@ -157,7 +157,7 @@ async def test_a_resource_that_is_not_registered_is_not_asked(rig):
 async def test_of_many_sockets_each_is_asked_in_turn_and_a_silent_one_every_time():
     sockets, rounds = Sockets(100), []
     sockets.mute = {"007"}
-    async with sockets.checking(timing=KubeletTiming(verdict_holds=0.0)) as check:
+    async with sockets.checking(timing=KubeletTiming(result_holds=0.0)) as check:
         for _ in range(8):
             sockets.asked.clear()
             ok, _reason = await check.answer()
@@ -188,7 +188,7 @@ async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    async with checking(host.services.sockets, timing=KubeletTiming(verdict_holds=0.0)) as sockets:
+    async with checking(host.services.sockets, timing=KubeletTiming(result_holds=0.0)) as sockets:
         for _ in range(100):
             await sockets.answer()
         memory, descriptors = resident(), len(os.listdir("/proc/self/fd"))
@@ -201,7 +201,7 @@ async def test_hundreds_of_probes_leave_no_memory_and_no_descriptors_behind(host
 async def test_a_silent_socket_is_asked_again_until_it_answers_however_many_callers_there_are():
     clock, sockets, failures = FakeClock(), Sockets(1), []
     sockets.mute = {"000"}
-    again = KubeletTiming(verdict_holds=0.0, self_check_again=10.0)
+    again = KubeletTiming(result_holds=0.0, self_check_again=10.0)
     async with sockets.checking(
         changed=lambda: failures.append(check.failures.reason), timing=again, clock=clock
     ) as check:

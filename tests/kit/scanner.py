@@ -33,7 +33,7 @@ class FakeSource:
     """A substitute for the backend and its threads, in the event loop with virtual time."""
 
     name = "toy"
-    kind: type[Toy] = Toy
+    backend_class: type[Toy] = Toy
     link_cache = None
     missing_drivers = ()
     started = True
@@ -151,7 +151,7 @@ class Scene:
         return self.discovery.condition.state
 
     def health(self, device: str) -> Health:
-        return self.discovery.health.verdict(self.discovery.devices[device], now())
+        return self.discovery.health.of(self.discovery.devices[device], now())
 
     @asynccontextmanager
     async def running(self, *, watch: bool = False) -> AsyncIterator[Scene]:

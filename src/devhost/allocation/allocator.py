@@ -449,7 +449,7 @@ class Allocator:
         given.gave(self.name, got, nodes, names, unclaimed)
 
     def _shares(self, request: _RequestedTokens) -> Mapping[str, Fraction]:
-        if not self._backend.runner.kind.takes_shares:
+        if not self._backend.runner.backend_class.takes_shares:
             return {}
         from fractions import Fraction
 

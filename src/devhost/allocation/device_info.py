@@ -192,12 +192,12 @@ class DeviceInfoFiles:
         allocations: Allocations,
         tag: str = "",
         *,
-        kind: type[DeviceInfoDirectory] = DeviceInfoDirectory,
+        directory_class: type[DeviceInfoDirectory] = DeviceInfoDirectory,
         deadline: float = FILE_DEADLINE,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self._allocations = allocations
-        self._files = OwnedFiles(kind, directory, "device-info", HINT, tag, deadline)
+        self._files = OwnedFiles(directory_class, directory, "device-info", HINT, tag, deadline)
         self._loop = Reconciler(
             self.remove_stale,
             failures=FailureLog(
@@ -250,7 +250,7 @@ class DeviceInfoFiles:
         own = await self._files.run(f"read {place.directory}", place.own)
         # decided and queued without a pause between, so that a write for the same token comes after
         held = {name: self._allocations.has_token(one.resource, one.token) for name, one in own.items()}
-        if stale := [name for name, verdict in held.items() if verdict is False]:
+        if stale := [name for name, needed in held.items() if needed is False]:
             await self._files.run(f"remove files from {place.directory}", place.remove, stale)
         return None not in held.values()
 

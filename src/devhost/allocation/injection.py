@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from devhost.backend.model import Device
-from devhost.discovery.scanner import Verdict
+from devhost.discovery.health import HealthOf
 from devhost.planning.plan import Offer
 
 from .resource_backend import Granted, Terms
@@ -31,15 +31,15 @@ class Injection:
         """Set once there may be a list at all."""
         self.ready.set()
 
-    def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
+    def want(self, offers: Sequence[Offer], health_of: HealthOf) -> None:
         """The resource has these devices now; those that are healthy are made ready."""
 
     def wake(self) -> None:
         """A device node or a holder may have changed, although no device has."""
 
-    def listable(self, offers: Sequence[Offer], verdict: Verdict) -> tuple[Sequence[Offer], Verdict]:
+    def listable(self, offers: Sequence[Offer], health_of: HealthOf) -> tuple[Sequence[Offer], HealthOf]:
         """What of this the list may show now."""
-        return offers, verdict
+        return offers, health_of
 
     def render(self, devices: Sequence[Device], granted: Granted, terms: Terms) -> Granted:
         """Renders what a container gets with these devices. Runs on the backend's thread.

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, MAX_DEVICE_ID, AnyHolder, Device, Health, Holder, unhealthy
-from devhost.discovery.health import Grounds, joint, named, worst
+from devhost.discovery.health import Grounds, HealthOf, joint, named, worst
 from devhost.planning.claims import IN_USE, Reason, pod, pod_of
 from devhost.planning.plan import LIST_LIMIT, Unit, differences, listed_bytes
 from devhost.planning.timing import ALLOCATION, AllocationTiming
@@ -277,7 +277,7 @@ class Inventory:
     def update(
         self,
         units: Sequence[Unit],
-        verdict: Callable[[Device], Health],
+        health_of: HealthOf,
         why_gone: Callable[[str], Reason],
         caused_at: float | None = None,
         *,
@@ -290,13 +290,13 @@ class Inventory:
         whose token is no longer among the units, ``caused_at`` the monotonic time of the event that led here.
         ``topology`` is whether the list has the NUMA nodes of such tokens: one token with NUMA nodes makes
         the kubelet align the whole resource (``deviceHasTopologyAlignment`` of its device manager).
-        ``grounds`` is what the verdicts depend on; without it, every device is judged again.
+        ``grounds`` is what the health depends on; without it, every device is judged again.
         """
         old = self.snapshot.entries
         now, wall = self._clock(), self._wall()
         # the tokens as if no container held any: only those whose devices may have changed are made again
         for unit, names in self._to_judge(units, grounds):
-            self._judge(unit, names, verdict, wall)
+            self._judge(unit, names, health_of, wall)
         self._units, self._grounds = units, grounds
         # what containers hold: tokens that must not be allocated, and stand-ins for forgotten ones
         entries = self._own.copy()
@@ -343,7 +343,7 @@ class Inventory:
                 overruled.setdefault(entry.unit, []).append(token)
         again: Iterable[str] = known
         if grounds and last and grounds.common == last.common:
-            # an unchanged unit is one device, whose id it has; its verdict follows from the device alone,
+            # an unchanged unit is one device, whose id it has; its health follows from the device alone,
             # unless more is known of it, or was
             names = {unit.id for unit in changed} | grounds.particular | last.particular | overruled.keys()
             again = sorted(name for name in names if name in known)
@@ -353,7 +353,7 @@ class Inventory:
         self,
         unit: Unit,
         names: Collection[str] | None,
-        verdict: Callable[[Device], Health],
+        health_of: HealthOf,
         wall: float,
     ) -> None:
         """Makes the tokens of a unit, as they would be if no container held any.
@@ -363,8 +363,8 @@ class Inventory:
         old, own = self.snapshot.entries, self._own
         first = old.get(unit.token(0))
         if unit.flaw:
-            verdict = _flawed(verdict, unhealthy(unit.flaw))
-        members = _members(first.members if first is not None else (), unit.devices, verdict)
+            health_of = _flawed(health_of, unhealthy(unit.flaw))
+        members = _members(first.members if first is not None else (), unit.devices, health_of)
         known = first.members if first is not None and first.gone_at is None else ()
         health, nodes = _joint(members, whole=unit.whole), unit.numa_nodes
         if names is None or members is not known or first is None or first.numa_nodes != nodes:
@@ -622,9 +622,9 @@ def _joint(members: Sequence[Member], *, whole: bool) -> Health:
     return unhealthy(f"none of its devices is healthy: {named(found)}")
 
 
-def _flawed(verdict: Callable[[Device], Health], flaw: Health) -> Callable[[Device], Health]:
-    """The verdicts on the members of a unit that cannot be allocated."""
-    return lambda device: worst(flaw, verdict(device))
+def _flawed(health_of: HealthOf, flaw: Health) -> HealthOf:
+    """The health of the members of a unit that cannot be allocated."""
+    return lambda device: worst(flaw, health_of(device))
 
 
 def present(entries: Iterable[Entry]) -> dict[str, Member]:
@@ -633,21 +633,19 @@ def present(entries: Iterable[Entry]) -> dict[str, Member]:
     return {member.device.id: member for members in groups for member in members}
 
 
-def _members(
-    known: tuple[Member, ...], devices: Sequence[Device], verdict: Callable[[Device], Health]
-) -> tuple[Member, ...]:
+def _members(known: tuple[Member, ...], devices: Sequence[Device], health_of: HealthOf) -> tuple[Member, ...]:
     """The devices with their health: the known object if nothing has changed, which is usual."""
     if len(known) == len(devices):
         for member, device in zip(known, devices, strict=True):
-            if member.device is not device or not _same(member.health, verdict(device)):
+            if member.device is not device or not _same(member.health, health_of(device)):
                 break
         else:
             return known
-    return tuple(Member(device, verdict(device)) for device in devices)
+    return tuple(Member(device, health_of(device)) for device in devices)
 
 
 def _same(one: Health, other: Health) -> bool:
-    """Whether two verdicts are equal. Usually they are one object, for which ``is`` is faster than ``==``."""
+    """Whether two are equal. Usually they are one object, for which ``is`` is faster than ``==``."""
     return one is other or one == other
 
 

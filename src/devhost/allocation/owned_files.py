@@ -129,15 +129,15 @@ D = TypeVar("D", bound=OwnedDirectory)
 class OwnedFiles(Generic[D]):
     """The own files of one kind: in the directory that the configuration names, and in earlier ones.
 
-    ``kind`` makes the :class:`OwnedDirectory` for a directory. New files go to ``directory``, ``None`` for
-    nowhere. ``name`` is that of the thread that does the work, ``hint`` is what the directory must be, for
-    errors. For ``tag`` see :func:`owner`. One operation may take ``deadline`` seconds: the directory may be
-    on a file system that hangs.
+    ``directory_class`` makes the :class:`OwnedDirectory` for a directory. New files go to ``directory``,
+    ``None`` for nowhere. ``name`` is that of the thread that does the work, ``hint`` is what the directory
+    must be, for errors. For ``tag`` see :func:`owner`. One operation may take ``deadline`` seconds: the
+    directory may be on a file system that hangs.
     """
 
     def __init__(
         self,
-        kind: type[D],
+        directory_class: type[D],
         directory: Path | None,
         name: str,
         hint: str,
@@ -146,7 +146,7 @@ class OwnedFiles(Generic[D]):
     ) -> None:
         self.current: D | None = None
         """Where new files go; ``None`` for nowhere."""
-        self._kind = kind
+        self._directory_class = directory_class
         self._tag = tag
         self._worker = FileWorker(name, hint, deadline)
         self._directories: dict[Path, D] = {}
@@ -167,7 +167,7 @@ class OwnedFiles(Generic[D]):
     def of(self, directory: Path) -> D:
         found = self._directories.get(directory)
         if found is None:
-            found = self._directories[directory] = self._kind(directory, self._tag)
+            found = self._directories[directory] = self._directory_class(directory, self._tag)
         return found
 
     def forget(self, former: D) -> None:

@@ -12,7 +12,7 @@ from devhost.backend.errors import AllocationError, BackendError, absent_paths, 
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, DeviceNode, Edits, Mount, too_large
 from devhost.backend.sysfs import is_regular, node_number, read_lines
-from devhost.discovery.runner import MAX_NODES, BackendRunner, check_edits
+from devhost.discovery.runner import MAX_NODES, BackendRunner, checked_edits
 from devhost.discovery.scanner import Scanner
 from devhost.planning.amounts import NO_LIMIT, Limit
 from devhost.planning.give import NO_GIVE, Give
@@ -240,10 +240,8 @@ class ResourceBackend:
 
     def _asked(self, devices: Sequence[Device], terms: Terms) -> Edits:
         """What the backend and the entry give, each thing once."""
-        edits = self.runner.allocate(self._request(devices, terms), (self._before,))
-        if not isinstance(edits, Edits):
-            raise BackendError(f"backend {self.runner.name} answered {type(edits).__name__}, not Edits")
-        check_edits(edits, f"backend {self.runner.name}")
+        answer = self.runner.allocate(self._request(devices, terms), (self._before,))
+        edits = checked_edits(answer, f"backend {self.runner.name}")
         if self.scanner.handover is not None:
             edits = self._with_additions(edits, devices)
         edits = named(Edits.merge([edits]), self.resource)

@@ -217,7 +217,7 @@ def _health(seen: View, resource: PlannedResource, offer: Offer) -> Health:
 def _verdict(seen: View, resource: PlannedResource, offer: Offer) -> ReportedHealth:
     """The health of a device in a resource, as reported to the kubelet if that is known."""
     own, device = _health(seen, resource, offer), offer.device
-    running = seen.verdict(resource.name, resource.entry.backend, device) if seen.same_config else None
+    running = seen.health(resource.name, resource.entry.backend, device) if seen.same_config else None
     if running is None:
         return ReportedHealth(own)
     if running.health.healthy and not own.healthy:  # the running devhost has not probed since
@@ -355,7 +355,7 @@ def as_json(
     ``heldBy`` the containers and claims that it names; both are ``None`` if no running devhost answers.
     ``is_offered`` is whether a resource has the device.
     """
-    running = {name: _verdict_as_json(one) for name, one in seen.verdicts(backend, device).items()}
+    running = {name: _reported_as_json(one) for name, one in seen.everywhere(backend, device).items()}
     return {
         "backend": backend,
         "id": device.id,
@@ -378,8 +378,8 @@ def health_as_json(health: Health) -> dict[str, str]:
     return {"health": "Healthy" if health.healthy else "Unhealthy", "reason": health.reason or ""}
 
 
-def _verdict_as_json(verdict: ReportedHealth) -> dict[str, str]:
-    return health_as_json(verdict.health) | ({"remark": verdict.remark} if verdict.remark else {})
+def _reported_as_json(reported: ReportedHealth) -> dict[str, str]:
+    return health_as_json(reported.health) | ({"remark": reported.remark} if reported.remark else {})
 
 
 def _plain(value: object) -> object:

@@ -211,38 +211,38 @@ def _print(seen: View, backend: str, device: Device) -> None:
             click.echo(f"  in use: {one.in_use}")
         for key, value in _attributes(seen, one, backend, device).items():
             click.echo(f"    {key}: {cut(value, CELL)}")
-    for resource, running in seen.verdicts(backend, device).items():
+    for resource, running in seen.everywhere(backend, device).items():
         if running.remark or running.health != _own(found, resource, backend, device):
             text = health_text(device, *running, is_offered=True)
             click.echo(f"  running devhost: {text} in {resource}")
-    verdicts = explain(found.plan, found.settings, backend, device)
-    if not verdicts:
+    matches = explain(found.plan, found.settings, backend, device)
+    if not matches:
         click.echo("No resource is configured.")
-    for verdict in verdicts:
-        mark = "yes" if verdict.taken else "no"
-        click.echo(f"{verdict.resource} ({place(verdict.entry)}): {mark}, {_shown(found, verdict, device)}")
-        for key, value in given(verdict.entry.options).items():
+    for match in matches:
+        mark = "yes" if match.taken else "no"
+        click.echo(f"{match.resource} ({place(match.entry)}): {mark}, {_shown(found, match, device)}")
+        for key, value in given(match.entry.options).items():
             click.echo(f"  {key}: {json.dumps(value, ensure_ascii=False)}")
-        if verdict.taken:
-            for line in gives.lines() if (gives := _gives(found, verdict, device)) else ():
+        if match.taken:
+            for line in gives.lines() if (gives := _gives(found, match, device)) else ():
                 click.echo(f"  gives: {line}")
-            _print_preference(found, verdict.resource)
+            _print_preference(found, match.resource)
 
 
 class _Gives:
     """What an entry gives a container with one device, or its unit, besides what the backend gives."""
 
-    def __init__(self, found: ScanResult, verdict: EntryMatch, device: Device) -> None:
+    def __init__(self, found: ScanResult, match: EntryMatch, device: Device) -> None:
         from devhost.planning.give.edits import given  # only where an entry gives something
 
-        self._exists = found.scanners[verdict.entry.backend].runner.existence.exists
+        self._exists = found.scanners[match.entry.backend].runner.existence.exists
         self._edits = Edits()
         self._refusal = ""
-        offers, of = found.plan.resources[verdict.resource].offers, verdict.entry.share.attribute
+        offers, of = found.plan.resources[match.resource].offers, match.entry.share.attribute
         (unit,) = (one.unit for one in offers if one.device.id == device.id)
         devices = [one.device for one in offers if one.unit == unit]
         try:
-            self._edits = given(verdict.entry.give, devices, verdict.resource, len(offers), of)
+            self._edits = given(match.entry.give, devices, match.resource, len(offers), of)
         except AllocationError as error:
             self._refusal = error.message
 
@@ -295,9 +295,9 @@ class _Gives:
         }
 
 
-def _gives(found: ScanResult, verdict: EntryMatch, device: Device) -> _Gives | None:
+def _gives(found: ScanResult, match: EntryMatch, device: Device) -> _Gives | None:
     """``None`` if the entry does not take the device or gives nothing."""
-    return _Gives(found, verdict, device) if verdict.taken and verdict.entry.give else None
+    return _Gives(found, match, device) if match.taken and match.entry.give else None
 
 
 def _print_preference(found: ScanResult, resource: str) -> None:
@@ -372,19 +372,19 @@ def _own(found: ScanResult, resource: str, backend: str, device: Device) -> Heal
     return found.health_in(planned.entry, device) if planned else found.health(backend, device)
 
 
-def _shown(found: ScanResult, verdict: EntryMatch, device: Device) -> str:
-    return with_holders(_why(found, verdict, device), verdict.held_by)
+def _shown(found: ScanResult, match: EntryMatch, device: Device) -> str:
+    return with_holders(_why(found, match, device), match.held_by)
 
 
-def _why(found: ScanResult, verdict: EntryMatch, device: Device) -> str:
-    """The reason of a verdict, and why the device is Unhealthy only in that resource."""
-    entry = verdict.entry
+def _why(found: ScanResult, match: EntryMatch, device: Device) -> str:
+    """The reason of a match, and why the device is Unhealthy only in that resource."""
+    entry = match.entry
     own = in_resource(device, HEALTHY, entry.uses)
     absent = found.scanners[entry.backend].health.absent
     health = worst(own, entry.condition(device), entry.given(absent, device))
-    if not verdict.taken or health.healthy:
-        return verdict.reason
-    return f"{verdict.reason}, and is Unhealthy there: {health.reason}"
+    if not match.taken or health.healthy:
+        return match.reason
+    return f"{match.reason}, and is Unhealthy there: {health.reason}"
 
 
 def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
@@ -412,15 +412,15 @@ def _document(seen: View, backend: str, device: Device) -> dict[str, object]:
         "moving": moving.reason if (moving := seen.moving(backend, device)) else "",
         "verdicts": [
             {
-                "entry": f"resources[{verdict.entry.index}]",
-                "resource": verdict.resource,
-                "taken": verdict.taken,
-                "reason": _why(found, verdict, device),
-                **held_by_key(verdict.held_by),
-                "options": plain(verdict.entry.options) or {},
-                "preference": _preference(found, verdict.resource) if verdict.taken else "",
-                **({"gives": gives.document()} if (gives := _gives(found, verdict, device)) else {}),
+                "entry": f"resources[{match.entry.index}]",
+                "resource": match.resource,
+                "taken": match.taken,
+                "reason": _why(found, match, device),
+                **held_by_key(match.held_by),
+                "options": plain(match.entry.options) or {},
+                "preference": _preference(found, match.resource) if match.taken else "",
+                **({"gives": gives.document()} if (gives := _gives(found, match, device)) else {}),
             }
-            for verdict in explain(found.plan, found.settings, backend, device)
+            for match in explain(found.plan, found.settings, backend, device)
         ],
     }

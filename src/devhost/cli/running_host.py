@@ -76,7 +76,7 @@ class Running:
     """Whether it knows which containers hold devices."""
     digest: str = ""
     """The digest of its configuration, see ``HostStatus.config_digest``."""
-    verdicts: Mapping[tuple[str, str, str], ReportedHealth] = field(default_factory=dict)
+    health: Mapping[tuple[str, str, str], ReportedHealth] = field(default_factory=dict)
     """The health of each device in each resource, by resource, backend and the device's id."""
     refused: Mapping[tuple[str, str, str], ReportedHealth] = field(default_factory=dict)
     """The same for devices that no resource gets because of what containers hold."""
@@ -103,23 +103,23 @@ class View:
         """What the plan does not consider because no devhost answers."""
         return f"What containers hold is not taken into account: {self.no_answer}."
 
-    def verdict(self, resource: str, backend: str, device: Device) -> ReportedHealth | None:
+    def health(self, resource: str, backend: str, device: Device) -> ReportedHealth | None:
         """What the running devhost reports for a device in a resource; ``None`` if that is nothing."""
         place = resource, backend, device.id
-        return self.running.verdicts.get(place) or self.running.refused.get(place)
+        return self.running.health.get(place) or self.running.refused.get(place)
 
-    def verdicts(self, backend: str, device: Device) -> dict[str, ReportedHealth]:
+    def everywhere(self, backend: str, device: Device) -> dict[str, ReportedHealth]:
         """The same for every resource in which the running devhost serves the device, or would."""
         offered = self.found.plan.resources
         refused = {
-            place: verdict
-            for place, verdict in self.running.refused.items()
+            place: reported
+            for place, reported in self.running.refused.items()
             if place[0] in offered and any(offer.device.id == place[2] for offer in offered[place[0]].offers)
         }
-        found = {**refused, **self.running.verdicts}
+        found = {**refused, **self.running.health}
         return {
-            resource: verdict
-            for (resource, of, one), verdict in sorted(found.items())
+            resource: reported
+            for (resource, of, one), reported in sorted(found.items())
             if (of, one) == (backend, device.id)
         }
 
@@ -215,16 +215,16 @@ def _same(one: str, other: Path) -> bool:
 
 def answer(document: StatusDocument) -> Running:
     """The health of devices and the held tokens in a status document."""
-    verdicts: dict[tuple[str, str, str], ReportedHealth] = {}
+    health: dict[tuple[str, str, str], ReportedHealth] = {}
     for resource in document.resources:
         place = resource.name, resource.backend
         for member in resource.together:
-            verdicts[(*place, member.device)] = ReportedHealth(_health(member))
+            health[(*place, member.device)] = ReportedHealth(_health(member))
         if not resource.together:
             shares: dict[str, list[DeviceStatus]] = {}
             for device in resource.devices:
                 shares.setdefault(device.device, []).append(device)
-            verdicts.update({(*place, device): _all(found) for device, found in shares.items()})
+            health.update({(*place, device): _all(found) for device, found in shares.items()})
     known = document.kubelet.pod_resources.known
     digest = document.devhost.config_digest
     published: dict[tuple[str, str], list[Published]] = {}
@@ -249,10 +249,10 @@ def answer(document: StatusDocument) -> Running:
                     left_out=frozenset(one.attribute for one in left_out if one.device in ("", each.device)),
                 )
                 for identity in each.members or [each.device]:
-                    verdicts[name, backend, identity] = ReportedHealth(_health(each))
+                    health[name, backend, identity] = ReportedHealth(_health(each))
                     published.setdefault((backend, identity), []).append(found)
         moving = {(one.backend, one.device): one for one in dra.moving}
-    return Running(_listing(document), known, digest, verdicts, _refused(document), published, moving)
+    return Running(_listing(document), known, digest, health, _refused(document), published, moving)
 
 
 def _refused(document: StatusDocument) -> dict[tuple[str, str, str], ReportedHealth]:

@@ -76,7 +76,7 @@ class ScanResult:
         ]
 
     def health(self, backend: str, device: Device) -> Health:
-        return self.scanners[backend].health.verdict(device, time.monotonic())
+        return self.scanners[backend].health.of(device, time.monotonic())
 
     def health_in(self, entry: ResourceSettings, device: Device) -> Health:
         health = in_resource(device, self.health(entry.backend, device), entry.uses)

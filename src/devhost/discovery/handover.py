@@ -40,7 +40,7 @@ from devhost.runtime.worker import FileWorker, WorkerThread
 from devhost.telemetry.metrics import Failure
 
 from .catalog import AFTER_RELEASE, BEFORE_CONTAINER, Catalog, InstalledObserver
-from .runner import check_edits
+from .runner import checked_edits
 
 if TYPE_CHECKING:
     from .scanner import Scanner
@@ -144,14 +144,14 @@ def _row(given: Given) -> dict[str, Any]:
 
 
 def _given(row: Mapping[str, Any]) -> Given:
-    additions = Edits(
+    recorded = Edits(
         nodes=tuple(DeviceNode(**one) for one in row["nodes"]),
         mounts=tuple(Mount(**one) for one in row["mounts"]),
         env=_pairs(row["env"]),
         annotations=_pairs(row["annotations"]),
         cdi_devices=_texts(row["cdiDevices"]),
     )
-    check_edits(additions, "it")
+    additions = checked_edits(recorded, "it")
     backend, resource = _texts((row["backend"], row["resource"]))
     return Given(backend, frozenset(_texts(row["devices"])), resource, _texts(row["tokens"]), additions)
 
@@ -248,12 +248,8 @@ class HookCalls:
 
 def _added(plugin: InstalledObserver, request: ContainerRequest) -> Edits:
     """What a hook adds. Raises ``BackendError`` if it raises anything, or its answer is unusable."""
-    parts = [one for one in _called(plugin, BEFORE_CONTAINER, request=request) if one is not None]
-    for part in parts:
-        if not isinstance(part, Edits):
-            raise BackendError(f"it answered {type(part).__name__}, not Edits")
-        check_edits(part, "it")
-    added = Edits.merge(parts)
+    parts = _called(plugin, BEFORE_CONTAINER, request=request)
+    added = Edits.merge([checked_edits(one, "it") for one in parts if one is not None])
     size = sum(
         len(text) for pairs in (added.env, added.annotations) for pair in pairs.items() for text in pair
     )

@@ -1,15 +1,15 @@
-"""Verdicts on the health of devices, with reasons and hysteresis.
+"""The health of devices, with reasons and hysteresis.
 
-A device is healthy if all verdicts are: those of the backend's ``discover`` and ``probe``, that of an
-Allocate that found host paths missing, those of people and other programs
-(:mod:`devhost.discovery.verdicts`), and those of the resource's conditions. A failure takes effect at
-once. So does recovery, unless the device is flapping: from the third failure within :data:`WINDOW` on, it
-must stay healthy for a time that doubles with each failure, so that pods do not get an unreliable device.
+A device is healthy if all agree: the backend's ``discover`` and ``probe``, an Allocate that found host paths
+missing, the verdicts of people and other programs (:mod:`devhost.discovery.verdicts`), and the resource's
+conditions. A failure takes effect at once. So does recovery, unless the device is flapping: from the third
+failure within :data:`WINDOW` on, it must stay healthy for a time that doubles with each failure, so that pods
+do not get an unreliable device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
 
@@ -33,15 +33,19 @@ ALL = "*"
 """Represents every device of the node in a verdict, also those that come later."""
 
 
-def is_health(verdict: object) -> bool:
+HealthOf = Callable[[Device], Health]
+"""Returns the health of a device at one moment."""
+
+
+def is_health(value: object) -> bool:
     """Whether a value that a backend returned is a :class:`Health`, including the types of its fields."""
-    if not isinstance(verdict, Health) or not isinstance(verdict.healthy, bool):
+    if not isinstance(value, Health) or not isinstance(value.healthy, bool):
         return False
-    return isinstance(verdict.reason, str | None) and isinstance(verdict.causes, frozenset)
+    return isinstance(value.reason, str | None) and isinstance(value.causes, frozenset)
 
 
 def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health:
-    """The verdict on a device in one resource, from that on the device itself.
+    """The health of a device in one resource, from that of the device itself.
 
     ``uses`` is what the resource provides, as keys of :attr:`Device.unusable_for`.
     """
@@ -51,11 +55,11 @@ def in_resource(device: Device, health: Health, uses: Collection[str]) -> Health
     return sound_health(unhealthy("; ".join(dict.fromkeys(reasons)))) if reasons else health
 
 
-def worst(*verdicts: Health) -> Health:
-    """Combines several verdicts: healthy if all are, else with all reasons."""
-    failed = [verdict for verdict in verdicts if not verdict.healthy]
-    reasons = dict.fromkeys(verdict.reason or NO_REASON for verdict in failed)
-    causes = {cause for verdict in failed for cause in verdict.causes}
+def worst(*several: Health) -> Health:
+    """Combines several: healthy if all are, else with all reasons."""
+    failed = [health for health in several if not health.healthy]
+    reasons = dict.fromkeys(health.reason or NO_REASON for health in failed)
+    causes = {cause for health in failed for cause in health.causes}
     return sound_health(unhealthy("; ".join(reasons), *causes)) if failed else HEALTHY
 
 
@@ -77,7 +81,7 @@ def named(failed: Sequence[tuple[str, Health]]) -> str:
 
 @frozen(slots=True)
 class Grounds:
-    """What verdicts depend on besides the devices.
+    """What health depends on besides the devices.
 
     ``common`` counts for every device, and is equal if it has not changed. ``particular`` are the ids of the
     devices of which something else counts, too, such as the time.
@@ -107,7 +111,7 @@ class Recovery:
         self._histories: dict[str, _History] = {}
 
     def settle(self, device: str, raw: Health, now: float) -> Health:
-        """The verdict to publish for a device, by its id, whose verdict now is ``raw``."""
+        """The health to publish for a device, by its id, whose health now is ``raw``."""
         history = self._histories.get(device)
         if history is None:
             if raw.healthy:
@@ -139,9 +143,9 @@ class Recovery:
         return iter(self._histories)
 
     def next_change(self, now: float, asked: float) -> float | None:
-        """Seconds until some verdict changes only because time passes; ``None`` if none will.
+        """Seconds until some health changes only because time passes; ``None`` if none will.
 
-        A hold that had ended by ``asked``, when the verdicts of all offered devices were last requested,
+        A hold that had ended by ``asked``, when the health of all offered devices was last requested,
         belongs to a device that no resource offers.
         """
         ends = [
@@ -182,10 +186,10 @@ class HealthTracker:
         self.prepared: Mapping[str, Health] = {}
         """The devices that are being prepared for the next container. It takes effect and ends at once."""
 
-    def apply_probe(self, verdicts: Mapping[str, Health]) -> bool:
-        """Stores the latest verdicts of ``probe``; devices not named are healthy. True if they changed."""
+    def apply_probe(self, found: Mapping[str, Health]) -> bool:
+        """Stores the latest results of ``probe``; devices not named are healthy. True if they changed."""
         before = self._probed
-        self._probed = {device: health for device, health in verdicts.items() if not health.healthy}
+        self._probed = {device: health for device, health in found.items() if not health.healthy}
         return self._probed != before
 
     def report_missing(self, device: str, paths: Sequence[str]) -> None:
@@ -197,7 +201,7 @@ class HealthTracker:
         self.missing_paths.pop(device, None)
 
     def conditions(self) -> tuple[object, ...]:
-        """What verdicts depend on beside the devices and the time: equal if they do not differ."""
+        """What health depends on beside the devices and the time: equal if they do not differ."""
         missing = tuple(self.missing_paths.items())
         found = self.stale, self.released, self._probed, missing, self.cordons, self.reported, self.prepared
         return *found, self.absent
@@ -211,7 +215,7 @@ class HealthTracker:
         known = self._recovery, self._probed, self.missing_paths, self.cordons, self.reported, self.prepared
         return chain.from_iterable(known)
 
-    def verdict(self, device: Device, now: float) -> Health:
+    def of(self, device: Device, now: float) -> Health:
         """The device's health as the kubelet should see it."""
         own = self._recovery.settle(device.id, self._raw(device), now)
         cordon = overruled(self.cordons, device.id) if self.cordons else HEALTHY

@@ -331,7 +331,11 @@ class BackendManager:
             self._tasks.cancel(f"provision {name}")
         for name, one in needed.items():
             running = self.scanners.get(name)
-            if running and running.runner.kind is one.backend and running.runner.options == one.options:
+            if (
+                running
+                and running.runner.backend_class is one.backend
+                and running.runner.options == one.options
+            ):
                 context = running.runner.context
                 wants = one.wanted, one.entries, one.given
                 if (context.wanted, context.entries, running.paths.given) != wants:
@@ -399,7 +403,7 @@ class BackendManager:
         scanner = self._releasing(name)
         if not 1 <= seconds <= LONGEST:
             raise UsageError(f"a release lasts from 1 to {LONGEST:.0f} seconds, not {seconds:g}")
-        modules = scanner.runner.kind.modules
+        modules = scanner.runner.backend_class.modules
         begin = self.releases.begin
         await self._files.file("record the release", begin, name, seconds, modules)
         self._follow_release(name)
@@ -419,7 +423,7 @@ class BackendManager:
 
     async def _end_releases(self) -> float | None:
         """One pass; the next one is soon while a driver is released, else when that begins."""
-        modules = {name: scanner.runner.kind.modules for name, scanner in self.scanners.items()}
+        modules = {name: scanner.runner.backend_class.modules for name, scanner in self.scanners.items()}
         if not any(name in self.releases for name in modules):
             return None
         try:

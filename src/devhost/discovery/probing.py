@@ -1,7 +1,7 @@
 """The probes of one backend: when to run them, and for which devices the result counts.
 
 A probe is expensive (it may start a process, or wait for firmware). So it runs concurrently with the scans,
-seldom, and only while there are devices. Its verdicts are valid until the next result. A verdict does not
+seldom, and only while there are devices. Its results are valid until the next one. A result does not
 count for a device that was absent while the probe ran, or that ``discover`` reports differently by then: that
 device is probed again soon.
 """
@@ -52,7 +52,7 @@ NOT_FAILING = FailureStreak()
 class Probing:
     """Probes the devices of one backend. Calls ``probed`` after each probe, with the error if it failed.
 
-    The verdicts of ``predecessor``, which had the same devices, are valid until the first result.
+    The results of ``predecessor``, which had the same devices, are valid until the first result.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Probing:
         self._clock = clock
         self.failing: FailureStreak = predecessor.failing if predecessor else NOT_FAILING
         self.unhealthy: Mapping[str, Health] = predecessor.unhealthy if predecessor else {}
-        """The current verdicts on the devices that are not healthy."""
+        """The current results for the devices that are not healthy."""
         self.tried: bool = predecessor.tried if predecessor else False
         """Whether a probe has ended, successfully or not."""
         self._answered: bool = predecessor._answered if predecessor else False
@@ -77,7 +77,7 @@ class Probing:
         self._asked: Mapping[str, Device] = {}
         """The devices of the running probe that were never absent since."""
         self._judged: Mapping[str, Device] = {}
-        """The devices with a verdict, as they were probed."""
+        """The devices with a result, as they were probed."""
         probes = Reconciler(
             self._probe,
             backoff=Backoff(timing.between_probes, 30.0),
@@ -90,14 +90,14 @@ class Probing:
         """Probes soon on request, and at the resync while there are devices; never returns by itself."""
 
     def update(self, devices: Mapping[str, Device]) -> None:
-        """Sets the devices that a scan found. Devices without a verdict are probed soon."""
+        """Sets the devices that a scan found. Devices without a result are probed soon."""
         self._devices = devices
         self._asked = _among(self._asked, devices)
         self._judged = _among(self._judged, devices)
         self.unhealthy = _among(self.unhealthy, devices)
         if not devices:
             self.failing = NOT_FAILING  # no device is left that could be in doubt
-        elif self._lacks_verdict():
+        elif self._lacks_result():
             self.request()
 
     async def _probe(self) -> float | None:
@@ -115,10 +115,10 @@ class Probing:
         began = self._clock.time()
         failure: BackendError | None = None
         runner = self._runner
-        verdicts: Mapping[str, Health] = {}
+        found: Mapping[str, Health] = {}
         try:
             if not runner.context.released:
-                verdicts = await runner.call("probe", None, runner.probe, tuple(asked.values()))
+                found = await runner.call("probe", None, runner.probe, tuple(asked.values()))
         except BackendError as error:
             failure = error
             if self._devices:
@@ -128,28 +128,28 @@ class Probing:
         else:
             self.failing = NOT_FAILING
             self._answered = True
-            self._judge(verdicts)
+            self._judge(found)
         finally:
             self._asked = {}
         self.tried = True
         self._probed(failure)
         return failure is None
 
-    def _judge(self, verdicts: Mapping[str, Health]) -> None:
-        """Applies the verdicts to the devices that were probed; a device that is not named is healthy."""
+    def _judge(self, found: Mapping[str, Health]) -> None:
+        """Applies the results to the devices that were probed; a device that is not named is healthy."""
         self._judged = {
             name: asked for name, asked in self._asked.items() if _alike(asked, self._devices[name])
         }
         self._asked = {}
-        failed = {name for name in self._judged if not verdicts.get(name, HEALTHY).healthy}
+        failed = {name for name in self._judged if not found.get(name, HEALTHY).healthy}
         # A device that was unplugged briefly between two scans fails its probe, too.
         doubtful = failed - self.unhealthy.keys()
-        kept = {name: verdict for name, verdict in self.unhealthy.items() if name not in self._judged}
-        self.unhealthy = kept | {name: verdicts[name] for name in failed}
-        if doubtful or self._lacks_verdict():
+        kept = {name: health for name, health in self.unhealthy.items() if name not in self._judged}
+        self.unhealthy = kept | {name: found[name] for name in failed}
+        if doubtful or self._lacks_result():
             self.request()
 
-    def _lacks_verdict(self) -> bool:
+    def _lacks_result(self) -> bool:
         """Whether a device was never probed, or has changed since it was found unhealthy."""
         for name, device in self._devices.items():
             known = self._asked.get(name) or self._judged.get(name)
@@ -166,7 +166,7 @@ def _among(known: Mapping[str, T], devices: Mapping[str, Device]) -> Mapping[str
 
 
 def _alike(a: Device, b: Device) -> bool:
-    """Whether a verdict on one applies to the other. Attributes are ignored: some change all the time."""
+    """Whether a result for one applies to the other. Attributes are ignored: some change all the time."""
     return a is b or (a.health, a.claims, a.part_of, a.pcie_path) == (
         b.health,
         b.claims,

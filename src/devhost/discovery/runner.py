@@ -240,7 +240,7 @@ class BackendRunner:
 
     def __init__(
         self,
-        kind: type[Backend],
+        backend_class: type[Backend],
         options: object,
         root: Path,
         wanted: Collection[str] = (),
@@ -248,18 +248,18 @@ class BackendRunner:
         entries: Collection[object] = (),
         predecessor: BackendRunner | None = None,
     ) -> None:
-        self.name = kind.name
-        self.kind = kind
-        self.abilities = Abilities.of(kind)
+        self.name = backend_class.name
+        self.backend_class = backend_class
+        self.abilities = Abilities.of(backend_class)
         self.options = options
         self.existence = Existence(os.fspath(root))
         """Whether the host has a path."""
-        self.context = ServiceContext(kind.name, root, wanted, held, entries)
+        self.context = ServiceContext(self.name, root, wanted, held, entries)
         self._threads: dict[Lane, WorkerThread] = {
-            lane: WorkerThread(f"{kind.name}-{lane}", f"backend {kind.name}", work)
+            lane: WorkerThread(f"{self.name}-{lane}", f"backend {self.name}", work)
             for lane, work in LANES.items()
         }
-        self.link_cache = LinkCache(kind.name, self._closeness) if self.abilities.links else None
+        self.link_cache = LinkCache(self.name, self._closeness) if self.abilities.links else None
         """How its devices are connected; ``None`` for a backend without ``links``."""
         self.missing_drivers: tuple[MissingDriver, ...] = ()
         """Hardware without its driver, from the last successful discovery."""
@@ -321,7 +321,7 @@ class BackendRunner:
         worker = lane if isinstance(lane, WorkerThread) else self._threads[lane]
         try:
             return await worker.call(
-                self.kind.discover_deadline if deadline is None else deadline, call, *args, **kwargs
+                self.backend_class.discover_deadline if deadline is None else deadline, call, *args, **kwargs
             )
         except BackendTimeout:
             raise
@@ -336,7 +336,7 @@ class BackendRunner:
     def discover(self, events: Sequence[Event]) -> list[Device]:
         """Passes events to the backend; returns the devices that exist now."""
         if self._made is None:
-            self._made = self.kind(self.options, self.context)
+            self._made = self.backend_class(self.options, self.context)
         for event in events:
             self.backend.notice(event)
         found = list(islice(self.backend.discover(), MAX_DEVICES + 1))
@@ -348,10 +348,10 @@ class BackendRunner:
 
     def probe(self, devices: Sequence[Device]) -> Mapping[str, Health]:
         """Health by device id. Raises ``BackendError`` if the backend returned something else."""
-        verdicts: object = self.backend.probe(devices)
-        if not isinstance(verdicts, Mapping) or not all(map(is_health, verdicts.values())):
+        found: object = self.backend.probe(devices)
+        if not isinstance(found, Mapping) or not all(map(is_health, found.values())):
             raise BackendError(f"probe() of backend {self.name} did not return a mapping of ids to Health")
-        return {device: sound_health(verdict) for device, verdict in verdicts.items()}
+        return {device: sound_health(health) for device, health in found.items()}
 
     def usage(self, devices: Sequence[Device]) -> Mapping[str, Usage]:
         """How much of each device is in use, by its id.
@@ -444,9 +444,11 @@ class BackendRunner:
         )
 
 
-def check_edits(edits: Edits, by: str) -> None:
-    """Refuses what a runtime would choke on, always as the fault of who answered (``BackendError``)."""
+def checked_edits(edits: object, by: str) -> Edits:
+    """The edits that ``by`` answered. Raises ``BackendError`` if a runtime could not use them."""
     wrong = f"{by} answered"
+    if not isinstance(edits, Edits):
+        raise BackendError(f"{wrong} {type(edits).__name__}, not Edits")
     if flaw := _mistyped(edits):
         raise BackendError(f"{wrong} {flaw}")
     if len(edits.nodes) > MAX_NODES:
@@ -481,6 +483,7 @@ def check_edits(edits: Edits, by: str) -> None:
         raise BackendError(
             f"{wrong} {quoted(text)}, which has a NUL, a control character or half a character in it"
         )
+    return edits
 
 
 def _mistyped(edits: Any) -> str:

@@ -35,7 +35,7 @@ from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
 from devhost.runtime.worker import MAX_ABANDONED, SILENCE, NotCalled
 from devhost.telemetry.metrics import Failure, Metrics
 
-from .health import ALL, Grounds, HealthTracker, Recovery, in_resource, worst
+from .health import ALL, Grounds, HealthOf, HealthTracker, Recovery, in_resource, worst
 from .probing import NOT_FAILING, Probing
 from .runner import BackendRunner
 from .validation import RefusedDevice, valid_devices
@@ -145,8 +145,6 @@ class HostPaths:
 
 log = get(__name__)
 
-Verdict = Callable[[Device], Health]
-
 EVENT_LIMIT = 1000
 """Events kept for one scan; if there are more, the backend gets the event that anything may have changed."""
 
@@ -244,8 +242,6 @@ class Scanner:
         self.handover: Hooks | None = None
         """The hooks for devices that are given and released, if there are any."""
         self.condition = BackendCondition(since=time.time())
-        self.event_source_error = ""
-        """Why the backend's own event source does not work; empty while it does."""
         self.answered = asyncio.Event()
         """Set once there is an answer: devices, or why there are none."""
         self._scanned = asyncio.Event()
@@ -270,7 +266,6 @@ class Scanner:
             self.condition, self._failing = predecessor.condition.inherited(), predecessor._failing
             self.health, self._degraded = predecessor.health, predecessor._degraded
             self.handover = predecessor.handover
-            self.event_source_error = predecessor.event_source_error
             self._event_failures = predecessor._event_failures
             if self.probing is None:
                 self.health.apply_probe({})
@@ -294,6 +289,11 @@ class Scanner:
         )
 
     @property
+    def event_source_error(self) -> str:
+        """Why the backend's own event source does not work; empty while it does."""
+        return self._event_failures.reason
+
+    @property
     def listed(self) -> bool:
         """Whether there is a list of devices, from this scanner or its predecessor."""
         return self._listed or bool(self.devices)
@@ -306,11 +306,11 @@ class Scanner:
             self.devices,
             self.health.cordons,
             self.event_source_error,
-            self.runner.kind.attributes,
+            self.runner.backend_class.attributes,
         )
 
     def concerns(self, event: Event) -> bool:
-        subsystems = self.runner.kind.subsystems
+        subsystems = self.runner.backend_class.subsystems
         return not event.subsystem or event.subsystem in subsystems or "*" in subsystems
 
     def request_scan(self, event: Event = ANYTHING) -> None:
@@ -376,10 +376,11 @@ class Scanner:
             reason = "it ended"
         except Exception as error:  # noqa: BLE001 - third-party code may raise anything
             reason = words(error) if isinstance(error, BackendError) else one_line(error)
-        before, self.event_source_error = self.event_source_error, reason
+        before = self.event_source_error
+        self._event_failures.failed(reason)
         if not before:
             self._found(None)
-        raise Retry(reason)
+        raise Retry
 
     async def _forward(self, events: AsyncIterator[Event]) -> None:
         # a source that stays open works even without events: on most nodes nothing happens for days
@@ -392,9 +393,9 @@ class Scanner:
             timer.cancel()
 
     def _event_source_works(self) -> None:
+        before = self.event_source_error
         self._following.succeeded()
-        if self.event_source_error:
-            self.event_source_error = ""
+        if before:
             self._found(None)
 
     async def scan_once(self) -> bool:
@@ -521,8 +522,8 @@ class Scanner:
 
     def _validated(self, devices: Sequence[object]) -> Mapping[str, Device]:
         """The devices by id; invalid ones are omitted, recorded, and logged once."""
-        kind = self.runner.kind
-        good, refused = valid_devices(devices, kind.attributes, self._seen, kind.claim_kinds)
+        backend = self.runner.backend_class
+        good, refused = valid_devices(devices, backend.attributes, self._seen, backend.claim_kinds)
         self._log_refused(self.condition.refused, refused)
         self.condition = replace(self.condition, refused=refused)
         return good
@@ -543,7 +544,7 @@ class Scanner:
             log.info("device is no longer refused", backend=backend, device=device)
 
 
-class Verdicts:
+class EntryHealth:
     """The health of the devices of one entry, for both front ends: their own, and its ``healthyWhile``."""
 
     def __init__(self, scanner: Scanner, entry: ResourceSettings) -> None:
@@ -558,8 +559,8 @@ class Verdicts:
             self._recovery = Recovery()  # failures of another condition do not count for this one
         self._scanner, self._entry = scanner, entry
 
-    def now(self) -> Verdict:
-        """The verdicts at this moment, for each device of the scanner."""
+    def now(self) -> HealthOf:
+        """The health at this moment, for each device of the scanner."""
         known, now = self._scanner.health, time.monotonic()
         entry, recovery = self._entry, self._recovery
         uses, given = entry.uses, entry.given(known.absent)
@@ -571,7 +572,7 @@ class Verdicts:
         harmless = give.harmless if texts else 0
 
         def usable(device: Device) -> Health:
-            own = in_resource(device, known.verdict(device, now), uses)
+            own = in_resource(device, known.of(device, now), uses)
             if each or any(length(device.attributes.get(name, "")) > harmless for name in texts):
                 return worst(own, entry.given(known.absent, device))
             return own if given.healthy else worst(own, given)
@@ -581,13 +582,13 @@ class Verdicts:
         self._judged_at = now
         recovery.forget(self._scanner.devices)
 
-        def verdict(device: Device) -> Health:
+        def settled(device: Device) -> Health:
             return worst(usable(device), recovery.settle(device.id, entry.condition(device), now))
 
-        return verdict
+        return settled
 
     def grounds(self) -> Grounds:
-        """What the verdicts depend on at this moment."""
+        """What the health of devices depends on at this moment."""
         known, entry = self._scanner.health, self._entry
         conditional = self._conditional()
         particular = chain(known.particular(), self._recovery if conditional else ())
@@ -601,5 +602,5 @@ class Verdicts:
         return bool(self._entry.healthy_while) and self._entry.watched() <= self._scanner.requested
 
     def next_change(self) -> float | None:
-        """Seconds until time alone changes a verdict of ``healthyWhile``; ``None`` if it will not."""
+        """Seconds until time alone changes a result of ``healthyWhile``; ``None`` if it will not."""
         return self._recovery.next_change(time.monotonic(), self._judged_at)

@@ -244,8 +244,8 @@ class Toleration:
 
 
 @frozen(slots=True)
-class Result:
-    """One device that was allocated to the claim.
+class AllocatedDevice:
+    """One device that was allocated to a claim.
 
     ``request`` is as in the allocation: ``request`` or ``request/subrequest``. ``consumed`` is the capacity
     that this allocation uses, as quantities.
@@ -274,7 +274,7 @@ class OpaqueConfig:
     parameters: Any
 
     def concerns(self, request: str) -> bool:
-        """Whether it is for a request, given as in :attr:`Result.request`."""
+        """Whether it is for a request, given as in :attr:`AllocatedDevice.request`."""
         return not self.requests or not {request, request.partition("/")[0]}.isdisjoint(self.requests)
 
 
@@ -288,11 +288,11 @@ class ClaimObject:
 
     uid: str
     allocated: bool = False
-    results: tuple[Result, ...] = ()
+    devices: tuple[AllocatedDevice, ...] = ()
     config: tuple[OpaqueConfig, ...] = ()
     pods: tuple[str, ...] = ()
     pod_claim: str = ""
-    others: tuple[tuple[str, Result], ...] = ()
+    others: tuple[tuple[str, AllocatedDevice], ...] = ()
 
 
 def read_claim(body: object, driver: str) -> ClaimObject:
@@ -307,8 +307,8 @@ def read_claim(body: object, driver: str) -> ClaimObject:
         return ClaimObject(uid)
     devices = allocation.at("devices")
     every = [(one.text("driver"), one) for one in devices.items("results")]
-    results = [_result(one) for name, one in every if name == driver]
-    others = [(name, _result(one)) for name, one in every if name != driver]
+    own = [_allocated(one) for name, one in every if name == driver]
+    others = [(name, _allocated(one)) for name, one in every if name != driver]
     config = [_config(one) for one in devices.items("config") if one.at("opaque").text("driver") == driver]
     ordered = sorted(config, key=lambda one: not one.from_class)  # stable: the order within a source counts
     reserved = claim.at("status").items("reservedFor")
@@ -316,16 +316,16 @@ def read_claim(body: object, driver: str) -> ClaimObject:
     pod_claim = claim.at("metadata").at("annotations").text(POD_CLAIM)
     if not _LABEL.fullmatch(pod_claim):  # it becomes a part of a path
         pod_claim = ""
-    return ClaimObject(uid, True, tuple(results), tuple(ordered), pods, pod_claim, tuple(others))
+    return ClaimObject(uid, True, tuple(own), tuple(ordered), pods, pod_claim, tuple(others))
 
 
-def _result(found: Json) -> Result:
+def _allocated(found: Json) -> AllocatedDevice:
     tolerations = (
         Toleration(one.text("key"), one.text("operator") or "Equal", one.text("effect"))
         for one in found.items("tolerations")
     )
     consumed = found.at("consumedCapacity").mapping()
-    return Result(
+    return AllocatedDevice(
         found.required("request"),
         found.required("pool"),
         found.required("device"),

@@ -33,7 +33,7 @@ from devhost.planning.amounts import NO_LIMIT, NONE, CapacityUse, Limit, flaw, w
 from devhost.planning.claims import Key
 from devhost.planning.settings import Effect, ResourceSettings, uses_of
 
-from .answers import ClaimError, ClaimObject, OpaqueConfig, Result
+from .answers import AllocatedDevice, ClaimError, ClaimObject, OpaqueConfig
 from .inventory import DraDevice, DraInventory
 from .slices import SLOTS, taints_of
 
@@ -63,10 +63,10 @@ def options_for(
 ) -> object:
     """The options of a resource with what a claim configures for one request.
 
-    ``request`` is as in :attr:`Result.request`, ``config`` the claim's, those of the class first. ``options``
-    are the resource's own: the value of the backend's ``ResourceOptions``, or ``None``. ``entry`` has the
-    keys that the claim itself may set. Raises ``ClaimError`` if something is wrong; the text has the path of
-    each error.
+    ``request`` is as in :attr:`AllocatedDevice.request`, ``config`` the claim's, those of the class first.
+    ``options`` are the resource's own: the value of the backend's ``ResourceOptions``, or ``None``. ``entry``
+    has the keys that the claim itself may set. Raises ``ClaimError`` if something is wrong; the text has the
+    path of each error.
     """
     diagnostics = Diagnostics("")
     before = options
@@ -228,7 +228,7 @@ class RequestedDevices:
         terms = replace(self.backend.terms, options=self.members[0].options)
         if not self.admin and (consumed := self._consumed()):
             return replace(terms, consumed=consumed)
-        if not self.backend.runner.kind.takes_shares:
+        if not self.backend.runner.backend_class.takes_shares:
             return terms
         from fractions import Fraction  # with decimal 0.5 MB, only where a backend takes shares
 
@@ -259,70 +259,70 @@ def choose(
     if a device is unknown or withdrawn, or unhealthy without admin access, or its configuration is wrong.
     """
     chosen = []
-    for result in claim.results:
-        name = f"{result.pool}/{result.device}"
-        found = resources.find(result.pool, result.device)
+    for allocated in claim.devices:
+        name = f"{allocated.pool}/{allocated.device}"
+        found = resources.find(allocated.pool, allocated.device)
         if found is None:
-            reason = resources.missing(result.pool, result.device) or "devhost has no such device"
+            reason = resources.missing(allocated.pool, allocated.device) or "devhost has no such device"
             raise ClaimError(f"device {name} is not available: {reason}")
-        one = _chosen(claim, result, found)
-        if not running and not result.admin:
-            _check_health(result, one, driver)
+        one = _chosen(claim, allocated, found)
+        if not running and not allocated.admin:
+            _check_health(allocated, one, driver)
         chosen.append(one)
     return chosen
 
 
-def _chosen(claim: ClaimObject, result: Result, found: DraDevice) -> Chosen:
+def _chosen(claim: ClaimObject, allocated: AllocatedDevice, found: DraDevice) -> Chosen:
     """A device on the terms of its resource, and on those that the claim configures."""
     claimed = ClaimedDevice(
-        result.request,
-        result.pool,
-        result.device,
-        result.share,
+        allocated.request,
+        allocated.pool,
+        allocated.device,
+        allocated.share,
         found.key,
         found.resource,
-        admin=result.admin,
+        admin=allocated.admin,
         replicas=found.replicas,
         exclusive=found.entry.exclusive,
-        slots=_consumed(result, SLOTS, 1),
+        slots=_consumed(allocated, SLOTS, 1),
         members=tuple(member.id for member in found.members),
-        parts=() if result.admin else _parts(result, found),
+        parts=() if allocated.admin else _parts(allocated, found),
     )
     options = found.backend.terms.options
     if claim.config:
-        kind = found.backend.runner.kind
-        options = options_for(result.request, claim.config, options, kind, found.entry, found.resource)
+        backend = found.backend.runner.backend_class
+        options = options_for(allocated.request, claim.config, options, backend, found.entry, found.resource)
     limit = found.entry.share.limit
     if limit is not NO_LIMIT and limit.by_backend and limit.by not in getattr(options, "limits", ()):
         reason = f"{limit.by}, which limits containers of {found.resource}, is not in its configuration"
-        raise ClaimError(f"device {result.pool}/{result.device} is not available: {reason}")
+        raise ClaimError(f"device {allocated.pool}/{allocated.device} is not available: {reason}")
     return Chosen(claimed, found, options)
 
 
-def _parts(result: Result, found: DraDevice) -> tuple[CapacityUse, ...]:
-    """What it uses of a device that claims share by amount: all that the result does not limit.
+def _parts(allocated: AllocatedDevice, found: DraDevice) -> tuple[CapacityUse, ...]:
+    """What it uses of a device that claims share by amount: all that the allocation does not limit.
 
-    Raises ``ClaimError`` if the device does not have what claims share, or the result has no amount of it.
+    Raises ``ClaimError`` if the device has no amount of what claims share, or the allocation has none.
     """
     amounts = found.entry.share.amounts
     if not amounts:
         return ()
     if reason := flaw(amounts, found.device.attributes):
-        raise ClaimError(f"device {result.pool}/{result.device} is not available: {reason}")
+        raise ClaimError(f"device {allocated.pool}/{allocated.device} is not available: {reason}")
     parts = []
     for one in amounts:
         size = one.size(found.device.attributes)
         assert size is not None  # that would be a flaw
-        parts.append(CapacityUse(one.name, _consumed(result, one.name, size), size))
+        parts.append(CapacityUse(one.name, _consumed(allocated, one.name, size), size))
     return tuple(parts)
 
 
-def _consumed(result: Result, name: str, otherwise: int) -> int:
-    """What it uses of a capacity, at least 1; ``otherwise`` if the result has no amount of it.
+def _consumed(allocated: AllocatedDevice, name: str, otherwise: int) -> int:
+    """What it uses of a capacity, at least 1; ``otherwise`` if the allocation has no amount of it.
 
     Raises ``ClaimError`` if the amount cannot be read: the device might not have so much.
     """
-    for key, text in result.consumed.items():
+    for key, text in allocated.consumed.items():
         if key.rpartition("/")[2] == name:
             if (amount := whole(text)) is None:
                 raise ClaimError(f"{text} is no quantity of {name} that devhost knows")
@@ -330,16 +330,18 @@ def _consumed(result: Result, name: str, otherwise: int) -> int:
     return otherwise
 
 
-def _check_health(result: Result, one: Chosen, driver: str) -> None:
+def _check_health(allocated: AllocatedDevice, one: Chosen, driver: str) -> None:
     """Refuses a device that cannot be used, unless the claim tolerates that."""
     found = one.found
     if found.health.healthy and not any(device.unusable_for for device in found.devices):
         return
     health = found.usable(uses_of(one.options, found.entry.permissions))
     taints = taints_of(driver, health, found.entry.dra.taints)
-    if any(effect is not Effect.NONE and not result.tolerates(key, effect) for key, effect in taints.items()):
+    if any(
+        effect is not Effect.NONE and not allocated.tolerates(key, effect) for key, effect in taints.items()
+    ):
         reason = sound_reason(health.reason)
-        raise ClaimError(f"device {result.pool}/{result.device} is unhealthy: {reason}")
+        raise ClaimError(f"device {allocated.pool}/{allocated.device} is unhealthy: {reason}")
 
 
 @frozen
@@ -382,15 +384,15 @@ def chosen_again(
     if not is_recorded(record, claim):
         raise ClaimError(f"{record.claim} was allocated again")
     return [
-        None if found is None else _chosen(claim, result, found)
-        for result, found in zip(claim.results, now, strict=True)
+        None if found is None else _chosen(claim, allocated, found)
+        for allocated, found in zip(claim.devices, now, strict=True)
     ]
 
 
 def is_recorded(record: ClaimRecord, claim: ClaimObject) -> bool:
     """Whether a record is of the devices that are allocated to the claim now."""
     recorded = [(one.request, one.pool, one.device, one.share, one.admin) for one in record.devices]
-    return recorded == [(one.request, one.pool, one.device, one.share, one.admin) for one in claim.results]
+    return recorded == [(one.request, one.pool, one.device, one.share, one.admin) for one in claim.devices]
 
 
 def _by_key(found: DraDevice) -> Iterator[tuple[Key, Device]]:
@@ -564,7 +566,9 @@ def check_variables(renderings: Sequence[tuple[RequestedDevices, Rendering]]) ->
                         raise ClaimError(f"{reason} (give it in one entry, or make two requests)")
 
 
-def check_limits(groups: Sequence[RequestedDevices], others: Iterable[tuple[Result, DraDevice]] = ()) -> None:
+def check_limits(
+    groups: Sequence[RequestedDevices], others: Iterable[tuple[AllocatedDevice, DraDevice]] = ()
+) -> None:
     """Refuses two requests of a claim whose limits for different devices have the same variables.
 
     A container that uses both would have one of them, and no limit on the devices of the other. ``others``

@@ -23,7 +23,7 @@ from devhost.backend.backoff import Backoff, TokenBucket
 from devhost.backend.errors import DevhostError, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import ClaimHolder
-from devhost.dra.answers import Json, Result, claim_path, cut, read_claim
+from devhost.dra.answers import AllocatedDevice, Json, claim_path, cut, read_claim
 from devhost.dra.inventory import DeviceHealth, DraInventory
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Object
 from devhost.dra.prepare import Refusals
@@ -221,7 +221,7 @@ class ClaimStatus:
             found[uid] = _Wanted(record.claim, record, shown)
         for uid, refusal in self._refusals.found.items():
             failed = Shown("False", "PrepareFailed", cut(refusal.reason))
-            names = {_name(one): failed for one in refusal.results}
+            names = {_name(one): failed for one in refusal.devices}
             found.setdefault(uid, _Wanted(refusal.claim, refusal, names))
         return found
 
@@ -268,7 +268,7 @@ class ClaimStatus:
     def _read(self, body: Object, one: _Wanted) -> _WrittenStatus | None:
         """What a claim has; ``None`` if these devices are no longer allocated to it."""
         found = read_claim(body, self._driver)
-        if found.uid != one.claim.uid or not one.devices.keys() <= set(map(_name, found.results)):
+        if found.uid != one.claim.uid or not one.devices.keys() <= set(map(_name, found.devices)):
             return None
         shown = self._devices_of(body)
         there = {name: shown[name] for name in one.devices if name in shown}
@@ -344,7 +344,7 @@ class ClaimStatus:
             self._changed()
 
 
-def _name(one: ClaimedDevice | Result) -> Name:
+def _name(one: ClaimedDevice | AllocatedDevice) -> Name:
     return Name(one.pool, one.device, one.share)
 
 

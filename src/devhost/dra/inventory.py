@@ -14,8 +14,8 @@ from devhost.backend.frozen import frozen
 from devhost.backend.model import AttributeValue, Cause, Device, Health, sound_reason, unhealthy
 from devhost.backend.sysfs import natural
 from devhost.backend.where import selected
-from devhost.discovery.health import in_resource, joint, worst
-from devhost.discovery.scanner import BackendState, Scanner, Verdict, Verdicts
+from devhost.discovery.health import HealthOf, in_resource, joint, worst
+from devhost.discovery.scanner import BackendState, EntryHealth, Scanner
 from devhost.planning import naming
 from devhost.planning.claims import Key, Reason
 from devhost.planning.plan import (
@@ -169,7 +169,7 @@ class DraInventory:
         self._settings = Settings()
         self._scanners: Mapping[str, Scanner] = {}
         self._pools: dict[str, Pool] = {}
-        self._verdicts: dict[str, Verdicts] = {}
+        self._health: dict[str, EntryHealth] = {}
         self._aliases: dict[str, Aliases] = {}
         self._backends: dict[str, ResourceBackend] = {}
         self._entries: dict[str, ResourceSettings] = {}
@@ -218,8 +218,8 @@ class DraInventory:
             self._take(name, planned)
         former = [(name, known) for name, known in before.items() if name not in self._known]
         self._known = dict(former[-REMEMBERED:]) | self._known
-        for name in self._verdicts.keys() - offered.keys():
-            del self._verdicts[name], self._aliases[name], self._units[name]
+        for name in self._health.keys() - offered.keys():
+            del self._health[name], self._aliases[name], self._units[name]
         moving = self._moving()
         entries, backends = self._entries, self._backends
         self.now = InventoryNow(
@@ -377,7 +377,7 @@ class DraInventory:
 
         ``None`` if neither will.
         """
-        waits = [self._moves.next_change(), *(one.next_change() for one in self._verdicts.values())]
+        waits = [self._moves.next_change(), *(one.next_change() for one in self._health.values())]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def devices(self) -> Sequence[DeviceHealth]:
@@ -444,11 +444,11 @@ class DraInventory:
     def _take(self, name: str, planned: PlannedResource) -> None:
         entry = self._entries[name] = planned.entry
         scanner = self._scanners[entry.backend]
-        if name in self._verdicts:
-            self._verdicts[name].follow(scanner, entry)
+        if name in self._health:
+            self._health[name].follow(scanner, entry)
         else:
-            self._verdicts[name] = Verdicts(scanner, entry)
-        verdict = self._verdicts[name].now()
+            self._health[name] = EntryHealth(scanner, entry)
+        health_of = self._health[name].now()
         backend = self._backends.setdefault(name, ResourceBackend(name, scanner, entry))
         backend.follow(scanner, entry, len(planned.offers))
         made = self._units.setdefault(name, Units()).make(entry.share.of, planned.offers)
@@ -460,7 +460,7 @@ class DraInventory:
         for unit in made:
             device, replicas, key = devices[unit.id], unit.replicas, (entry.backend, unit.id)
             names, members = named.get(unit.id, NOTHING), unit.devices if unit.whole else ()
-            health = _health_of(unit, verdict)
+            health = _joint_health(unit, health_of)
             about = key, device, health, name, entry, backend, replicas, None, self._driver, names, members
             one = DraDevice(*about, self._accepted(name, unit.id))
             keys = one.keys
@@ -560,18 +560,18 @@ class DraInventory:
         return pool
 
 
-def _health_of(unit: Unit, verdict: Verdict) -> Health:
+def _joint_health(unit: Unit, health_of: HealthOf) -> Health:
     """The health of a device, or of a unit with the reasons of its members."""
     if not unit.whole:
-        return verdict(unit.devices[0])
-    found = [(one.id, verdict(one)) for one in unit.devices]
+        return health_of(unit.devices[0])
+    found = [(one.id, health_of(one)) for one in unit.devices]
     return worst(unhealthy(unit.flaw), joint(found)) if unit.flaw else joint(found)
 
 
 def _own_health(devices: Sequence[Device], scanner: Scanner) -> Health:
     """The health of these devices as one, without what an entry demands."""
     now = time.monotonic()
-    return joint([(one.id, scanner.health.verdict(one, now)) for one in devices])
+    return joint([(one.id, scanner.health.of(one, now)) for one in devices])
 
 
 def _health(one: ClaimedDevice, health: Health, *, stale: bool) -> DeviceHealth:

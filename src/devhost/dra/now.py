@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
 
 from devhost.allocation.cdi.claim_files import PreparedClaim
 from devhost.allocation.leases import Claims
@@ -100,7 +101,7 @@ class DriverNow:
         )
         yield "dra_dropped_fields", [((driver,), len(self.status.dropped))]
         yield "dra_synced_timestamp_seconds", [((driver,), self.status.synced_at or 0)]
-        yield "dra_calls_in_flight", (((driver, call), count) for call, count in self.calls.items())
+        yield "dra_calls_in_flight", (((driver, call), self.calls.get(call, 0)) for call in get_args(Call))
         yield "dra_prepared_claims", [((driver,), len(self.claims))]
         yield "dra_prepared_devices", [((driver,), self.prepared_devices)]
         yield "dra_watch_timestamp_seconds", [((driver,), self.heard_at)]

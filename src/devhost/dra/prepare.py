@@ -31,7 +31,7 @@ from devhost.planning.timing import ALLOCATION, AllocationTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import LOOP_CLOCK, together
 
-from .answers import ClaimError, ClaimObject, Result, claim_path, read_claim
+from .answers import AllocatedDevice, ClaimError, ClaimObject, claim_path, read_claim
 from .claim_devices import (
     Basis,
     Chosen,
@@ -92,7 +92,7 @@ class FailedClaim:
     """A claim that could not be prepared, the devices that are allocated to it, and why it could not."""
 
     claim: ClaimHolder
-    results: tuple[Result, ...]
+    devices: tuple[AllocatedDevice, ...]
     reason: str
 
 
@@ -261,7 +261,7 @@ class Preparer:
             raise ClaimError(f"{ref} was deleted and created again: its uid is {found.uid}, not {ref.uid}")
         if not found.allocated:
             raise ClaimError(f"{ref} is not allocated")
-        if not found.results:
+        if not found.devices:
             raise ClaimError(f"{ref} has no device of driver {self.driver}")
         return found
 
@@ -416,7 +416,7 @@ class Preparer:
                 asyncio.get_running_loop().call_soon(_log_prepared, ref, record)
             return record.devices
         if seen:
-            self.refusals.add(FailedClaim(ref, seen[0].results, reason))
+            self.refusals.add(FailedClaim(ref, seen[0].devices, reason))
         log.warning(
             "a claim cannot be prepared",
             claim=str(ref),

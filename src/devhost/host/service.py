@@ -21,8 +21,8 @@ from devhost.allocation.inventory import Given, Inventory
 from devhost.allocation.resource_backend import ResourceBackend
 from devhost.backend.frozen import frozen
 from devhost.backend.model import Device, Health, unhealthy
-from devhost.discovery.health import worst
-from devhost.discovery.scanner import Scanner, Verdict, Verdicts
+from devhost.discovery.health import HealthOf, worst
+from devhost.discovery.scanner import EntryHealth, Scanner
 from devhost.kubelet.given import GivenKeeper
 from devhost.kubelet.kubelet_socket import KubeletSocket
 from devhost.kubelet.podresources_poller import PodResourcesPoller
@@ -133,7 +133,7 @@ class ResourceService:
         """What the last list was made from, apart from the time."""
         self._steady = False
         """Whether time alone does not change the list: every device in it is healthy."""
-        self._verdicts = Verdicts(scanner, planned.entry)
+        self._health = EntryHealth(scanner, planned.entry)
         self._left = False
         self.registration = Registration(
             self.allocator,
@@ -207,7 +207,7 @@ class ResourceService:
         """Seconds until time alone changes what the kubelet should see; ``None`` if it will not."""
         if self._steady:
             return None
-        waits = self.inventory.next_change(), self._verdicts.next_change()
+        waits = self.inventory.next_change(), self._health.next_change()
         return min((wait for wait in waits if wait is not None), default=None)
 
     @property
@@ -269,7 +269,7 @@ class ResourceService:
     def _follow(self, entry: ResourceSettings) -> None:
         edited = entry.take_over != self.entry.take_over
         self.entry = entry
-        self._verdicts.follow(self.scanner, entry)
+        self._health.follow(self.scanner, entry)
         if edited:
             self.registration.follow(entry.take_over)
 
@@ -280,24 +280,24 @@ class ResourceService:
         if self._steady and shown == self._shown:
             return
         self._shown, self._offers, self._caused_at = shown, offers, occasion.caused_at
-        self._injection.want(offers, self._verdicts.now())
+        self._injection.want(offers, self._health.now())
         self._publish()
 
     def _publish(self) -> None:
         if self._left or not self._injection.ready.is_set():
             return
-        own = self._verdicts.now()
-        offers, verdict = self._injection.listable(self._offers, own)
-        verdict = self._with_given(offers, verdict)
+        own = self._health.now()
+        offers, health_of = self._injection.listable(self._offers, own)
+        health_of = self._with_given(offers, health_of)
         topology = self.entry.topology
         tokens = self._units.make(self.entry.share.of, offers, topology=topology)
         self.inventory.update(
             tokens,
-            verdict,
+            health_of,
             self.why_not,
             self._caused_at,
             topology=topology,
-            grounds=self._verdicts.grounds() if verdict is own else None,
+            grounds=self._health.grounds() if health_of is own else None,
         )
         self._caused_at = None
         self._publication.soon()
@@ -308,19 +308,19 @@ class ResourceService:
         partly = self.entry.share.of is Of.ALL and not all(self.inventory.snapshot.devices().values())
         self._steady = not (unhealthy or partly or self.entry.healthy_while or bound)
 
-    def _with_given(self, offers: Sequence[Offer], verdict: Verdict) -> Verdict:
-        """The same verdicts, and Unhealthy for a device of which a container has something else.
+    def _with_given(self, offers: Sequence[Offer], health_of: HealthOf) -> HealthOf:
+        """The same health, and Unhealthy for a device of which a container has something else.
 
         Of shared devices, only the container's own tokens are (:meth:`.Inventory.update`).
         """
         given, backend = self.inventory.allocations.everything.given, self.entry.backend
         if self.entry.share.of == Of.ALL or not given.differences:
-            return verdict
+            return health_of
         alone = {offer.device.id for offer in offers if offer.replicas == 1}
 
         def judged(device: Device) -> Health:
             reason = given.reason(self.name, (backend, device.id)) if device.id in alone else None
-            return worst(verdict(device), unhealthy(reason.text)) if reason else verdict(device)
+            return worst(health_of(device), unhealthy(reason.text)) if reason else health_of(device)
 
         return judged
 

@@ -22,7 +22,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from pathlib import Path
 
 import grpc
@@ -88,6 +88,17 @@ class RegistrationCondition:
     since: float = 0.0
 
 
+class _Claim(Enum):
+    """Whether this process may register the resource, unless a :class:`_Rival` has it."""
+
+    UNKNOWN = auto()
+    """The kubelet has not shown yet whether another plugin has it."""
+    FREE = auto()
+    """The kubelet lists no device of it, and it has not been registered since."""
+    OURS = auto()
+    """No other plugin serves it, or it was taken over."""
+
+
 @mutable
 class _Rival:
     """Another plugin that has the resource at one kubelet, and the message about it.
@@ -102,7 +113,7 @@ class _Rival:
 
 @mutable
 class _Contest:
-    """Whether another plugin has the resource, as far as one kubelet has been asked; times are monotonic."""
+    """Step: asks one kubelet whether another plugin has the resource; times are monotonic."""
 
     identity: Identity
     returning: float
@@ -118,38 +129,48 @@ class _Contest:
 
 
 @mutable
-class _Served:
-    """A registration from Register on; times are monotonic."""
+class _Serving:
+    """Step: the resource is served on a fresh socket, and the kubelet is asked to register it."""
 
     server: PluginServer
     identity: Identity
+    began: float
+    """When the server began; monotonic seconds."""
+    beside: frozenset[str]
+    """Sockets of other instances that served the resource at the last check."""
+
+
+@mutable
+class _Registered(_Serving):
+    """Step: Register has succeeded, at ``since`` in monotonic seconds.
+
+    It is shown as REGISTERED, or as DISPLACED once a :class:`_Rival` has the resource.
+    """
+
     since: float
-    open_by: float
-    """When the kubelet must have opened the list stream."""
     answers: Answers
     uncontested: bool
     """Whether the kubelet listed no device of the resource right before."""
-    known: bool = False
-    """Whether the directory was read since. A kubelet that came between the reading before Register and
-    Register has answered it."""
     taker: Path | None = None
     """The socket of the plugin that has taken the resource over."""
 
 
 @mutable
 class _Pause:
-    """A back-off after a registration was lost; ends early if there is a different kubelet."""
+    """Step: a back-off after a registration was lost; ends early if there is a different kubelet."""
 
     identity: Identity
     until: float
+    beside: frozenset[str]
 
 
 class Registration:
     """Keeps one resource registered for as long as :meth:`run` runs.
 
-    Each pass takes one step from what is: it waits for the kubelet, waits while another plugin has the
-    resource, registers it, checks that the registration holds, or ends one that does not. ``changed`` is
-    called when the condition or the number of streams has changed. ``clock`` is that of ``rivals``.
+    Each pass continues from the present step: ``None`` while there is no kubelet that can be used, then
+    :class:`_Contest`, :class:`_Serving` and :class:`_Registered`. After a loss it is :class:`_Pause`, unless
+    the registration had held for long, and then the first again. ``changed`` is called when the condition or
+    the number of streams has changed. ``clock`` is that of ``rivals``.
     """
 
     def __init__(
@@ -165,7 +186,6 @@ class Registration:
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         self.condition = RegistrationCondition()
-        self.server: PluginServer | None = None
         self._resource = resource
         self._kubelet = kubelet
         self._metrics = metrics
@@ -177,23 +197,18 @@ class Registration:
         self._backoff = timing.backoff(*timing.back_off)
         self._refused = timing.backoff(*timing.refused)
         self._instances = Instances(kubelet, resource.name, timing.start)
-        self._beside: frozenset[str] = frozenset()
-        """Sockets of other instances that served the resource when the registration was lost."""
         self._at_once = 0
         self._loss = Incident()
         self._behind: list[PluginServer] = []
         self._rivals = rivals
         self._take_over = take_over
-        self._contest: _Contest | None = None
-        self._served: _Served | None = None
-        self._began = 0.0
-        """When the server began; monotonic seconds."""
-        self._pause: _Pause | None = None
-        self._ours = False
-        """Whether this process may register the resource: no other plugin serves it, or it was taken over."""
-        self._rival: _Rival | None = None
-        self._uncontested = False
-        """Whether the kubelet listed no device of the resource right before it is registered."""
+        self._owner: _Claim | _Rival = _Claim.UNKNOWN
+        self._step: _Contest | _Serving | _Pause | None = None
+
+    @property
+    def server(self) -> PluginServer | None:
+        """The server of the registration that holds, or that is being made."""
+        return self._step.server if isinstance(self._step, _Serving) else None
 
     @property
     def streams(self) -> int:
@@ -209,19 +224,18 @@ class Registration:
     @property
     def serving(self) -> Path | None:
         """The socket that is registered; ``None`` while none is."""
-        registered = self.condition.state in (RegistrationState.REGISTERED, RegistrationState.DISPLACED)
-        return self.server.path if self.server and registered else None
+        return self._step.server.path if isinstance(self._step, _Registered) else None
 
     @property
     def yields(self) -> bool:
         """Whether another plugin has the resource, so that a missing list stream is no fault."""
-        return self._rival is not None and self._kubelet.identity is not None
+        return isinstance(self._owner, _Rival) and self._kubelet.identity is not None
 
     def follow(self, take_over: bool) -> None:
         """The entry's ``takeOver`` has changed. If it is true now, the resource is also taken back."""
         self._take_over = take_over
-        if self._rival:
-            self._rival.contested = take_over
+        if isinstance(self._owner, _Rival):
+            self._owner.contested = take_over
         self._loop.wake()
 
     async def run(self) -> None:
@@ -256,72 +270,67 @@ class Registration:
     async def _reconcile(self) -> float:
         """Takes the next step; returns the seconds until the one after it, unless it is woken before."""
         # the watch may be late, and a directory that hangs must not stop the event loop in what follows
-        fresh = FRESH if self._served is None or self._served.known else 0.0
-        if not await self._kubelet.look(fresh) or self._loop.stopped:
+        if not await self._kubelet.look(FRESH) or self._loop.stopped:
             return self._timing.poll
-        if self._served is None:
+        step = self._step
+        if not isinstance(step, _Registered):
             # after a loss, wait before the next try
-            if (wait := self._until_retry()) is not None:
-                return wait
+            if isinstance(step, _Pause):
+                if (wait := self._until_retry(step)) is not None:
+                    return wait
+                self._instances.end()
             identity = self._kubelet.identity
             if identity is None:  # wait for a kubelet
-                self._contest = None
+                self._step = None
                 self._refused.reset()
                 self._set(RegistrationState.WAITING)
                 return math.inf
             # once for each kubelet: wait until its socket can be used
-            if self._contest is None or self._contest.identity != identity:
+            if not isinstance(step, _Contest) or step.identity != identity:
+                self._step = None
                 if (wait := self._until_reachable(identity)) is not None:
                     return wait
-                self._contest = self._contested(identity)
+                self._step = step = self._contested(identity)
             # leave the resource to another plugin that has it, unless it is known to be ours
-            if not self._ours and (wait := self._until_free(self._contest)) is not None:
+            unclaimed = self._rival or self._owner is _Claim.UNKNOWN
+            if unclaimed and (wait := self._until_free(step)) is not None:
                 return wait
-            self._contest = None
-        else:
-            if not self._served.known:
-                self._served.known = True
-                self._served.identity = self._kubelet.identity or self._served.identity
-            identity = self._served.identity
         try:
-            if self._served is None:
-                self._served = await self._register(identity)
-                return self._timing.stream  # the list stream, or a change in the directory, ends this wait
-            return self._until_next_check(self._served)
+            if isinstance(step, _Registered):
+                return self._until_next_check(step)
+            await self._register(step.identity)
+            return self._timing.stream  # the list stream, or a change in the directory, ends this wait
         except DevhostError as error:  # refused or lost: no later step continues it
             self._failed(str(error))
-        held = await self._withdraw()
-        self._back_off(identity, held)
+        if ended := await self._withdraw():
+            self._back_off(ended)
         return 0.0
 
-    def _until_retry(self) -> float | None:
-        """Seconds until the back-off ends; ``None`` if there is none or it is over.
+    def _until_retry(self, pause: _Pause) -> float | None:
+        """Seconds until the back-off ends; ``None`` if it is over.
 
         A different kubelet ends it. So does the end of another instance: the kubelet dropped both
         registrations together.
         """
-        if self._pause is None:
-            return None
-        left = self._pause.until - self._clock.time()
+        left = pause.until - self._clock.time()
         if left > 0:
-            if self._kubelet.identity not in (self._pause.identity, None):
+            if self._kubelet.identity not in (pause.identity, None):
                 self._backoff.reset()
-            elif self._at_once < AT_ONCE and self._instances.gone(self._beside):
+            elif self._at_once < AT_ONCE and self._instances.gone(pause.beside):
                 self._at_once += 1
             else:
                 return left
-        self._pause = None
-        self._instances.end()
         return None
 
-    def _back_off(self, identity: Identity, held: float) -> None:
-        """Sets the pause before the next registration, after one that has held for so many seconds."""
-        if held > self._timing.steady:
+    def _back_off(self, ended: _Serving) -> None:
+        """Sets the pause before the next registration, unless this one has held for long."""
+        now = self._clock.time()
+        if now - ended.began > self._timing.steady:
             self._backoff.reset()
             self._at_once = 0
             self._instances.end()
         else:
-            self._pause = _Pause(identity, self._clock.time() + self._backoff.delay())
+            self._step = _Pause(ended.identity, now + self._backoff.delay(), ended.beside)
 
     def _until_reachable(self, identity: Identity) -> float | None:
         """Seconds until the kubelet's socket is checked again; ``None`` once a process listens on it."""
@@ -337,10 +346,10 @@ class Registration:
 
     def _contested(self, identity: Identity) -> _Contest:
         """Begins to find out whether another plugin has the resource."""
-        now = self._clock.time()
-        restarted = self._rival is not None and self._rival.identity != identity
+        now, rival = self._clock.time(), self._rival
+        restarted = rival is not None and rival.identity != identity
         returning = now + self._timing.kubelet_start if restarted else now
-        return _Contest(identity, returning, checked=now, suspected=self._rival is not None)
+        return _Contest(identity, returning, checked=now, suspected=rival is not None)
 
     def _until_free(self, contest: _Contest) -> float | None:
         """Seconds until the next check; ``None`` once this process may register the resource.
@@ -360,27 +369,26 @@ class Registration:
         displacer, known = found
         if displacer and self._take_over:
             log.info("taking the resource over", resource=self._resource.name, reason=displacer)
-            self._claim()
+            self._owner = _Claim.OURS
             return None
         if displacer:
             contest.checked = now
         else:
             quiet = contest.checked if known else contest.checked + self._timing.kubelet_start
             if rival is None or now > max(contest.returning, quiet):
-                self._uncontested = known
-                self._claim()
+                self._owner = _Claim.FREE if known else _Claim.OURS
                 return None
         if displacer and contest.suspected:
-            self._rival = _Rival(displacer, contest.identity)
+            self._owner = _Rival(displacer, contest.identity)
             self._report_error(displacer)
             self._set(RegistrationState.WAITING)
         contest.suspected = True
         contest.again = now + self._timing.ask * (1 + random.random() / 2)
         return contest.again - now
 
-    def _claim(self) -> None:
-        """The resource is this process's to register."""
-        self._ours, self._rival = True, None
+    @property
+    def _rival(self) -> _Rival | None:
+        return self._owner if isinstance(self._owner, _Rival) else None
 
     def _rival_now(self, contest: _Contest) -> tuple[str, bool] | None:
         """The message about another plugin that has the resource, or an empty text; ``None`` while asking.
@@ -410,13 +418,13 @@ class Registration:
             True,
         )
 
-    async def _register(self, identity: Identity) -> _Served:
+    async def _register(self, identity: Identity) -> None:
         """Serves the resource on a fresh socket and registers it, or raises ``DevhostError``."""
         began = self._clock.time()
         server = PluginServer(
             self._resource, self._kubelet.directory, self._metrics, self._server_changed, timing=self._timing
         )
-        self.server, self._beside, self._began = server, frozenset(), began
+        self._step = _Serving(server, identity, began, frozenset())
         self._instances.begin(server.path)
         self._set(RegistrationState.REGISTERING)
         await server.start()
@@ -446,42 +454,46 @@ class Registration:
         log.info(
             "registered", resource=self._resource.name, devices=len(self._resource.inventory.snapshot.entries)
         )
-        now = self._clock.time()
-        uncontested, self._uncontested = self._uncontested, False
+        now, uncontested = self._clock.time(), self._owner is _Claim.FREE
         answers = Answers(self._resource, self._rivals, since=now)
-        return _Served(server, identity, now, now + self._timing.stream, answers, uncontested)
+        self._step = served = _Registered(server, identity, began, frozenset(), now, answers, uncontested)
+        self._owner = _Claim.OURS
+        # a kubelet that came between the reading before Register and Register has answered it
+        await self._kubelet.look()
+        served.identity = self._kubelet.identity or identity
 
-    async def _withdraw(self) -> float:
-        """Ends the server, if one runs; returns the seconds since it began."""
-        server, self.server, self._served = self.server, None, None
-        if server is None:
-            return 0.0
-        self._behind.append(server)
-        await server.stop()
+    async def _withdraw(self) -> _Serving | None:
+        """Ends the server, if one runs; returns the step that this ends."""
+        ended = self._step
+        if not isinstance(ended, _Serving):
+            return None
+        self._step = None
+        self._behind.append(ended.server)
+        await ended.server.stop()
         self._clear()
-        return self._clock.time() - self._began
+        return ended
 
     def _clear(self) -> None:
         """Removes the sockets of earlier servers: the directory may have been read-only before."""
         self._behind = [server for server in self._behind if not server.unlink()]
 
-    def _until_next_check(self, served: _Served) -> float:
+    def _until_next_check(self, served: _Registered) -> float:
         """Seconds until the next check; raises ``DevhostError`` with the reason if it is lost."""
         now = self._clock.time()
-        server, answers, instances = served.server, served.answers, self._instances
+        server, answers, instances, rival = served.server, served.answers, self._instances, self._rival
         # other devhosts with the resource: which have come, and which have exited
-        self._beside = frozenset(instances.older | instances.newer)
+        served.beside = frozenset(instances.older | instances.newer)
         left_again = instances.gone(frozenset(instances.newer))
         instances.newer -= left_again
         if left_again and not instances.newer:
             # A kubelet up to 1.36 disconnects by name: it has dropped this registration too.
-            self._claim()
+            self._owner = _Claim.OURS
             raise DevhostError(f"another plugin registered this resource, then exited ({min(left_again)})")
         instances.sort(settled=now - served.since > self._timing.race)
         # the entry has changed: take the resource back from the plugin that took it
-        if self._rival and self._rival.contested:
-            log.info("taking the resource over", resource=self._resource.name, reason=self._rival.message)
-            self._claim()
+        if rival and rival.contested:
+            log.info("taking the resource over", resource=self._resource.name, reason=rival.message)
+            self._owner = _Claim.OURS
             raise DevhostError("it is taken back: its entry now has takeOver: true")
         # what shows by itself that the kubelet has dropped the registration
         if server.lost:
@@ -490,19 +502,20 @@ class Registration:
             raise DevhostError(f"socket {server.path.name} was removed")
         if self._kubelet.identity not in (served.identity, None):
             raise DevhostError("there is a new kubelet")
-        if not server.opened and now >= served.open_by:
+        unopened = math.inf if server.opened else served.since + self._timing.stream - now
+        if unopened <= 0:
             raise DevhostError("the kubelet accepted the registration but opened no list stream")
         # what the kubelet lists shows nothing while another devhost lists the same devices
         if answers.pending() and not instances.live():
             answers.apply()
         # who has the resource now
         if instances.newer:
-            if not self._rival:
+            if not rival:
                 newest = max(instances.newer, key=instances.born)
                 self._displaced(served, instances.displaced_by(newest))
-        elif self._rival:
+        elif rival:
             if dead(served.taker) if served.taker else not answers.foreign:
-                self._claim()
+                self._owner = _Claim.OURS
                 raise DevhostError("the plugin that had taken it over has exited")
         elif answers.foreign:
             self._foreign(served)
@@ -514,9 +527,9 @@ class Registration:
         wait = self._timing.poll if instances.newer else math.inf
         if instances.starting:
             wait = self._timing.settle
-        return wait if server.opened else min(wait, served.open_by - now)
+        return min(wait, unopened)
 
-    def _foreign(self, served: _Served) -> None:
+    def _foreign(self, served: _Registered) -> None:
         """Handles devices of another plugin, which registered before this process or after it."""
         taker, born = self._rivals.newest(), self._instances.born
         served.taker = taker
@@ -529,10 +542,10 @@ class Registration:
             served.answers.foreign = False
             served.server.resend()
 
-    def _displaced(self, served: _Served, displacer: str) -> None:
+    def _displaced(self, served: _Registered, displacer: str) -> None:
         """The kubelet uses another plugin now. It would take both lists, so this process stops sending."""
         served.server.hold()
-        self._ours, self._rival = False, _Rival(displacer, served.identity)
+        self._owner = _Rival(displacer, served.identity)
         self._report_error(displacer, taken=True)
         self._set(RegistrationState.DISPLACED)
 

@@ -73,9 +73,9 @@ class SelfCheck:
         self._clock = clock
         self._loop = Reconciler(self._check, first=None, clock=clock)
         self._checked: asyncio.Future[None] | None = None
-        """See :meth:`_verdict`."""
+        """See :meth:`_shared`."""
         self._until = -math.inf
-        """Until when the last verdict holds."""
+        """Until when the last result holds."""
         self._last = ""
         self._silent: frozenset[str] = frozenset()
 
@@ -85,17 +85,17 @@ class SelfCheck:
     async def answer(self) -> tuple[bool, str]:
         """Whether all sockets that were asked have answered; if not, which have not, and why.
 
-        Callers at the same time share one verdict. It needs :meth:`run`.
+        Callers at the same time share one result. It needs :meth:`run`.
         """
         if self._clock.time() >= self._until:
             if self._checked is None:
                 self._loop.wake()
-            await asyncio.shield(self._verdict())
+            await asyncio.shield(self._shared())
         return not self.failures.reason, self.failures.reason
 
     async def _check(self) -> float | None:
         """One pass; returns the seconds until the next one without a caller."""
-        verdict, turn = self._verdict(), self._turn(self._serving())
+        shared, turn = self._shared(), self._turn(self._serving())
         reasons = await self._asked([*turn.values()])
         now = self._serving()
         # a resource that registered again meanwhile is served on another socket, and asked there next time
@@ -105,14 +105,14 @@ class SelfCheck:
             if reason and now.get(name) == path
         }
         self._silent = frozenset(wrong)
-        self._until = self._clock.time() + self._timing.verdict_holds
+        self._until = self._clock.time() + self._timing.result_holds
         if wrong:
             listed = ", ".join(f"{name} ({reason})" for name, reason in wrong.items())
             self.failures.failed(f"own socket does not answer: {listed}")
         else:
             self.failures.succeeded()
         self._checked = None
-        verdict.set_result(None)
+        shared.set_result(None)
         return self._timing.self_check_again if wrong else None
 
     async def _asked(self, paths: Sequence[Path]) -> Sequence[str]:
@@ -131,7 +131,7 @@ class SelfCheck:
             return [_no_answer(deadline)] * len(paths)
         return await asyncio.gather(*(self._ask(path, deadline) for path in paths))
 
-    def _verdict(self) -> asyncio.Future[None]:
+    def _shared(self) -> asyncio.Future[None]:
         """Ends with the pass that runs now, or with the next one."""
         if self._checked is None:
             self._checked = asyncio.get_running_loop().create_future()

@@ -181,12 +181,12 @@ class PluginServer:
             "PreStartContainer": unary(self._prepare, None, pb.PreStartContainerResponse.SerializeToString),
         }
 
-    async def _decoded(self, kind: type[M], data: bytes, context: Any, method: str) -> M:
+    async def _decoded(self, message: type[M], data: bytes, context: Any, method: str) -> M:
         """The request in ``data``; if it cannot be decoded, the call fails with INVALID_ARGUMENT."""
         try:
-            return kind.FromString(data)
+            return message.FromString(data)
         except DecodeError as error:
-            wrong = rpc.undecodable(kind, error)
+            wrong = rpc.undecodable(message, error)
             self._undecodable.setdefault(method, Recurring(QUIET)).report(
                 lambda more: log.warning(
                     "request cannot be decoded",

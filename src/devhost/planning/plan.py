@@ -327,26 +327,26 @@ Found = Mapping[str, Mapping[str, Device]]
 
 
 def explain(plan: Plan, settings: Settings, backend: str, device: Device) -> tuple[EntryMatch, ...]:
-    """The verdict of each entry on one device, in file order."""
+    """Whether each entry takes one device, in file order."""
     taken = {one.entry.index: (one.name, offer) for one, offer in plan.offering(backend, device.id)}
     refused = {r.entry: r for r in plan.refusals if (r.backend, r.device) == (backend, device.id)}
-    verdicts = []
+    matches = []
     for entry in settings.resources:
         offered = taken.get(entry.index)
         if entry.backend != backend:
-            verdict = EntryMatch(entry, entry.name, False, f"it is for backend {entry.backend}")
+            match = EntryMatch(entry, entry.name, False, f"it is for backend {entry.backend}")
         elif offered is not None:
             name, offer = offered
             how = terms(entry, offer.replicas, offer.of)
-            verdict = EntryMatch(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
+            match = EntryMatch(entry, name, True, f"it takes the device{', ' if how else ''}{how}")
         elif entry.index in refused:
             refusal = refused[entry.index]
-            verdict = EntryMatch(entry, entry.name, False, refusal.reason, refusal.held_by)
+            match = EntryMatch(entry, entry.name, False, refusal.reason, refusal.held_by)
         else:
             why = objection(entry.where, device.attributes, device.inherited)
-            verdict = EntryMatch(entry, entry.name, False, why or "")
-        verdicts.append(verdict)
-    return tuple(verdicts)
+            match = EntryMatch(entry, entry.name, False, why or "")
+        matches.append(match)
+    return tuple(matches)
 
 
 def replicas_of(share: Share, attributes: Mapping[str, AttributeValue]) -> int:

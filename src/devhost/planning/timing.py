@@ -257,8 +257,8 @@ class KubeletTiming:
     idle: float = 10.0
     """After which a connection without a call is closed. An open list stream is a call."""
 
-    verdict_holds: float = 1.0
-    """A self-check's verdict is reused for so long."""
+    result_holds: float = 1.0
+    """A self-check's result is reused for so long."""
 
     self_check_again: float = 10.0
     """Until silent sockets are asked again without a probe."""

@@ -265,9 +265,9 @@ Answer = Response | Stream
 Route = Callable[[], Awaitable[Answer]]
 Action = Callable[[Mapping[str, str]], Awaitable[Response]]
 """What a POST does; it gets the parameters in the URL."""
-Verdict = tuple[bool, str]
+CheckResult = tuple[bool, str]
 """Whether the check passed, and the reason if not."""
-Check = Callable[[], Verdict | Awaitable[Verdict]]
+Check = Callable[[], CheckResult | Awaitable[CheckResult]]
 """A check. It may take some time, which must be limited."""
 
 

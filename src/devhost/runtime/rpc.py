@@ -111,14 +111,14 @@ def _cannot(path: Path) -> EnvironmentFailure:
     )
 
 
-def undecodable(kind: type[Message], error: DecodeError) -> str:
-    return f"the request is not a {kind.DESCRIPTOR.full_name}: {words(error)}"
+def undecodable(message: type[Message], error: DecodeError) -> str:
+    return f"the request is not a {message.DESCRIPTOR.full_name}: {words(error)}"
 
 
-async def decoded(kind: type[M], data: bytes, context: Any) -> M:
+async def decoded(message: type[M], data: bytes, context: Any) -> M:
     """The request in ``data``; if it cannot be decoded, the call fails with INVALID_ARGUMENT."""
     try:
-        return kind.FromString(data)
+        return message.FromString(data)
     except DecodeError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, undecodable(kind, error))
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, undecodable(message, error))
         raise  # unreachable: abort() raises

@@ -43,7 +43,7 @@ from devhost.backend.model import Device, Edits, Health, unhealthy
 from devhost.backend.sysfs import prefix_of
 from devhost.discovery import catalog
 from devhost.discovery.health import in_resource
-from devhost.discovery.runner import ServiceContext, check_edits
+from devhost.discovery.runner import ServiceContext, checked_edits
 from devhost.discovery.validation import flaw_of
 from devhost.host.node_labels import sorted_out
 
@@ -465,7 +465,7 @@ class BackendContract:
     def _edits(self, backend: Backend, devices: Sequence[Device], use: object = None) -> Edits:
         edits = backend.allocate(self._request(devices, self._uses()[0] if use is None else use))
         assert isinstance(edits, Edits), f"allocate() returned {type(edits).__name__}, not Edits"
-        check_edits(edits, f"backend {self.backend.name}")
+        checked_edits(edits, f"backend {self.backend.name}")
         return edits
 
     def _request(self, devices: Sequence[Device], use: object) -> AllocateRequest:

@@ -155,26 +155,20 @@ def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
         return None
     if any(one.common != first.common for one in records):
         return None
-    claim = ClaimHolder(*first.claim, uid)
+    namespace, name, driver, metadata, boot = first.common
     devices = tuple(one.device for one in records)
-    return ClaimRecord(claim, first.driver, devices, first.metadata), first.boot
+    return ClaimRecord(ClaimHolder(namespace, name, uid), driver, devices, metadata), boot
 
 
 @frozen(slots=True)
 class _Parsed:
+    """A device of a file. ``common`` are the claim's namespace and name, its driver, metadata and boot."""
+
     name: str
     number: int
     count: int
-    claim: tuple[str, str]
-    driver: str
-    boot: str
-    metadata: str
+    common: tuple[str, str, str, str, str]
     device: ClaimedDevice
-
-    @property
-    def common(self) -> tuple[object, ...]:
-        """What is the same for all devices of a claim."""
-        return self.claim, self.driver, self.boot, self.metadata
 
 
 def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
@@ -208,10 +202,7 @@ def _parsed_value(kind: str, name: str, variable: str) -> _Parsed:
         given.get("name", name),
         int(given["n"]),
         int(given["of"]),
-        (namespace, claim),
-        given["driver"],
-        given["boot"],
-        unquote(given.get("metadata", "")),
+        (namespace, claim, given["driver"], unquote(given.get("metadata", "")), given["boot"]),
         recorded,
     )
 

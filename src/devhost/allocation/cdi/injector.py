@@ -27,8 +27,8 @@ from devhost.backend import NoOptions
 from devhost.backend.errors import AllocationError, BackendError, BackendTimeout, EnvironmentFailure
 from devhost.backend.frozen import frozen
 from devhost.backend.model import HEALTHY, Device, Edits, Health, Holder, unhealthy
+from devhost.discovery.health import HealthOf
 from devhost.discovery.runner import BackendRunner
-from devhost.discovery.scanner import Verdict
 from devhost.planning.claims import Key
 from devhost.planning.plan import Offer
 from devhost.planning.timing import ALLOCATION
@@ -152,32 +152,32 @@ class CdiInjection(Injection):
         self._rendering: asyncio.Timeout | None = None
         self._loop = Reconciler(self._pass)
 
-    def want(self, offers: Sequence[Offer], verdict: Verdict) -> None:
+    def want(self, offers: Sequence[Offer], health_of: HealthOf) -> None:
         """Takes the devices that the resource has now; :meth:`run` does the rest.
 
         Unhealthy ones are rendered only if the specification names them or a container holds them.
         """
         devices = {offer.device.id: offer.device for offer in offers}
-        self._wanted = {name: device for name, device in devices.items() if verdict(device).healthy}
+        self._wanted = {name: device for name, device in devices.items() if health_of(device).healthy}
         self._unhealthy = devices.keys() - self._wanted.keys()
         self._share_of = {}
-        if self._backend.runner.kind.takes_shares and offers:
+        if self._backend.runner.backend_class.takes_shares and offers:
             from fractions import Fraction
 
             self._share_of = {offer.device.id: Fraction(1, offer.replicas) for offer in offers}
         self._loop.wake()
 
-    def listable(self, offers: Sequence[Offer], verdict: Verdict) -> tuple[Sequence[Offer], Verdict]:
+    def listable(self, offers: Sequence[Offer], health_of: HealthOf) -> tuple[Sequence[Offer], HealthOf]:
         """What the list may show now: no device is healthy before its specification is written."""
         shown = self._inventory.snapshot.devices()
         present = self._inventory.snapshot.present()
 
         def judged(device: Device) -> Health:
-            health = verdict(device)
+            health = health_of(device)
             return self._verdict(device, listed=shown.get(device.id, False)) if health.healthy else health
 
         def settled(device: Device) -> bool:
-            if device.id in present or device.id in self._failures or not verdict(device).healthy:
+            if device.id in present or device.id in self._failures or not health_of(device).healthy:
                 return True
             unit = self._units.get(device.id)
             current = unit is not None and unit.devices[0] is device
@@ -443,7 +443,7 @@ class CdiInjection(Injection):
 
     def _kept(self) -> dict[str, Terms]:
         """The terms with which containers got devices, by their ids; where several did, the last one's."""
-        allocations, wanted = self._inventory.allocations, self._backend.runner.kind.ResourceOptions
+        allocations, wanted = self._inventory.allocations, self._backend.runner.backend_class.ResourceOptions
         given = {token: terms for token, terms in self._terms_of.items() if allocations.reserved(token)}
         self._terms_of = given
         distinct: dict[tuple[int, int], tuple[Sequence[Key], Terms]] = {}
