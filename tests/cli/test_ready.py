@@ -37,30 +37,14 @@ def copied(found: Json) -> None:
 def offered(found: Json, **values: Any) -> None:
     """The same device through DRA."""
     found["resources"] = []
-    one = {"device": "FT1", "name": "ft1", "slice": "s1", "health": "Healthy", "reason": "", "replicas": 1}
-    pool: Any = {
-        "resource": NAME,
-        "backend": "udev",
-        "entry": "resources[0]",
-        "pool": "p",
-        "deviceClass": "c",
-    }
-    pool |= {
-        "extendedName": False,
-        "devices": [{**one, "numaNodes": [], "claims": [], **values.pop("one", {})}],
-    }
-    dra: Any = {"driver": "gpu.example.com", "node": "n", "state": "registered", "reason": "", "error": ""}
-    found["dra"] = {**dra, "pools": [pool], "claims": [], "moving": [], "moves": [], **values}
+    one = {"device": "FT1", "name": "ft1", "slice": "s1", "health": "Healthy", "replicas": 1}
+    pool: Any = {"resource": NAME, "entry": "resources[0]", "devices": [{**one, **values.pop("one", {})}]}
+    found["dra"] = {"driver": "gpu.example.com", "state": "registered", "pools": [pool], **values}
 
 
 def driver(name: str, state: str = "registered") -> dict[str, str]:
     """One of several drivers."""
-    return {
-        "driver": name,
-        "state": state,
-        "reason": "" if state == "registered" else "no socket",
-        "error": "",
-    }
+    return {"driver": name, "state": state, "reason": "" if state == "registered" else "no socket"}
 
 
 STATES: dict[str, tuple[Callable[[Json], None], list[str]]] = {
