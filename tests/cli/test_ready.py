@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from devhost_testing.node import Node
+from kit.backend import Plain
 from status_document import device, document
 from status_values import Json, document_of
 
-from devhost.backend import Backend, Device, Edits
+from devhost.backend import Device
 from devhost.backend.errors import UsageError
 from devhost.cli.program import COMMANDS
 from devhost.host.shown.status import captured
@@ -128,16 +129,13 @@ def test_a_name_that_no_entry_has_is_an_error_with_those_that_there_are() -> Non
     assert NAME in caught.value.hint
 
 
-class Cards(Backend):
+class Cards(Plain):
     """As many cards as a file says."""
 
     name = "cards"
 
     def discover(self) -> list[Device]:
         return [Device(f"c{number}") for number in range(int((self.context.root / "count").read_text()))]
-
-    def allocate(self, request: Any) -> Edits:
-        return Edits()
 
 
 async def test_expect_decides_on_a_running_node(tmp_path: Path) -> None:
