@@ -21,7 +21,11 @@ import pytest
 
 ROOT = Path(__file__).parent
 
-sys.path.append(str(ROOT / "tests"))  # for what test modules of several directories share
+for shared in (
+    "tests",
+    "tools",
+):  # what test modules of several directories share, and the programs they test
+    sys.path.append(str(ROOT / shared))
 
 CHECKS = (
     "tests/test_docs.py",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import dependency_group
 import pytest
 import yaml
 
@@ -64,12 +64,9 @@ def _overload(node: ast.FunctionDef) -> bool:
     return any(isinstance(mark, ast.Name) and mark.id == "overload" for mark in node.decorator_list)
 
 
-@pytest.mark.parametrize(
-    "module", sorted((ROOT / "src" / "devhost" / "backend").glob("*.py")), ids=lambda file: file.stem
-)
-def test_every_function_of_the_public_api_has_a_docstring(module: Path) -> None:
-    tree = ast.parse(module.read_text(encoding="utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+def test_every_function_of_the_public_api_has_a_docstring() -> None:
+    trees = [ast.parse(file.read_text()) for file in (ROOT / "src" / "devhost" / "backend").glob("*.py")]
+    functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
     public = [node for node in functions if not node.name.startswith("_") and not _overload(node)]
     assert [node.name for node in public if not ast.get_docstring(node)] == []
 
@@ -119,16 +116,15 @@ def test_a_package_is_whole(place: Path) -> None:
         assert (place / needed).exists(), needed
 
 
-@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
-def test_a_plugin_package_is_found_and_documented(plugin: Path) -> None:
-    assert project(plugin)["entry-points"]["devhost"] == {plugin.name: f"devhost_{plugin.name}"}
-    assert (ROOT / "docs" / "backends" / f"{plugin.name}.md").exists()
+def test_a_plugin_package_is_found_and_documented() -> None:
+    for plugin in PLUGINS:
+        assert project(plugin)["entry-points"]["devhost"] == {plugin.name: f"devhost_{plugin.name}"}
+        assert (ROOT / "docs" / "backends" / f"{plugin.name}.md").exists(), plugin.name
 
 
-@pytest.mark.parametrize("place", PACKAGES, ids=lambda path: path.name)
-def test_every_module_of_a_package_begins_with_its_purpose(place: Path) -> None:
-    files = (place / "src" / f"devhost_{place.name}").rglob("*.py")
-    assert [file.name for file in files if not ast.get_docstring(ast.parse(file.read_text()))] == []
+def test_every_module_of_a_package_begins_with_its_purpose() -> None:
+    files = [file for place in PACKAGES for file in (place / "src" / f"devhost_{place.name}").rglob("*.py")]
+    assert [name(file) for file in files if not ast.get_docstring(ast.parse(file.read_text()))] == []
 
 
 def test_the_host_is_typed_for_others() -> None:
@@ -187,15 +183,10 @@ def test_packages_that_cannot_be_installed_are_named(tmp_path: Path) -> None:
 
 
 def test_dependency_groups_are_read_with_what_they_include() -> None:
-    spec = importlib.util.spec_from_file_location("dependency_group", ROOT / "tools/dependency_group.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     groups = {"a": ["one>=1", {"include-group": "B_b"}], "b-b": ["two"]}
-    assert list(tool.requirements(groups, "a")) == ["one>=1", "two"]
+    assert list(dependency_group.requirements(groups, "a")) == ["one>=1", "two"]
     with pytest.raises(ValueError, match="include each other: a → a"):
-        list(tool.requirements({"a": [{"include-group": "a"}]}, "a"))
+        list(dependency_group.requirements({"a": [{"include-group": "a"}]}, "a"))
 
 
 def _checkout(directory: Path) -> Path:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
-import os
-import socket
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager, closing
 from typing import Any
 
 import pytest
 from descriptors import open_descriptors
 from kit.clock import in_virtual_time
+from kit.netlink import Netlink
 from kit.waiting import background, until
 
 from devhost.backend import Event
@@ -44,58 +43,10 @@ class Words:
         self.losses += 1
 
 
-class Failing:
-    """A subscription on which one message is an error of the socket."""
-
-    def __init__(self, inner: socket.socket) -> None:
-        self._inner = inner
-
-    def fileno(self) -> int:
-        return self._inner.fileno()
-
-    def recv(self, size: int) -> bytes:
-        data = self._inner.recv(size)
-        if data.startswith(b"error "):
-            number = int(data.split()[1])
-            raise OSError(number, os.strerror(number))
-        return data
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-class Kernel:
-    """The kernel's ends of the subscriptions."""
-
-    def __init__(self) -> None:
-        self.opened: list[tuple[int, int, Sequence[int]]] = []
-        self.refuses = 0
-        self._ends: dict[int, list[socket.socket]] = {}
-
-    def subscribe(self, protocol: int, groups: int, members: Sequence[int]) -> Any:
-        self.opened.append((protocol, groups, members))
-        if self.refuses:
-            self.refuses -= 1
-            raise PermissionError(errno.EPERM, "Operation not permitted")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._ends.setdefault(protocol, []).append(theirs)
-        return Failing(ours)
-
-    def say(self, datagram: bytes, protocol: int = ROUTE) -> None:
-        self._ends[protocol][-1].send(datagram)
-
-    def close(self) -> None:
-        for ends in self._ends.values():
-            for end in ends:
-                end.close()
-
-
 @pytest.fixture
-def kernel() -> Iterator[Kernel]:
-    """A kernel that multicasts what a test says."""
-    found = Kernel()
-    yield found
-    found.close()
+def kernel() -> Iterator[Netlink]:
+    with closing(Netlink()) as found:
+        yield found
 
 
 class Listening:
@@ -111,13 +62,13 @@ class Listening:
             return (await self.seen.get()).action
 
     async def follow(self) -> None:
-        async with contextlib.aclosing(self.watcher.events()) as events:
+        async with aclosing(self.watcher.events()) as events:
             async for event in events:
                 self.seen.put_nowait(event)
 
 
-@contextlib.asynccontextmanager
-async def listening(kernel: Kernel, *sources: Words, **options: Any) -> AsyncIterator[Listening]:
+@asynccontextmanager
+async def listening(kernel: Netlink, *sources: Words, **options: Any) -> AsyncIterator[Listening]:
     """Follows a watcher with pauses that are short enough for a test."""
     quick = {"settle": 0.001, "pause": 0.001, "recheck": 0.005, "retry": (0.005, 0.005)}
     found = Listening(NetlinkWatcher(sources, LOG, subscribe=kernel.subscribe, **(quick | options)))
@@ -126,44 +77,44 @@ async def listening(kernel: Kernel, *sources: Words, **options: Any) -> AsyncIte
         yield found
 
 
-async def test_a_relevant_message_is_an_event_and_others_are_not(kernel: Kernel) -> None:
+async def test_a_relevant_message_is_an_event_and_others_are_not(kernel: Netlink) -> None:
     async with listening(kernel, Words()) as heard:
-        kernel.say(b"noise")
-        kernel.say(b"up")
+        kernel.send(b"noise")
+        kernel.send(b"up")
         assert await heard.next() == "up"
-        kernel.say(b"down")
+        kernel.send(b"down")
         assert await heard.next() == "down"
         assert heard.seen.empty()
     assert kernel.opened == [(ROUTE, 1, ())]
 
 
-async def test_a_burst_is_one_batch_with_each_event_once(kernel: Kernel) -> None:
+async def test_a_burst_is_one_batch_with_each_event_once(kernel: Netlink) -> None:
     async with listening(kernel, Words(), settle=0.2) as heard:
         for _ in range(8):  # as many as the socket holds: they are read at once
-            kernel.say(b"up down")
+            kernel.send(b"up down")
         assert [await heard.next(), await heard.next()] == ["up", "down"]
-        kernel.say(b"last")
+        kernel.send(b"last")
         assert await heard.next() == "last"
 
 
-async def test_too_many_different_events_mean_that_anything_may_have_changed(kernel: Kernel) -> None:
+async def test_too_many_different_events_mean_that_anything_may_have_changed(kernel: Netlink) -> None:
     async with listening(kernel, Words(), settle=0.1, most=3) as heard:
-        kernel.say(b"a b c")
+        kernel.send(b"a b c")
         assert [await heard.next() for _ in range(3)] == ["a", "b", "c"]
-        kernel.say(b"a b c d")
+        kernel.send(b"a b c d")
         assert await heard.next() == ""
-        kernel.say(b"last")
+        kernel.send(b"last")
         assert await heard.next() == "last"
 
 
 async def test_lost_messages_are_a_resync_and_the_socket_stays(
-    kernel: Kernel, caplog: pytest.LogCaptureFixture
+    kernel: Netlink, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = Words()
     async with listening(kernel, source) as heard:
-        kernel.say(f"error {errno.ENOBUFS}".encode())
+        kernel.fail(errno.ENOBUFS)
         assert await heard.next() == ""
-        kernel.say(b"up")
+        kernel.send(b"up")
         assert await heard.next() == "up"
     assert source.losses == 1
     assert len(kernel.opened) == 1
@@ -171,15 +122,15 @@ async def test_lost_messages_are_a_resync_and_the_socket_stays(
 
 
 async def test_a_socket_that_fails_is_reopened_and_logged_once(
-    kernel: Kernel, caplog: pytest.LogCaptureFixture
+    kernel: Netlink, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     async with listening(kernel, Words()) as heard:
         for count in (2, 3):
-            kernel.say(f"error {errno.EIO}".encode())
+            kernel.fail(errno.EIO)
             assert await heard.next() == ""
             await until(lambda count=count: len(kernel.opened) == count)  # type: ignore[misc]
-        kernel.say(b"up")
+        kernel.send(b"up")
         assert await heard.next() == "up"
     assert [record.getMessage() for record in caplog.records] == [
         "listening to words failed: Input/output error",
@@ -188,13 +139,13 @@ async def test_a_socket_that_fails_is_reopened_and_logged_once(
 
 
 async def test_a_refused_subscription_is_tried_again_with_back_off_and_logged_once(
-    kernel: Kernel, caplog: pytest.LogCaptureFixture
+    kernel: Netlink, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    kernel.refuses = 4
+    kernel.refuses[ROUTE] = 4
     async with listening(kernel, Words()) as heard:
         await until(lambda: len(kernel.opened) == 5)
-        kernel.say(b"up")
+        kernel.send(b"up")
         assert await heard.next() == "up"
     assert [record.getMessage() for record in caplog.records] == [
         "cannot listen to words (Operation not permitted): changes are seen at the resync",
@@ -202,8 +153,8 @@ async def test_a_refused_subscription_is_tried_again_with_back_off_and_logged_on
     ]
 
 
-async def test_back_off_is_longer_than_the_interval_of_checks(kernel: Kernel) -> None:
-    kernel.refuses = 1000
+async def test_back_off_is_longer_than_the_interval_of_checks(kernel: Netlink) -> None:
+    kernel.refuses[ROUTE] = 1000
     looked = []
 
     class Watched(Words):
@@ -219,32 +170,32 @@ async def test_back_off_is_longer_than_the_interval_of_checks(kernel: Kernel) ->
     assert len(looked) == 1
 
 
-async def test_groups_that_appear_later_are_joined_then(kernel: Kernel) -> None:
+async def test_groups_that_appear_later_are_joined_then(kernel: Netlink) -> None:
     later = Words(GENERIC, None)
     async with listening(kernel, Words(), later) as heard:
         assert kernel.opened == [(ROUTE, 1, ())]
         later.wanted = Groups(0, (7,))
         await until(lambda: (GENERIC, 0, (7,)) in kernel.opened)
-        kernel.say(b"switch", GENERIC)
+        kernel.send(b"switch", GENERIC)
         assert await heard.next() == "switch"
 
 
 @in_virtual_time
-async def test_the_last_change_of_a_burst_is_repeated_once(kernel: Kernel) -> None:
+async def test_the_last_change_of_a_burst_is_repeated_once(kernel: Netlink) -> None:
     async with listening(kernel, Words(), repeat=0.3) as heard:
-        kernel.say(b"down")
+        kernel.send(b"down")
         assert [await heard.next(), await heard.next()] == ["down", "down"]
         with pytest.raises(TimeoutError):
             await heard.next()
 
 
-async def test_an_event_from_elsewhere_joins_the_batch(kernel: Kernel) -> None:
+async def test_an_event_from_elsewhere_joins_the_batch(kernel: Netlink) -> None:
     async with listening(kernel, Words()) as heard:
         heard.watcher.add(Event("infiniband", "polled"))
         assert await heard.next() == "polled"
 
 
-async def test_nothing_stays_open_after_the_end(kernel: Kernel) -> None:
+async def test_nothing_stays_open_after_the_end(kernel: Netlink) -> None:
     before = open_descriptors()
     async with listening(kernel, Words()):
         assert open_descriptors() - before

@@ -17,17 +17,13 @@ from typing import Any, Self
 
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
+from kit.drop_in import drop_in
 from prometheus_client.parser import text_string_to_metric_families
 from replacing import replace
 
 PATIENCE = 240.0
 RESOURCE = "example.com/toy"
-TOY = '''
-import subprocess
-import time
-
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl, unhealthy
-
+TOY = drop_in('''
 ILLEGIBLE = "port 1\\x1b[1A\\n\\udcff\\u202e <is> \\"down\\""
 
 
@@ -56,12 +52,7 @@ class Toy(Backend):
 
     def allocate(self, request):
         return Edits(env={"TOYS": ",".join(device.id for device in request.devices)})
-
-
-@hookimpl
-def devhost_backends():
-    return [Toy]
-'''
+''')
 
 
 class ReadingNode:

@@ -10,33 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.drop_in import drop_in
 from kit.process import running
 from reading_node import RESOURCE, ReadingNode
 
 TOY = f"{{name: {RESOURCE}, backend: toy}}"
 
-PROVISIONS = """
-from devhost.backend import Backend, Edits, hookimpl
-
-
-class Provisions(Backend):
+PROVISIONS = drop_in("""
+class Provisions(Plain):
     name = "provisions"
-
-    def discover(self):
-        return ()
 
     def provision(self):
         if not (self.context.root / "firmware").exists():
             raise OSError(5, "the firmware rejects 8 functions")
-
-    def allocate(self, request):
-        return Edits()
-
-
-@hookimpl
-def devhost_backends():
-    return [Provisions]
-"""
+""")
 
 
 async def reported(node: ReadingNode, kind: str, subject: str) -> str:

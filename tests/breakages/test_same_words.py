@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 from devhost_testing.kubelet import OtherPlugin
+from kit.drop_in import drop_in
 from reading_node import RESOURCE, ReadingNode
 
 from devhost.kubelet.kubelet_socket import ABSENT
 
-DEAF = """
-from devhost.backend import Backend, Device, Edits, Event, hookimpl
-
-
-class Deaf(Backend):
+DEAF = drop_in("""
+class Deaf(Plain):
     name = "deaf"
 
     def discover(self):
@@ -28,39 +26,17 @@ class Deaf(Backend):
         while True:
             yield Event()
             await __import__("asyncio").sleep(60)
-
-    def allocate(self, request):
-        return Edits()
+""")
 
 
-@hookimpl
-def devhost_backends():
-    return [Deaf]
-"""
-
-
-LACKING = """
-from devhost.backend import Backend, Edits, MissingDriver, hookimpl
-
-
-class Lacking(Backend):
+LACKING = drop_in("""
+class Lacking(Plain):
     name = "lacking"
-
-    def discover(self):
-        return []
 
     def missing_drivers(self):
         if not (self.context.root / "driver").exists():
             yield MissingDriver("0000:3b:00.0 (10de:2330)", "no driver is bound to it (run modprobe x)")
-
-    def allocate(self, request):
-        return Edits()
-
-
-@hookimpl
-def devhost_backends():
-    return [Lacking]
-"""
+""")
 
 
 @pytest.fixture

@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 from kit import process
+from kit.drop_in import drop_in
 from program import devhost
 from replacing import replace
 
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 
-TOY = '''
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl, unhealthy
-
-
+TOY = drop_in('''
 class Toy(Backend):
     """Devices as the file "devices" beside this one lists them, one id a line."""
 
@@ -38,12 +36,7 @@ class Toy(Backend):
 
     def allocate(self, request):
         return Edits(nodes=(DeviceNode("/dev/null"),))
-
-
-@hookimpl
-def devhost_backends():
-    return [Toy]
-'''
+''')
 
 
 class Toys:

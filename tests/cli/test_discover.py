@@ -6,6 +6,7 @@ import json
 
 import pytest
 from devhost_testing.trees import Tree
+from kit.drop_in import drop_in
 
 
 def test_discover_shows_which_resource_gets_which_device(toys):
@@ -234,11 +235,7 @@ def test_a_root_without_files_of_a_host_is_reported_if_no_device_is_found(toys):
     assert toys.devhost("discover").stderr == ""
 
 
-VERBS = """
-from dataclasses import dataclass
-from devhost.backend import Backend, Device, Edits, hookimpl, option
-
-
+VERBS = drop_in("""
 @dataclass(frozen=True)
 class Use:
     rdma: bool = option(False, "Whether RDMA nodes are handed out.")
@@ -248,21 +245,13 @@ class Use:
         return {"rdma"} if self.rdma else ()
 
 
-class Verbs(Backend):
+class Verbs(Plain):
     name = "verbs"
     ResourceOptions = Use
 
     def discover(self):
         return [Device("f0", unusable_for={"rdma": "it has no uverbs node"})]
-
-    def allocate(self, request):
-        return Edits()
-
-
-@hookimpl
-def devhost_backends():
-    return [Verbs]
-"""
+""")
 
 
 def test_discover_and_explain_show_a_device_unhealthy_only_in_resources_that_use_the_broken_part(toys):
@@ -330,8 +319,7 @@ MISSING = """
 def without_driver(toys):
     """Adds hardware whose driver is missing, and which certainly is of model x300."""
     drop_in = toys.config.parent / "backends" / "toy.py"
-    text = drop_in.read_text().replace("Edits, hookimpl", "Edits, MissingDriver, hookimpl")
-    drop_in.write_text(text.replace("\n\n@hookimpl", f"{MISSING}\n\n@hookimpl"))
+    drop_in.write_text(drop_in.read_text().replace("\n\n@hookimpl", f"{MISSING}\n\n@hookimpl"))
 
 
 def test_explain_of_hardware_without_its_driver_shows_what_discover_shows(toys):

@@ -21,15 +21,9 @@ def cordoned(found: Json, *devices: str) -> Json:
     about: Any = [
         {"backend": one.partition("/")[0], "device": one.partition("/")[2] or one} for one in devices
     ]
-    verdict: Any = {
-        "file": "a.json",
-        "kind": "cordon",
-        "by": "alice",
-        "reason": "fan",
-        "since": "",
-        "until": None,
-    }
-    found["verdicts"] = [{**verdict, "devices": about}]
+    found["verdicts"] = [
+        {"file": "a.json", "kind": "cordon", "by": "alice", "reason": "fan", "devices": about}
+    ]
     return found
 
 

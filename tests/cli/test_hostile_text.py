@@ -7,14 +7,13 @@ import subprocess
 import sys
 
 import pytest
+from kit.drop_in import drop_in
 
-BACKEND = """
-from devhost.backend import Attribute, Backend, Device, Edits, MissingDriver, hookimpl, unhealthy
-
+BACKEND = drop_in("""
 EVIL = "x\\x1b[2J\\nforged\\x7f\\x9b1m\\u2028\\u202e\\udc80"
 
 
-class Evil(Backend):
+class Evil(Plain):
     name = "evil"
     attributes = {"serial": Attribute(str, "serial", "A"), "links": Attribute(list, "links", ("a",))}
 
@@ -28,15 +27,7 @@ class Evil(Backend):
 
     def missing_drivers(self):
         return [MissingDriver(EVIL, EVIL)]
-
-    def allocate(self, request):
-        return Edits()
-
-
-@hookimpl
-def devhost_backends():
-    return [Evil]
-"""
+""")
 
 
 @pytest.mark.parametrize(
@@ -66,25 +57,14 @@ def test_the_text_of_an_exception_controls_no_terminal(toys):
     assert "RuntimeError: a\\x1b[2J" in done.stdout
 
 
-LONG = """
-from devhost.backend import Attribute, Backend, Device, Edits, hookimpl
-
-
-class Long(Backend):
+LONG = drop_in("""
+class Long(Plain):
     name = "long"
     attributes = {"serial": Attribute(str, "serial", "A"), "odd": Attribute(str, "odd", "A")}
 
     def discover(self):
         yield Device("lengthy", {"serial": "s" * 10_000, "odd": "A1\\nB"})
-
-    def allocate(self, request):
-        return Edits()
-
-
-@hookimpl
-def devhost_backends():
-    return [Long]
-"""
+""")
 
 
 def test_a_very_long_value_is_cut_visibly_and_whole_in_json(toys):

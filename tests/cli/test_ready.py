@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from devhost_testing.node import Node
+from kit.backend import Plain
 from status_document import device, document
 from status_values import Json, document_of
 
-from devhost.backend import Backend, Device, Edits
+from devhost.backend import Device
 from devhost.backend.errors import UsageError
 from devhost.cli.program import COMMANDS
 from devhost.host.shown.status import captured
@@ -37,30 +38,14 @@ def copied(found: Json) -> None:
 def offered(found: Json, **values: Any) -> None:
     """The same device through DRA."""
     found["resources"] = []
-    one = {"device": "FT1", "name": "ft1", "slice": "s1", "health": "Healthy", "reason": "", "replicas": 1}
-    pool: Any = {
-        "resource": NAME,
-        "backend": "udev",
-        "entry": "resources[0]",
-        "pool": "p",
-        "deviceClass": "c",
-    }
-    pool |= {
-        "extendedName": False,
-        "devices": [{**one, "numaNodes": [], "claims": [], **values.pop("one", {})}],
-    }
-    dra: Any = {"driver": "gpu.example.com", "node": "n", "state": "registered", "reason": "", "error": ""}
-    found["dra"] = {**dra, "pools": [pool], "claims": [], "moving": [], "moves": [], **values}
+    one = {"device": "FT1", "name": "ft1", "slice": "s1", "health": "Healthy", "replicas": 1}
+    pool: Any = {"resource": NAME, "entry": "resources[0]", "devices": [{**one, **values.pop("one", {})}]}
+    found["dra"] = {"driver": "gpu.example.com", "state": "registered", "pools": [pool], **values}
 
 
 def driver(name: str, state: str = "registered") -> dict[str, str]:
     """One of several drivers."""
-    return {
-        "driver": name,
-        "state": state,
-        "reason": "" if state == "registered" else "no socket",
-        "error": "",
-    }
+    return {"driver": name, "state": state, "reason": "" if state == "registered" else "no socket"}
 
 
 STATES: dict[str, tuple[Callable[[Json], None], list[str]]] = {
@@ -144,16 +129,13 @@ def test_a_name_that_no_entry_has_is_an_error_with_those_that_there_are() -> Non
     assert NAME in caught.value.hint
 
 
-class Cards(Backend):
+class Cards(Plain):
     """As many cards as a file says."""
 
     name = "cards"
 
     def discover(self) -> list[Device]:
         return [Device(f"c{number}") for number in range(int((self.context.root / "count").read_text()))]
-
-    def allocate(self, request: Any) -> Edits:
-        return Edits()
 
 
 async def test_expect_decides_on_a_running_node(tmp_path: Path) -> None:

@@ -18,16 +18,13 @@ from typing import Any
 
 import pytest
 from devhost_testing.trees import Tree
+from kit.drop_in import drop_in
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 INSTALLED = {point.name for point in entry_points(group="devhost")}
 
-DROP_IN = '''
-import os
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, hookimpl, unhealthy
-
-
+DROP_IN = drop_in('''
 class Lamp(Backend):
     """Reads in a way of its own: a file, a listing, a link, and what exists."""
 
@@ -62,12 +59,7 @@ class Lamp(Backend):
 
     def allocate(self, request):
         return Edits(nodes=(DeviceNode("/dev/null"),))
-
-
-@hookimpl
-def devhost_backends():
-    return [Lamp]
-'''
+''')
 
 CONFIG = """\
 version: 1
@@ -89,27 +81,14 @@ from devhost.cli import main
 main()
 """
 
-HANGING = """
-import time
-from pathlib import Path
-from devhost.backend import Backend, Edits, hookimpl
-
-
-class Slow(Backend):
+HANGING = drop_in("""
+class Slow(Plain):
     name = "slow"
 
     def discover(self):
         Path({begun!r}).touch()
         time.sleep(60)
-
-    def allocate(self, request):
-        return Edits()
-
-
-@hookimpl
-def devhost_backends():
-    return [Slow]
-"""
+""")
 
 STRANGE = """
 class Strange(Lamp):
@@ -257,9 +236,7 @@ def test_a_recorded_tree_can_be_the_machine_of_a_contract_test(tmp_path: Path) -
 
 
 def test_a_failing_backend_does_not_prevent_recording_the_others(root: Path, config: Path, end: Path) -> None:
-    (config.parent / "backends/lamp.py").write_text(
-        DROP_IN.replace("@hookimpl", f"{STRANGE}\n\n@hookimpl").replace("[Lamp]", "[Lamp, Strange]")
-    )
+    (config.parent / "backends/lamp.py").write_text(DROP_IN + STRANGE)
     config.write_text(f"{CONFIG}- {{name: example.com/strange, backend: strange}}\n")
     said = devhost("record", end, "--config", config, "--root", root)
     assert "backend strange is degraded: backend strange failed: the lamp is dark" in said

@@ -18,8 +18,9 @@ from typing import ClassVar
 
 import pytest
 from devhost_testing.trees import Tree
+from kit.backend import Plain
 
-from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, Health
+from devhost.backend import Attribute, Backend, Device, Health
 from devhost.backend.sysfs import is_live, node_number
 from devhost.cli.recording.capture import MAX_FILE, Bounds
 from devhost.cli.recording.recorder import CONFIGURATION, MANIFEST, Recording, record
@@ -33,16 +34,13 @@ Find = Callable[[Path], object]
 def backend(find: Find, name: str = "asker", deadline: float = 30) -> type[Backend]:
     """A backend with one device, whose attribute ``found`` is the result of ``find`` for the root."""
 
-    class Asker(Backend):
+    class Asker(Plain):
         attributes: ClassVar = {"found": Attribute(str, "what was found", "[]")}
         discover_deadline = deadline
 
         def discover(self) -> Iterable[Device]:
             text = json.dumps(find(self.context.root), sort_keys=True)
             return [Device("it", {"found": text})]
-
-        def allocate(self, request: AllocateRequest) -> Edits:
-            return Edits()
 
     Asker.name = name
     return Asker

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from devhost_testing.trees import Tree
+from kit.backend import Plain
 
-from devhost.backend import AllocateRequest, Backend, Device, Edits
+from devhost.backend import Device
 from devhost.backend.errors import EnvironmentFailure, UsageError
 from devhost.cli.recording.recorder import record
 from devhost.config.loader import Loaded
@@ -24,15 +25,12 @@ CARD = "sys/class/mycard/card0"
 def loaded(find: Callable[[Path], object] = lambda root: None) -> Loaded:
     """No resources, and one backend without devices that calls ``find`` in a scan."""
 
-    class Looker(Backend):
+    class Looker(Plain):
         name = "looker"
 
         def discover(self) -> list[Device]:
             find(self.context.root)
             return []
-
-        def allocate(self, request: AllocateRequest) -> Edits:
-            return Edits()
 
     return Loaded(
         Settings(backends={"looker": None}), Catalog({"looker": Installed(Looker, "a test", "1.0", ())})

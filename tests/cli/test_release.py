@@ -17,7 +17,7 @@ import pytest
 from devhost_testing.kubelet import KubeletSimulator
 
 RELEASABLE = '''
-from dataclasses import replace
+
 
 class Kept(Toy):
     """Toys whose driver is kept in use: the file "open" exists while it is."""
@@ -37,10 +37,6 @@ class Kept(Toy):
             raise BackendError("kept (pid 7) has not ended")
         (self.context.root / "open").unlink(missing_ok=True)
 
-
-@hookimpl
-def devhost_backends():
-    return [Toy, Kept]
 '''
 
 

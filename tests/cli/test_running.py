@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator, UnexpectedAdmissionError
+from kit.drop_in import drop_in
 from status_document import device, document
 from status_values import Json, document_of
 
@@ -80,32 +81,20 @@ def test_a_failing_probe_makes_devices_unhealthy_without_a_traceback(probed: Any
     assert probed.devhost("explain", "one").stdout.startswith(f"one of backend toy: Unhealthy: {reason}\n")
 
 
-OPTIONS = """
-from dataclasses import dataclass
-from devhost.backend import Backend, Device, Edits, hookimpl, option
-
-
+OPTIONS = drop_in("""
 @dataclass(frozen=True)
 class Use:
     fast_path: bool = option(False, "Whether the fast path is used.")
     queues: int = option(4, "How many queues there are.")
 
 
-class Card(Backend):
+class Card(Plain):
     name = "card"
     ResourceOptions = Use
 
     def discover(self):
         return [Device("c0")]
-
-    def allocate(self, request):
-        return Edits()
-
-
-@hookimpl
-def devhost_backends():
-    return [Card]
-"""
+""")
 
 
 def test_explain_prints_the_backend_options_of_each_entry(toys: Any) -> None:

@@ -8,24 +8,18 @@ from pathlib import Path
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from kit.drop_in import drop_in
 
 from devhost.backend.errors import ConfigError
 from devhost.cli.plugins import print_schema as command
 
 pytestmark = pytest.mark.usefixtures("no_installed_plugins")
 
-PLUGIN = """
-from devhost.backend import Attribute, Backend, Edits, hookimpl
-
-class Card(Backend):
+PLUGIN = drop_in("""
+class Card(Plain):
     name = "card"
     attributes = {"model": Attribute(str, "Größe", "X100")}
-    def discover(self): return []
-    def allocate(self, request): return Edits()
-
-@hookimpl
-def devhost_backends(): return [Card]
-"""
+""")
 
 
 def test_the_schema_is_printed_even_without_a_backend() -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from status_document import NOW
 from status_document import device as _device
 from status_document import document as _document
-from status_values import Json, document_of
+from status_values import Json, document_of, entry, problem
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.cli.status import status
@@ -133,23 +133,8 @@ def test_problems_are_below_the_header_with_their_full_reasons() -> None:
         "complaints": complaints,
     }
     document["problems"] = [
-        {
-            "kind": "config",
-            "subject": "devhost.yaml",
-            "reason": reason,
-            "since": "2026-11-20T11:59:30Z",
-            "count": 1,
-        }
-        for reason in complaints
-    ]
-    document["problems"] += [
-        {
-            "kind": "labels",
-            "subject": "udev",
-            "reason": "the directory is read-only",
-            "since": None,
-            "count": 1,
-        }
+        *(problem("config", "devhost.yaml", reason, "2026-11-20T11:59:30Z") for reason in complaints),
+        problem("labels", "udev", "the directory is read-only"),
     ]
     lines = [line.rstrip() for line in show(document_of(document), NOW).splitlines()]
     assert lines[2].endswith("generation 2  REJECTED 30s ago, generation 2 stays")
@@ -200,7 +185,6 @@ def test_verdicts_are_shown_with_who_gave_them_and_why() -> None:
             "by": "dcgm",
             "reason": "XID 79",
             "since": "2026-11-20T11:00:00Z",
-            "until": None,
             "devices": [{"backend": "*", "device": "*"}],
         },
     ]
@@ -219,9 +203,6 @@ def test_observers_are_shown_with_the_reason_of_a_pause() -> None:
     document["observers"] = [
         {
             "name": "ledger",
-            "origin": "/etc/devhost/ledger.py",
-            "version": "",
-            "hooks": ["devhost_held"],
             "state": "paused",
             "reason": "devhost_held: ValueError: no",
             "since": "2026-11-20T11:59:15Z",
@@ -440,19 +421,7 @@ async def test_on_a_terminal_watching_redraws_in_place(server: StatusServer, doc
 
 
 def empty(name: str, state: str, reason: str, *, optional: bool = False) -> Json:
-    made: Json = {
-        "entry": "resources[1]",
-        "name": name,
-        "backend": "udev",
-        "optional": optional,
-        "devices": 0,
-        "resources": [],
-        "state": "none",
-        "reason": reason,
-        "remark": "",
-        "cordoned": "",
-    }
-    return made | {"state": state}
+    return entry(1, name, "udev", resources=[], state=state, reason=reason, optional=optional)
 
 
 def test_entries_without_devices_are_listed_and_optional_ones_in_one_line(document: Json) -> None:

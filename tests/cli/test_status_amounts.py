@@ -13,10 +13,8 @@ from devhost.cli.status_report import show
 def offered(**more: Any) -> Json:
     found = document([])
     one = {"device": "d0", "name": "d0", "slice": "s", "health": "Healthy", "reason": "", "replicas": 8}
-    pool = {"resource": "a.b/c", "devices": [{**one, "numaNodes": [], "claims": [], **more}]}
-    dra: Any = {"driver": "d.e", "state": "registered", "slices": 1, "writes": 1, "syncedAt": None}
-    lists: Any = {"droppedFields": [], "pools": [pool], "claims": [], "moves": [], "moving": []}
-    found["dra"] = {**dra, "reason": "", "error": "", **lists}
+    pools = [{"resource": "a.b/c", "devices": [{**one, **more}]}]
+    found["dra"] = {"driver": "d.e", "state": "registered", "slices": 1, "writes": 1, "pools": pools}
     return found
 
 

@@ -19,6 +19,7 @@ import pytest
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
 from devhost_testing.kubelet import events as ev
+from kit.drop_in import drop_in
 from kit.process import Prepared, prepared
 from program import devhost
 
@@ -353,12 +354,7 @@ async def test_the_record_of_what_containers_were_given_passes_on(machine: Machi
             await until(lambda: recorded() == 1)
 
 
-SLOW = """
-import time
-
-from devhost.backend import Backend, Device, DeviceNode, Edits, hookimpl
-
-
+SLOW = drop_in("""
 class Slow(Backend):
     name = "slow"
 
@@ -369,12 +365,7 @@ class Slow(Backend):
 
     def allocate(self, request):
         return Edits(nodes=(DeviceNode("/dev/null"),))
-
-
-@hookimpl
-def devhost_backends():
-    return [Slow]
-"""
+""")
 
 
 async def test_what_the_one_before_gives_until_it_ends_stays_recorded(

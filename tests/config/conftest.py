@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 from hypothesis import HealthCheck, settings
+from kit.backend import Plain
 
-from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, OptionError, option
+from devhost.backend import Attribute, Backend, OptionError, option
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed, Refusal
@@ -65,7 +66,7 @@ class Needy:
     token: str = option(meaning="A secret.", example="abc")
 
 
-class Card(Backend):
+class Card(Plain):
     name = "card"
     Options: ClassVar[type] = CardOptions
     attributes: ClassVar[Mapping[str, Attribute]] = {
@@ -84,12 +85,6 @@ class Card(Backend):
         "ID_*": Attribute(str, "A udev property.", "x"),
         "sysattr.*": Attribute(str, "A sysfs attribute.", "1"),
     }
-
-    def discover(self) -> Iterable[Device]:
-        return ()
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
 
 class Other(Card):

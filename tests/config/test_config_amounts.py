@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+from kit.backend import Plain
 
-from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, option
+from devhost.backend import Attribute, option
 from devhost.backend.errors import ConfigError
 from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed
@@ -32,7 +33,7 @@ class ChipOptions:
         return "one container at a time" if self.alone else None
 
 
-class Chip(Backend):
+class Chip(Plain):
     name = "chip"
     ResourceOptions = ChipOptions
     variables: ClassVar = ("CHIP_*",)
@@ -41,12 +42,6 @@ class Chip(Backend):
         "memory": Attribute(int, "Its memory.", 1, unit="Mi"),
         "rate": Attribute(int, "Its bandwidth.", 1, unit="G"),
     }
-
-    def discover(self) -> Iterable[Device]:
-        return ()
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
 
 CATALOG = Catalog({"chip": Installed(Chip, "devhost-chip", "1.0", ("devhost_backends",))})

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import pytest
 from jsonschema import Draft202012Validator
+from kit.backend import Plain
 
 from devhost.backend import (
-    AllocateRequest,
     Attribute,
-    Backend,
     Conditions,
-    Device,
-    Edits,
     OptionError,
     option,
 )
@@ -41,16 +38,10 @@ class PortOptions:
             raise OptionError("no such color", key="color", word=self.color, known=("red", "green"))
 
 
-class Port(Backend):
+class Port(Plain):
     name = "port"
     Options = PortOptions
     attributes: ClassVar[Mapping[str, Attribute]] = ATTRIBUTES
-
-    def discover(self) -> Iterable[Device]:
-        return ()
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
 
 CATALOG = Catalog({"port": Installed(Port, "this test", "", ())})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
+from kit.backend import Plain
 
-from devhost.backend import AllocateRequest, Backend, Device, Edits, option
+from devhost.backend import option
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.backend.model import Cause
 from devhost.config import loads
@@ -387,16 +388,10 @@ class TuneOptions:
     time_slice: int = option(1, "How long.")
 
 
-class Tune(Backend):
+class Tune(Plain):
     name = "tune"
     ResourceOptions: ClassVar[type] = TuneOptions
     attributes: ClassVar[Mapping[str, Any]] = {}
-
-    def discover(self) -> Iterable[Device]:
-        return ()
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
 
 def tuned(claim_options: str) -> Settings:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kit.files import files_of_at_most
 
 from devhost.backend.errors import ConfigError
 from devhost.config.last_good import Accepted, LastGood, Unusable
@@ -39,17 +37,6 @@ async def written(kept: LastGood, data: bytes) -> None:
             await kept.keep(Accepted(data, 0o644))
             if (found := kept.read()) and found.data == data and not kept.outdated:
                 return
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Like a full disk, for files that this process writes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_each_path_has_a_separate_copy_in_one_directory(tmp_path):

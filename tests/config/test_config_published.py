@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import pytest
+from kit.backend import Plain
 
-from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits
+from devhost.backend import Attribute
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed
@@ -17,7 +18,7 @@ DRIVER = "d.example.com"
 Complain = Callable[[str], tuple[Diagnostic, ...]]
 
 
-class Chip(Backend):
+class Chip(Plain):
     name = "chip"
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "kind": Attribute(str, "What it is.", "gpu"),
@@ -25,12 +26,6 @@ class Chip(Backend):
         "memory": Attribute(int, "Its memory.", 1, unit="Mi"),
         "sysattr.*": Attribute(str, "A sysfs attribute.", "1"),
     }
-
-    def discover(self) -> Iterable[Device]:
-        return ()
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
 
 CATALOG = Catalog({"chip": Installed(Chip, "devhost-chip", "1.0", ("devhost_backends",))})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 from jsonschema import Draft202012Validator
+from kit.backend import Plain as Base
 
-from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits, OptionError, option
+from devhost.backend import Attribute, Edits, OptionError, option
 from devhost.backend.errors import ConfigError, Diagnostic
 from devhost.config import loads
 from devhost.config.difference import difference
@@ -59,16 +60,10 @@ class RegionUse:
             raise RuntimeError("boom")
 
 
-class Region(Backend):
+class Region(Base):
     name = "region"
     ResourceOptions = RegionUse
     attributes: ClassVar[Mapping[str, Attribute]] = {"kind": Attribute(str, "What it is.", "port")}
-
-    def discover(self) -> Iterable[Device]:
-        return ()
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
 
 @dataclass(frozen=True)
@@ -81,14 +76,8 @@ class Sized(Region):
     ResourceOptions = Size
 
 
-class Plain(Backend):
+class Plain(Base):
     name = "plain"
-
-    def discover(self) -> Iterable[Device]:
-        return ()
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
 
 CATALOG = Catalog({b.name: Installed(b, "tests", "1.0", ()) for b in (Region, Sized, Plain)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from dataclasses import replace
 
 import grpc
@@ -120,20 +119,12 @@ async def test_a_missing_path_fails_the_pod_by_its_name_and_makes_only_its_devic
         await rig.offers({TOY: 2})
 
 
-@pytest.fixture
-def hang():
-    """Something that blocks a thread until the test is over."""
-    over = threading.Event()
-    yield lambda devices: over.wait()
-    over.set()
-
-
 @pytest.mark.conformance(50)
 @pytest.mark.field_failure("F12")
 async def test_a_hung_allocate_ends_at_its_deadline_and_delays_no_other_call(rig, kubelet, dial, hang):
     assert NODE.allocate <= 10
     rig.hurry_allocation(allocate=3.0)  # the other calls end before that, also on a busy machine
-    rig.scripts["toy"].on_allocate = hang
+    rig.scripts["toy"].on_allocate = lambda devices: hang.wait()
     rig.write(TOY_LINE, OTHER_LINE)
     running = rig.running(allocatable={TOY: 2, OTHER: 1})
     async with running as host, dial(host, TOY) as stub, dial(host, OTHER) as other:

@@ -14,17 +14,12 @@ from pathlib import Path
 import pytest
 from conformance_node import TOY, WAIT
 from devhost_testing.kubelet import events as ev
+from kit.drop_in import drop_in
 
 from devhost.planning.timing import NODE
 from devhost.runtime import watchdog
 
-DROP_IN = '''
-import asyncio
-import time
-
-from devhost.backend import Attribute, Backend, Device, DeviceNode, Edits, Event, hookimpl
-
-
+DROP_IN = drop_in('''
 class Toy(Backend):
     """As many devices as the file "count" says; a file "stall" makes it block the event loop."""
 
@@ -42,12 +37,7 @@ class Toy(Backend):
             if (self.context.root / "stall").exists():
                 time.sleep(600)
             yield Event()
-
-
-@hookimpl
-def devhost_backends():
-    return [Toy]
-'''
+''')
 
 PROGRAM = """
 import asyncio, functools, pathlib, sys

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import fpga_cards
 import fpga_xrt
+import generate_default
 import gpu_amd
 import gpu_intel
 import gpu_nvml
@@ -164,11 +164,7 @@ def test_every_entry_is_optional_and_every_common_backend_is_used() -> None:
 
 
 def test_chart_and_kustomize_base_are_copies_of_it() -> None:
-    spec = importlib.util.spec_from_file_location("default", ROOT / "tools" / "generate_default.py")
-    assert spec is not None and spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    source, values = (file.read_text(encoding="utf-8") for file in (DEFAULT, tool.VALUES))
-    assert tool.BASE.read_text(encoding="utf-8") == source, "run `make docs`"
-    assert values == tool.renewed(values, source), "run `make docs`"
+    source, values = (file.read_text(encoding="utf-8") for file in (DEFAULT, generate_default.VALUES))
+    assert generate_default.BASE.read_text(encoding="utf-8") == source, "run `make docs`"
+    assert values == generate_default.renewed(values, source), "run `make docs`"
     assert yaml.safe_load(values)["config"] == yaml.safe_load(source)

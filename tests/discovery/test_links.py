@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from kit.backend import Plain
 from kit.clock import FakeClock
 from kit.waiting import background
 
-from devhost.backend import AllocateRequest, Backend, Device, Edits, NoOptions
+from devhost.backend import Device, NoOptions
 from devhost.backend.errors import BackendError, BackendTimeout
 from devhost.discovery.runner import MOST_LINKED, BackendRunner, LinkCache, Pair
 
@@ -82,15 +83,9 @@ async def test_links_are_not_read_for_very_many_devices() -> None:
 
 
 def source(links: object, tmp_path: Path) -> BackendRunner:
-    class Toy(Backend):
+    class Toy(Plain):
         name = "toy"
         discover_deadline = 60.0
-
-        def discover(self) -> list[Device]:
-            return []
-
-        def allocate(self, request: AllocateRequest) -> Edits:
-            return Edits()
 
     if links is not None:
         Toy.links = links  # type: ignore[attr-defined]

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backend import Plain
 
-from devhost.backend import AllocateRequest, Backend, Device, Edits, Event
+from devhost.backend import Device, Event
 from devhost.backend.errors import BackendTimeout
 from devhost.discovery.catalog import Needed
 from devhost.discovery.manager import BackendManager
@@ -19,7 +20,7 @@ from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics
 
 
-class Waiting(Backend):
+class Waiting(Plain):
     """A backend whose event source waits in a call that never returns by itself."""
 
     name = "toy"
@@ -28,9 +29,6 @@ class Waiting(Backend):
 
     def discover(self) -> Sequence[Device]:
         return [Device("d0")]
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
     async def watch(self) -> AsyncIterator[Event]:
         def wait() -> None:

@@ -9,10 +9,11 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pytest
+from kit.backend import Plain
 from kit.clock import in_virtual_time
 from kit.waiting import background
 
-from devhost.backend import Backend, NoOptions
+from devhost.backend import NoOptions
 from devhost.backend.errors import BackendError, NotYet
 from devhost.discovery.manager import Provisioning, ProvisioningState
 from devhost.discovery.runner import BackendRunner
@@ -181,14 +182,11 @@ async def test_while_a_call_hangs_there_is_no_second_one_even_with_new_options(
 
 
 async def test_a_backend_that_has_not_started_is_not_a_failure(tmp_path: Any) -> None:
-    class Maker(Backend):
+    class Maker(Plain):
         name = "maker"
 
         def provision(self) -> None:
             raise NotYet("the hardware is away")
-
-        def discover(self) -> Any:
-            return []
 
     source, lane = BackendRunner(Maker, NoOptions(), tmp_path), WorkerThread("maker-provision")
     assert source.abilities.provision

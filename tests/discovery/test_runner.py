@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.backend import Plain
 
 from devhost.backend import (
     AllocateRequest,
@@ -32,16 +33,13 @@ from devhost.discovery.runner import BackendRunner, ServiceContext, own_request
 DEVICES = (Device("d0"),)
 
 
-class Card(Backend):
+class Card(Plain):
     """A backend whose methods a test sets on the class it makes from this one."""
 
     name = "card"
 
     def discover(self) -> Any:
         return [Device("d0")]
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from kit.backend import Plain
 from kit.clock import FakeClock
 from kit.waiting import background
 
-from devhost.backend import Attribute, Backend, Device, Edits
+from devhost.backend import Attribute, Backend, Device
 from devhost.discovery.health import ALL
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
@@ -30,7 +31,7 @@ from devhost.telemetry.metrics import Metrics
 CORDON = {"devices": ["d0"], "kind": "cordon", "reason": "fan", "by": "alice"}
 
 
-class Cards(Backend):
+class Cards(Plain):
     """The cards that a file in the tree lists as JSON: id, claims, attributes, and what it is part of."""
 
     name = "cards"
@@ -42,9 +43,6 @@ class Cards(Backend):
     def discover(self) -> Iterator[Device]:
         for name, claims, attributes, *parts in json.loads((self.context.root / self.name).read_text()):
             yield Device(name, attributes=attributes, claims=frozenset(claims), part_of=frozenset(*parts))
-
-    def allocate(self, request: Any) -> Edits:
-        return Edits()
 
 
 class Nodes(Cards):

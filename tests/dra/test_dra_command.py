@@ -10,24 +10,23 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from devhost_testing.kubelet import ClaimDevice, KubeletSimulator
-from kit.dra import DRIVER, NODE, SLICES, Cluster
+from kit.dra import DRIVER, SLICES, Cluster
+from kit.drop_in import drop_in
+from kit.process import running
 
 pytestmark = pytest.mark.slow
 
 PATIENCE = 120.0
 RESOURCE = "example.com/card"
 NAMES = "{attributes: {product: model, x.y/of: resource}, capacity: {memory: memory}}"
-CARDS = '''
-from devhost.backend import Attribute, Backend, Device, Edits, hookimpl
-
-
+CARDS = drop_in('''
 class Cards(Backend):
     """Cards as the file "cards" of the tree lists them, one id a line; ``c0.a`` is a part of ``c0``."""
 
@@ -48,12 +47,7 @@ class Cards(Backend):
 
     def allocate(self, request):
         return Edits(env={"CARDS": ",".join(one.id for one in request.devices)})
-
-
-@hookimpl
-def devhost_backends():
-    return [Cards]
-'''
+''')
 
 
 class Machine:
@@ -70,7 +64,7 @@ class Machine:
         self.serve("dra")
         self.kubelet = KubeletSimulator(place / "kubelet", pod_resources=place / "pod-resources")
         self._log = place / "log"
-        self._environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(place / "run")}
+        self._run = place / "run"
 
     def serve(self, side: str, terms: str = NAMES) -> None:
         """Makes the file offer the cards on one side."""
@@ -82,24 +76,13 @@ class Machine:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
         """The program runs; gives the address of its page."""
-        options = self.cluster.options
-        command = [
-            *(sys.executable, "-m", "devhost", "run", "--config", self.config, "--root", self.root),
-            *("--kubelet-dir", self.kubelet.directory, "--node-name", NODE, "--listen", "127.0.0.1:0"),
-            *("--plugins-registry", options.plugins_registry, "--plugins-dir", options.plugins_dir),
-            *("--kubeconfig", options.kubeconfig, "--show-pods"),
-        ]
+        options = [*self.cluster.words, "--listen", "127.0.0.1:0", "--show-pods"]
+        place = self.config, self.root, self.kubelet.directory
         async with self.cluster, self.kubelet:
-            process = self._start([str(word) for word in command])
-            try:
+            with self._log.open("w") as log, running(*place, *options, log=log, runtime=self._run) as process:
                 yield await self._address()
-            finally:
                 process.terminate()
                 assert await asyncio.to_thread(process.wait, PATIENCE) == 0, self._log.read_text()
-
-    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        with self._log.open("wb") as log:
-            return subprocess.Popen(command, env=self._environment, stderr=log)
 
     async def _address(self) -> str:
         """Where the page is, by the log."""
@@ -113,11 +96,12 @@ class Machine:
         words = [sys.executable, "-m", "devhost", *command]
         if command[0] == "explain":
             words += ["--config", str(self.config), "--root", str(self.root)]
+        environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(self._run)}
         text, end = "", time.monotonic() + PATIENCE
         while not condition(text):
             assert time.monotonic() < end, f"{text}\n{self._log.read_text()}"
             done = await asyncio.to_thread(
-                subprocess.run, words, capture_output=True, text=True, env=self._environment, timeout=240
+                subprocess.run, words, capture_output=True, text=True, env=environment, timeout=240
             )
             assert "Traceback" not in done.stderr
             text = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())

@@ -14,13 +14,12 @@ import pytest
 from devhost_testing.dra import Claim, DraKubelet, Refused
 from devhost_testing.kubelet import KubeletSimulator
 from kit.dra import DRIVER, Cluster
+from kit.drop_in import drop_in
 from kit.process import Prepared, prepared
 
 from devhost.runtime.turns import Lock
 
 BACKEND = """
-from devhost.backend import Backend, Device, Edits, hookimpl
-
 class Cards(Backend):
     name = "cards"
 
@@ -29,10 +28,6 @@ class Cards(Backend):
 
     def allocate(self, request):
         return Edits(env={"CARDS": "c"})
-
-@hookimpl
-def devhost_backends():
-    return [Cards]
 """
 
 CONFIG = f"""
@@ -50,16 +45,14 @@ class Machine(Cluster):
         super().__init__(place)
         self.place = place
         (place / "backends").mkdir()
-        (place / "backends" / "cards.py").write_text(BACKEND)
+        (place / "backends" / "cards.py").write_text(drop_in(BACKEND))
         (place / "devhost.yaml").write_text(f"{CONFIG}cdi: {{directory: {place / 'cdi'}}}\n")
         self.options.plugins_registry.mkdir()
 
     @asynccontextmanager
     async def devhost(self) -> AsyncIterator[Prepared]:
-        place, options = self.place, self.options
-        words = ["--take-turns", "--state-dir", place / "state", "--plugins-dir", options.plugins_dir]
-        words += ["--plugins-registry", options.plugins_registry, "--kubeconfig", options.kubeconfig or ""]
-        words += ["--node-name", options.node]
+        place = self.place
+        words = ["--take-turns", "--state-dir", place / "state", *self.words]
         words += ["--status-socket", place / f"{len(list(place.iterdir()))}.status"]
         config, log = place / "devhost.yaml", place / "log"
         with prepared(config, place, place / "kubelet", *words, log=log) as started:
@@ -150,11 +143,9 @@ async def test_claims_wait_for_the_end_of_the_one_that_may_have_prepared_them(ma
 
 
 KEEPER = """
-import json
-from pathlib import Path
-from devhost.backend import NotYet
+class Cards(Cards):
+    name = "cards"
 
-class Keeper(Cards):
     def provision(self):
         if (held := self.context.held()) is None:
             raise NotYet("it is unknown what is held")
@@ -165,9 +156,7 @@ class Keeper(Cards):
 
 
 async def test_hardware_is_changed_once_it_is_known_what_the_one_before_gave(machine: Machine) -> None:
-    (machine.place / "backends" / "cards.py").write_text(
-        BACKEND.replace("[Cards]", "[Keeper]").replace("@hookimpl", f"{KEEPER}\n@hookimpl")
-    )
+    (machine.place / "backends" / "cards.py").write_text(drop_in(BACKEND + KEEPER))
     held = machine.place / "held.json"
     async with DraKubelet(machine.options.plugins_registry) as kubelet, machine.devhost() as old:
         await kubelet.registered(DRIVER)
@@ -192,9 +181,7 @@ async def test_hardware_is_changed_once_it_is_known_what_the_one_before_gave(mac
 
 
 async def test_a_driver_that_cannot_be_served_delays_nothing_of_the_others(machine: Machine) -> None:
-    two = BACKEND.replace("[Cards]", "[Keeper, Boards]").replace(
-        "@hookimpl", f'{KEEPER}\nclass Boards(Cards):\n    name = "boards"\n\n@hookimpl'
-    )
+    two = drop_in(f'{BACKEND}\nclass Boards(Cards):\n    name = "boards"\n{KEEPER}')
     (machine.place / "backends" / "cards.py").write_text(two)
     file = machine.place / "devhost.yaml"
     other = "{name: example.com/board, backend: boards, serve: dra, dra: {driver: other.example.com}}"
@@ -255,9 +242,7 @@ async def test_metadata_of_claims_passes_on_with_the_names_of_an_edit(machine: M
             assert list(left.iterdir()) == list((machine.place / "cdi").glob("*dra_*")) == []
 
 
-PARTS = """
-from devhost.backend import Attribute, Backend, Device, Edits, claim, hookimpl
-
+PARTS = drop_in("""
 class Parts(Backend):
     name = "parts"
     attributes = {
@@ -276,11 +261,7 @@ class Parts(Backend):
 
     def allocate(self, request):
         return Edits(env={"PARTS": ",".join(one.id for one in request.devices)})
-
-@hookimpl
-def devhost_backends():
-    return [Parts]
-"""
+""")
 
 
 def parts(machine: Machine, nic: str, card: str) -> None:

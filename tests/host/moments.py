@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from devhost.allocation.inventory import Snapshot
 from devhost.backend.model import Device
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.host.reload import LastReload
+from devhost.host.shown.changes import Step
 from devhost.host.shown.entries import EntryOutcomes
 from devhost.host.shown.now import (
     ConfigurationNow,
@@ -18,6 +20,7 @@ from devhost.host.shown.now import (
     PodsNow,
     ResourceNow,
 )
+from devhost.host.shown.publication import step_between
 from devhost.kubelet.podresources_poller import KubeletCondition
 from devhost.kubelet.registration import RegistrationCondition
 from devhost.planning.plan import Plan
@@ -60,3 +63,18 @@ def now(**others: Any) -> Now:
         "pod_resources": PodsNow(SOCKET, KubeletCondition("")),
     }
     return Now(**{**usual, **others})
+
+
+class Steps:
+    """Moments one after another, each of which remembers the one before; what has changed is shown."""
+
+    def __init__(self, show: Callable[[Step], None], first: Now) -> None:
+        self.shown = first
+        self._show = show
+
+    def step(self, **true: Any) -> None:
+        """The next moment."""
+        memory, known = self.shown.memory, self.shown.shortages
+        step = step_between(self.shown, now(memory=memory, shortages=known, **true))
+        self.shown = step.now
+        self._show(step)

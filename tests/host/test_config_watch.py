@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import pytest
 from kit.clock import FakeClock
+from kit.files import AtOnce
 
 from devhost.backend.files import fingerprint
 from devhost.host.reload import MAX_CHECKS, ConfigWatch
@@ -20,17 +20,6 @@ from devhost.runtime.worker import FileWorker
 
 MOMENT = NODE.config.settle / 10
 """A time in which nothing is due."""
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class AtOnce(FileWorker):
-    """Needs no thread, because a fake clock does not wait for any."""
-
-    async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return call(*args, **kwargs)
 
 
 class Scene:

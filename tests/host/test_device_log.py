@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.allocator import Listed
+from moments import Steps, served
 from moments import now as moment
-from moments import served
 
 from devhost.allocation.inventory import Inventory
 from devhost.backend.model import HEALTHY, Device, Holder, unhealthy
@@ -18,7 +18,6 @@ from devhost.discovery.health import HealthTracker
 from devhost.host.shown import device_log
 from devhost.host.shown.changes import Changes, changes
 from devhost.host.shown.device_log import REASONS
-from devhost.host.shown.publication import step_between
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Serve
@@ -37,7 +36,7 @@ class Rig(Listed):
         super().__init__()
         self.caplog = caplog
         self.caplog.set_level(logging.INFO, "devhost")
-        self.shown = moment()
+        self.steps = Steps(device_log.write, moment())
 
     def logs(self, devices: Sequence[str], replicas: int = 1, of: Of = Of.EACH) -> list[str]:
         """The lines that a list with these devices leads to."""
@@ -47,10 +46,7 @@ class Rig(Listed):
 
     def follow(self) -> None:
         """Logs what has changed since the last call."""
-        now = moment(resources=served(self.inventory.snapshot), backends={}, memory=self.shown.memory)
-        step = step_between(self.shown, now)
-        self.shown = step.now
-        device_log.write(step)
+        self.steps.step(resources=served(self.inventory.snapshot), backends={})
 
     def lines(self) -> list[str]:
         """Level, message and fields without the resource, which is checked for each line."""
@@ -234,9 +230,7 @@ def test_a_move_that_does_not_get_on_is_logged_once_and_when_it_does_again(rig: 
     stuck = Move(*fine[:5], "1 device has not left", (Holder("default", "train", "main"),))
 
     def show(*moves: Move) -> list[str]:
-        step = step_between(rig.shown, moment(moves=moves))
-        rig.shown = step.now
-        device_log.write(step)
+        rig.steps.step(moves=moves)
         return rig.lines()
 
     warning = "WARNING devices do not change sides reason=1 device has not left holder=default/train/main"

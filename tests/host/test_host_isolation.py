@@ -17,18 +17,10 @@ TOY, OTHER = "example.com/toy", "example.com/other"
 BOTH = ("name: example.com/toy, backend: toy", "name: example.com/other, backend: other")
 
 
-@pytest.fixture
-def hang():
-    """Something that blocks a thread until the test is over."""
-    over = threading.Event()
-    yield over.wait
-    over.set()
-
-
 @pytest.mark.conformance(43)
 @pytest.mark.field_failure("F25")
 async def test_a_backend_hung_from_the_start_does_not_keep_others_from_serving(rig, kubelet, hang):
-    rig.scripts["toy"].on_discover = hang
+    rig.scripts["toy"].on_discover = hang.wait
     rig.timing = replace(rig.timing, first_plan=0.3)
     async with rig.running(*BOTH):
         await kubelet.wait_for(lambda: kubelet.allocatable() == {OTHER: 1})
@@ -60,7 +52,7 @@ async def test_a_hung_probe_delays_neither_new_devices_nor_pods(rig, kubelet, ha
 
     def probe(self, devices):
         probed.append(len(devices))
-        return hang() if len(probed) > 1 else {"d1": unhealthy("link down")}
+        return hang.wait() if len(probed) > 1 else {"d1": unhealthy("link down")}
 
     rig.classes["toy"].probe = probe
     rig.write(*BOTH)
@@ -95,7 +87,7 @@ async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig
 
     def stay(devices):
         began.set()
-        hang()
+        hang.wait()
 
     rig.hurry_allocation(allocate=3.0)  # the other call ends before that, also on a busy machine
     rig.scripts["toy"].on_allocate = stay
@@ -110,7 +102,7 @@ async def test_a_hung_allocate_ends_with_an_error_and_other_resources_answer(rig
 @pytest.mark.conformance(43)
 async def test_hung_threads_are_counted_and_bounded(rig, kubelet, hang):
     rig.hurry_allocation(allocate=0.2)
-    rig.scripts["toy"].on_allocate = lambda devices: hang()
+    rig.scripts["toy"].on_allocate = lambda devices: hang.wait()
     rig.write(BOTH[0])
     refusal = ""
     async with rig.running(allocatable={TOY: 2}) as host:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
-from moments import now, served
+from moments import Steps, now, served
 
 from devhost.allocation.allocations import Holding
 from devhost.allocation.claims import Claimed
@@ -18,8 +18,7 @@ from devhost.discovery.observers import Batch
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.discovery.verdict_follower import VerdictsNow
 from devhost.discovery.verdicts import Verdict, VerdictKind
-from devhost.host.shown.now import Now
-from devhost.host.shown.publication import EventPublisher, step_between, tokens
+from devhost.host.shown.publication import EventPublisher, tokens
 from devhost.planning.claims import Held
 
 A, B = Device("a"), Device("b")
@@ -45,7 +44,7 @@ class Listeners:
         self.batches.append(batch)
 
 
-class Rig:
+class Rig(Steps):
     """What is true at each step: a test sets it."""
 
     def __init__(self) -> None:
@@ -57,20 +56,21 @@ class Rig:
         self.devices: Mapping[str, Member] = {}
         self.conditions: Mapping[str, BackendCondition] = {}
         self.in_force: tuple[Verdict, ...] = ()
-        self.shown = self.moment()
+        super().__init__(self.publisher.follow, now(**self.moment()))
 
-    def moment(self) -> Now:
+    def moment(self) -> dict[str, Any]:
         entries = {name: Entry(name, name, (one,), (), one.health, 0.0) for name, one in self.devices.items()}
         holdings = {"x/y": Holding("x/y", pending=frozenset(self.reserved))}
-        return now(
-            generation=3,
-            backends={name: BackendNow(one, True, {}) for name, one in self.conditions.items()},
-            resources=served(Snapshot(1, entries)),
-            held=self.hands,
-            tokens=partial(tokens, self.hands, holdings),
-            claimed=self.given,
-            verdicts=VerdictsNow(in_force=self.in_force),
-        )
+        backends = {name: BackendNow(one, True, {}) for name, one in self.conditions.items()}
+        return {
+            "generation": 3,
+            "backends": backends,
+            "resources": served(Snapshot(1, entries)),
+            "held": self.hands,
+            "tokens": partial(tokens, self.hands, holdings),
+            "claimed": self.given,
+            "verdicts": VerdictsNow(in_force=self.in_force),
+        }
 
     def hold(self, *hands: tuple[str, Device, Holder | None]) -> None:
         self.hands = tuple(
@@ -97,10 +97,8 @@ class Rig:
         self.conditions = conditions
         self.step()
 
-    def step(self) -> None:
-        step = step_between(self.shown, self.moment())
-        self.shown = step.now
-        self.publisher.follow(step)
+    def step(self, **true: Any) -> None:
+        super().step(**self.moment(), **true)
 
     def everything(self) -> list[str]:
         """What a new observer gets."""

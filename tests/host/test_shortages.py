@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from moments import ENTRY, TOY, backend, now
+from moments import ENTRY, TOY, Steps, backend, now
 
 from devhost.backend import MissingDriver
 from devhost.backend.model import Device
 from devhost.backend.where import Block, Range, Term, Text
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.host.shown import shortages
-from devhost.host.shown.publication import nothing, step_between
+from devhost.host.shown.publication import nothing
 from devhost.host.shown.shortages import QUIET
 from devhost.planning.plan import Offer, Plan, PlannedResource, Refusal, RefusalKind
 from devhost.planning.planner import make_plan
@@ -24,27 +24,23 @@ from devhost.planning.settings import ResourceSettings, Settings, Share
 SERVED = Plan({TOY: PlannedResource(TOY, ENTRY, (Offer(Device("d0")),))})
 
 
-class Log:
+class Log(Steps):
     """What is logged from one moment to the next."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "devhost.host.shown.shortages")
         self._caplog = caplog
-        self._shown = nothing(now())
         self._clock = 100.0
+        super().__init__(shortages.write, nothing(now()))
 
     def plan(self, **others: Any) -> list[str]:
         """There is a new plan."""
-        return self.step(plans=self._shown.plans + 1, **others)
+        return self.after(0.01, plans=self.shown.plans + 1, **others)
 
-    def step(self, after: float = 0.01, **others: Any) -> list[str]:
-        self._clock += after
-        same = {name: getattr(self._shown, name) for name in ("plans", "plan", "backends", "settings")}
-        memory, known = self._shown.memory, self._shown.shortages
-        then = now(clock=self._clock, memory=memory, shortages=known, **{**same, **others})
-        step = step_between(self._shown, then)
-        self._shown = step.now
-        shortages.write(step)
+    def after(self, seconds: float, **others: Any) -> list[str]:
+        self._clock += seconds
+        same = {name: getattr(self.shown, name) for name in ("plans", "plan", "backends", "settings")}
+        self.step(clock=self._clock, **{**same, **others})
         lines = [(one.getMessage(), vars(one)["fields"].get("reason")) for one in self._caplog.records]
         self._caplog.clear()
         return [f"{message}: {reason}" if reason else message for message, reason in lines]
@@ -73,26 +69,26 @@ def test_an_entry_that_begins_to_lack_devices_is_logged_at_once_and_so_is_its_en
 def test_another_reason_is_logged_once_the_plans_are_quiet(log: Log) -> None:
     log.plan(**degraded("hot"), plan=Plan())
     assert log.plan(**degraded("lost")) == []
-    assert log.step() == []
-    assert log.step(after=QUIET) == no_devices("lost")
-    assert log.step(after=QUIET) == []
+    assert log.after(0.01) == []
+    assert log.after(QUIET) == no_devices("lost")
+    assert log.after(QUIET) == []
 
 
 def test_a_reason_that_comes_back_is_not_logged_again(log: Log) -> None:
     log.plan(**degraded("hot"), plan=Plan())
     for reason, lines in (("lost", no_devices("lost")), ("hot", []), ("lost", [])):
         assert log.plan(**degraded(reason)) == []
-        assert log.step(after=QUIET) == lines
+        assert log.after(QUIET) == lines
 
 
 def test_an_edited_entry_has_its_reason_logged_again(log: Log) -> None:
     log.plan(**degraded("hot"), plan=Plan())
     log.plan(**degraded("lost"))
-    assert log.step(after=QUIET) == no_devices("lost")
+    assert log.after(QUIET) == no_devices("lost")
     edited = Settings((replace(ENTRY, permissions="r"),))
     assert log.plan(settings=edited) == no_devices("lost")
     log.plan(**degraded("hot"))
-    assert log.step(after=QUIET) == no_devices("hot"), "no reason counts as logged for the entry as it is now"
+    assert log.after(QUIET) == no_devices("hot"), "no reason counts as logged for the entry as it is now"
 
 
 NOTHING = (Block((Term("model", (Text("none"),)),)),)
@@ -100,14 +96,14 @@ OTHER = "example.com/other"
 Logged = Callable[..., list[Any]]
 
 
-class Node:
+class Node(Steps):
     """A node whose devices, drivers and file a test sets, and whose plans are made from them."""
 
     def __init__(self, *entries: ResourceSettings) -> None:
         self.settings = Settings(entries)
         self.devices = [Device(f"d{n}", {"model": "x"}) for n in range(2)]
         self.lacks: tuple[MissingDriver, ...] = ()
-        self.shown = nothing(now(settings=self.settings))
+        super().__init__(shortages.write, nothing(now(settings=self.settings)))
 
     def plan(self, *entries: ResourceSettings, refusals: tuple[Refusal, ...] = ()) -> None:
         """There is a plan, for these entries if there are any, and with these refusals if there are any."""
@@ -118,18 +114,8 @@ class Node:
         plan = make_plan({"toy": self.devices}, self.settings)
         if refusals:
             plan = Plan(plan.resources, refusals)
-        then = now(
-            at=self.shown.at + 1,
-            settings=self.settings,
-            plan=plan,
-            plans=self.shown.plans + 1,
-            backends={"toy": found},
-            memory=self.shown.memory,
-            shortages=self.shown.shortages,
-        )
-        step = step_between(self.shown, then)
-        self.shown = step.now
-        shortages.write(step)
+        later = {"at": self.shown.at + 1, "plans": self.shown.plans + 1}
+        self.step(**later, settings=self.settings, plan=plan, backends={"toy": found})
 
 
 @pytest.fixture

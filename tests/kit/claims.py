@@ -13,7 +13,7 @@ from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.cdi.claim_metadata import MetadataFiles
 from devhost.allocation.claims import ClaimedDevice
 from devhost.allocation.resource_backend import ResourceBackend
-from devhost.backend import AllocateRequest, Backend, Device, DeviceNode, Edits, option
+from devhost.backend import AllocateRequest, Device, DeviceNode, Edits, option
 from devhost.backend.errors import AllocationError
 from devhost.backend.model import HEALTHY, ClaimHolder, Health
 from devhost.discovery.runner import BackendRunner
@@ -23,6 +23,7 @@ from devhost.dra.prepare import Preparer
 from devhost.planning.settings import DraTerms, ResourceSettings, Serve, Share
 from devhost.planning.timing import AllocationTiming
 from kit.allocator import Ledger, NotingScanner
+from kit.backend import Plain
 
 DRIVER = "devhost.example.com"
 RESOURCE = "example.com/card"
@@ -43,7 +44,7 @@ class CardOptions:
     depth: int = option(0, "how deep its queue is")
 
 
-class Cards(Backend):
+class Cards(Plain):
     """Cards; what each adds is a variable of its own, and with ``together`` one that lists them all."""
 
     name = "cards"
@@ -56,9 +57,6 @@ class Cards(Backend):
         self.prepared: list[list[str]] = []
         self.refuse: set[str] = set()
         self.node = "/dev/null"
-
-    def discover(self) -> Any:
-        return ()
 
     def allocate(self, request: AllocateRequest) -> Edits:
         ids = [device.id for device in request.devices]

@@ -123,6 +123,13 @@ class Cluster:
     ) -> None:
         await self.server.stop()
 
+    @property
+    def words(self) -> list[object]:
+        """The options of ``devhost run`` on this node."""
+        own = self.options
+        words: list[object] = ["--plugins-registry", own.plugins_registry, "--plugins-dir", own.plugins_dir]
+        return [*words, "--kubeconfig", self._kubeconfig, "--node-name", own.node]
+
     def slices(self) -> list[dict[str, Any]]:
         """The ``spec`` of each slice, by the slice's name."""
         return [one["spec"] for one in self.server.stored(SLICES)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -36,12 +36,7 @@ fetches = pytest.mark.slow
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
     pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed")
-    spec = importlib.util.spec_from_file_location("generate_protocol", ROOT / "tools/generate_protocol.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("generate_protocol")
 
 
 def test_the_committed_code_is_what_the_generator_writes(generator: ModuleType, tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator, events
 from kit.clock import FakeClock
+from kit.files import AtOnce
 from kit.kubelet import ToyResource
 
 from devhost.kubelet.api import KUBELET_SOCKET
@@ -22,11 +22,7 @@ from devhost.kubelet.podresources_poller import PodResources
 from devhost.kubelet.registration import Registration, RegistrationState
 from devhost.kubelet.rivals import Rivals
 from devhost.planning.timing import KubeletTiming
-from devhost.runtime.worker import FileWorker
 from devhost.telemetry.metrics import Metrics
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 TOY = ToyResource.name
 TIMING = KubeletTiming(settle=0.0, refused=(0.05, 1.0), ask=0.4)
@@ -57,13 +53,6 @@ class Answers(PodResources):
     async def allocatable(self) -> dict[str, frozenset[str]]:
         self.asked.append(self.clock.now)
         return {f"example.com/{name}": ids for name, ids in self.devices.items()}
-
-
-class AtOnce(FileWorker):
-    """Reads without a thread, so that a clock that stands still need not wait for one."""
-
-    async def file(self, what: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return call(*args, **kwargs)
 
 
 @contextmanager

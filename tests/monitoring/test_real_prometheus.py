@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit.drop_in import drop_in
 from scraper import Ask, needs_prometheus, scraping, until
 
 pytestmark = [needs_prometheus, pytest.mark.timeout(300)]
 
-TOY = """
-from devhost.backend import Attribute, Backend, Device, Edits, hookimpl, unhealthy
-
-
-class Toy(Backend):
+TOY = drop_in("""
+class Toy(Plain):
     name = "toy"
     attributes = {"model": Attribute(str, "model", "x100")}
 
@@ -26,15 +24,7 @@ class Toy(Backend):
         for name in ("one", "two"):
             yield Device(id=name, attributes={"model": "x"}, claims=frozenset({"node:/dev/" + name}))
         yield Device(id="ill", attributes={"model": "x"}, health=unhealthy("it is broken"))
-
-    def allocate(self, request):
-        return Edits()
-
-
-@hookimpl
-def devhost_backends():
-    return [Toy]
-"""
+""")
 
 SHOWN = {
     "Nodes A",

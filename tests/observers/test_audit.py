@@ -5,18 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from kit.files import files_of_at_most
 from trail import (
     CLAIM,
     EACH,
@@ -54,17 +52,6 @@ for number in range(int(sys.argv[2])):
                 tokens=("d",), holder=Holder("default", sys.argv[3], f"c{number}"))
     observer.call("devhost_held", news=(news,), missed=0)
 """
-
-
-@contextmanager
-def disk_of(size: int) -> Iterator[None]:
-    """No file grows beyond this size: the write that reaches it is cut, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def writer(trail: Trail, count: int, name: str) -> subprocess.Popen[bytes]:
@@ -228,7 +215,7 @@ def test_after_a_full_disk_every_line_is_there_and_whole(trail: Trail) -> None:
     observer = trail.load()
     send(observer, held())
     size = trail.file.stat().st_size
-    with disk_of(size + 40):
+    with files_of_at_most(size + 40):
         for news in (released(), allocated()):
             with pytest.raises(OSError, match=FULL):
                 send(observer, news)
@@ -265,7 +252,7 @@ def test_a_file_system_without_space_is_an_error_and_its_lines_follow_when_there
 def test_lines_that_wait_are_bounded_and_the_lost_ones_are_counted(trail: Trail) -> None:
     observer = trail.load(bytes=1024 * SMALLEST)
     send(observer, held())
-    with disk_of(trail.file.stat().st_size + 1):
+    with files_of_at_most(trail.file.stat().st_size + 1):
         for _ in range(12):
             with pytest.raises(OSError, match=FULL):
                 send(observer, *[held()] * 1000)

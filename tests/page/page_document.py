@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import status_values
 from status_values import Json
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -20,123 +22,45 @@ def ago(**past: float) -> str:
 
 def device(id_: str, reason: str = "", holder: str = "", numa: int | None = None, **past: float) -> Json:
     """One device: with a ``reason`` it is Unhealthy; ``holder`` is ``namespace/pod/container``."""
-    return {
-        "id": id_,
-        "device": id_.partition("::")[0],
-        "health": "Unhealthy" if reason else "Healthy",
-        "reason": reason,
-        "since": ago(**(past or {"days": 8})),
-        "numaNodes": [] if numa is None else [numa],
-        "allocated": bool(holder),
-        "given": [id_.partition("::")[0]] if holder else [],
-        "holder": _holder(holder),
-    }
-
-
-def _holder(text: str) -> Json | None:
-    if not text:
-        return None
-    namespace, pod, container = text.split("/")
-    return {"namespace": namespace, "pod": pod, "container": container}
+    given = [id_.partition("::")[0]] if holder else []
+    numa_nodes = [] if numa is None else [numa]
+    since = ago(**(past or {"days": 8}))
+    return status_values.device(id_, reason, holder, given=given, numaNodes=numa_nodes, since=since)
 
 
 def resource(name: str, backend: str, devices: Iterable[Json], **more: object) -> Json:
     """A registered resource with these devices; ``more`` replaces keys of a resource without problems."""
-    listed = list(devices)
-    made: Json = {
-        "name": name,
-        "backend": backend,
-        "entry": "resources[0]",
-        "capacity": len(listed),
-        "allocatable": sum(one["health"] == "Healthy" for one in listed),
-        "revision": 4,
-        "socket": "dh-5c1d-8a3f.sock",
-        "state": "registered",
-        "streams": 1,
-        "registrations": 1,
-        "lastRegistration": ago(days=8),
-        "lastError": "",
-        "devices": listed,
-        "together": [],
-        "departed": [],
-    }
-    return made | more
+    return status_values.resource(name, backend, devices, **{"lastRegistration": ago(days=8), **more})
 
 
 def entry(
     number: int, name: str, backend: str, reason: str = "", *, devices: int = 0, optional: bool = False
 ) -> Json:
     """An entry of the configuration: with devices, or with a ``reason`` why it has none."""
-    return {
-        "entry": f"resources[{number}]",
-        "name": name,
-        "backend": backend,
-        "optional": optional,
-        "devices": devices,
-        "resources": [name] if devices else [],
-        "state": "served" if devices else "absent" if optional else "none",
-        "reason": reason,
-        "remark": "",
-        "cordoned": "",
-    }
+    why: Json = {"reason": reason, "optional": optional}
+    if not devices:
+        why |= {"resources": [], "state": "absent" if optional else "none"}
+    return status_values.entry(number, name, backend, devices, **why)
 
 
 def backend(name: str, count: int, **more: object) -> Json:
     """A backend without problems."""
-    made: Json = {
-        "name": name,
-        "state": "ok",
-        "reason": "",
-        "since": ago(days=8),
-        "devices": count,
-        "lastDiscovery": ago(seconds=12),
-        "lastDiscoverySeconds": 0.0031,
-        "refusedDevices": [],
-        "provisioning": None,
-        "labels": None,
-    }
-    return made | more
+    looked: Json = {"since": ago(days=8), "lastDiscovery": ago(seconds=12), "lastDiscoverySeconds": 0.0031}
+    return status_values.backend(name, count, **{**looked, **more})
 
 
 def problem(kind: str, subject: str, reason: str, *, count: int = 1, **past: float) -> Json:
     """One problem; nobody noted since when unless ``past`` says so."""
-    since = ago(**past) if past else None
-    return {"kind": kind, "subject": subject, "reason": reason, "since": since, "count": count}
+    return status_values.problem(kind, subject, reason, ago(**past) if past else None, count)
 
 
-def document(*resources: Json, **more: object) -> Json:
+def document(*resources: Json, **more: Any) -> Json:
     """A document of a node with these resources where nothing is wrong."""
-    made: Json = {
-        "devhost": {
-            "version": "0.1.0",
-            "pid": 4711,
-            "startedAt": ago(days=8, hours=3),
-            "config": "/etc/devhost/devhost.yaml",
-            "root": "/",
-            "configDigest": "",
-            "generation": 3,
-            "lastReload": {"at": ago(minutes=42), "result": "ok", "complaints": []},
-            "copy": None,
-        },
-        "kubelet": {
-            "dir": "/var/lib/kubelet/device-plugins",
-            "socket": "present",
-            "podResources": {"socket": "", "known": True, "reason": "", "listed": ago(seconds=4)},
-        },
-        "entries": [
-            entry(number, one["name"], one["backend"], devices=len(one["devices"]))
-            for number, one in enumerate(resources)
-        ],
-        "resources": list(resources),
-        "held": [],
-        "backends": [],
-        "observers": [],
-        "verdicts": [],
-        "refusals": [],
-        "dra": None,
-        "problems": [],
-    }
-    return made | more
+    made = status_values.document(*resources, started=ago(days=8, hours=3), **more)
+    made["devhost"] |= {"config": "/etc/devhost/devhost.yaml", "generation": 3}
+    made["devhost"]["lastReload"]["at"] = ago(minutes=42)
+    made["kubelet"]["podResources"]["listed"] = ago(seconds=4)
+    return made
 
 
 def _gpus() -> Json:
@@ -225,7 +149,6 @@ def crowded_node() -> Json:
             "reason": "it is moving from the device plugin to DRA: devhost waits until the node no longer "
             f"offers it as example.com/moving-{n}",
             "since": ago(seconds=14),
-            "stuck": False,
         }
         for n in range(3)
     ]
@@ -233,15 +156,9 @@ def crowded_node() -> Json:
         "driver": "devhost.example.com",
         "node": NODE,
         "state": "registered",
-        "reason": "",
         "slices": 2,
         "writes": 3,
         "syncedAt": ago(seconds=5),
-        "error": "",
-        "droppedFields": [],
-        "leftOut": [],
-        "pools": [],
-        "claims": [],
         "moving": [
             {
                 "backend": "sriov",

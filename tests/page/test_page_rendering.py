@@ -418,26 +418,8 @@ def test_what_claims_use_of_a_shared_device_is_a_column() -> None:
     document = made.crowded_node()
     dra = document["dra"]
     assert dra is not None
-    one: Json = {
-        "device": "d0",
-        "name": "d0",
-        "slice": "s",
-        "health": "Healthy",
-        "reason": "",
-        "replicas": 8,
-        "numaNodes": [],
-        "claims": [],
-    }
-    pool: Json = {
-        "resource": "a.b/c",
-        "backend": "gpu",
-        "entry": "resources[0]",
-        "pool": "p",
-        "deviceClass": "c",
-        "extendedName": False,
-        "devices": [one],
-    }
-    dra["pools"] = [pool]
+    one: Json = {"device": "d0", "name": "d0", "slice": "s", "health": "Healthy", "replicas": 8}
+    dra["pools"] = [{"resource": "a.b/c", "backend": "gpu", "pool": "p", "devices": [one]}]
     assert "Amounts" not in shown(document).text
     one["capacity"] = [{"name": "memory", "total": "8Gi", "used": "5Gi", "free": "3Gi"}]
     text = shown(document).text

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import pytest
+from kit.backend import Plain
 
-from devhost.backend import AllocateRequest, Attribute, Backend, Device, Edits
+from devhost.backend import Attribute, Device
 from devhost.backend.errors import ConfigError
 from devhost.config import loads
 from devhost.discovery.catalog import Catalog, Installed
@@ -25,7 +26,7 @@ WHOLE = Device(
 )
 
 
-class Parts(Backend):
+class Parts(Plain):
     name = "parts"
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "set": Attribute(str, "set of parts", "dec", reveals=True),
@@ -36,9 +37,6 @@ class Parts(Backend):
 
     def discover(self) -> Iterable[Device]:
         return (SINGLE, WHOLE)
-
-    def allocate(self, request: AllocateRequest) -> Edits:
-        return Edits()
 
 
 def read(*entries: str) -> Settings:

@@ -17,6 +17,7 @@ import asyncinotify
 import pytest
 from descriptors import open_descriptors
 from kit.clock import in_virtual_time
+from kit.files import AtOnce
 
 from devhost.runtime import watch
 from devhost.runtime.watch import DirectoryWatch
@@ -27,13 +28,6 @@ NEVER = 3600.0
 
 OFTEN = 0.01
 """The same where a test is about polling."""
-
-
-class Inline(FileWorker):
-    """Makes calls at once, in the event loop: virtual time does not wait for a thread."""
-
-    async def file(self, what: str, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
 
 
 class Wakes:
@@ -195,7 +189,7 @@ async def test_a_watch_reports_that_inotify_is_exhausted_and_that_it_works_again
 
     reasons: list[str] = []
     monkeypatch.setattr(asyncinotify, "Inotify", refuse)
-    wakes = Wakes(DirectoryWatch(lambda: [tmp_path], OFTEN, Inline("watch", ""), reasons.append))
+    wakes = Wakes(DirectoryWatch(lambda: [tmp_path], OFTEN, AtOnce("watch", ""), reasons.append))
     try:
         async with asyncio.timeout(60):
             while not reasons:
@@ -257,7 +251,7 @@ async def test_watches_that_began_at_different_times_wake_at_the_same_moments(tm
 
     async def follow(path: Path, after: float) -> None:
         await asyncio.sleep(after)
-        async for _ in DirectoryWatch(lambda: [path], 5.0, Inline("watch", "")).changes():
+        async for _ in DirectoryWatch(lambda: [path], 5.0, AtOnce("watch", "")).changes():
             moments[loop.time()] += 1
 
     paths = [tmp_path, tmp_path, tmp_path / "missing"]

@@ -11,19 +11,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from kit.drop_in import drop_in
 from servicemanager import Listener
 
 # A backend that writes down whether a program it starts could speak to the service manager.
-TOY = """
-import os
-import subprocess
-import sys
-from devhost.backend import Attribute, Backend, Device, Edits, hookimpl
-
+TOY = drop_in("""
 ASK = "import os; print('NOTIFY_SOCKET' in os.environ or 'WATCHDOG_USEC' in os.environ)"
 
 
-class Toy(Backend):
+class Toy(Plain):
     name = "toy"
     attributes = {"model": Attribute(str, "model", "x100")}
 
@@ -31,15 +27,7 @@ class Toy(Backend):
         told = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, timeout=240)
         (self.context.root / "inherited").write_text(told.stdout)
         yield Device(id="one", attributes={"model": "x"}, claims=frozenset({"node:/dev/toys/one"}))
-
-    def allocate(self, request):
-        return Edits()
-
-
-@hookimpl
-def devhost_backends():
-    return [Toy]
-"""
+""")
 
 RESOURCE = "  - {name: example.com/toy, backend: toy}\n"
 

@@ -11,38 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from status_values import Json
+from status_values import document
 
 from devhost.backend.errors import DevhostError
 from devhost.runtime.http import Limits
 from devhost.telemetry import ask
 from devhost.telemetry.status import LIMITS, StatusServer
-
-
-def _document() -> Json:
-    """A document larger than the kernel's buffer for a client that reads nothing."""
-    document = {
-        "devhost": {
-            "version": "0",
-            "pid": 1,
-            "startedAt": "2026-11-20T12:00:00Z",
-            "config": "x" * 3_000_000,
-            "root": "/",
-            "configDigest": "",
-            "generation": 1,
-            "lastReload": {"at": "2026-11-20T12:00:00Z", "result": "ok", "complaints": []},
-            "copy": None,
-        },
-        "kubelet": {
-            "dir": "/kubelet",
-            "socket": "present",
-            "podResources": {"socket": "", "known": True, "reason": "", "listed": None},
-        },
-        "dra": None,
-    }
-    lists = ("entries", "resources", "backends", "observers", "verdicts", "held", "refusals", "problems")
-    return {**document, **{name: [] for name in lists}}
-
 
 SHORT = replace(LIMITS, body_deadline=2.0, stream_deadline=2.0)
 
@@ -52,7 +26,8 @@ class Scene:
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self.path = path
-        self.document = _document()
+        self.document = document()
+        self.document["devhost"]["config"] = "x" * 3_000_000  # more than the kernel buffers for a client
         self.server = StatusServer(
             lambda: self.document, kubelet_dir=path.parent, socket=path, interval=0, limits=limits
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import h11
 import pytest
+import status_values
 from status_values import Json
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
@@ -34,33 +35,10 @@ class Source:
 
     def __call__(self) -> Json:
         self.asked += 1
-        return {
-            "devhost": {
-                "version": "0",
-                "pid": 1,
-                "startedAt": "2026-11-20T12:00:00Z",
-                "config": "x" * self._padding,
-                "root": "/",
-                "configDigest": "",
-                "generation": self.generation,
-                "lastReload": {"at": "2026-11-20T12:00:00Z", "result": "ok", "complaints": []},
-                "copy": None,
-            },
-            "kubelet": {
-                "dir": self._dir,
-                "socket": "present",
-                "podResources": {"socket": "", "known": True, "reason": "", "listed": None},
-            },
-            "entries": [],
-            "resources": [],
-            "backends": [],
-            "observers": [],
-            "verdicts": [],
-            "held": [],
-            "refusals": [],
-            "dra": None,
-            "problems": [],
-        }
+        found = status_values.document()
+        found["devhost"] |= {"config": "x" * self._padding, "generation": self.generation}
+        found["kubelet"]["dir"] = self._dir
+        return found
 
 
 Serve = Callable[..., Awaitable[tuple[StatusServer, Path]]]

@@ -8,7 +8,6 @@ import errno
 import logging
 import os
 import shutil
-import socket
 import struct
 import subprocess
 import sys
@@ -16,12 +15,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from descriptors import open_descriptors
 from devhost_rdma.netlink import LINK, PORT, Links, RdmaCore
 from devhost_rdma.watch import PortWatch
+from kit.netlink import Netlink
 from kit.waiting import background, until
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
 
@@ -128,36 +128,6 @@ class FakeContext:
         return await asyncio.to_thread(call, *args, **kwargs)
 
 
-class Kernel:
-    """The kernel's ends of the subscriptions; what is sent on one arrives on the other."""
-
-    def __init__(self, core: Path) -> None:
-        self.core = core
-        self.refuses: dict[int, OSError] = {}
-        self.opened: list[tuple[int, int]] = []
-        self.overflow: int | None = None
-        """The error that a datagram ``overflow`` becomes."""
-        self._ends: dict[int, list[socket.socket]] = {}
-
-    def subscribe(self, protocol: int, groups: int, members: Sequence[int] = ()) -> socket.socket:
-        self.opened.append((protocol, groups))
-        if protocol in self.refuses:
-            raise self.refuses[protocol]
-        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._ends.setdefault(protocol, []).append(ends[1])
-        if self.overflow is not None:
-            return cast("socket.socket", Overflowing(ends[0], self.overflow))
-        return ends[0]
-
-    def send(self, datagram: bytes, protocol: int = nl.ROUTE) -> None:
-        self._ends[protocol][-1].send(datagram)
-
-    def close(self) -> None:
-        for ends in self._ends.values():
-            for end in ends:
-                end.close()
-
-
 QUICK: dict[str, Any] = {
     "settle": 0.001,
     "pause": 0.001,
@@ -168,14 +138,19 @@ QUICK: dict[str, Any] = {
 """Options of the watcher of netlink."""
 
 
+class Kernel(Netlink):
+    """A kernel with the RDMA core, which has a directory."""
+
+    def __init__(self, core: Path) -> None:
+        super().__init__()
+        self.core = core
+        core.mkdir()
+
+
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[Kernel]:
-    """A kernel with the RDMA core."""
-    core = tmp_path / "core"
-    core.mkdir()
-    found = Kernel(core)
-    yield found
-    found.close()
+    with contextlib.closing(Kernel(tmp_path / "core")) as found:
+        yield found
 
 
 @dataclass
@@ -270,49 +245,26 @@ async def test_ports_are_read_once_more_after_a_change(
     assert set(events) == {LINK}
 
 
-class Overflowing:
-    """A subscription whose receive buffer overflowed, which the kernel reports once instead of a message."""
-
-    def __init__(self, inner: socket.socket, error: int) -> None:
-        self._inner, self._error = inner, error
-        self.closed = False
-
-    def fileno(self) -> int:
-        return self._inner.fileno()
-
-    def recv(self, size: int) -> bytes:
-        data = self._inner.recv(size)
-        if data == b"overflow":
-            raise OSError(self._error, os.strerror(self._error))
-        return data
-
-    def close(self) -> None:
-        self.closed = True
-        self._inner.close()
-
-
 async def test_lost_messages_cause_a_full_scan(
     kernel: Kernel,
 ) -> None:
-    kernel.overflow = errno.ENOBUFS
     async with watching(kernel) as seen:
         kernel.send(link(2, name="eth0"))
         assert await seen.next() == LINK
-        kernel.send(b"overflow")
+        kernel.fail(errno.ENOBUFS)
         assert await seen.next() == Event()
         # it listens on, and knows nothing of what it knew
         kernel.send(link(2, name="eth0"))
         assert await seen.next() == LINK
-        assert kernel.opened.count((nl.ROUTE, 1)) == 1
+        assert kernel.opened.count((nl.ROUTE, 1, ())) == 1
 
 
 async def test_a_failed_socket_is_opened_again(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    kernel.overflow = errno.EIO
     async with watching(kernel) as seen:
-        kernel.send(b"overflow")
+        kernel.fail(errno.EIO)
         assert await seen.next() == Event()
-        await until(lambda: kernel.opened.count((nl.ROUTE, 1)) == 2)
+        await until(lambda: kernel.opened.count((nl.ROUTE, 1, ())) == 2)
         kernel.send(link(2, name="eth0"))
         assert await seen.next() == LINK
     assert [record.getMessage() for record in caplog.records] == [
@@ -324,9 +276,9 @@ async def test_a_failed_socket_is_opened_again(kernel: Kernel, caplog: pytest.Lo
 async def test_a_refused_socket_is_logged_once_and_retried_while_the_other_works(
     kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kernel.refuses[nl.ROUTE] = PermissionError(errno.EPERM, "Operation not permitted")
+    kernel.refuses[nl.ROUTE] = 1000
     async with watching(kernel) as seen:
-        await until(lambda: kernel.opened.count((nl.ROUTE, 1)) >= 3)
+        await until(lambda: kernel.opened.count((nl.ROUTE, 1, ())) >= 3)
         kernel.send(message(MONITOR), nl.RDMA)
         assert await seen.next() == PORT
     assert [record.getMessage() for record in caplog.records] == [
@@ -337,9 +289,9 @@ async def test_a_refused_socket_is_logged_once_and_retried_while_the_other_works
 async def test_the_rdma_core_is_watched_once_it_is_loaded_and_never_loaded_by_devhost(kernel: Kernel) -> None:
     kernel.core.rmdir()
     async with watching(kernel) as seen:
-        assert kernel.opened == [(nl.ROUTE, 1)]
+        assert kernel.opened == [(nl.ROUTE, 1, ())]
         kernel.core.mkdir()
-        await until(lambda: (nl.RDMA, 8) in kernel.opened)
+        await until(lambda: (nl.RDMA, 8, ()) in kernel.opened)
         kernel.send(message(MONITOR), nl.RDMA)
         assert await seen.next() == PORT
 

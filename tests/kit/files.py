@@ -1,0 +1,30 @@
+"""Files without threads, and a disk that is full."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from devhost.runtime.worker import FileWorker
+
+T = TypeVar("T")
+
+
+class AtOnce(FileWorker):
+    """Makes calls without a thread, for which a clock that stands still would have to wait."""
+
+    async def file(self, what: str, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        return call(*args, **kwargs)
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Like a full disk, for files that this process writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
