@@ -274,7 +274,7 @@ def _card(serial: str, members: Members) -> Unit:
         pcie_path=devices[0].pcie_path,
         health=_health(devices),
         withheld=next((f"{one.id}: {one.withheld}" for one in devices if one.withheld), None),
-        former_ids=tuple(one.id for one in devices),  # earlier versions listed each FPGA
+        former_ids=tuple(one.id for one in devices),  # as with u30Unit: fpga
     )
     return Unit(
         device,
