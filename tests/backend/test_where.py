@@ -205,6 +205,16 @@ def test_every_condition_covers_itself(conditions: where.Where) -> None:
     assert where.covers(conditions, conditions)
 
 
+@patient
+@given(st.lists(blocks, max_size=6), blocks)
+def test_of_many_blocks_those_that_cover_another_are_found_in_order(many: list[Block], narrow: Block) -> None:
+    index: where.Covering[str] = where.Covering()
+    for number, one in enumerate(many):
+        index.add(one, f"{number}")
+    found = [f"{number}" for number, one in enumerate(many) if where.covers((one,), (narrow,))]
+    assert list(dict.fromkeys(index.owners(narrow))) == found
+
+
 NODE = {"devNode": "/dev/ttyUSB0", "devLinks": ("/dev/serial/by-id/a", "/dev/modem0")}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from work import Work
 
 from devhost.backend import Attribute, where
 from devhost.backend.errors import Diagnostic
@@ -102,6 +103,37 @@ def test_an_override_that_never_applies_is_refused(
     found = complaints(text)
     assert [one.path for one in found] == [f"resources[0].share.overrides[{n}].where" for n in hidden]
     assert all("has no effect: overrides above it select all" in one.message for one in found)
+
+
+BLOCK = "{{vendor: 'v{0}-{1}*', not: [{{vendor: 'n{0}'}}]}}"
+ENTRIES = [  # an entry, what it has several times, and both numbers in a file and in one of twice the length
+    ("name: a.b/r{0}, where: [{1}]", BLOCK, (30, 10), (60, 10)),
+    ("name: a.b/r{0}, where: {{vendor: [{1}]}}", "v{0}-{1}*", (30, 10), (60, 10)),
+    ("name: a.b/r{0}, where: {{vendor: x, not: {1}}}", BLOCK, (60, 1), (120, 1)),
+    (
+        "name: a.b/r{0}, share: {{overrides: [{1}]}}",
+        f"{{{{where: {BLOCK}, replicas: 2}}}}",
+        (1, 300),
+        (1, 600),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("entry", "part", "small", "large"), ENTRIES, ids=["blocks", "values", "not", "overrides"]
+)
+def test_reading_a_file_takes_work_in_proportion_to_its_conditions(
+    read: Read, entry: str, part: str, small: tuple[int, int], large: tuple[int, int]
+) -> None:
+    def lines(entries: int, times: int) -> int:
+        texts = [", ".join(part.format(n, m) for m in range(times)) for n in range(entries)]
+        work = Work()
+        with work.counted():
+            read(file(*(entry.format(n, text) for n, text in enumerate(texts))))
+        return work.lines
+
+    few, many = lines(*small), lines(*large)
+    assert many <= 2.3 * few, f"{few} lines, {many} for a file of twice the length"
 
 
 def test_a_wrong_override_causes_no_complaint_about_the_next(complaints: Complain) -> None:

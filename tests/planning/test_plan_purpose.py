@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from devhost.backend.model import Device
-from devhost.backend.where import Block, Term, Text, Where, gets_all, names_purpose
+from devhost.backend.where import Block, Covering, Term, Text, Where, names_purpose
 from devhost.planning.plan import Plan, RefusalKind, explain
 from devhost.planning.planner import make_plan
 from devhost.planning.settings import ResourceSettings, Settings
@@ -84,7 +84,10 @@ def test_a_device_that_its_backend_withholds_is_not_offered_by_its_purpose() -> 
 def test_an_entry_gets_what_a_later_one_may_get_only_if_it_names_the_purpose(
     earlier: Where, later: Where, expected: bool
 ) -> None:
-    assert gets_all(earlier, later) is expected
+    above: Covering[str] = Covering()
+    for one in earlier or (Block(),):
+        above.add(one, "earlier")
+    assert all(any(above.owners(one, by_purpose=True)) for one in later) is expected
 
 
 def test_a_condition_counts_only_in_a_block_that_selects_the_device() -> None:

@@ -582,6 +582,11 @@ def test_flags_and_variables_of_the_daemon_set_are_read(read) -> None:
     assert replicas(read(daemon_set())[0]) == {"nvidia.com/gpu": 1}
 
 
+def test_a_flag_with_a_list_that_is_given_several_times_adds_up(read) -> None:
+    flags = ("--device-list-strategy=envvar", "--device-list-strategy", "cdi-cri")
+    assert options(read(daemon_set(*flags))[0]).strategies == {"envvar", "cdi"}
+
+
 def test_the_daemon_set_with_a_file_needs_its_config_map(read) -> None:
     text = daemon_set(CONFIG_FILE="/config/config.yaml", MIG_STRATEGY="mixed")
     with pytest.raises(ConfigError, match="add the ConfigMap"):

@@ -8,9 +8,11 @@ device does not have matches nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import translate
 from functools import lru_cache
+from operator import itemgetter
+from typing import Generic, TypeVar
 
 from devhost.backend.errors import cut
 
@@ -19,6 +21,7 @@ from .model import PURPOSE, AttributeValue
 
 _GLOB = re.compile(r"[*?\[]")
 _Match = Callable[[str], object]
+T = TypeVar("T")
 
 _LONGEST = 80
 """Characters of a value that a reason quotes; a sysfs file may have 4096."""
@@ -315,20 +318,52 @@ def covers(wide: Where, narrow: Where) -> bool:
     return True
 
 
-def gets_all(wide: Where, narrow: Where) -> bool:
-    """Whether an entry with ``wide`` may certainly get every device that one with ``narrow`` may get.
+class Covering(Generic[T]):
+    """Finds those of many blocks that cover another one, without a comparison with each of them."""
 
-    Unlike :func:`covers`, this considers that a device with a special purpose needs a block that names it.
-    """
-    if not covers(wide, narrow):
-        return False
-    special = tuple(block for block in narrow if _names_purpose(block))
-    naming = tuple(block for block in wide if _names_purpose(block))
-    return not special or (bool(naming) and covers(naming, special))
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[str, str], list[tuple[int, Block, frozenset[Block], T]]] = {}
+        self._count = 0
+
+    def add(self, block: Block, owner: T) -> None:
+        first = block.terms[0] if block.terms else Term("", (Flag(True),))
+        held = (self._count, block, frozenset(block.refuse), owner)
+        self._count += 1
+        for key in {(first.attribute, key) for pattern in first.patterns for key in _accepts(pattern)}:
+            self._by_key.setdefault(key, []).append(held)
+
+    def owners(self, narrow: Block, *, by_purpose: bool = False) -> Iterator[T]:
+        """The owners of the blocks that certainly hold wherever ``narrow`` does, the first added first.
+
+        Args:
+            by_purpose: whether a device with a special purpose needs a block that names it, as in an entry.
+        """
+        refuse, is_special = frozenset(narrow.refuse), by_purpose and _names_purpose(narrow)
+        keys = [("", "")]
+        keys += [(term.attribute, key) for term in narrow.terms for key in _asks(term.patterns[0])]
+        found = (one for key in keys for one in self._by_key.get(key, ()) if one[2] <= refuse)
+        for _, block, _, owner in sorted(found, key=itemgetter(0)):
+            if _block_covers(block, narrow) and (not is_special or _names_purpose(block)):
+                yield owner
 
 
-# Plain loops: a file of 1000 entries needs this for half a million pairs, and one pattern decides most of
-# them.
+def _accepts(pattern: Pattern) -> Iterator[str]:
+    """The keys of a pattern, of which :func:`_asks` has one for each that it covers."""
+    if not isinstance(pattern, Text):
+        yield ""
+        return
+    yield f"={pattern.pattern.lower()}"
+    if pattern.is_glob:
+        yield f"^{_GLOB.split(pattern.pattern, maxsplit=1)[0].lower()}"
+
+
+def _asks(pattern: Pattern) -> Iterator[str]:
+    if not isinstance(pattern, Text):
+        yield ""
+        return
+    text = pattern.pattern.lower()
+    yield f"={text}"
+    yield from (f"^{text[:end]}" for end in range(1 if pattern.is_glob else len(text) + 1))
 
 
 def _block_covers(wide: Block, narrow: Block) -> bool:

@@ -17,7 +17,7 @@ from devhost.backend import Backend, NoOptions, OptionError, templates
 from devhost.backend.base import declared
 from devhost.backend.errors import ConfigError
 from devhost.backend.model import Cause, FrozenDict
-from devhost.backend.where import Block, Flag, Term, Where, covers, gets_all, may_hold
+from devhost.backend.where import Block, Covering, Flag, Term, Where, covers, may_hold
 from devhost.discovery.catalog import Catalog
 from devhost.planning import naming
 from devhost.planning.give import NO_GIVE, Give
@@ -538,19 +538,21 @@ def _conditions(node: Node | None, backend: type[Backend], place: KeyPath) -> Wh
 
 def _overrides(sharing: Sharing, backend: type[Backend], place: KeyPath) -> tuple[ReplicaOverride, ...]:
     """The overrides; complains about each that has no effect because of those above it."""
-    above: Where = ()
+    above: Covering[ReplicaOverride] = Covering()
     found: list[ReplicaOverride] = []
     for n, override in enumerate(sharing.overrides):
         here = place.key("share").key("overrides").item(n).key("where")
         before = len(place.diagnostics.found)
         where = read_where(override.where, backend.name, backend.attributes, here)
-        found.append(ReplicaOverride(where, override.replicas))
+        found.append(made := ReplicaOverride(where, override.replicas))
         if len(place.diagnostics.found) > before:
             continue
-        if above and covers(above, where):
+        blocks = where or (Block(),)
+        if all(any(above.owners(block)) for block in blocks):
             message = "has no effect: overrides above it select all of these devices first"
             here.report(override.where, message, "put the narrower override first, or remove one of them")
-        above += where or (Block(),)
+        for block in blocks:
+            above.add(block, made)
     return tuple(found)
 
 
@@ -608,9 +610,9 @@ def _refuse_second(node: Node, name: str | None, seen: dict[str, Mark], place: K
 
 def _refuse_hidden(entries: Sequence[Placed], catalog: Catalog) -> None:
     """Complains about each entry none of whose devices can get past the entries above it."""
-    by_backend: dict[str, list[Placed]] = {}
+    by_backend: dict[str, Covering[Placed]] = {}
     for later in entries:
-        above = by_backend.setdefault(later.settings.backend, [])
+        above = by_backend.setdefault(later.settings.backend, Covering())
         backend = catalog.get(later.settings.backend)
         revealing = {name for name, one in (backend.attributes if backend else {}).items() if one.reveals}
         blocks = later.settings.where or (Block(),)
@@ -626,11 +628,12 @@ def _refuse_hidden(entries: Sequence[Placed], catalog: Catalog) -> None:
             elif any(taker.settings.driver != later.settings.driver for taker in takers if taker):
                 hint = "put the narrower entry first: only one driver publishes a device"
             later.place.report(later, message, hint)
-        above.append(later)
+        for block in blocks:
+            above.add(block, later)
 
 
 def _taker(
-    above: Sequence[Placed], later: ResourceSettings, block: Block, revealing: Collection[str]
+    above: Covering[Placed], later: ResourceSettings, block: Block, revealing: Collection[str]
 ) -> Placed | None:
     """The first entry that surely takes every device that comes to ``later`` by ``block``.
 
@@ -638,18 +641,15 @@ def _taker(
     them.
     """
     named = {*naming.fields(later.name), *(term.attribute for term in block.terms)}
-    narrow = (block,)
     inherits = any(term.attribute in revealing for term in block.terms)
-    for earlier in above:
+    for earlier in above.owners(block, by_purpose=True):
         if inherits and not earlier.settings.where and naming.fields(earlier.settings.name):
             continue  # it takes every device, but makes no name of what a device inherited
         if earlier.settings.share.attribute:
             continue  # it takes no unit of which another entry has a member
+        if not (earlier.settings.exclusive or later.exclusive or earlier.settings.side != later.side):
+            continue
         # a device without one of the fields gets no name from a template, and stays free
-        if (
-            (earlier.settings.exclusive or later.exclusive or earlier.settings.side != later.side)
-            and gets_all(earlier.settings.where, narrow)
-            and named.issuperset(naming.fields(earlier.settings.name))
-        ):
+        if named.issuperset(naming.fields(earlier.settings.name)):
             return earlier
     return None

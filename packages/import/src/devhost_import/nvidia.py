@@ -180,6 +180,7 @@ _OF_VALUES = (  # places by which values of one of the charts are recognized
     "nodeStatusExporter", "sandboxDevicePlugin", "driver.enabled", "toolkit.enabled",
     "hostPaths.driverInstallDir")  # fmt: skip
 _SWITCHES = [v.lower().replace("_", "-") for k, (v, *_) in _VARIABLES.items() if _SETTINGS[k][1] is bool]
+_LISTS = ("device-list-strategy", "imex-channel-ids")  # flags that may be given several times
 _OF_THE_PROCESS = (
     "CDI_ENABLED", "CONFIG_FILE", "KUBELET_SOCKET", "NVIDIA_DRIVER_CAPABILITIES",
     "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_VISIBLE_DEVICES", "config-file", "kubelet-socket", "v")  # fmt: skip
@@ -258,7 +259,7 @@ def _are_values(value: Object) -> bool:
 
 
 def _of_container(plugin: Container) -> _Settings:
-    source, options, every = plugin.source, plugin.options(_SWITCHES), containers(plugin.source)
+    source, options, every = plugin.source, plugin.options(_SWITCHES, _LISTS), containers(plugin.source)
     variables = [each.node for one in every for each in one.each("env")]
     defaults = {text_at(one, "name"): text for one in variables if (text := text_at(one, "value"))}
     path = options.get("config-file", "CONFIG_FILE").text()  # without it the plugin reads no file
@@ -334,7 +335,7 @@ def _of_operator(spec: Value, *, policy: str = "", version: str = "") -> _Settin
         texts["migStrategy"] = "single"
     result.set_text(**texts)
     spec.is_off("operator", "devicePlugin", "enabled")
-    result.follow(Options(spec.at("devicePlugin"), _SWITCHES))
+    result.follow(Options(spec.at("devicePlugin"), _SWITCHES, _LISTS))
     # the driver's validator has the last word, by a file that the plugin's entrypoint reads
     driver = spec.text("hostPaths", "driverInstallDir") or _DRIVER
     if not spec.is_true("driver", "enabled", otherwise=True):

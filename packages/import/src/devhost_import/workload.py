@@ -30,9 +30,10 @@ _VERSION = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(?![0-9A-Za-z.
 
 class Options:
     """The flags and variables that start a program, of a mapping with ``command``, ``args`` and ``env``. The
-    ``switches`` are flags that never use the next argument as their value; without one, the text is true."""
+    ``switches`` are flags that never use the next argument as their value; without one, the text is true.
+    The values of a flag in ``lists`` that is given several times add up, with commas."""
 
-    def __init__(self, value: Value, switches: Collection[str] = ()) -> None:
+    def __init__(self, value: Value, switches: Collection[str] = (), lists: Collection[str] = ()) -> None:
         self._value, self._switches = value, switches
         self._variables: dict[str, Value] = {}
         self._used: set[str] = set()
@@ -44,6 +45,10 @@ class Options:
         self.flags = [*_flags(words, {*switches, "alsologtostderr", "logtostderr"})]  # all, also equal ones
         self._taken = [*value.each("envFrom"), *value.each("env"), *words]
         self._given = self._variables | dict(self.flags)
+        for name in {name for name, _ in self.flags}.intersection(lists):
+            texts = [text_at(one.node) for each, one in self.flags if each == name]
+            last = self._given[name]
+            self._given[name] = replace(last, node=Scalar(last.node.mark, ",".join(texts), "str"))
 
     def _expanded(self, word: Node) -> Scalar:
         def value(found: re.Match[str]) -> str:
@@ -136,7 +141,7 @@ class Container(Value):
         found = (volume for directory, _, volume in self._mounts() if directory == path)
         return next((text_at(volume.node, "hostPath", "path") for volume in found), "")
 
-    def options(self, switches: Collection[str] = ()) -> Options:
+    def options(self, switches: Collection[str] = (), lists: Collection[str] = ()) -> Options:
         """Its flags and variables. Everything else of the object is marked as read; what matters is named."""
         pod: Value = self.holder
         left: list[str] = []
@@ -150,7 +155,7 @@ class Container(Value):
         if others := [one for one in every if one.place.path != self.place.path]:
             names = some([text_at(one.take(), "name") for one in others])
             self.source.note(f"{self.holder}: its other containers are not converted: {names}.")
-        return Options(self, switches)
+        return Options(self, switches, lists)
 
     def _mounts(self) -> Iterator[tuple[str, str, Value]]:
         """The directory or file of each mount, the path in its volume, and the volume."""
