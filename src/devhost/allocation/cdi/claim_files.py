@@ -619,12 +619,13 @@ def _edits_in(document: Any) -> dict[str, ContainerEdits]:
     for device in document["devices"]:
         if device["name"].startswith(_RECORD):
             continue
-        edits = dict(device["containerEdits"])
-        env = [one for one in edits.pop("env", ()) if not one.startswith(VARIABLE) and one != NOTHING]
-        mounts = edits.get("mounts", ())
-        edits["mounts"] = [one for one in mounts if not is_metadata(one["containerPath"])]
-        kept = {key: value for key, value in edits.items() if value}
-        found[device["name"]] = kept | ({"env": env} if env else {})
+        edits = dict(device["containerEdits"])  # keys stay in their order: what is the same is not written
+        env, mounts = edits.get("env", ()), edits.get("mounts", ())
+        own = {
+            "env": [one for one in env if not one.startswith(VARIABLE) and one != NOTHING],
+            "mounts": [one for one in mounts if not is_metadata(one["containerPath"])],
+        }
+        found[device["name"]] = {key: kept for key, value in edits.items() if (kept := own.get(key, value))}
     return found
 
 
