@@ -294,6 +294,17 @@ async def test_files_in_the_earlier_directory_are_still_read_shown_and_removed(f
     assert path.parent == tmp_path / "new" and path.exists()
 
 
+async def test_what_a_file_gives_can_be_written_again_without_a_change(files, tmp_path):
+    nodes = [{"path": "/dev/a", "type": "c", "major": 1, "minor": 3}]
+    mounts = [{"hostPath": "/a", "containerPath": "/a"}]
+    edits = {f"{UID}-gpu-0": {"env": ["A=b"], "deviceNodes": nodes, "mounts": mounts}}
+    await files.write(record(), edits)
+    fresh = again(tmp_path)
+    (found,) = await fresh.read_all()
+    assert fresh.edits(UID) == edits
+    assert not await fresh.rewrite(found, fresh.edits(UID))
+
+
 async def test_only_files_that_were_removed_or_changed_are_restored(files, file):
     await files.write(record(), {})
     text = file.read_text()

@@ -41,12 +41,25 @@ def test_the_record_of_an_earlier_boot_is_not_used(tmp_path: Path, file: Path, c
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '"gpu"', "{}", '{"released": {"gpu": {}}}', '{"released": 1}', "\0" * 9],
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '"gpu"',
+        "{}",
+        '{"released": {"gpu": {}}}',
+        '{"released": 1}',
+        "\0" * 9,
+        pytest.param("[" * 60_000, id="nested"),
+    ],
 )
 def test_a_damaged_record_is_none(tmp_path: Path, file: Path, clock: FakeClock, text: str) -> None:
     file.write_text(text)
     assert "gpu" not in Releases(tmp_path, file, clock)
-    for damage in ({"gpu": {"ends": "x", "until": 1}}, {"gpu": {"ends": 1e18, "until": 1.0}}, {"gpu": 7}):
+    whole = {"ends": 1.0, "until": 1.0, "modules": {}}
+    flaws = ({"ends": "x"}, {"ends": 1e18}, {"until": None}, {"until": "x"}, {"until": 1e300}, {"modules": 7})
+    for damage in (*({"gpu": {**whole, **flaw}} for flaw in flaws), {"gpu": 7}):
         Releases(tmp_path, file, clock).begin("fpga", 60, ())
         document = json.loads(file.read_text())
         file.write_text(json.dumps({**document, "released": damage}))

@@ -26,7 +26,14 @@ from devhost.backend import (
     NoOptions,
     OptionError,
 )
-from devhost.backend.errors import BackendError, BackendTimeout, ConfigError, DevhostError, UsageError
+from devhost.backend.errors import (
+    MAX_REASON,
+    BackendError,
+    BackendTimeout,
+    ConfigError,
+    DevhostError,
+    UsageError,
+)
 from devhost.backend.model import unhealthy
 from devhost.discovery.runner import BackendRunner, ServiceContext, own_request
 
@@ -171,6 +178,20 @@ async def test_a_list_that_never_ends_is_a_failure(source: Any) -> None:
     endless = source(discover=lambda self: itertools.repeat(Device("d0")))
     with pytest.raises(BackendError, match=r"discover\(\) of backend card listed more than 100000 devices"):
         await endless.call("discover", None, endless.discover, [])
+
+
+async def test_missing_drivers_that_never_end_are_a_failure(source: Any) -> None:
+    endless = source(missing_drivers=lambda self: itertools.repeat(MissingDriver("card", "no driver")))
+    with pytest.raises(BackendError, match=r"missing_drivers\(\) of backend card listed more than 100000 "):
+        await endless.call("discover", None, endless.discover, [])
+
+
+async def test_the_subject_of_a_missing_driver_is_short_and_printable(source: Any) -> None:
+    made = source(missing_drivers=lambda self: [MissingDriver("card\n" * MAX_REASON, "no driver")])
+    made.discover([])
+    (missing,) = made.missing_drivers
+    assert len(missing.subject) == MAX_REASON
+    assert missing.subject.isprintable()
 
 
 async def test_a_failed_start_is_retried_with_the_next_scan(source: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from devhost.backend import Attribute
+from devhost.backend.errors import MAX_REASON
 from devhost.backend.model import Device, Health, unhealthy
 from devhost.discovery.validation import flaw_of, name_of, valid_devices
 
@@ -94,6 +95,10 @@ def bad(**fields: Any) -> Device:
         (bad(withheld=1), "its withheld is neither a string nor None"),
         (bad(reserved=1), "its reserved is neither a string nor None"),
         (bad(reserved="it drives the display"), "it is reserved, but has no attribute 'purpose'"),
+        (bad(reserved="x", attributes={"purpose": "a\n"}), "it is reserved, but has no attribute 'purpose'"),
+        (bad(left_out=["model"]), "its left_out is not a frozenset of strings"),
+        (bad(left_out=None), "its left_out is not a frozenset of strings"),
+        (bad(left_out=frozenset({1})), "its left_out is not a frozenset of strings"),
         (bad(unusable_for=("rdma",)), "its unusable_for is not a mapping of strings to strings"),
         (bad(unusable_for={"rdma": None}), "its unusable_for is not a mapping of strings to strings"),
         (bad(unusable_for=Broken()), "reading its fields failed: OSError: device is gone"),
@@ -103,6 +108,8 @@ def bad(**fields: Any) -> Device:
         (bad(attributes={"model": None}), "attribute 'model' is NoneType, declared as str"),
         (bad(attributes={"index": "1"}), "attribute 'index' is str, declared as int"),
         (bad(attributes={"index": True}), "attribute 'index' is bool, declared as int"),
+        (bad(attributes={"index": 16**5000}), "attribute 'index' is a number of more than 64 bits"),
+        (bad(attributes={"index": -(2**64)}), "attribute 'index' is a number of more than 64 bits"),
         (bad(attributes={"flag": 1}), "attribute 'flag' is int, declared as bool"),
         (bad(attributes={"links": ["a"]}), "attribute 'links' is list, and should be a tuple of strings"),
         (bad(attributes={"links": (1,)}), "attribute 'links' has members that are not strings"),
@@ -157,7 +164,7 @@ def test_devices_of_which_nothing_has_changed_are_the_same_mapping() -> None:
 
 @pytest.mark.parametrize("evil", ["A1\nX=1", "\x1b[2J", "\x7f", "\x85", "\u2028", "\u202e", "\udc80", "\0"])
 def test_an_attribute_that_is_more_than_text_is_left_out(evil: str) -> None:
-    attributes = {"model": evil, "links": ("a", evil), "index": 1, "sysattr.x": "b"}
+    attributes = {"model": evil, "links": ("a", evil), "index": 1, "sysattr.x": "b", f"sysattr.{evil}": "c"}
     returned = Device("d", attributes, inherited=frozenset({"model", "index"}))
     (device,) = valid_devices([returned], DECLARED, {})[0].values()
     assert device.attributes == {"index": 1, "sysattr.x": "b"}
@@ -168,10 +175,20 @@ def test_an_attribute_that_is_more_than_text_is_left_out(evil: str) -> None:
 
 def test_reasons_are_printable() -> None:
     evil = "fan \x1b[2J\nstopped"
-    returned = Device("d", health=unhealthy(evil), withheld=evil, unusable_for={"rdma": evil})
+    own = {"withheld": evil, "reserved": evil, "attributes": {"purpose": "display"}}
+    returned = Device("d", health=unhealthy(evil), unusable_for={"rdma": evil}, **own)
     (device,) = valid_devices([returned], DECLARED, {})[0].values()
-    texts = [device.health.reason, device.withheld, device.unusable_for["rdma"]]
-    assert texts == ["fan \\x1b[2J\\nstopped"] * 3
+    texts = [device.health.reason, device.withheld, device.reserved, device.unusable_for["rdma"]]
+    assert texts == ["fan \\x1b[2J\\nstopped"] * 4
+
+
+def test_reasons_are_short_enough_for_a_label_of_metrics() -> None:
+    long = "fan " * MAX_REASON
+    own = {"withheld": long, "reserved": long, "attributes": {"purpose": "display"}}
+    returned = Device("d", health=unhealthy(long), unusable_for={"rdma": long}, **own)
+    (device,) = valid_devices([returned], DECLARED, {})[0].values()
+    texts = [device.health.reason, device.withheld, device.reserved, device.unusable_for["rdma"]]
+    assert [len(text) for text in texts] == [MAX_REASON] * 4
 
 
 @pytest.mark.parametrize("field", ["claims", "part_of"])

@@ -597,6 +597,17 @@ async def test_a_claim_stays_held_if_its_file_cannot_be_removed(scene: Scene) ->
     assert scene.held == ["a"]
 
 
+async def test_a_claim_without_file_is_released_although_the_file_system_is_read_only(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, **_: bool) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))  # Linux does so for missing files too
+
+    ref = scene.claim(1, result("gpu", "a"))
+    monkeypatch.setattr(Path, "unlink", refused)
+    assert await scene.unprepare(ref) == [""]
+
+
 @pytest.mark.conformance(91)
 async def test_a_restart_between_prepare_and_release_changes_nothing(scene: Scene) -> None:
     ref = scene.claim(1, result("gpu", "a"), result("gpu", "b", adminAccess=True))

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from devhost.backend.errors import AllocationError, EnvironmentFailure
+from devhost.backend.errors import DAMAGED, AllocationError, EnvironmentFailure
 from devhost.backend.files import holds, make_directory
 from devhost.backend.frozen import frozen
 from devhost.runtime.log import get
@@ -265,5 +265,5 @@ def _load(path: Path) -> Index:
         found = json.loads(path.read_bytes())["files"]
         entries = {name: Written(**entry) for name, entry in found.items()}
         return {name: e for name, e in entries.items() if name == file_name(e.resource, e.token)}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, AllocationError):
+    except (OSError, AllocationError, *DAMAGED):
         return {}

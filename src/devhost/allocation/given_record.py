@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import trusted
-from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.errors import DAMAGED, DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 
@@ -91,7 +91,7 @@ class GivenRecord:
             same_boot = content["boot"] == boot(self._boot_id)
             if (version, kubelet) == (_VERSION, self._kubelet):
                 return _recorded(content["given"], same_boot=same_boot)
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except DAMAGED:
             raise Unusable(f"{self.file} is damaged") from None
         raise Unusable(f"{self.file} is of another version of devhost, or of another kubelet")
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import resource
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from .frozen import frozen
 
@@ -26,6 +27,9 @@ metrics."""
 
 MAX_MESSAGE = 2000
 """Characters of a whole message or hint, which may quote several texts."""
+
+DAMAGED: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What is raised by reading a JSON document, and values in it, that may be damaged or of another program."""
 
 MARK = "…"
 """The end of a text that was cut."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devhost import __version__
-from devhost.backend.errors import DevhostError, EnvironmentFailure
+from devhost.backend.errors import DAMAGED, DevhostError, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.runtime.log import get, utc
@@ -187,7 +187,7 @@ class LastGood:
             header = json.loads(about.removeprefix(_ABOUT))
             config, at, version = (str(header[key]) for key in ("config", "accepted", "version"))
             whole = header["sha256"] == _digest(data)
-        except (ValueError, TypeError, LookupError):
+        except DAMAGED:
             raise damaged from None
         if not whole:
             raise damaged

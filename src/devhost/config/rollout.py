@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from devhost.backend import trusted
-from devhost.backend.errors import DevhostError, EnvironmentFailure, few
+from devhost.backend.errors import DAMAGED, DevhostError, EnvironmentFailure, few
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.planning.settings import Identity
@@ -97,7 +97,7 @@ class RolloutRecord:
             if content["version"] != _VERSION:
                 raise DevhostError(f"{self.file} is of another version of devhost")
             return _recorded(content)
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except DAMAGED:
             raise DevhostError(f"{self.file} is damaged") from None
 
     def write(self, recorded: Recorded) -> None:

@@ -21,6 +21,7 @@ from devhost.backend import trusted
 from devhost.backend.backoff import Backoff
 from devhost.backend.base import ContainerRequest
 from devhost.backend.errors import (
+    DAMAGED,
     AllocationError,
     BackendError,
     EnvironmentFailure,
@@ -91,7 +92,7 @@ class HandoverRecord:
             return ()
         try:
             return await self._worker.file("read it", _read, self._file)
-        except (BackendError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        except (BackendError, *DAMAGED):
             reason = "it is damaged"
         except EnvironmentFailure as error:
             reason = str(error)

@@ -20,7 +20,14 @@ from pathlib import Path
 
 from devhost.backend import Event
 from devhost.backend.backoff import Backoff, Pacer
-from devhost.backend.errors import BackendError, BackendTimeout, EnvironmentFailure, NotYet, UsageError
+from devhost.backend.errors import (
+    DAMAGED,
+    BackendError,
+    BackendTimeout,
+    EnvironmentFailure,
+    NotYet,
+    UsageError,
+)
 from devhost.backend.files import replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.incident import Incident
@@ -256,9 +263,13 @@ class Releases:
             document = json.loads(data or b"{}")
             if document.get("boot") != self._boot():
                 return {}
-            found = {name: Release(**fields) for name, fields in document["released"].items()}
+            found = {
+                name: Release(fields["ends"], fields["until"], dict(fields["modules"]))
+                for name, fields in document["released"].items()
+                if utc(fields["until"])  # raises if it is no time
+            }
             return {name: one for name, one in found.items() if one.ends <= self._clock() + LONGEST}
-        except (ValueError, TypeError, AttributeError, KeyError):
+        except (*DAMAGED, OSError):
             return {}
 
     def _write(self) -> None:

@@ -26,6 +26,7 @@ from devhost.backend.errors import (
     BackendError,
     BackendTimeout,
     NotYet,
+    cut,
     one_line,
     printable,
     words,
@@ -434,13 +435,18 @@ class BackendRunner:
         return await self.call("links", None, ask)
 
     def _missing_drivers(self) -> tuple[MissingDriver, ...]:
-        found: tuple[object, ...] = tuple(self.backend.missing_drivers())
+        found: tuple[object, ...] = tuple(islice(self.backend.missing_drivers(), MAX_DEVICES + 1))
+        if len(found) > MAX_DEVICES:
+            raise BackendError(
+                f"missing_drivers() of backend {self.name} listed more than {MAX_DEVICES} devices"
+            )
         for one in found:
             if flaw := missing_driver_flaw(one, self.backend.attributes):
                 raise BackendError(f"missing_drivers() of backend {self.name} returned {flaw}")
         known = cast("tuple[MissingDriver, ...]", found)
         return tuple(
-            replace(one, subject=printable(one.subject), reason=sound_reason(one.reason)) for one in known
+            replace(one, subject=cut(printable(one.subject)), reason=sound_reason(one.reason))
+            for one in known
         )
 
 

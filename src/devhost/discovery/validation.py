@@ -24,6 +24,9 @@ from .health import is_health
 NUMA_LIMIT = 1024
 """Limit of NUMA node ids (``CONFIG_NODES_SHIFT`` of Linux is at most 10)."""
 
+_LARGEST = (1 << 64) - 1
+"""The largest number that hardware has; Python does not print one of more than 4300 digits."""
+
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 _VALUE_TYPES = {str: (str,), int: (int,), bool: (bool,), list: (tuple,)}
@@ -96,23 +99,25 @@ def _canonical(device: Device, before: Device | None) -> Device:
         reasons = {use: sound_reason(why) for use, why in device.unusable_for.items()}
         if reasons != device.unusable_for:
             device = replace(device, unusable_for=reasons)
-    if odd := {name for name, value in device.attributes.items() if not _is_plain(value)}:
+    if odd := {name for name, value in device.attributes.items() if not _is_plain(name, value)}:
         # Text from hardware that is more than text: it would reach variables, paths and other programs.
         plain = {name: value for name, value in device.attributes.items() if name not in odd}
         left_out = device.left_out | odd
         device = replace(device, attributes=plain, inherited=device.inherited - odd, left_out=left_out)
-    if device.withheld and not device.withheld.isprintable():
-        device = replace(device, withheld=sound_reason(device.withheld))
+    if device.withheld and (reason := sound_reason(device.withheld)) != device.withheld:
+        device = replace(device, withheld=reason)
+    if device.reserved and (reason := sound_reason(device.reserved)) != device.reserved:
+        device = replace(device, reserved=reason)
     if any(node < 0 for node in device.numa_nodes):
         # The kernel's -1 means "no node"; the kubelet would treat it as a node.
         device = replace(device, numa_nodes=tuple(node for node in device.numa_nodes if node >= 0))
     return before if before is not None and before == device else device
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain(name: str, value: object) -> bool:
     """Whether an attribute has no character that does not print: no line break, no control character."""
     texts = value if isinstance(value, tuple) else (value,)
-    return all(text.isprintable() for text in texts if isinstance(text, str))
+    return name.isprintable() and all(text.isprintable() for text in texts if isinstance(text, str))
 
 
 def flaw_of(device: object, declared: Mapping[str, Attribute], kinds: Collection[str] = ()) -> str:
@@ -157,8 +162,8 @@ def _flaw(device: object, declared: Mapping[str, Attribute], kinds: Collection[s
         return "its withheld is neither a string nor None"
     if not isinstance(given.reserved, str | None):
         return "its reserved is neither a string nor None"
-    if given.reserved and PURPOSE not in given.attributes:
-        return f"it is reserved, but has no attribute {PURPOSE!r}"
+    if given.reserved and not _is_plain(PURPOSE, given.attributes.get(PURPOSE, "\0")):
+        return f"it is reserved, but has no attribute {PURPOSE!r} of printable text"
     if not isinstance(given.unusable_for, Mapping) or (
         given.unusable_for
         and not all(isinstance(text, str) for pair in given.unusable_for.items() for text in pair)
@@ -168,6 +173,8 @@ def _flaw(device: object, declared: Mapping[str, Attribute], kinds: Collection[s
         return "its inherited is not a frozenset of names of its attributes"
     if not _strings(given.former_ids):
         return "its former_ids are not a tuple of strings"
+    if not (isinstance(given.left_out, frozenset) and all(isinstance(name, str) for name in given.left_out)):
+        return "its left_out is not a frozenset of strings"
     if not isinstance(given.divided, bool) or (given.divided and not given.withheld):
         return "its divided is not a bool, or it is not withheld"
     for field in ("counters", "consumes"):
@@ -191,6 +198,8 @@ def _attribute_flaw(name: object, value: object, declared: Mapping[str, Attribut
         if attribute.type is list:
             return f"attribute {name!r} is {type(value).__name__}, and should be a tuple of strings"
         return f"attribute {name!r} is {type(value).__name__}, declared as {attribute.type.__name__}"
+    if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+        return f"attribute {name!r} is a number of more than 64 bits"
     if attribute.type is list and not _strings(value):
         return f"attribute {name!r} has members that are not strings"
     if attribute.words:

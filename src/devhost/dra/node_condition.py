@@ -23,7 +23,7 @@ from typing import Any, Literal
 from devhost.allocation.given_record import BOOT_ID, boot
 from devhost.backend import trusted
 from devhost.backend.backoff import Backoff, TokenBucket
-from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError, cut_bytes
+from devhost.backend.errors import DAMAGED, DevhostError, EnvironmentFailure, UsageError, cut_bytes
 from devhost.backend.files import make_directory, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.threads import elsewhere
@@ -154,7 +154,7 @@ class BootRecord:
                 found = json.loads(trusted.read_bytes(self.file))
                 if found["version"] == _VERSION and found["boot"] == this:
                     return Handled(this, str(found["node"]), found["taints"] is True)
-            except (OSError, DevhostError, ValueError, TypeError, LookupError, RecursionError):
+            except (OSError, DevhostError, *DAMAGED):
                 pass
         return Handled()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.errors import DAMAGED, EnvironmentFailure
 from devhost.backend.files import make_directory, replace_file
 from devhost.planning.claims import Key
 from devhost.planning.sides import NO_UNITS
@@ -47,7 +47,7 @@ class SliceRecord:
         try:
             content = json.loads(data)
             devices, units = _devices(content, "devices"), _devices(content, "units")
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except DAMAGED:
             self._move_aside()
             return {}
         self._stored, self.units = devices, units

@@ -88,6 +88,8 @@ _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 
 _NO_UID = "the claim's uid is not that of an object"
 
+_HINT = "run devhost as root, with the directory mounted writable"
+
 
 class Registration:
     """Answers at once, also while the rest of devhost is still starting.
@@ -397,8 +399,7 @@ async def _replacing(server: rpc.Server) -> None:
         there = next(one for one in path.parents if one.exists())
         raise EnvironmentFailure(f"{there} is not a directory", "remove it") from None
     except OSError as error:
-        hint = "run devhost as root, with the directory mounted writable"
-        raise EnvironmentFailure(f"cannot use directory {path.parent}: {error.strerror}", hint) from None
+        raise EnvironmentFailure(f"cannot use directory {path.parent}: {error.strerror}", _HINT) from None
     if sockets.is_other_file(path):
         raise EnvironmentFailure(f"{path} is not a socket", "remove it")
     try:
@@ -406,7 +407,7 @@ async def _replacing(server: rpc.Server) -> None:
     except FileExistsError:
         raise _in_use(path) from None
     except OSError as error:
-        raise EnvironmentFailure(f"cannot replace {path}: {error.strerror}", "run devhost as root") from None
+        raise EnvironmentFailure(f"cannot replace {path}: {error.strerror}", _HINT) from None
     await server.start()
 
 

@@ -35,7 +35,7 @@ from devhost.allocation.cdi.spec import (
 )
 from devhost.allocation.claims import UUID, ClaimAllocations, ClaimedDevice, ClaimRecord
 from devhost.allocation.leases import ClaimUseDevice, Listing
-from devhost.backend.errors import BackendError, DevhostError, EnvironmentFailure
+from devhost.backend.errors import DAMAGED, BackendError, DevhostError, EnvironmentFailure
 from devhost.backend.files import read_regular
 from devhost.backend.incident import Incident
 from devhost.backend.model import ClaimHolder
@@ -313,7 +313,7 @@ class Upkeep:
 def _first(places: Sequence[Path]) -> frozenset[str]:
     """The claims in the first of these files that is a record. May block."""
     for path in places:
-        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+        with suppress(OSError, *DAMAGED):
             return recorded_uids(read_regular(path, MAX_BYTES))
     return frozenset()
 
@@ -321,8 +321,7 @@ def _first(places: Sequence[Path]) -> frozenset[str]:
 def recorded_uids(data: bytes) -> frozenset[str]:
     """The uids in a record.
 
-    Raises ``ValueError``, ``TypeError``, ``LookupError`` or ``RecursionError`` if it is damaged, or has
-    another format.
+    Raises one of :data:`~devhost.backend.errors.DAMAGED` if it is damaged, or has another format.
     """
     found = json.loads(data)
     if "Data" not in found:

@@ -19,7 +19,7 @@ from devhost.allocation.allocator import Allocator
 from devhost.allocation.cdi.claim_files import ClaimFiles
 from devhost.allocation.given import Difference, Gift, Node, Token, may_be_node
 from devhost.allocation.given_record import GivenRecord, Recorded
-from devhost.backend.errors import AllocationError, BackendError, DevhostError
+from devhost.backend.errors import DAMAGED, AllocationError, BackendError, DevhostError
 from devhost.backend.files import read_regular
 from devhost.backend.model import ClaimHolder
 from devhost.backend.sysfs import node_number, prefix_of
@@ -317,7 +317,7 @@ def read_checkpoint(path: Path) -> dict[Token, list[Gift]]:
         raise Unusable(str(error)) from None
     try:
         return _gifts(json.loads(data)["Data"]["PodDeviceEntries"] or ())
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError):
+    except (*DAMAGED, DecodeError):
         raise Unusable(f"{path} is not a kubelet's checkpoint, or damaged") from None
 
 

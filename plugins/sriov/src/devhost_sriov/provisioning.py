@@ -18,7 +18,7 @@ from logging import Logger
 from pathlib import Path
 
 from devhost.backend import NotYet, claim
-from devhost.backend.errors import BackendError, counted, few
+from devhost.backend.errors import DAMAGED, BackendError, counted, few
 from devhost.backend.files import replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.provision import Changes
@@ -64,7 +64,7 @@ class Ownership:
                 )
                 for address, one in document["made"].items()
             }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, *DAMAGED):
             return {}
 
     def write(self, made: Mapping[str, Made]) -> None:

@@ -29,7 +29,7 @@ from urllib.parse import quote, unquote
 from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.allocation.given_record import BOOT_ID
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles
-from devhost.backend.errors import EnvironmentFailure
+from devhost.backend.errors import DAMAGED, EnvironmentFailure
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import ClaimHolder
 from devhost.discovery.runner import BackendRunner
@@ -146,7 +146,9 @@ def parsed(data: bytes, uid: str) -> tuple[ClaimRecord, str] | None:
             ),
             key=lambda one: one.number,
         )
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        _edits_in(found)
+        nodes_of(device["containerEdits"] for device in found["devices"])
+    except DAMAGED:
         return None
     if not records or any(one.name not in present or not one.name.startswith(f"{uid}-") for one in records):
         return None
@@ -488,17 +490,7 @@ class ClaimFiles:
 
     def edits(self, uid: str) -> dict[str, ContainerEdits]:
         """What each name of a claim's file gives, as this process wrote or read it, without the record."""
-        found: dict[str, ContainerEdits] = {}
-        for device in json.loads(self._known[uid].data)["devices"] if uid in self._known else ():
-            if device["name"].startswith(_RECORD):
-                continue
-            edits = dict(device["containerEdits"])
-            env = [one for one in edits.pop("env", ()) if not one.startswith(VARIABLE) and one != NOTHING]
-            mounts = edits.get("mounts", ())
-            edits["mounts"] = [one for one in mounts if not is_metadata(one["containerPath"])]
-            kept = {key: value for key, value in edits.items() if value}
-            found[device["name"]] = kept | ({"env": env} if env else {})
-        return found
+        return _edits_in(json.loads(self._known[uid].data)) if uid in self._known else {}
 
     def metadata(self, uid: str) -> Mapping[str, bytes]:
         """What the metadata files of a claim contain, by request, as far as this process knows."""
@@ -629,6 +621,22 @@ class ClaimFiles:
 
 def _boot(path: Path) -> str:
     return quote(path.read_text().strip(), "")
+
+
+def _edits_in(document: Any) -> dict[str, ContainerEdits]:
+    """What each name in the content of a file gives, see :meth:`ClaimFiles.edits`."""
+    found: dict[str, ContainerEdits] = {}
+    for device in document["devices"]:
+        if device["name"].startswith(_RECORD):
+            continue
+        edits = dict(device["containerEdits"])  # keys stay in their order: what is the same is not written
+        env, mounts = edits.get("env", ()), edits.get("mounts", ())
+        own = {
+            "env": [one for one in env if not one.startswith(VARIABLE) and one != NOTHING],
+            "mounts": [one for one in mounts if not is_metadata(one["containerPath"])],
+        }
+        found[device["name"]] = {key: kept for key, value in edits.items() if (kept := own.get(key, value))}
+    return found
 
 
 def nodes_of(edits: Iterable[ContainerEdits]) -> list[tuple[str, str]]:

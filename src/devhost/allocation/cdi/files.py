@@ -14,6 +14,7 @@ from pathlib import Path
 
 from devhost.allocation.allocations import Allocations
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles, owner
+from devhost.backend.errors import DAMAGED
 from devhost.backend.model import Device
 from devhost.discovery.runner import BackendRunner
 from devhost.planning.naming import digest
@@ -68,7 +69,7 @@ class SpecDirectory(OwnedDirectory):
             return str(found["kind"]), devices
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return "", {}
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except DAMAGED:
             return "", {}
 
     def take_over(self, name: str, kind: str) -> dict[str, ContainerEdits]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from devhost.backend import AllocationError, Context, Health, claim, unhealthy
 from devhost.backend.backoff import Backoff
-from devhost.backend.errors import BackendError, EnvironmentFailure
+from devhost.backend.errors import DAMAGED, BackendError, EnvironmentFailure
 from devhost.backend.files import Fingerprint, fingerprint, replace_file
 from devhost.backend.frozen import frozen
 from devhost.backend.sysfs import prefix_of, read_line
@@ -128,15 +128,7 @@ class Record:
                 for gpu, profile, start, size, name in document["made"]
             )
             return {place: str(uuids.get(place.device, "")) for place in places}
-        except (
-            OSError,
-            EnvironmentFailure,
-            ArithmeticError,
-            LookupError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ):
+        except (OSError, EnvironmentFailure, *DAMAGED):
             return {}
 
     def write(self, made: Mapping[GpuPlacement, str]) -> None:
