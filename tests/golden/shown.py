@@ -88,10 +88,13 @@ class Golden:
         shown: places and values of what is shown now.
         log: the lines of the log.
         hidden: a directory whose name differs from run to run.
+        patience: seconds that a step has; none in virtual time, where nothing else is left to do.
     """
 
-    def __init__(self, shown: Callable[[], Iterator[tuple[str, str]]], log: Log, hidden: Path) -> None:
-        self._shown, self._log = shown, log
+    def __init__(
+        self, shown: Callable[[], Iterator[tuple[str, str]]], log: Log, hidden: Path, patience: float = 60.0
+    ) -> None:
+        self._shown, self._log, self._patience = shown, log, patience
         self._masked = ((re.escape(str(hidden)), "<dir>"), *MASKED)
         self._before: dict[str, str] = {}
 
@@ -105,7 +108,7 @@ class Golden:
         found = ""
         async for step in steps:
             wanted = re.match(r"# .*\n([^#].*\n)*|", expected[len(found) :])[0]
-            found += await (self._still(step) if RENEWS else self._reached(step, wanted))
+            found += await (self._still(step) if RENEWS and self._patience else self._reached(step, wanted))
             self._before = self._now()
             self._log.lines.clear()
             if not (RENEWS or expected.startswith(found)):
@@ -116,7 +119,7 @@ class Golden:
 
     async def _reached(self, step: str, wanted: str) -> str:
         with suppress(TimeoutError):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(self._patience):
                 while (text := self._changed(step)) != wanted:
                     await asyncio.sleep(0.02)
         return text

@@ -153,7 +153,7 @@ async def test_what_is_shown_of_random_disturbances(tmp_path: Path) -> None:
     log, node = Timed(), Node()
     try:
         with log.kept():
-            found, expected = await Golden(node.shown, log, tmp_path).follows("soak", life())
+            found, expected = await Golden(node.shown, log, tmp_path, patience=0.0).follows("soak", life())
     finally:
         random.setstate(before)
     assert found == expected
