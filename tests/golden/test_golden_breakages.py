@@ -19,7 +19,7 @@ from shown import Golden, Log, flat, series
 from status_values import status
 
 from devhost.backend import Device, Event, unhealthy
-from devhost.host.shown.problems import scraped
+from devhost.host.shown.gauges import gauges
 from devhost.planning.timing import DiscoveryTiming
 from devhost.telemetry.metrics import Metrics
 
@@ -233,7 +233,7 @@ async def test_what_is_shown_of_a_breakage_and_its_end(steps, rig: Rig, tmp_path
     options = {"metrics": metrics, "state_dir": state, "pod_resources": kubelet.pod_resources}
     with log.kept():
         async with kubelet, rig.running(LINE, allocatable={TOY: 2}, **options) as host:
-            metrics.name_scraped(lambda: scraped(host.now(), pods=True))
+            metrics.name_gauges(lambda: gauges(host.now(), pods=True))
             golden = Golden(lambda: chain(flat(status(host)), series(metrics)), log, tmp_path)
             for each in (start, steps):
                 found, expected = await golden.follows(each.__name__, each(rig))

@@ -28,8 +28,8 @@ from devhost.discovery.scanner import Scanner
 from devhost.host.shown import device_log, shortages
 from devhost.host.shown.changes import Step
 from devhost.host.shown.entries import EntryOutcomes
+from devhost.host.shown.gauges import gauges
 from devhost.host.shown.now import GONE, EntriesNow, Memory, Now
-from devhost.host.shown.problems import scraped
 from devhost.host.shown.publication import Publication
 from devhost.host.shown.status import document
 from devhost.planning.claims import Reason
@@ -63,7 +63,7 @@ class Node:
         self.source = FakeSource(probes=True)
         self.metrics = Metrics()
         self.metrics.begin("backend", "toy")
-        self.metrics.name_scraped(lambda: scraped(self.publication.now(), pods=True))
+        self.metrics.name_gauges(lambda: gauges(self.publication.now(), pods=True))
         self.scanner = Scanner(cast("BackendRunner", self.source), self.metrics, self.replan)
         self.allocations = Allocations(now, self.replan)
         self.inventory = Inventory(now, now, self.allocations.of(TOY), "toy")
@@ -78,9 +78,9 @@ class Node:
     def replan(self, caused_at: float | None = None) -> None:
         self.plan, self.plans = self._plan(), self.plans + 1
         planned, health = self.plan.resources.get(TOY), self.scanner.health
-        at, verdict = now(), lambda device: health.verdict(device, at)
+        at, health_of = now(), lambda device: health.of(device, at)
         offers = planned.offers if planned else ()
-        self.inventory.update(units(ENTRY.share.of, offers), verdict, lambda _: Reason(GONE), caused_at)
+        self.inventory.update(units(ENTRY.share.of, offers), health_of, lambda _: Reason(GONE), caused_at)
         self.publication.soon()
         if self._timer is not None:
             self._timer.cancel()

@@ -106,7 +106,7 @@ async def test_a_claim_whose_file_has_any_content_is_prepared_again_and_released
     scene = await Scene(tmp_path).start()
     ref = scene.claim(1, result("gpu", "a"))
     await scene.devices(ref)
-    file = scene.files.path(ref.uid)
+    file = scene.files.now()[ref.uid].path
     whole = json.loads(file.read_bytes())
     edits = whole["devices"][0]["containerEdits"]
     edits["deviceNodes"] = [{"path": "/dev/a"}]
