@@ -108,6 +108,7 @@ def test_an_override_that_never_applies_is_refused(
 BLOCK = "{{vendor: 'v{0}-{1}*', not: [{{vendor: 'n{0}'}}]}}"
 ENTRIES = [  # an entry, what it has several times, and both numbers in a file and in one of twice the length
     ("name: a.b/r{0}, where: [{1}]", BLOCK, (30, 10), (60, 10)),
+    ("name: a.b/r{0}, where: [{1}]", "{{kind: vf, vendor: 'v{0}-{1}'}}", (30, 10), (60, 10)),
     ("name: a.b/r{0}, where: {{vendor: [{1}]}}", "v{0}-{1}*", (30, 10), (60, 10)),
     ("name: a.b/r{0}, where: {{vendor: x, not: {1}}}", BLOCK, (60, 1), (120, 1)),
     (
@@ -120,7 +121,7 @@ ENTRIES = [  # an entry, what it has several times, and both numbers in a file a
 
 
 @pytest.mark.parametrize(
-    ("entry", "part", "small", "large"), ENTRIES, ids=["blocks", "values", "not", "overrides"]
+    ("entry", "part", "small", "large"), ENTRIES, ids=["blocks", "common", "values", "not", "overrides"]
 )
 def test_reading_a_file_takes_work_in_proportion_to_its_conditions(
     read: Read, entry: str, part: str, small: tuple[int, int], large: tuple[int, int]

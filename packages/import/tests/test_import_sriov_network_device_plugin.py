@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from devhost_import.command import command
 from devhost_testing.node import Node
 from importing import said
+from work import Work
 
 from devhost.backend.where import holds
 from devhost.cli.scan_once import scan_once
@@ -459,6 +460,19 @@ def test_a_resource_whose_functions_are_all_taken_is_omitted_with_a_comment() ->
     )
     assert [entry.name for entry in loaded(text).settings.resources] == ["intel.com/wide", "intel.com/other"]
     assert "# intel.com/narrow gets no device: intel.com/wide takes all of them first" in run(text).stdout
+
+
+def test_an_import_takes_work_in_proportion_to_the_selectors() -> None:
+    def lines(count: int) -> int:
+        numbers = [divmod(n, 8) for n in range(count)]
+        selectors = [{"vendors": ["8086"], "pciAddresses": [f"0000:01:{d:02x}.{f}"]} for d, f in numbers]
+        text, work = pools(*(pool(f"r{n}", one) for n, one in enumerate(selectors))), Work()
+        with work.counted():
+            assert run(text).exit_code == 0
+        return work.lines
+
+    few, many = lines(120), lines(240)
+    assert many <= 2.3 * few, f"{few} lines, {many} for twice as many selectors"
 
 
 @pytest.mark.parametrize(

@@ -326,10 +326,14 @@ class Covering(Generic[T]):
         self._count = 0
 
     def add(self, block: Block, owner: T) -> None:
-        first = block.terms[0] if block.terms else Term("", (Flag(True),))
         held = (self._count, block, frozenset(block.refuse), owner)
         self._count += 1
-        for key in {(first.attribute, key) for pattern in first.patterns for key in _accepts(pattern)}:
+        terms = block.terms or (Term("", (Flag(True),)),)
+        keys = [
+            {(one.attribute, key) for pattern in one.patterns for key in _accepts(pattern)} for one in terms
+        ]
+        # the condition that the fewest blocks have so far: often one is common to all, such as the vendor
+        for key in min(keys, key=lambda each: max(len(self._by_key.get(key, ())) for key in each)):
             self._by_key.setdefault(key, []).append(held)
 
     def owners(self, narrow: Block, *, by_purpose: bool = False) -> Iterator[T]:

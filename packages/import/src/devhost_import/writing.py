@@ -102,29 +102,35 @@ def several(values: Sequence[Written]) -> Written:
 
 def _kept(entries: Sequence[Entry]) -> Iterator[Entry]:
     """The entries. One that could never get a device is replaced by its remarks and the reason."""
-    above: list[tuple[Entry, where.Where]] = []
+    names: set[str] = set()
+    above: dict[str, where.Covering[Entry]] = {}  # by backend
     for entry in entries:
+        if not entry.name:
+            yield entry
+            continue
         node, aside = parse(flow(entry.where).encode(), Diagnostics("")), KeyPath(Diagnostics(""))
         blocks = read_where(node, entry.backend, _ATTRIBUTES, aside) or (where.Block(),)
-        takers = [_taker(above, entry, block) for block in blocks] if entry.name else [""]
-        if all(takers):
-            names = " and ".join(name for name in dict.fromkeys(takers) if name != entry.name)
-            why = f"gets no device: {names} takes all of them first" if names else "is already offered above"
-            entry = Entry(remarks=[*entry.remarks, f"{entry.name} {why}: omitted."])
-        elif entry.name:
-            above.append((entry, blocks))
+        earlier = above.setdefault(entry.backend, where.Covering())
+        takers = [_taker(earlier, entry, block) for block in blocks]
+        is_offered = entry.name in names and not naming.fields(entry.name)
+        if is_offered or all(takers):
+            why = "is already offered above"
+            if others := [name for name in dict.fromkeys(takers) if name and name != entry.name]:
+                why = f"gets no device: {' and '.join(others)} takes all of them first"
+            yield Entry(remarks=[*entry.remarks, f"{entry.name} {why}: omitted."])
+            continue
+        names.add(entry.name)
+        for block in blocks:
+            earlier.add(block, entry)
         yield entry
 
 
-def _taker(above: Sequence[tuple[Entry, where.Where]], later: Entry, block: where.Block) -> str:
-    """The name of an earlier entry that selects all that ``block`` of ``later`` selects, or empty text."""
+def _taker(above: where.Covering[Entry], later: Entry, block: where.Block) -> str:
+    """The name of an earlier entry that takes all that ``block`` of ``later`` selects, or empty text."""
     named = {*naming.fields(later.name), *(term.attribute for term in block.terms)}
-    for earlier, blocks in above:
-        is_same = earlier.name == later.name and not naming.fields(later.name)
+    for earlier in above.owners(block):
         both_share = earlier.keys.get("exclusive") is False and later.keys.get("exclusive") is False
-        may_take = earlier.backend == later.backend and not both_share
-        has_name = named.issuperset(naming.fields(earlier.name))
-        if is_same or (may_take and has_name and where.covers(blocks, (block,))):
+        if not both_share and named.issuperset(naming.fields(earlier.name)):
             return earlier.name
     return ""
 
