@@ -26,10 +26,9 @@ from devhost.backend.model import Device, unhealthy
 from devhost.discovery.runner import BackendRunner
 from devhost.discovery.scanner import Scanner
 from devhost.host.shown import device_log, shortages
-from devhost.host.shown.changes import Step
 from devhost.host.shown.entries import EntryOutcomes
 from devhost.host.shown.gauges import gauges
-from devhost.host.shown.now import GONE, EntriesNow, Memory, Now
+from devhost.host.shown.now import GONE, EntriesNow, Memory, Now, Step
 from devhost.host.shown.publication import Publication
 from devhost.host.shown.status import document
 from devhost.planning.claims import Reason

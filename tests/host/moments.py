@@ -10,7 +10,6 @@ from devhost.allocation.inventory import Snapshot
 from devhost.backend.model import Device
 from devhost.discovery.scanner import BackendCondition, BackendNow, BackendState
 from devhost.host.reload import LastReload
-from devhost.host.shown.changes import Step
 from devhost.host.shown.entries import EntryOutcomes
 from devhost.host.shown.now import (
     ConfigurationNow,
@@ -19,6 +18,7 @@ from devhost.host.shown.now import (
     Now,
     PodsNow,
     ResourceNow,
+    Step,
 )
 from devhost.host.shown.publication import step_between
 from devhost.kubelet.podresources_poller import KubeletCondition

@@ -7,8 +7,7 @@ from moments import backend, now, served
 
 from devhost.allocation.inventory import Entry, Member, Snapshot
 from devhost.backend.model import HEALTHY, Device
-from devhost.host.shown.changes import REMOVED, changes
-from devhost.host.shown.now import GONE, NOT_GIVEN, ResourceNow
+from devhost.host.shown.now import GONE, NOT_GIVEN, REMOVED, ResourceNow, changes
 from devhost.planning.claims import Reason
 
 

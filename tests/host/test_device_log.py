@@ -16,8 +16,8 @@ from devhost.allocation.inventory import Inventory
 from devhost.backend.model import HEALTHY, Device, Holder, unhealthy
 from devhost.discovery.health import HealthTracker
 from devhost.host.shown import device_log
-from devhost.host.shown.changes import Changes, changes
 from devhost.host.shown.device_log import REASONS
+from devhost.host.shown.now import Changes, changes
 from devhost.planning.claims import Reason
 from devhost.planning.plan import Offer, units
 from devhost.planning.settings import Of, Serve

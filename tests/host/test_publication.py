@@ -8,8 +8,7 @@ from collections.abc import Callable
 from moments import now as moment
 
 from devhost.backend.model import Device
-from devhost.host.shown.changes import Step
-from devhost.host.shown.now import Memory, Now
+from devhost.host.shown.now import Memory, Now, Step
 from devhost.host.shown.publication import Publication
 from devhost.planning.claims import Held
 

@@ -53,7 +53,6 @@ from .reload import Configuration, Reloader, follower
 from .replanner import Replanner
 from .service import ServiceParts, Services
 from .shown import device_log, shortages
-from .shown.changes import Step
 from .shown.entries import NO_LINKS, EntryOutcomes
 from .shown.gauges import gauges
 from .shown.now import (
@@ -64,6 +63,7 @@ from .shown.now import (
     Now,
     ObserverNow,
     PodsNow,
+    Step,
     failing,
 )
 from .shown.problems import found_by, readiness

@@ -15,8 +15,7 @@ from devhost.backend.model import AnyHolder
 from devhost.planning.claims import holder_field
 from devhost.runtime.log import first, get
 
-from .changes import Changes, Step, is_same
-from .now import Reasons
+from .now import Changes, Reasons, Step, is_same
 
 if TYPE_CHECKING:
     from devhost.planning.sides import Move

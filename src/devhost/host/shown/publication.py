@@ -25,8 +25,7 @@ from devhost.planning.claims import Held
 from devhost.planning.settings import PLUGIN
 
 from . import device_log
-from .changes import Changes, Step, changes, is_same
-from .now import EntriesNow, Lost, Memory, Now, Reasons, Token
+from .now import Changes, EntriesNow, Lost, Memory, Now, Reasons, Step, Token, changes, is_same
 from .recent_removals import Removals
 from .shortages import lost, shortages
 

@@ -21,9 +21,8 @@ from devhost.planning.settings import Identity, ResourceSettings, Settings
 from devhost.planning.tokens import DeviceIds, is_former, represents_all, unit_of
 from devhost.runtime.log import first, get
 
-from .changes import Step
 from .entries import MAX_COMPARISONS, EntryOutcome, EntryOutcomes, EntryState, place, wanted
-from .now import GONE, EntriesNow, Lacking, Lost, Now, ResourceNow, why_not_listed
+from .now import GONE, EntriesNow, Lacking, Lost, Now, ResourceNow, Step, why_not_listed
 
 log = get(__name__)
 

@@ -126,7 +126,7 @@ def document(now: Now) -> Callable[[], StatusDocument]:
 def _dra(now: Now) -> DraStatus | None:
     if now.dra is None or not now.dra.drivers:
         return None
-    from devhost.dra.report import report  # only where DRA is used
+    from devhost.dra.now import report  # only where DRA is used
 
     return report(now.dra)
 
