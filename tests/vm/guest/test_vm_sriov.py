@@ -20,6 +20,7 @@ from lab.node import Node
 from lab.waiting import until
 
 from devhost.backend.errors import DevhostError
+from devhost.backend.process import Worker, python
 
 NET = "example.com/vf"
 DPDK = "example.com/dpdk"
@@ -333,7 +334,8 @@ async def test_functions_that_another_program_created_are_not_changed(node, card
 
 async def test_netlink_reports_the_mode_of_a_switch_and_the_representors():
     """netdevsim has a switch as adapters have; it is not on PCI, so no function of it is listed."""
-    kernel = pytest.importorskip("devhost_sriov.netlink").Kernel(deadline=60)
+    netlink = pytest.importorskip("devhost_sriov.netlink")
+    kernel = netlink.Kernel(Worker(python(netlink.PROGRAM), deadline=60))
     run("modprobe", "netdevsim")
     bus = Path("/sys/bus/netdevsim")
     (bus / "new_device").write_text("10 1")
