@@ -161,7 +161,7 @@ class DraNow:
 
         Not those that are out of service on purpose.
         """
-        for one in self._devices():
+        for one in self._devices(held_by_claims(self.held)):
             if not one.health.healthy and not self._is_cordoned(one):
                 held_by = one.bound.held_by if one.bound else ()
                 yield one.resource, one.device.id, Reason(sound_reason(one.shown.reason), held_by)
@@ -178,16 +178,14 @@ class DraNow:
         """What claims use of shared devices, of :data:`MOST_SHARED` of each resource."""
         claimed = held_by_claims(self.held)
         seen: Counter[str] = Counter()
-        for one in self._devices():
+        for one in self._devices(claimed):
             if one.entry.share.amounts and seen[one.resource] < MOST_SHARED:
                 seen[one.resource] += 1
                 for name, size, used in amounts(one, claimed):
                     yield (one.resource, one.device.id, name), size, used
 
-    def _devices(self) -> Iterator[DraDevice]:
-        claimed = held_by_claims(self.held)
-        for one in self.drivers:
-            yield from self.devices(one, claimed)
+    def _devices(self, claimed: HeldByClaims) -> Iterator[DraDevice]:
+        return (device for one in self.drivers for device in self.devices(one, claimed))
 
     def devices(self, driver: DriverNow, claimed: HeldByClaims) -> Iterator[DraDevice]:
         """The devices of a driver, in a stable order: last those that claims hold and that are gone."""
@@ -270,7 +268,7 @@ def _report(now: DraNow, one: DriverNow, name: str, claimed: HeldByClaims) -> Dr
             LeftOutStatus(resource, left_out.device_id, left_out.attribute, left_out.reason)
             for resource, left_out in status.left_out
         ],
-        pools=list(_pools(one, name, [*now.devices(one, claimed)], claimed)),
+        pools=list(_pools(one, name, now.devices(one, claimed), claimed)),
         claims=[_claim(now, claim, name) for _, claim in sorted(one.claims.items())],
         moving=[
             MovingStatus(

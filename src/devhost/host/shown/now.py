@@ -2,7 +2,7 @@
 
 It refers to values that never change, so it takes no longer for many devices than for few. Only what few of
 its readers need is worked out when they ask for it: the devices of verdicts, and tokens. What differs between
-two moments are the :class:`Changes` of each resource.
+two moments is in the :class:`Changes` of each resource.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class Now:
     device plugin that containers have, each with its devices, ``claimed`` is what claims hold, if there are
     observers. ``holdings`` are the resources of which containers have something, ``held`` the devices of
     these and of claims. ``dra`` are the DRA drivers, if there are any, ``moves`` the devices that change
-    sides. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks,
-    ``dead_links`` those that entries name, by the index of the entry.
+    sides. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
+    ``dead_links`` are links that entries name and that lead to nothing, by the index of the entry.
     """
 
     at: float = 0.0
