@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from devhost.backend import Device, Event
 from devhost.backend.errors import BackendTimeout
 from devhost.discovery.catalog import Needed
 from devhost.discovery.manager import BackendManager
+from devhost.planning.timing import DISCOVERY
 from devhost.runtime.tasks import Tasks
 from devhost.telemetry.metrics import Metrics
 
@@ -43,13 +45,19 @@ class Waiting(Plain):
 class Machine:
     """The manager of one backend, whose configuration a test edits."""
 
-    def __init__(self, root: Path) -> None:
-        self.kind = type(
-            "Scripted", (Waiting,), {"released": threading.Event(), "waiting": threading.Event()}
-        )
+    def __init__(self, root: Path, released: Path | None = None, **methods: Callable[[Any], None]) -> None:
+        events = {"released": threading.Event(), "waiting": threading.Event()}
+        self.kind = type("Scripted", (Waiting,), {**events, **methods})
         self.tasks = Tasks()
         self.manager = BackendManager(
-            root, self.tasks, Metrics(), lambda caused_at: None, lambda: None, lambda: None
+            root,
+            self.tasks,
+            Metrics(),
+            lambda caused_at: None,
+            lambda: None,
+            lambda: None,
+            replace(DISCOVERY, releases=0.05),
+            released,
         )
 
     def follow(self, options: object, *names: str) -> None:
@@ -99,4 +107,23 @@ async def test_same_options_keep_the_backend_running(tmp_path: Path) -> None:
         await asyncio.wait_for(before.answered.wait(), 60)
         machine.follow("options", "toy")
         assert machine.manager.scanners["toy"] is before
+    machine.kind.released.set()
+
+
+async def test_a_release_that_has_ended_is_taken_out_of_its_record_as_soon_as_that_is_possible(
+    tmp_path: Path, until: Callable[[Any], Any]
+) -> None:
+    record = tmp_path / "released"
+    machine = Machine(tmp_path, record, release=lambda backend: None)
+    manager = machine.manager
+    async with machine.running():
+        machine.tasks.spawn("releases", manager.watch_releases)
+        machine.follow("options", "toy")
+        await asyncio.wait_for(manager.scanners["toy"].answered.wait(), 60)
+        (record / "in the way").mkdir(parents=True)
+        await manager.release("toy", 60)
+        assert await manager.resume("toy") and manager.releases.unrecorded
+        (record / "in the way").rmdir()
+        record.rmdir()
+        await until(lambda: manager.releases.unrecorded is None)
     machine.kind.released.set()

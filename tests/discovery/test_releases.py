@@ -66,11 +66,32 @@ def test_a_damaged_record_is_none(tmp_path: Path, file: Path, clock: FakeClock, 
         assert "gpu" not in Releases(tmp_path, file, clock)
 
 
-def test_a_record_that_cannot_be_written_refuses_nothing(tmp_path: Path, clock: FakeClock) -> None:
-    made = Releases(tmp_path, tmp_path / "no" / "such" / "directory", clock)
+def test_a_record_that_cannot_be_written_refuses_nothing_and_is_written_later(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    file = tmp_path / "directory" / "releases"
+    made = Releases(tmp_path, file, clock)
     made.begin("gpu", 600, ())
     assert "gpu" in made
-    assert made.end("gpu")
+    assert (
+        made.unrecorded and made.unrecorded.reason == "releases are not recorded: No such file or directory"
+    )
+    file.parent.mkdir()
+    assert made.over({}) == {} and made.unrecorded is None
+    assert "gpu" in Releases(tmp_path, file, clock)
+    assert made.end("gpu") and not file.exists()
+
+
+def test_a_release_that_has_ended_does_not_stay_recorded(tmp_path: Path, clock: FakeClock) -> None:
+    file = tmp_path / "releases"
+    (file / "in the way").mkdir(parents=True)
+    made = Releases(tmp_path, file, clock)
+    assert not made.end("gpu") and made.unrecorded is None
+    made.begin("gpu", 600, ())
+    assert made.end("gpu") and made.unrecorded
+    (file / "in the way").rmdir()
+    file.rmdir()
+    assert made.over({}) == {} and made.unrecorded is None
 
 
 def test_each_backend_has_its_own_end(tmp_path: Path, file: Path, clock: FakeClock) -> None:

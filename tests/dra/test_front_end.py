@@ -509,6 +509,22 @@ async def test_readiness_needs_the_kubelet_and_the_slices(node: DraNode) -> None
         assert status(node.host)["dra"]["state"] == "registered"
 
 
+async def test_a_directory_that_takes_no_files_of_claims_is_a_problem_until_it_does(node: DraNode) -> None:
+    async with node.served(CLAIMED, published={RESOURCE: {"c0", "c1"}}):
+        await node.register()
+        claim = node.allocate("early", (f"{NODE}/example.com-card", "c0"))
+        directory = node.host.configuration.settings.cdi_directory
+        directory.write_text("in the way")
+        assert (await node.refusal(claim)).startswith(f"cannot write {directory}/")
+        ((subject, reason),) = [(where, why) for kind, where, why in wrong(node) if kind == "dra"]
+        assert subject == DRIVER and reason.startswith(f"cannot write {directory}")
+        directory.unlink()
+        node.host.scanners["cards"].request_scan()
+        await node.until(lambda: not any(kind == "dra" for kind, _, _ in wrong(node)))
+        assert list(directory.iterdir()) == []
+        await node.prepared(claim)
+
+
 async def test_sockets_that_are_removed_are_made_again(node: DraNode) -> None:
     node.configure(CLAIMED)
     socket = node.options.registration_socket(DRIVER)

@@ -581,8 +581,13 @@ async def test_a_full_disk_is_an_error_without_a_file_and_without_a_holder(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         error = await scene.error(ref)
+        assert scene.files.unwritten == error
+        await scene.files.check()
+        assert scene.files.unwritten.startswith(f"cannot write {scene.file(ref).parent}: No space left")
     assert error.startswith(f"cannot write {scene.file(ref)}: No space left on device")
     assert scene.left == [] and scene.held == [] and not held_by_claims(scene.node.allocations.held())
+    await scene.files.check()
+    assert scene.files.unwritten == "" and scene.left == []
     assert await scene.devices(ref)
 
 

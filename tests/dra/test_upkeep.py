@@ -85,6 +85,24 @@ async def test_a_directory_that_was_emptied_is_restored_at_the_next_list(node: N
     assert node.scene.file(ref).read_text() == text
 
 
+async def test_a_claim_whose_file_cannot_be_restored_is_named_until_it_is(node: Node, caplog: Any) -> None:
+    ref = await node.used(result("gpu", "a"))
+    file = node.scene.file(ref)
+    for _ in range(2):
+        file.unlink()
+        (file / "in the way").mkdir(parents=True)
+        await node.lists()
+        await node.lists()
+        assert list(node.upkeep.failures) == [ref.uid]
+        claim, reason = node.upkeep.failures[ref.uid]
+        assert claim == ref and reason.startswith(f"cannot write {file}: ")
+        (file / "in the way").rmdir()
+        file.rmdir()
+        await node.lists()
+        assert node.upkeep.failures == {} and file.is_file()
+    assert caplog.messages.count("the CDI file of a claim may be missing") == 2
+
+
 async def test_a_claim_that_was_released_is_not_restored(node: Node) -> None:
     ref = await node.used(result("gpu", "a"))
     await node.scene.unprepare(ref)

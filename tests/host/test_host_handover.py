@@ -280,6 +280,27 @@ async def test_hooks_are_called_although_the_record_is_damaged(rig, kubelet, hoo
         assert not host.tasks.failing
 
 
+async def test_a_record_that_cannot_be_written_is_a_problem_and_is_written_later(
+    rig, kubelet, hooks, tmp_path
+):
+    state = tmp_path / "state"
+    state.write_text("a file")
+
+    def unrecorded(host):
+        about = "used devices are not recorded: "
+        found = status(host)["problems"]
+        return [one["subject"] for one in found if one["kind"] == "record" and about in one["reason"]]
+
+    async with rig.running(LINE, allocatable={TOY: 1}, state_dir=state) as host:
+        assert unrecorded(host) == []  # nothing is used
+        await kubelet.admit("one", "main", TOY, 1)
+        (file,) = unrecorded(host)
+        state.unlink()
+        await rig.until(lambda: unrecorded(host) == [])
+        (record,) = state.rglob("used*")
+        assert str(record) == file and json.loads(record.read_text())["given"][0]["used"] == ["d0"]
+
+
 async def test_a_running_container_keeps_its_additions_over_a_restart(rig, kubelet, hooks, tmp_path):
     hooks.additions = Edits(env={"GROUP": "7"})
     async with rig.running(LINE, allocatable={TOY: 1}, state_dir=tmp_path / "state"):

@@ -180,6 +180,8 @@ async def test_a_record_that_cannot_be_used_makes_nothing_wait(rig, kubelet, pat
     async with patient() as host:
         await rig.until(lambda: host.ready() == (True, ""))
         assert "the rollout is not recorded" in caplog.text
+        unrecorded = [one.subject for one in problems(host.now()).shown if one.kind == "record"]
+        assert unrecorded == ([str(file)] if what == "link" else [])
         if what != "link":
             await recorded(rig, tmp_path, OTHER)
             assert stat.S_IMODE(file.stat().st_mode) == 0o600

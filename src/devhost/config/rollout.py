@@ -23,6 +23,7 @@ from devhost.backend.frozen import frozen
 from devhost.planning.settings import Identity
 from devhost.runtime.log import get, utc
 from devhost.runtime.reconciler import LOOP_CLOCK, Clock, FailureLog, Reconciler
+from devhost.runtime.tasks import Failing
 from devhost.runtime.worker import FileWorker
 
 log = get(__name__)
@@ -155,6 +156,16 @@ class Rollout:
         self._loop = Reconciler(self._pass, first=0.0, clock=clock)
         self.run = self._loop.run
         """Keeps the record, and ends the waiting when its time is over."""
+
+    @property
+    def file(self) -> Path | None:
+        """The record of the entries that had devices."""
+        return self._record.file
+
+    @property
+    def unrecorded(self) -> Failing | None:
+        """Why the record cannot be written."""
+        return self._failures.failing
 
     @property
     def reason(self) -> str:

@@ -36,7 +36,7 @@ from devhost.planning.claims import Held, Key
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog
-from devhost.runtime.tasks import Tasks
+from devhost.runtime.tasks import Failing, Tasks
 from devhost.runtime.worker import FileWorker, WorkerThread
 from devhost.telemetry.metrics import Failure
 
@@ -80,35 +80,35 @@ class HandoverRecord:
     """Reads and writes the record on a thread. ``file`` is ``None`` for no record."""
 
     def __init__(self, file: Path | None) -> None:
-        self._file = file
+        self.file = file
         self._worker = FileWorker("handover-record", "")
-        self._failures = FailureLog(
+        self.failures = FailureLog(
             log, "used devices are not recorded", "used devices are recorded again", level="error", file=file
         )
 
     async def read(self) -> Sequence[HandedOver]:
         """The record of an earlier run; none if it cannot be read, which is logged."""
-        if self._file is None:
+        if self.file is None:
             return ()
         try:
-            return await self._worker.file("read it", _read, self._file)
+            return await self._worker.file("read it", _read, self.file)
         except (BackendError, *DAMAGED):
             reason = "it is damaged"
         except EnvironmentFailure as error:
             reason = str(error)
-        log.error("the record of used devices is not read", file=str(self._file), reason=reason)
+        log.error("the record of used devices is not read", file=str(self.file), reason=reason)
         return ()
 
     async def write(self, rows: Sequence[HandedOver]) -> None:
         """Replaces the record; each failure is logged once."""
-        if self._file is None:
+        if self.file is None:
             return
         try:
-            await self._worker.file("write it", _write, self._file, rows)
+            await self._worker.file("write it", _write, self.file, rows)
         except EnvironmentFailure as error:
-            self._failures.failed(str(error))
+            self.failures.failed(str(error))
         else:
-            self._failures.succeeded()
+            self.failures.succeeded()
 
     def close(self) -> None:
         """Ends the thread; does not wait for it."""
@@ -318,6 +318,18 @@ class Handover:
         self._due: dict[Key, _Due] = {}
         self._ready: set[Key] = set()
         """Devices that are prepared, although the kubelet still lists the containers that had them."""
+        self._again = False
+        """Whether the record is being written again."""
+
+    @property
+    def file(self) -> Path | None:
+        """The record of used devices."""
+        return self._record.file
+
+    @property
+    def unrecorded(self) -> Failing | None:
+        """Why the record cannot be written; ``None`` while a restart would miss nothing."""
+        return self._record.failures.failing if self._used else None
 
     def follow(self, catalog: Catalog) -> None:
         """Uses the hooks of this catalog from now on."""
@@ -468,3 +480,14 @@ class Handover:
         await self._record.write(
             [HandedOver(given, used, released) for (_, released), (given, used) in rows.items()]
         )
+        if self._record.failures.reason and not self._again:
+            self._again = True
+            self._tasks.spawn("used devices", self._write_again)
+
+    async def _write_again(self) -> None:
+        """Writes the record until that succeeds."""
+        backoff = Backoff(*self._timing.handover_pauses)
+        while self._record.failures.reason:
+            await asyncio.sleep(backoff.delay())
+            await self._write_record()
+        self._again = False

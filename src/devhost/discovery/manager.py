@@ -36,7 +36,7 @@ from devhost.planning.settings import Skipped
 from devhost.planning.timing import DISCOVERY, DiscoveryTiming
 from devhost.runtime.log import get, utc
 from devhost.runtime.reconciler import FailureLog, Reconciler, Retry
-from devhost.runtime.tasks import Tasks
+from devhost.runtime.tasks import Failing, Tasks
 from devhost.runtime.worker import FileWorker, WorkerThread
 from devhost.telemetry.metrics import Metrics
 
@@ -201,12 +201,20 @@ class Releases:
         self, root: Path, file: Path | None = None, clock: Callable[[], float] | None = None
     ) -> None:
         self._root = root
-        self._file = file
+        self.file = file
         self._clock = clock or _since_boot
+        self._failures = FailureLog(
+            log, "releases are not recorded", "releases are recorded again", file=file
+        )
         self._found = self._read()
 
     def __contains__(self, backend: str) -> bool:
         return backend in self._found
+
+    @property
+    def unrecorded(self) -> Failing | None:
+        """Why ``file`` cannot be written or removed."""
+        return self._failures.failing
 
     def reason(self, backend: str) -> str:
         """Why the devices of a backend are not offered; empty if its driver is not released."""
@@ -247,6 +255,8 @@ class Releases:
             elif loaded != release.modules:  # unloaded: a directory of the same number is another driver
                 self._found[backend] = Release(release.ends, release.until, loaded)
                 self._write()
+        if self._failures.reason:
+            self._write()
         return over
 
     def _loaded(self, modules: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -258,7 +268,7 @@ class Releases:
 
     def _read(self) -> dict[str, Release]:
         """The releases of an earlier process in this boot; none if the record is damaged."""
-        data = read_bytes(os.fspath(self._file), _LIMIT) if self._file else None
+        data = read_bytes(os.fspath(self.file), _LIMIT) if self.file else None
         try:
             document = json.loads(data or b"{}")
             if document.get("boot") != self._boot():
@@ -273,18 +283,19 @@ class Releases:
             return {}
 
     def _write(self) -> None:
-        if self._file is None:
+        if self.file is None:
             return
         released = {name: asdict(one) for name, one in self._found.items()}
         try:
-            if not released:
-                self._file.unlink(missing_ok=True)
-                return
-            text = json.dumps({"boot": self._boot(), "released": released})
-            replace_file(self._file, text.encode(), mode=0o600)
+            if released:
+                text = json.dumps({"boot": self._boot(), "released": released})
+                replace_file(self.file, text.encode(), mode=0o600)
+            else:
+                self.file.unlink(missing_ok=True)
         except OSError as error:
-            reason = error.strerror or str(error)
-            log.warning("releases are not recorded", file=str(self._file), reason=reason)
+            self._failures.failed(error.strerror or str(error))
+        else:
+            self._failures.succeeded()
 
     @staticmethod
     def _boot() -> str:
@@ -435,7 +446,7 @@ class BackendManager:
     async def _end_releases(self) -> float | None:
         """One pass; the next one is soon while a driver is released, else when that begins."""
         modules = {name: scanner.runner.backend_class.modules for name, scanner in self.scanners.items()}
-        if not any(name in self.releases for name in modules):
+        if not self.releases.unrecorded and not any(name in self.releases for name in modules):
             return None
         try:
             over = await self._files.file("look for drivers", self.releases.over, modules)

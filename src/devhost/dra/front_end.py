@@ -211,6 +211,9 @@ class DraFrontEnd:
             calls=dict(self._server.calls),
             heard_at=self.publisher.heard_at,
             kept=self.upkeep.kept,
+            missing_files=self.upkeep.failures,
+            outdated_files=dict(self._refresher.failures),
+            unwritten=self.files.unwritten,
         )
 
     @property
@@ -315,9 +318,9 @@ class DraFrontEnd:
     async def _compare(self) -> None:
         await self._taken.wait()
         if (listing := self._pods.listing) is not None:
-            was = self.upkeep.kept
+            was = self.upkeep.kept, self.upkeep.failures
             await self.upkeep.follow(listing)
-            if self.upkeep.kept != was:
+            if (self.upkeep.kept, self.upkeep.failures) != was:
                 self._changed()
 
     async def _report_status(self) -> None:
@@ -339,7 +342,12 @@ class DraFrontEnd:
 
     async def _refresh(self) -> float:
         await self._taken.wait()
-        return await self._refresher.refresh()
+        was = dict(self._refresher.failures), self.files.unwritten
+        try:
+            return await self._refresher.refresh()
+        finally:
+            if (self._refresher.failures, self.files.unwritten) != was:
+                self._changed()
 
     def _hold(self) -> None:
         """Claims that the newest list names hold their devices, also without a record."""

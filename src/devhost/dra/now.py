@@ -60,11 +60,12 @@ class DriverNow:
 
     ``needed`` is whether the settings need it, ``over`` whether it ends because it has neither slices nor
     claims. ``refusal`` is why the kubelet does not use it, ``api_failure`` what does not work with the API
-    server, ``status_failure`` why the status of a claim cannot be written; each is empty if there is no
-    reason. ``published`` is by resource, ``claims`` are the prepared ones by uid, and ``kept`` those of them
-    that are gone and that the kubelet has not released. ``calls`` is how many calls of the kubelet are not
-    answered yet, by kind, and ``heard_at`` when the API server last sent something over the watch of slices,
-    in Unix time; 0 before.
+    server, ``status_failure`` why the status of a claim cannot be written, ``unwritten`` why the files of a
+    claim cannot; each is empty if there is no reason. ``published`` is by resource, ``claims`` are the
+    prepared ones by uid, and ``kept`` those of them that are gone and that the kubelet has not released.
+    ``missing_files`` and ``outdated_files`` are those whose CDI files may be so, by uid, with the reasons.
+    ``calls`` is how many calls of the kubelet are not answered yet, by kind, and ``heard_at`` when the API
+    server last sent something over the watch of slices, in Unix time; 0 before.
     """
 
     driver: str
@@ -83,6 +84,9 @@ class DriverNow:
     calls: Mapping[Call, int]
     heard_at: float = 0.0
     kept: Mapping[str, ClaimHolder]
+    missing_files: Mapping[str, tuple[ClaimHolder, str]]
+    outdated_files: Mapping[str, tuple[ClaimHolder, str]]
+    unwritten: str = ""
 
     def missing(self) -> str:
         """Why pods cannot use the driver yet; empty if they can."""
@@ -95,8 +99,11 @@ class DriverNow:
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """What is wrong: each subject with the reason."""
-        for reason in filter(None, (self.refusal, self.api_failure, self.status_failure)):
+        for reason in filter(None, (self.refusal, self.api_failure, self.status_failure, self.unwritten)):
             yield self.driver, reason
+        for text, failures in (("missing", self.missing_files), ("outdated", self.outdated_files)):
+            for claim, reason in failures.values():
+                yield str(claim), f"its CDI file may be {text}: {reason}"
         for claim in self.kept.values():
             yield str(claim), KEPT
         for resource, one in self.status.left_out:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,30 @@ class _Since:
         return [uid for uid, began in self.began.items() if listing.began - began >= after]
 
 
+class FileFailures:
+    """Why the files of claims may not be right: each reason of a claim is news once while it has one."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, tuple[ClaimHolder, str]] = {}
+        """By uid: the claim, and the newest reason."""
+        self._incidents: dict[str, Incident] = {}
+
+    def news(self, claim: ClaimHolder, reason: str) -> bool:
+        """Records a reason; whether it should be logged."""
+        self.found[claim.uid] = claim, reason
+        return self._incidents.setdefault(claim.uid, Incident()).news(reason)
+
+    def forget(self, uid: str) -> None:
+        """The file of a claim is right, or not needed any more."""
+        self.found.pop(uid, None)
+        self._incidents.pop(uid, None)
+
+    def keep(self, uids: Container[str]) -> None:
+        """Forgets all other claims."""
+        for uid in [uid for uid in self.found if uid not in uids]:
+            self.forget(uid)
+
+
 class KubeletClaims:
     """Reads the kubelet's own record of claims: those for which it has still to call Unprepare.
 
@@ -152,7 +176,13 @@ class Upkeep:
         """Lists lack the claim of a record."""
         self._lost = _Since()
         """Lists name a claim without record."""
-        self._failures: dict[str, Incident] = {}
+        self._unrestored = FileFailures()
+        self._failures = FileFailures()
+
+    @property
+    def failures(self) -> Mapping[str, tuple[ClaimHolder, str]]:
+        """The claims whose files may be missing, by uid, with the reasons."""
+        return self._failures.found | self._unrestored.found
 
     def hold(self, listing: Listing) -> None:
         """Makes the claims that a list names and that have no record the holders of their devices, at once.
@@ -186,20 +216,22 @@ class Upkeep:
             with together():
                 self._release_unrecorded(named, listing)
             await self._remove_orphans(named, listing)
-        known = {*self._files.records, *self._lost.began}
-        self._failures = {one: incident for one, incident in self._failures.items() if one in known}
+        self._failures.keep({*self._files.records, *self._lost.began})
 
     async def _restore(self) -> None:
+        failed = set[str]()
         for uid, record in list(self._files.records.items()):
             with self._preparer.turn(uid) as turn:
                 async with turn.lock:
                     try:
                         restored = await self._files.restore(uid)
                     except DevhostError as error:
-                        self._failed(uid, record.claim, str(error))
+                        failed.add(uid)
+                        self._failed(record.claim, str(error), self._unrestored)
                         continue
             if restored:
                 log.warning("restored the CDI file of a claim", claim=str(record.claim), uid=uid)
+        self._unrestored.keep(failed)
 
     def _named(self, listing: Listing) -> _Named:
         """The claims of this driver in a list. Their uids are in their CDI names."""
@@ -237,9 +269,9 @@ class Upkeep:
                         return
                     await self._preparer.commit(ref, claim, turn, running=True)
         except DevhostError as error:
-            self._failed(ref.uid, ref, str(error))
+            self._failed(ref, str(error), self._failures)
             return
-        self._failures.pop(ref.uid, None)
+        self._failures.forget(ref.uid)
         log.warning("rebuilt the CDI file of a claim", claim=str(ref), uid=ref.uid)
 
     def _release_unrecorded(self, named: Mapping[str, ClaimHolder], listing: Listing) -> None:
@@ -269,7 +301,7 @@ class Upkeep:
                 try:
                     await self._remove(record)
                 except DevhostError as error:
-                    self._failed(uid, record.claim, str(error))
+                    self._failed(record.claim, str(error), self._failures)
         self.kept = {**unsure, **kept}
 
     async def _gone(self, asked: Sequence[ClaimRecord], listing: Listing) -> Sequence[ClaimRecord]:
@@ -286,7 +318,7 @@ class Upkeep:
             except Unreachable:
                 pass  # the next list asks again
             except DevhostError as error:
-                self._failed(claim.uid, claim, str(error))
+                self._failed(claim, str(error), self._failures)
 
         with suppress(TimeoutError):
             async with asyncio.timeout(self._questions):
@@ -301,13 +333,15 @@ class Upkeep:
                     return  # it was prepared again meanwhile
                 await self._preparer.release(uid)
         self._missing.began.pop(uid, None)
-        self._failures.pop(uid, None)
+        self._failures.forget(uid)
         log.warning("removed the record of a claim that is gone", claim=str(record.claim), uid=uid)
 
-    def _failed(self, uid: str, claim: object, reason: str) -> None:
-        """Logs each failure once."""
-        if self._failures.setdefault(uid, Incident()).news(reason):
-            log.warning("the CDI file of a claim may be missing", claim=str(claim), uid=uid, reason=reason)
+    @staticmethod
+    def _failed(claim: ClaimHolder, reason: str, among: FileFailures) -> None:
+        if among.news(claim, reason):
+            log.warning(
+                "the CDI file of a claim may be missing", claim=str(claim), uid=claim.uid, reason=reason
+            )
 
 
 def _first(places: Sequence[Path]) -> frozenset[str]:
@@ -364,9 +398,14 @@ class Refresher:
         self._devices = devices
         self._files = files
         self._timing = timing
-        self._failures: dict[str, Incident] = {}
+        self._failures = FileFailures()
         self._unreachable: Unreachable | None = None
         """Why the API server did not answer in this pass, which then asks for no other claim."""
+
+    @property
+    def failures(self) -> Mapping[str, tuple[ClaimHolder, str]]:
+        """The claims whose files may be outdated, by uid, with the reasons."""
+        return self._failures.found
 
     async def refresh(self) -> float:
         """Makes every file right; gives the seconds until the next look.
@@ -374,9 +413,10 @@ class Refresher:
         Raises ``Retry`` if a file may be outdated, whose reason has been logged, and ``EnvironmentFailure``
         if looking at nodes hangs.
         """
+        await self._files.check()
         changed = await self._outdated()
         self._unreachable = None
-        reasons: dict[str, str] = {}
+        failed = set[str]()
         for uid, record in list(self._files.records.items()):
             try:
                 reason = await self._refresh(record, outdated=uid in changed)
@@ -384,16 +424,16 @@ class Refresher:
                 reason = str(error)
             if not reason:
                 continue
-            reasons[uid] = reason
-            if self._failures.setdefault(uid, Incident()).news(reason):
+            failed.add(uid)
+            if self._failures.news(record.claim, reason):
                 log.warning(
                     "the CDI file of a claim may be outdated",
                     claim=str(record.claim),
                     uid=uid,
                     reason=reason,
                 )
-        self._failures = {uid: one for uid, one in self._failures.items() if uid in reasons}
-        if reasons:
+        self._failures.keep(failed)
+        if failed:
             raise Retry
         return CHECK
 

@@ -44,7 +44,7 @@ from devhost.planning.settings import DraOptions, Inject, Settings, Skipped
 from devhost.planning.timing import NODE, Timing
 from devhost.runtime.log import get
 from devhost.runtime.sockets import live
-from devhost.runtime.tasks import Tasks
+from devhost.runtime.tasks import Failing, Tasks
 from devhost.telemetry.metrics import Metrics
 
 from .dra_side import DraSide
@@ -464,9 +464,8 @@ class Host:
             moves=self.dra.moves,
             kubelet=KubeletNow(kubelet.directory, kubelet.identity, failing(kubelet.trouble, kubelet.since)),
             self_check=failing(self.self_check.failures.reason, self.self_check.failures.since),
-            pod_resources=PodsNow(
-                self.pod_resources.source.socket, self.pod_resources.condition, self.given.unrecorded
-            ),
+            pod_resources=PodsNow(self.pod_resources.source.socket, self.pod_resources.condition),
+            unrecorded=self._unrecorded(),
             node=(node.node, wrong) if node and wrong else None,
             event_sources={**({"uevents": uevents} if uevents else {}), **dict(polled)},
             verdicts=self.verdicts.now(),
@@ -474,6 +473,11 @@ class Host:
             failing=dict(self.tasks.failing),
             memory=memory,
         )
+
+    def _unrecorded(self) -> Mapping[str, Failing]:
+        """The records that a restart would miss and that cannot be written, by file."""
+        records = (self.given, self.backends.releases, self.rollout, self.replanner.handover)
+        return {str(one.file): wrong for one in records if one is not None and (wrong := one.unrecorded)}
 
     def _dead_links(self) -> Mapping[int, str]:
         """The links of entries that lead to nothing: looked up once for each plan, behind its lists."""

@@ -29,6 +29,7 @@ from devhost.planning.settings import Settings
 from devhost.planning.timing import KUBELET, KubeletTiming
 from devhost.runtime.log import get
 from devhost.runtime.reconciler import FailureLog, Reconciler, Report
+from devhost.runtime.tasks import Failing
 from devhost.runtime.worker import FileWorker
 
 from .api import CHECKPOINT
@@ -72,8 +73,6 @@ class GivenKeeper:
         self._checkpoint = kubelet / CHECKPOINT
         self._record = record
         self.file = record.file
-        self.unrecorded: tuple[Path, str] | None = None
-        """The record and why it cannot be written; ``None`` while a restart would miss nothing."""
         self._files = files
         self._prefix = prefix_of(root)
         self._replan = replan
@@ -90,11 +89,17 @@ class GivenKeeper:
             log,
             "what containers were given is not recorded",
             "what containers were given is recorded again",
+            changed=replan,
             file=record.file,
         )
         self._worker = FileWorker("given", "")
         self._loop = Reconciler(self._pass, first=0.0, settle=timing.given_soon)
         self._given.changed = Report(self._loop.wake)
+
+    @property
+    def unrecorded(self) -> Failing | None:
+        """Why the record cannot be written; ``None`` while a restart would miss nothing."""
+        return self._unwritten.failing if self._given.tokens or self._given.claims else None
 
     async def read(self) -> None:
         """Reads what earlier runs and the kubelet know. Call it before the first plan."""
@@ -255,17 +260,13 @@ class GivenKeeper:
     async def _write(self) -> None:
         if self.file is None:
             return
-        given, unrecorded = self._given, None
+        given = self._given
         try:
             await self._worker.file(f"write {self.file}", self._record.write, given.tokens, given.claims)
         except DevhostError as error:
             self._unwritten.failed(str(error))
-            unrecorded = (self.file, str(error)) if given.tokens or given.claims else None
         else:
             self._unwritten.succeeded()
-        if unrecorded != self.unrecorded:
-            self.unrecorded = unrecorded
-            self._replan()
 
 
 MAX_BYTES = 16 << 20

@@ -32,6 +32,8 @@ from devhost.backend.errors import DevhostError
 from devhost.backend.incident import Incident
 from devhost.runtime.log import Log
 
+from .tasks import Failing
+
 Pass = Callable[[], Awaitable[float | None]]
 
 
@@ -128,6 +130,11 @@ class FailureLog:
         self._recovered = recovered
         self._level = level
         self._fields = fields
+
+    @property
+    def failing(self) -> Failing | None:
+        """The failure as it is logged, while it lasts."""
+        return Failing(f"{self._failed}: {self.reason}", self.since) if self.reason else None
 
     def failed(self, reason: str) -> bool:
         """Reports a failure with this reason; true if it was logged."""

@@ -61,6 +61,7 @@ ProblemKind = Literal[
     "labels",
     "observer",
     "pods",
+    "record",
 ]
 """The kinds of problems, the most important first."""
 

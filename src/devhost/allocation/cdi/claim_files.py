@@ -14,7 +14,9 @@ look old.
 from __future__ import annotations
 
 import json
+import os
 import re
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +32,7 @@ from devhost.allocation.claims import ClaimedDevice, ClaimRecord
 from devhost.allocation.given_record import BOOT_ID
 from devhost.allocation.owned_files import OwnedDirectory, OwnedFiles
 from devhost.backend.errors import DAMAGED, EnvironmentFailure
+from devhost.backend.files import make_directory
 from devhost.backend.frozen import frozen, mutable
 from devhost.backend.model import ClaimHolder
 from devhost.discovery.runner import BackendRunner
@@ -49,6 +52,9 @@ VARIABLE = "DEVHOST_CLAIM_"
 
 NOTHING = "DEVHOST=1"
 """What a CDI device sets that gives nothing: one without any edits would make the whole file invalid."""
+
+_TRIED = 64 << 10
+"""Bytes that must fit into a directory for it to count as writable; files of claims have a few thousand."""
 
 _RECORD = "record-"
 """The beginning of the name of the CDI device that is only the record; the claim's uid follows."""
@@ -328,6 +334,10 @@ class ClaimFiles:
         self._now: Mapping[str, PreparedClaim] | None = None
         """What :meth:`now` gives; ``None`` once that has changed."""
         self._hanging: dict[str, _Write] = {}
+        self.unwritten = ""
+        """Why the last claim could not be prepared, as far as files are the reason; else empty."""
+        self._needed: list[Path] = []
+        """The directories in which it needed files."""
 
     def now(self) -> Mapping[str, PreparedClaim]:
         """The claims of :attr:`records` with their files: the same value until they change."""
@@ -472,11 +482,28 @@ class ClaimFiles:
         try:
             await self._write_metadata(record, metadata)
             await self._write(uid, place, path, data)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, EnvironmentFailure):
+                self.unwritten, self._needed = str(error), [place.directory]
+                if self._metadata is not None and record.metadata:
+                    self._needed.append(self._metadata.directory(self._driver))
             with suppress(EnvironmentFailure):
                 await self._remove_metadata(uid, record)
             raise
+        self.unwritten = ""
         self._keep(_ClaimFile(place, path.name, data, record))
+
+    async def check(self) -> None:
+        """Looks whether a claim can be prepared again, if :attr:`unwritten` has a reason."""
+        if not self.unwritten:
+            return
+        try:
+            for directory in self._needed:
+                await self._files.run(f"write {directory}", _try_to_write, directory)
+        except EnvironmentFailure as error:
+            self.unwritten = str(error)
+        else:
+            self.unwritten = ""
 
     async def _write(self, uid: str, place: ClaimDirectory, path: Path, data: bytes) -> None:
         write = self._hanging[uid] = _Write(place, path.name, data)
@@ -621,6 +648,15 @@ class ClaimFiles:
 
 def _boot(path: Path) -> str:
     return quote(path.read_text().strip(), "")
+
+
+def _try_to_write(directory: Path) -> None:
+    """Writes as much as a claim takes to a file without a name, which nobody sees."""
+    make_directory(directory)
+    with tempfile.TemporaryFile(dir=directory) as file:
+        file.write(bytes(_TRIED))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _edits_in(document: Any) -> dict[str, ContainerEdits]:

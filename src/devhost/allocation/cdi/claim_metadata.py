@@ -85,6 +85,10 @@ class MetadataFiles:
         place = self._of(driver)
         return place.directory / place.name(uid, request)
 
+    def directory(self, driver: str) -> Path:
+        """Where the files of a driver are."""
+        return self._of(driver).directory
+
     def known(self, driver: str, uid: str) -> Mapping[str, bytes]:
         """What the files of a claim contain, by request, as this process wrote or read them."""
         return self._known.get((driver, uid), {})

@@ -137,14 +137,10 @@ class KubeletNow:
 
 @frozen
 class PodsNow:
-    """The socket on which the kubelet reports who holds what, and whether it answers.
-
-    ``unrecorded`` is the file that should have what containers were given, and why it cannot be written.
-    """
+    """The socket on which the kubelet reports who holds what, and whether it answers."""
 
     socket: Path
     condition: KubeletCondition
-    unrecorded: tuple[Path, str] | None = None
 
 
 @frozen
@@ -182,7 +178,8 @@ class Now:
     device plugin that containers have, each with its devices, ``claimed`` is what claims hold, if there are
     observers. ``holdings`` are the resources of which containers have something, ``held`` the devices of
     these and of claims. ``dra`` are the DRA drivers, if there are any, ``moves`` the devices that change
-    sides. ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
+    sides. ``unrecorded`` are files that cannot be written, although a restart would need them.
+    ``event_sources`` is why files and uevents are not followed. ``failing`` are tasks.
     ``dead_links`` are links that entries name and that lead to nothing, by the index of the entry.
     """
 
@@ -217,6 +214,7 @@ class Now:
     kubelet: KubeletNow
     self_check: Failing | None = None
     pod_resources: PodsNow
+    unrecorded: Mapping[str, Failing] = field(default_factory=dict)
     node: tuple[str, Failing] | None = None
     event_sources: Mapping[str, str] = field(default_factory=dict)
     verdicts: VerdictsNow = VerdictsNow()

@@ -278,9 +278,11 @@ def _pods(now: Now) -> Iterator[Problem]:
     condition = now.pod_resources.condition
     if condition.silent:
         yield Problem("pods", str(now.pod_resources.socket), condition.reason, condition.since)
-    if now.pod_resources.unrecorded:
-        file, why = now.pod_resources.unrecorded
-        yield Problem("pods", str(file), f"what containers were given is not recorded: {why}")
+
+
+def _records(now: Now) -> Iterator[Problem]:
+    for file, one in _sorted(now.unrecorded):
+        yield Problem("record", file, one.reason, one.since)
 
 
 def _tasks(now: Now) -> Iterator[Problem]:
@@ -307,6 +309,7 @@ _OTHERS: Sequence[tuple[Callable[[Now], Iterable[Problem]], str]] = (
     (_labels, ""),
     (_observers, ""),
     (_pods, ""),
+    (_records, ""),
     (_tasks, "more tasks fail"),
 )
 """What is wrong besides devices, and the text for those beyond :data:`NAMED`; all are shown without one."""
