@@ -7,13 +7,14 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from devhost_testing.dra import Claim, DraKubelet, Rival
 from devhost_testing.dra.api_objects import claims as claims_of
 from devhost_testing.kubelet import ClaimDevice
-from kit.dra import DRIVER, NODE, SLICES, Cards, Cluster, DraNode
+from kit.dra import DRIVER, NODE, QUICK, SLICES, Cards, Cluster, DraNode
 from kit.waiting import background
 from status_values import status
 
@@ -498,6 +499,24 @@ async def test_the_kubelet_is_answered_while_a_backend_hangs(node: DraNode) -> N
         hang.unlink()
         await node.until(lambda: node.published() == {RESOURCE: {"c0", "c1"}})
         await node.prepared(claim)
+
+
+async def test_a_kubelet_that_does_not_register_the_driver_is_a_problem_until_it_does(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    timing = replace(QUICK, dra=replace(QUICK.dra, unregistered=0.5, sockets=0.1))
+    async with DraNode(place, timing) as node, node.served(CLAIMED, published={RESOURCE: {"c0", "c1"}}):
+        directory = node.options.registration_socket(DRIVER).parent
+        reason = (
+            "the kubelet has not registered it in 0.5 s"
+            f" (--plugins-registry must be the directory in which the kubelet looks, not {directory})"
+        )
+        await node.until(lambda: ("dra", DRIVER, reason) in wrong(node))
+        assert status(node.host)["dra"]["reason"] == reason
+        await node.register()
+        await node.until(lambda: node.host.ready()[0])
+        assert not any(kind == "dra" for kind, _, _ in wrong(node))
+        assert caplog.messages.count("DRA driver not registered") == 1
 
 
 async def test_readiness_needs_the_kubelet_and_the_slices(node: DraNode) -> None:

@@ -404,10 +404,12 @@ class DraFrontEnd:
             self._metrics,
             changed=self._changed,
             answered=self.inventory.notify,
+            patience=self._pace.unregistered,
         )
 
     async def _keep_serving(self) -> float:
         if self._serving and self._server.exists():
+            self._server.registration.check()
             return self._pace.sockets
         if self._serving:
             log.warning("the sockets of the DRA driver were removed", driver=self.driver)

@@ -6,6 +6,7 @@ The service also has a stream on which the kubelet learns the health of devices 
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections import Counter
@@ -94,17 +95,27 @@ _HINT = "run devhost as root, with the directory mounted writable"
 class Registration:
     """Answers at once, also while the rest of devhost is still starting.
 
-    ``endpoint`` is the path of the service socket, as the kubelet sees it. ``changed`` is called when the
-    kubelet has reported something: :attr:`registered` is ``None`` before its first report, :attr:`error` why
-    it does not use the driver, empty otherwise.
+    ``options`` has the directories, as the kubelet sees them. ``changed`` is called when the kubelet has
+    reported something: :attr:`registered` is ``None`` before its first report, :attr:`error` why it does not
+    use the driver, empty otherwise. It should report within ``patience`` seconds.
     """
 
-    def __init__(self, driver: str, endpoint: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        driver: str,
+        options: DraOptions,
+        changed: Callable[[], None],
+        patience: float,
+        clock: Clock,
+    ) -> None:
         self.registered: bool | None = None
         self.error = ""
         self._driver = driver
-        self._endpoint = endpoint
+        self._options = options
         self._changed = changed
+        self._patience = patience
+        self._clock = clock
+        self._since = clock.time()
         self._refused = Incident()
 
     def methods(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -120,7 +131,10 @@ class Registration:
     async def _info(self, data: bytes, context: Any) -> registration.PluginInfo:
         await decoded(registration.InfoRequest, data, context)
         return registration.PluginInfo(
-            type="DRAPlugin", name=self._driver, endpoint=self._endpoint, supported_versions=VERSIONS
+            type="DRAPlugin",
+            name=self._driver,
+            endpoint=str(self._options.service_socket(self._driver)),
+            supported_versions=VERSIONS,
         )
 
     async def _notified(self, data: bytes, context: Any) -> registration.RegistrationStatusResponse:
@@ -134,11 +148,25 @@ class Registration:
             if not was:
                 log.info("DRA driver registered", driver=self._driver)
         else:
-            self.error = " ".join(status.error.split())[:LONGEST_REASON] or "the kubelet gave no reason"
-            if self._refused.news(self.error):
-                log.warning("DRA driver not registered", driver=self._driver, reason=self.error)
+            self._fails(" ".join(status.error.split())[:LONGEST_REASON] or "the kubelet gave no reason")
         self._changed()
         return registration.RegistrationStatusResponse()
+
+    def check(self) -> None:
+        """Call it now and then while the driver is served: a kubelet may look elsewhere for it."""
+        waited = self._clock.time() - self._since
+        if self.registered is None and not self.error and waited >= self._patience:
+            directory = self._options.registration_socket(self._driver).parent
+            self._fails(
+                f"the kubelet has not registered it in {self._patience:g} s"
+                f" (--plugins-registry must be the directory in which the kubelet looks, not {directory})"
+            )
+            self._changed()
+
+    def _fails(self, reason: str) -> None:
+        self.error = reason
+        if self._refused.news(reason):
+            log.warning("DRA driver not registered", driver=self._driver, reason=reason)
 
 
 class HealthStreams:
@@ -224,7 +252,7 @@ class DraServer:
 
     ``health`` has the devices of prepared claims. The directories of ``options`` have the same paths in the
     kubelet's view. ``changed`` is called when the kubelet has reported whether it uses the driver,
-    ``answered`` when its claims have been prepared or released. ``clock`` paces the health stream.
+    ``answered`` when its claims have been prepared or released. For ``patience`` see :class:`Registration`.
     """
 
     def __init__(
@@ -237,10 +265,11 @@ class DraServer:
         *,
         changed: Callable[[], None] = lambda: None,
         answered: Callable[[], None] = lambda: None,
+        patience: float = math.inf,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         endpoint = options.service_socket(driver)
-        self.registration = Registration(driver, str(endpoint), changed)
+        self.registration = Registration(driver, options, changed, patience, clock)
         self._options = options
         self._metrics = metrics
         self._answered = answered

@@ -144,6 +144,9 @@ class DraTiming:
     sockets: float = 5.0
     """Between two checks that the sockets of a driver still exist."""
 
+    unregistered: float = 60.0
+    """After which it is a problem that the kubelet has not registered a driver."""
+
     statuses: float = 5.0
     """Least time between two writes of the status of one claim."""
 
