@@ -86,6 +86,11 @@ def test_what_is_not_one_yaml_mapping_is_refused_in_one_line(text: bytes, said: 
     assert all(line.isprintable() for line in found)
 
 
+@pytest.mark.parametrize("directive", ["%YAML 2.0", "%FOO 1.1", "%TAG ! tag:x extra"])
+def test_a_directive_that_yaml_does_not_take_is_to_be_removed(directive: str) -> None:
+    assert "(remove this line: the file needs no directive)" in only(f"{directive}\n---\n{GOOD}")
+
+
 def test_an_alias_bomb_is_refused_before_it_grows() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]

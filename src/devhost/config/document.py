@@ -239,6 +239,8 @@ _NO_SPACE = re.compile(r"\s*(?:- +)*(?:(-)[A-Za-z]|[A-Za-z]+(:)[^\s:/])")
 
 def _hint_for(problem: str, text: str, mark: yaml.Mark | None, begin: yaml.Mark | None) -> str:
     lines = re.split("\r\n|\r|\n", text)[: mark.line + 1 if mark else 0]
+    if lines and lines[-1].startswith("%"):
+        return "remove this line: the file needs no directive"
     for number in range(len(lines), 0, -1):
         if odd := _ODD_SPACE.search(lines[number - 1]):
             return f"line {number} has U+{ord(odd[0]):04X} in place of a space: type the space again"

@@ -466,7 +466,9 @@ class BackendManager:
         what = "keeps no driver in use" if name in self.scanners else "does not run"
         raise UsageError(
             f"backend {name} {what}",
-            f"those that release a driver here: {', '.join(able)}" if able else "nothing has to be released",
+            f"those that release a driver here: {', '.join(able)}"
+            if able
+            else "no backend here keeps one in use",
         )
 
     def _follow_release(self, name: str) -> None:
