@@ -16,6 +16,7 @@ from scraped_series import value
 from status_values import status
 
 from devhost.backend import ContainerRequest, Device, DeviceNode, Edits, hookimpl
+from devhost.discovery.handover import MAX_BYTES, MOST_GONE
 
 TOY = "example.com/toy"
 OTHER = "example.com/other"
@@ -299,6 +300,40 @@ async def test_a_record_that_cannot_be_written_is_a_problem_and_is_written_later
         await rig.until(lambda: unrecorded(host) == [])
         (record,) = state.rglob("used*")
         assert str(record) == file and json.loads(record.read_text())["given"][0]["used"] == ["d0"]
+
+
+def recorded(tmp_path):
+    """The used devices in the record."""
+    files = [*(tmp_path / "state").rglob("used*")]
+    rows = json.loads(files[0].read_text())["given"] if files else []
+    return sorted(device for row in rows for device in row["used"])
+
+
+async def test_only_the_last_of_many_used_devices_that_are_gone_are_remembered(rig, kubelet, hooks, tmp_path):
+    many = [Device(f"gone-{n:04}") for n in range(MOST_GONE + 2)]
+    rig.scripts["toy"].devices = many
+    async with rig.running(LINE, allocatable={TOY: len(many)}, state_dir=tmp_path / "state"):
+        await kubelet.admit("one", "main", TOY, len(many))
+        assert len(recorded(tmp_path)) == len(many)
+        await rig.until(lambda: any(one.holder for one in rig.host.allocations.held()))
+        rig.change("toy", [Device("new")])
+        await rig.until(lambda: not rig.host.scanners["toy"].devices.keys() - {"new"})
+        kubelet.release("one")
+        await rig.until(lambda: not rig.host.allocations.held())
+        await kubelet.admit("two", "main", TOY, 1)
+        await rig.until(lambda: len(recorded(tmp_path)) == MOST_GONE + 1)
+        assert "new" in recorded(tmp_path)
+
+
+async def test_what_does_not_fit_into_the_record_is_a_problem(rig, kubelet, hooks, tmp_path):
+    many = rig.scripts["toy"].devices = [Device(f"d{n}") for n in range(MAX_BYTES // 65536 + 1)]
+    hooks.additions = Edits(env={"GROUP": "7" * 65000})
+    async with rig.running(LINE, allocatable={TOY: len(many)}, state_dir=tmp_path / "state") as host:
+        for n in range(len(many)):
+            await kubelet.admit(f"pod-{n}", "main", TOY, 1)
+        (why,) = [one["reason"] for one in status(host)["problems"] if one["kind"] == "record"]
+        assert why == "used devices are not recorded: it would be larger than 8 MiB"
+        assert recorded(tmp_path) == sorted(one.id for one in many)  # only what the hook added is too much
 
 
 async def test_a_running_container_keeps_its_additions_over_a_restart(rig, kubelet, hooks, tmp_path):

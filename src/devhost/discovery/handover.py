@@ -49,7 +49,10 @@ if TYPE_CHECKING:
 log = get(__name__)
 
 MAX_BYTES = 8 << 20
-"""A larger record is not read."""
+"""A larger record is neither written nor read."""
+
+MOST_GONE = 1000
+"""Used devices that are remembered although they are gone, in case they come back: the last ones."""
 
 
 @frozen
@@ -125,8 +128,11 @@ def _read(file: Path) -> list[HandedOver]:
 
 def _write(file: Path, rows: Sequence[HandedOver]) -> None:
     content = [{"used": one.used, "released": one.released, **_row(one.given)} for one in rows]
+    data = json.dumps({"given": content}).encode()
+    if len(data) > MAX_BYTES:
+        raise EnvironmentFailure(f"it would be larger than {MAX_BYTES >> 20} MiB")
     make_directory(file.parent, 0o700)
-    replace_file(file, json.dumps({"given": content}).encode(), f".{file.stem}-", 0o600)
+    replace_file(file, data, f".{file.stem}-", 0o600)
 
 
 def _row(given: Given) -> dict[str, Any]:
@@ -357,12 +363,18 @@ class Handover:
             if key[0] in concerned and not known and isinstance(one.holder, Holder):
                 self._used[key] = Given(one.backend, frozenset((one.device.id,)), one.resource, one.tokens)
         self._ready &= held.keys()
+        for key in [key for key in self._used if key not in held and self._is_gone(key)][:-MOST_GONE]:
+            del self._used[key]
         self._begin([key for key in self._used if key not in held and key not in self._due])
         for name, scanner in self._scanners().items():
             scanner.handover = self if name in concerned else None
             scanner.health.prepared = {
                 device: due.health for (backend, device), due in self._due.items() if backend == name
             }
+
+    def _is_gone(self, key: Key) -> bool:
+        scanner = self._scanners().get(key[0])
+        return scanner is not None and scanner.listed and key[1] not in scanner.devices
 
     def additions(self, backend: str, devices: Sequence[Device]) -> Edits:
         """What the hooks added for exactly these devices. May be called from any thread."""
@@ -448,10 +460,13 @@ class Handover:
                     log.error("devices are not prepared", backend=backend, devices=names, reason=reason)
                 due.reason = reason
                 self._replan()
+                if self._used.keys().isdisjoint(due.keys):
+                    break  # they are gone, and forgotten
                 await asyncio.sleep(backoff.delay())
         finally:
             worker.close()
-        log.info("devices are prepared for the next container", backend=backend, devices=names)
+        if not reason:
+            log.info("devices are prepared for the next container", backend=backend, devices=names)
         for key in due.keys:
             self._due.pop(key, None)
             self._used.pop(key, None)
