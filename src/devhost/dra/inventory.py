@@ -466,7 +466,7 @@ class DraInventory:
             keys = one.keys
             if replicas == 1 and (reason := self._other_nodes(name, keys)):
                 one = replace(one, health=worst(health, unhealthy(reason.text)))
-            if not is_tainted(one.health, entry.dra.taints) and (why := self._held_elsewhere(one)):
+            if not is_tainted(one.health, entry.dra.taints) and (why := self._held_elsewhere(one, keys)):
                 one = replace(one, bound=why)
             self._devices[self._know(name, key, keys)] = one
             ids = tuple(member.id for member in members)
@@ -476,9 +476,9 @@ class DraInventory:
         if scanner.listed:
             self.offers[name] = entry.backend, offers
 
-    def _held_elsewhere(self, one: DraDevice) -> Reason | None:
-        """Why no pod may use a device that holds nothing; ``None`` if one may."""
-        for key, device in zip(one.keys, one.devices, strict=True):
+    def _held_elsewhere(self, one: DraDevice, keys: Sequence[Key]) -> Reason | None:
+        """Why no pod may use a device that holds nothing; ``None`` if one may. ``keys`` are its own."""
+        for key, device in zip(keys, one.devices, strict=True):
             if (reason := self._claims.bound_elsewhere(key, device)) is not None:
                 return reason
             if (reason := self._claims.held_otherwise(one.resource, one.key[1], key)) is not None:

@@ -139,6 +139,7 @@ def looks_hashed(text: str) -> bool:
     return _HASHED.fullmatch(text) is not None
 
 
+@lru_cache(1 << 14)  # each plan names every device that claims may get
 def slug(text: str, limit: int = MAX_NAME) -> str:
     """A DNS label for the id of a device, another one for every id: ``0000-3b-00-0`` for ``0000:3b:00.0``.
 
