@@ -103,7 +103,7 @@ dist: setup ## build wheels and source archives of the host and of every plugin,
 
 # TESTS="config telemetry" selects faults: docs/development.md.
 mutations: setup ## plant small faults in copies of the sources, and check that the tests detect each
-	@timeout --foreground --kill-after=60s 60m $(BIN)/python tests/mutations $(TESTS)
+	@timeout --foreground --kill-after=60s 120m $(BIN)/python tests/mutations $(TESTS)
 
 proto: setup ## regenerate the code of the kubelet's protocols from the .proto files
 	@$(BIN)/python tools/generate_protocol.py
