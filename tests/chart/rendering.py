@@ -75,14 +75,8 @@ class Rendered:
 
     @property
     def mounts(self) -> dict[str, Object]:
-        """What the container sees, by its path there: the mount with its volume's ``hostPath``."""
-        volumes = {one["name"]: one for one in self.pod["volumes"]}
-        assert len(volumes) == len(self.pod["volumes"]), "two volumes of one name"
-        mounts = self.container["volumeMounts"]
-        found = {one["mountPath"]: {**one, **volumes[one["name"]]} for one in mounts}
-        assert len(found) == len(mounts), "two mounts at one place"
-        assert {one["name"] for one in mounts} == set(volumes), "a volume that is not mounted"
-        return found
+        """As :func:`mounts`, of the pods of the DaemonSet."""
+        return mounts(self.pod)
 
     @property
     def configuration(self) -> str:
@@ -93,6 +87,17 @@ class Rendered:
             if one["kind"] == "ConfigMap" and "devhost.yaml" in one["data"]
         ]
         return str(found)
+
+
+def mounts(pod: Object) -> dict[str, Object]:
+    """What the container of a pod sees, by its path there: the mount with its volume's ``hostPath``."""
+    (container,) = pod["containers"]
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    assert len(volumes) == len(pod["volumes"]), "two volumes of one name"
+    found = {one["mountPath"]: {**one, **volumes[one["name"]]} for one in container["volumeMounts"]}
+    assert len(found) == len(container["volumeMounts"]), "two mounts at one place"
+    assert {one["name"] for one in found.values()} == set(volumes), "a volume that is not mounted"
+    return found
 
 
 class Chart:

@@ -68,13 +68,3 @@ def test_an_overlay_avoids_releases_and_other_namespaces_and_not_its_own_pods(
     assert avoids(release, overlay, namespace, "elsewhere")
     assert avoids(overlay, overlay, elsewhere="elsewhere")
     assert not avoids(overlay, overlay)
-
-
-def test_an_affinity_of_the_values_is_kept_and_may_replace_it(chart: Chart) -> None:
-    nodes = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": []}]}}
-    pod = chart.render({"affinity": {"nodeAffinity": nodes}}).pod
-    assert pod["affinity"]["nodeAffinity"] == nodes
-    assert pod["affinity"]["podAntiAffinity"]
-    zone = {"weight": 1, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": {}}}
-    own = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [zone]}}
-    assert chart.render({"affinity": own}).pod["affinity"] == own

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rendering import Chart, Object, Rendered, Types, comparable, overlay, refusal
+from rendering import Chart, Object, Rendered, comparable, overlay, refusal
 
 DRIVER = "devhost.example.com"
 NAME = "devhost.devhost.claims"
@@ -22,50 +22,12 @@ def of_claims(rendered: Rendered) -> dict[str, Object]:
     return {one["kind"]: one for one in rendered.objects if one["metadata"]["name"] == NAME}
 
 
-def test_without_the_key_nothing_of_it_is_rendered(chart: Chart) -> None:
-    without = {"dra": {"enabled": True}, "config": {"dra": {"driver": DRIVER}}}
-    for off in (values(status=False), without, {}):
-        assert of_claims(chart.render(off)) == {}
-    assert of_claims(chart.render(values()))
-
-
-def test_it_may_patch_only_the_status_of_its_drivers_devices(chart: Chart, types: Types) -> None:
-    rendered = chart.render(values(drivers=["other.example.com"]))
-    assert types.complaints(rendered.text) == []
-    found = of_claims(rendered)
-    status, driver = found["ClusterRole"]["rules"]
-    assert (status["resources"], status["verbs"]) == (["resourceclaims/status"], ["patch"])
-    assert (driver["resources"], driver["verbs"]) == (["resourceclaims/driver"], ["associated-node:patch"])
-    assert driver["resourceNames"] == [DRIVER, "other.example.com"]
-    assert found["ClusterRoleBinding"]["subjects"][0]["name"] == "devhost"
-
-
-def test_the_policy_admits_only_devices_of_its_drivers_in_claims_of_its_node(chart: Chart) -> None:
-    """What an API server makes of it: tests/e2e/test_e2e_dra_status.py."""
-    found = of_claims(chart.render(values()))
-    policy = found["ValidatingAdmissionPolicy"]["spec"]
-    assert found["ValidatingAdmissionPolicyBinding"]["spec"] == {
-        "policyName": NAME,
-        "validationActions": ["Deny"],
-    }
-    assert policy["failurePolicy"] == "Fail"
-    assert policy["matchConstraints"]["resourceRules"][0]["resources"] == ["resourceclaims/status"]
-    assert {one["reason"] for one in policy["validations"]} == {"Forbidden"}
-    assert f'!(one.driver == "{DRIVER}")' in policy["validations"][-1]["expression"]
-
-
 def test_with_an_existing_config_map_the_value_decides(chart: Chart) -> None:
     theirs = {"existingConfigMap": "mine"}
     off = {"dra": {"enabled": True, "driver": DRIVER}, **theirs}
     on = {"dra": {"enabled": True, "driver": DRIVER, "status": True}, **theirs}
     assert of_claims(chart.render(off)) == {}
     assert len(of_claims(chart.render(on))) == 4
-
-
-def test_a_configuration_with_metadata_is_accepted(chart: Chart) -> None:
-    with_metadata = values()
-    with_metadata["config"]["dra"]["metadata"] = True
-    assert of_claims(chart.render(with_metadata))
 
 
 def test_a_status_that_is_no_switch_is_refused(chart: Chart) -> None:

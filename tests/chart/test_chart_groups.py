@@ -184,38 +184,6 @@ def test_more_terms_than_kubernetes_should_have_are_refused_with_the_group(chart
     assert len(said.splitlines()) == 1
 
 
-def test_the_nodes_of_a_disabled_group_have_no_devhost(chart: Chart) -> None:
-    rendered = chart.render({"nodeGroups": [EDGE | {"enabled": False}, H100]})
-    assert on(rendered, {"edge": "", "gpu": "h100"}) == []
-    assert on(rendered, {"gpu": "h100"}) == ["h100"]
-    assert on(rendered, {}) == [""]
-    every = {"name": "every", "match": [condition("kubernetes.io/os")], "enabled": False}
-    rendered = chart.render({"nodeGroups": [H100, every]})
-    assert on(rendered, {"kubernetes.io/os": "linux"}) == []
-    assert on(rendered, {"kubernetes.io/os": "linux", "gpu": "h100"}) == ["h100"]
-
-
-def test_node_selector_and_affinity_of_the_release_hold_for_every_group(chart: Chart) -> None:
-    preferred = [{"weight": 1, "preference": {"matchExpressions": [condition("ssd")]}}]
-    fields = [{"key": "metadata.name", "operator": "In", "values": ["node1"]}]
-    nodes = {
-        REQUIRED: {"nodeSelectorTerms": [{"matchFields": fields}, {"matchExpressions": [condition("a")]}]},
-        "preferredDuringSchedulingIgnoredDuringExecution": preferred,
-    }
-    values = {"nodeGroups": [H100], "nodeSelector": {"pool": "hardware"}, "affinity": {"nodeAffinity": nodes}}
-    rendered = chart.render(values)
-    for name, one in daemonsets(rendered).items():
-        spec = pod(one)
-        assert spec["nodeSelector"] == {"pool": "hardware"}
-        assert (
-            spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == preferred
-        )
-        by_name, by_label = terms(spec)
-        wanted = condition("gpu", "In" if name else "NotIn", "h100")
-        assert by_name == {"matchFields": fields, "matchExpressions": [wanted]}
-        assert by_label == {"matchExpressions": [condition("a"), wanted]}
-
-
 # what a group has
 
 
@@ -239,61 +207,6 @@ def test_all_other_nodes_have_what_they_have_without_groups(chart: Chart) -> Non
             assert without_place(found) == without_place(one)
         else:
             assert found == one
-
-
-def test_a_group_has_its_own_values_over_those_of_the_release(chart: Chart, types: Types) -> None:
-    own = {
-        "config": {"resources": [FUSE], "cdi": {"directory": "/etc/cdi"}},
-        "listen": {"podNames": True},
-        "resources": {"limits": {"memory": "256Mi"}},
-        "nodeSelector": {"disk": "ssd"},
-        "podMetrics": False,
-        "tolerations": [],
-    }
-    values = {
-        "nodeGroups": [H100 | own],
-        "config": {"resources": [], "cdi": {"directory": "/var/cdi"}, "labels": {"write": True}},
-        "podMetrics": True,
-        "listen": {"port": 9500},
-        "nodeSelector": {"pool": "hardware"},
-    }
-    rendered = chart.render(values)
-    assert types.complaints(rendered.text) == []
-    rest, group = (pod(daemonsets(rendered)[name]) for name in ("", "h100"))
-    args = group["containers"][0]["args"]
-    assert "--listen=:9500" in args
-    assert "--show-pods" in args
-    assert "--pod-metrics" in rest["containers"][0]["args"]
-    assert "--pod-metrics" not in args, "false counts, too"
-    assert group["containers"][0]["resources"]["limits"] == {"memory": "256Mi"}
-    assert group["containers"][0]["resources"]["requests"] == rest["containers"][0]["resources"]["requests"]
-    assert group["nodeSelector"] == {"pool": "hardware", "disk": "ssd"}
-    assert rest["tolerations"]
-    assert "tolerations" not in group
-    configs = {
-        one["metadata"]["name"]: yaml.safe_load(one["data"]["devhost.yaml"])
-        for one in rendered.objects
-        if one["kind"] == "ConfigMap"
-    }
-    assert configs["devhost"]["resources"] == []
-    assert configs["devhost-h100"] == {
-        "version": 1,
-        "resources": [FUSE],
-        "cdi": {"directory": "/etc/cdi"},
-        "labels": {"write": True},
-    }
-    volumes = {one["name"]: one for one in group["volumes"]}
-    assert volumes["config"]["configMap"] == {"name": "devhost-h100"}
-
-
-def test_a_map_of_a_group_goes_over_a_text_of_the_release(chart: Chart) -> None:
-    text = "version: 1\nresources: []\nlabels: {write: true}\n"
-    rendered = chart.render({"config": text, "nodeGroups": [H100 | {"config": {"resources": [FUSE]}}]})
-    (found,) = [
-        one for one in rendered.objects if one["metadata"]["name"] == "devhost-h100" and "data" in one
-    ]
-    config = yaml.safe_load(found["data"]["devhost.yaml"])
-    assert config == CONFIG | {"labels": {"write": True}}
 
 
 def test_a_text_of_a_group_replaces_the_configuration_of_the_release(chart: Chart) -> None:
@@ -550,20 +463,11 @@ def test_a_group_that_cannot_be_meant_is_refused(chart: Chart, groups: list[Grou
 
 
 def test_a_configuration_that_an_existing_configmap_would_hide_is_refused(chart: Chart) -> None:
-    release = {"existingConfigMap": "mine"}
-    said = refusal(chart, release | {"nodeGroups": [EDGE | {"config": CONFIG}]})
+    said = refusal(chart, {"existingConfigMap": "mine", "nodeGroups": [EDGE | {"config": CONFIG}]})
     assert (
         "node group edge: its configuration has no effect, because existingConfigMap of the release is mine"
         in said
     )
-    rendered = chart.render(
-        release | {"nodeGroups": [EDGE | {"config": CONFIG, "existingConfigMap": ""}, H100]}
-    )
-    named = {
-        name: next(one["configMap"]["name"] for one in pod(each)["volumes"] if one["name"] == "config")
-        for name, each in daemonsets(rendered).items()
-    }
-    assert named == {"": "mine", "h100": "mine", "edge": "devhost-edge"}
 
 
 def test_labels_of_pods_fit_into_kubernetes_limits(chart: Chart) -> None:

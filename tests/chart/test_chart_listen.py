@@ -55,8 +55,3 @@ def test_prometheus_is_not_sent_to_a_nodes_loopback(chart: Chart, key: str, addr
 def test_readers_on_the_node_itself_need_no_service(chart: Chart) -> None:
     nothing = dict.fromkeys(("podMonitor", "serviceMonitor", "service"))
     assert "--listen=127.0.0.1:9400" in chart.render(listening("127.0.0.1", hostNetwork=True, **nothing)).args
-
-
-def test_prometheus_may_be_sent_to_a_nodes_own_address(chart: Chart) -> None:
-    rendered = chart.render(listening("$(NODE_IP)", hostNetwork=True, podMonitor={"enabled": True}))
-    assert "PodMonitor" in rendered.kinds

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rendering import Chart, Rendered, Types, refusal
+from rendering import Chart, Types, refusal
 
 EVERYTHING = {
     "service": {"enabled": True},
@@ -196,31 +196,6 @@ def test_what_kubernetes_would_refuse_of_mounts_is_refused_with_its_place(
 )  # fmt: skip
 def test_values_that_cannot_be_meant_are_refused(chart: Chart, values: dict[str, Any], message: str) -> None:
     assert message in refusal(chart, values)
-
-
-def same(left: Rendered, right: Rendered) -> bool:
-    return left.objects == right.objects
-
-
-def test_null_takes_back_what_is_optional(chart: Chart) -> None:
-    sections = ("service", "podMonitor", "serviceMonitor", "prometheusRule", "dashboard", "configFiles")
-    choices = (
-        "logLevel",
-        "logFormat",
-        "podMetrics",
-        "useMetrics",
-        "extraEnv",
-        "podLabels",
-        "existingConfigMap",
-    )
-    nothing: dict[str, Any] = dict.fromkeys(sections + choices)
-    nothing |= {"host": dict.fromkeys(("cdi", "root", "verbs")), "listen": {"address": None}}
-    assert same(chart.render(nothing | {"image": {"pullPolicy": None, "tag": None}}), chart.render())
-
-
-def test_a_big_number_stays_a_number(chart: Chart) -> None:
-    rendered = chart.render({"maxUnavailable": 1000000})
-    assert rendered.only("DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1000000
 
 
 def test_labels_of_a_monitor_count_more_than_the_charts(chart: Chart) -> None:

@@ -172,19 +172,6 @@ def test_all_errors_are_reported_at_once(chart: Chart) -> None:
     assert [key for key in ("logLevel", "podMetrics", "hostNetwrk") if key not in said] == []
 
 
-def test_the_chart_may_be_part_of_another_one(chart: Chart) -> None:
-    """Helm passes `global`, and the value that the parent's condition names."""
-    values = {"global": {"storageClass": "fast"}, "enabled": True}
-    assert chart.render(values).objects == chart.render().objects
-
-
-def test_a_parent_chart_names_the_registry_and_its_secrets(chart: Chart) -> None:
-    shared = {"imageRegistry": "registry.local", "imagePullSecrets": ["one", {"name": "two"}]}
-    rendered = chart.render({"global": shared, "imagePullSecrets": [{"name": "two"}]})
-    assert rendered.container["image"].startswith("registry.local/devhost:")
-    assert rendered.pod["imagePullSecrets"] == [{"name": "two"}, {"name": "one"}]
-
-
 def test_a_parent_chart_switches_it_off_by_its_condition(chart: Chart, tmp_path: Path) -> None:
     parent = tmp_path / "parent"
     (parent / "charts").mkdir(parents=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from rendering import Chart, Refused, Types, comparable, overlay, refusal
-from test_chart_values import EVERYTHING, daemonset
+from test_chart_values import EVERYTHING
 
 NETWORK = {"hostNetwork": True}
 APART = {"hostNetwork": False}
@@ -26,54 +26,12 @@ def surge(**values: Any) -> dict[str, Any]:
     return {"maxSurge": 1} | values
 
 
-def test_a_pod_ends_once_its_successor_is_ready_and_has_time_to_pass_its_turn_on(
-    chart: Chart, types: Types
-) -> None:
-    rendered = chart.render(surge())
-    assert types.complaints(rendered.text) == []
-    spec = daemonset(rendered)["spec"]
-    assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    assert rendered.pod["terminationGracePeriodSeconds"] == 30
-    assert "--take-turns" in rendered.args
-    longer = chart.render(surge(maxSurge="20%", terminationGracePeriodSeconds=60))
-    assert longer.pod["terminationGracePeriodSeconds"] == 60
-    assert daemonset(longer)["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == "20%"
-
-
-def test_without_it_pods_are_replaced_as_before(chart: Chart) -> None:
-    rendered = chart.render({"maxSurge": 0})
-    assert rendered.text == chart.render().text
-    assert "--take-turns" not in rendered.args
-    assert rendered.pod["terminationGracePeriodSeconds"] == 10
-
-
-def test_two_pods_in_the_network_of_a_node_declare_no_port_and_are_probed_apart(chart: Chart) -> None:
-    rendered = chart.render(surge(**NETWORK, service={"enabled": True}))
-    container = rendered.container
-    assert "ports" not in container
-    for probe, name in (("livenessProbe", "healthz"), ("readinessProbe", "readyz")):
-        assert container[probe]["exec"] == {"command": ["devhost", "ready", f"--probe={name}"]}
-    (port,) = rendered.only("Service")["spec"]["ports"]
-    assert port["targetPort"] == 9400
-
-
 def test_two_pods_with_separate_networks_keep_their_port_and_probes(chart: Chart) -> None:
     values = {**APART, "service": {"enabled": True}}
     surging, before = (chart.render(one) for one in (surge(**values), values))
     for key in ("ports", "livenessProbe", "readinessProbe"):
         assert surging.container[key] == before.container[key]
     assert surging.only("Service") == before.only("Service")
-
-
-def test_only_the_node_groups_that_want_it_surge(chart: Chart) -> None:
-    group = {"name": "gpu", "match": [{"key": "gpu", "operator": "Exists"}], "maxSurge": 1}
-    rendered = chart.render({"nodeGroups": [group]})
-    found = [
-        one["spec"]["updateStrategy"]["rollingUpdate"]
-        for one in rendered.objects
-        if one["kind"] == "DaemonSet"
-    ]
-    assert sorted(one["maxSurge"] for one in found) == [0, 1]
 
 
 @pytest.mark.parametrize("version", ["1.36.9", "1.30.0"])

@@ -52,23 +52,6 @@ def templates(rendered: Rendered) -> list[Object]:
     return [one["spec"]["template"] for one in rendered.objects if one["kind"] == "DaemonSet"]
 
 
-def test_the_defaults_are_a_daemonset_and_its_configuration(chart: Chart) -> None:
-    rendered = chart.render()
-    assert rendered.kinds == ["ConfigMap", "DaemonSet"]
-    assert rendered.container["image"] == f"devhost:{__version__}"
-    assert rendered.args == ["run", "--root=/host", "--listen=:9400", "--log-format=json"]
-    default = yaml.safe_load((ROOT / "config" / "devhost.yaml").read_text())
-    assert yaml.safe_load(rendered.configuration) == default
-
-
-def test_it_runs_wherever_there_is_a_kubelet(chart: Chart) -> None:
-    pod = chart.render().pod
-    assert pod["tolerations"] == [{"operator": "Exists"}]
-    assert pod["priorityClassName"] == "system-node-critical"
-    assert "nodeSelector" not in pod
-    assert pod["affinity"].keys() == {"podAntiAffinity"}
-
-
 @pytest.mark.parametrize("profile", ["unprivileged", "gpu", "auto"])
 def test_without_privileges_it_is_root_without_any_capability(chart: Chart, profile: str) -> None:
     rendered = chart.render({"securityProfile": profile})
@@ -84,22 +67,6 @@ def test_without_privileges_it_is_root_without_any_capability(chart: Chart, prof
     assert not rendered.pod.keys() & {"hostPID", "hostIPC", "serviceAccountName"}
 
 
-def test_privileged_keeps_the_file_system_read_only(chart: Chart) -> None:
-    security = chart.render({"securityProfile": "privileged"}).container["securityContext"]
-    assert security == {
-        "runAsUser": 0,
-        "readOnlyRootFilesystem": True,
-        "privileged": True,
-        "allowPrivilegeEscalation": True,
-    }
-
-
-def test_a_capability_can_be_given_alone(chart: Chart) -> None:
-    security = chart.render({"capabilities": ["NET_ADMIN"]}).container["securityContext"]
-    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
-    assert security["privileged"] is False
-
-
 def test_an_edit_of_the_configuration_restarts_nothing(chart: Chart) -> None:
     """It arrives in the mounted directory: by no subPath, and without a trace of it in the pods' template."""
     before, after = (chart.render(one, profile="minimal") for one in ({}, {"config": {"resources": []}}))
@@ -108,12 +75,6 @@ def test_an_edit_of_the_configuration_restarts_nothing(chart: Chart) -> None:
     mount = before.mounts["/etc/devhost"]
     assert "subPath" not in mount
     assert mount["configMap"] == {"name": "devhost"}
-
-
-def test_more_files_are_mounted_beside_the_configuration(chart: Chart) -> None:
-    data = chart.render({"configFiles": {"meter.py": "import os\n"}}).only("ConfigMap")["data"]
-    assert data["meter.py"] == "import os\n"
-    assert set(data) == {"devhost.yaml", "meter.py"}
 
 
 def test_the_audit_trail_is_installed_as_its_page_shows(chart: Chart, tmp_path: Path) -> None:
@@ -135,25 +96,6 @@ def test_the_audit_trail_is_installed_as_its_page_shows(chart: Chart, tmp_path: 
     state = rendered.mounts["/var/lib/devhost"]
     assert state["hostPath"]["path"] == "/var/lib/devhost"
     assert not state.get("readOnly")
-
-
-def test_an_existing_configmap_is_mounted_and_none_created(chart: Chart) -> None:
-    rendered = chart.render({"existingConfigMap": "theirs"})
-    assert rendered.kinds == ["DaemonSet"]
-    assert rendered.mounts["/etc/devhost"]["configMap"] == {"name": "theirs"}
-
-
-def test_one_kubelet_never_has_two_of_them(chart: Chart) -> None:
-    strategy = daemonset(chart.render({"maxUnavailable": "20%"}))["spec"]["updateStrategy"]
-    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%", "maxSurge": 0}}
-
-
-def test_probes_give_devhost_the_time_it_takes(chart: Chart) -> None:
-    container = chart.render().container
-    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
-    assert container["livenessProbe"]["timeoutSeconds"] > 4
-    assert container["ports"] == [{"name": "metrics", "containerPort": 9400}]
 
 
 @pytest.mark.parametrize(
@@ -180,98 +122,6 @@ def test_it_listens_at_the_configured_address_and_is_probed_there(
     assert rendered.container["livenessProbe"]["httpGet"].get("host") == probed
     assert rendered.container["readinessProbe"]["httpGet"].get("host") == probed
     assert rendered.container["ports"][0]["containerPort"] == 9000
-
-
-@pytest.mark.parametrize(
-    ("values", "argument"),
-    [
-        ({"logFormat": "text"}, "--log-format=text"),
-        ({"logLevel": "debug"}, "--log-level=debug"),
-        ({"podMetrics": True}, "--pod-metrics"),
-        ({"useMetrics": True}, "--use-metrics"),
-        ({"strictConfig": True}, "--strict-config"),
-        ({"listen": {"podNames": True}}, "--show-pods"),
-    ],
-)
-def test_values_become_command_line_options(chart: Chart, values: dict[str, Any], argument: str) -> None:
-    assert argument not in chart.render().args
-    assert argument in chart.render(values).args
-
-
-@pytest.mark.parametrize(
-    ("version", "field"), [("1.37", "status.hostIPs"), ("1.31", "status.hostIPs"), ("1.30", "status.hostIP")]
-)
-def test_devhost_knows_the_nodes_addresses_and_name(chart: Chart, version: str, field: str) -> None:
-    rendered = chart.render({}, f"--kube-version={version}", profile="minimal")
-    assert rendered.container["env"] == [
-        {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": field}}},
-        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("values", "image"),
-    [
-        ({"repository": "registry.local:5000/hw/devhost"}, f"registry.local:5000/hw/devhost:{__version__}"),
-        ({"tag": "0.2.0"}, "devhost:0.2.0"),
-        ({"tag": "0.2.0", "digest": f"sha256:{'0' * 64}"}, f"devhost@sha256:{'0' * 64}"),
-    ],
-)
-def test_the_image_can_be_any(chart: Chart, values: dict[str, Any], image: str) -> None:
-    assert chart.render({"image": values}).container["image"] == image
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("nodeSelector", {"hardware": "gpu"}),
-        ("affinity", {"podAntiAffinity": {}}),
-        ("tolerations", [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]),
-        ("imagePullSecrets", [{"name": "registry"}]),
-        ("priorityClassName", "high"),
-        ("serviceAccountName", "devhost"),
-        ("terminationGracePeriodSeconds", 30),
-        ("dnsPolicy", "ClusterFirstWithHostNet"),
-    ],
-)
-def test_what_pods_have_of_the_values(chart: Chart, key: str, value: object) -> None:
-    assert chart.render({key: value}).pod[key] == value
-
-
-def test_what_the_container_has_of_the_values(chart: Chart) -> None:
-    resources = {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}
-    values = {
-        "resources": resources,
-        "image": {"pullPolicy": "Always"},
-        "extraEnv": [{"name": "TZ", "value": "UTC"}],
-        "seLinuxOptions": {"type": "container_device_plugin_t"},
-    }
-    container = chart.render(values).container
-    assert container["resources"]["limits"] == resources["limits"]
-    assert container["resources"]["requests"] == {"cpu": "1", "memory": "64Mi"}
-    assert container["imagePullPolicy"] == "Always"
-    assert container["env"][-1] == {"name": "TZ", "value": "UTC"}
-    assert container["securityContext"]["seLinuxOptions"] == values["seLinuxOptions"]
-
-
-def test_a_security_context_of_the_values_replaces_the_derived_one(chart: Chart) -> None:
-    own = {"privileged": True, "seLinuxOptions": {"type": "spc_t"}}
-    assert chart.render({"securityContext": own}).container["securityContext"] == own
-
-
-def test_volumes_of_any_type_are_added(chart: Chart) -> None:
-    values = {
-        "extraVolumes": [{"name": "backends", "configMap": {"name": "mine"}}],
-        "extraVolumeMounts": [{"name": "backends", "mountPath": "/srv/backends", "readOnly": True}],
-    }
-    mount = chart.render(values).mounts["/srv/backends"]
-    assert (mount["configMap"], mount["readOnly"]) == ({"name": "mine"}, True)
-
-
-def test_pods_can_be_upgraded_one_by_one_by_hand(chart: Chart) -> None:
-    assert daemonset(chart.render())["spec"]["updateStrategy"]["type"] == "RollingUpdate"
-    strategy = daemonset(chart.render({"updateStrategy": "OnDelete"}))["spec"]["updateStrategy"]
-    assert strategy == {"type": "OnDelete"}
 
 
 @pytest.mark.parametrize("monitor", MONITORS)
@@ -315,20 +165,6 @@ def test_every_template_of_the_chart_is_in_what_these_tests_make(chart: Chart) -
     assert made == {f"templates/{file.name}" for file in CHART.glob("templates/*.yaml")}
 
 
-def test_the_service_account_has_the_annotations_of_the_values(chart: Chart) -> None:
-    values = {**EVERYTHING, "serviceAccountAnnotations": {"example.com/role": "devhost"}}
-    account = chart.render(values).only("ServiceAccount")
-    assert account["metadata"]["annotations"] == {"example.com/role": "devhost"}
-
-
-def test_labels_and_annotations(chart: Chart) -> None:
-    values = {"podLabels": {"a": "1"}, "podAnnotations": {"b": "2"}, "annotations": {"c": "3"}}
-    rendered = chart.render(values)
-    assert template(rendered)["metadata"]["labels"]["a"] == "1"
-    assert template(rendered)["metadata"]["annotations"] == {"b": "2"}
-    assert daemonset(rendered)["metadata"]["annotations"] == {"c": "3"}
-
-
 def test_nodes_of_two_kinds_have_a_release_each(chart: Chart) -> None:
     names = []
     for release in ("devhost-gpu", "edge"):
@@ -340,12 +176,6 @@ def test_nodes_of_two_kinds_have_a_release_each(chart: Chart) -> None:
     assert names == ["devhost-gpu", "edge-devhost"]
     assert daemonset(chart.render({"fullnameOverride": "x"}))["metadata"]["name"] == "x"
     assert daemonset(chart.render({"nameOverride": "y"}, release="edge"))["metadata"]["name"] == "edge-y"
-
-
-def test_a_quota_admits_the_priority_class_where_a_cluster_wants_one(chart: Chart) -> None:
-    quota = chart.render({"priorityQuota": True}).only("ResourceQuota")
-    (one,) = quota["spec"]["scopeSelector"]["matchExpressions"]
-    assert one["values"] == ["system-node-critical"]
 
 
 @pytest.mark.parametrize("profile", PROFILES)

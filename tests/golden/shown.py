@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from kit.golden import RENEWS, changes
 
 from devhost.runtime.log import TextFormatter
 from devhost.telemetry.metrics import Metrics
 
 EXPECTED = Path(__file__).parent / "expected"
-RENEWS = bool(os.environ.get("DEVHOST_GOLDEN"))
-"""Whether the golden files are written instead of compared."""
 LOOKS = 40
 """So often in a row nothing must have changed before it is written."""
 
@@ -132,15 +131,9 @@ class Golden:
         return texts[-1]
 
     def _changed(self, step: str) -> str:
-        before, now = self._before, self._now()
-        lines = [f"log {line}" for line in sorted(map(self._mask, self._log.lines))]
-        lines += dict.fromkeys(f"- {_whole(place, now)}" for place in before if place not in now)
-        for place, value in now.items():
-            if place not in before:
-                lines.append(f"+ {place} {value}")
-            elif before[place] != value:
-                lines.append(f"{place} {before[place]} -> {value}")
-        return "".join(f"{line}\n" for line in (f"# {step}", *lines))
+        log = (f"log {line}" for line in sorted(map(self._mask, self._log.lines)))
+        lines = (f"# {step}", *log, *changes(self._before, self._now()))
+        return "".join(f"{line}\n" for line in lines)
 
     def _now(self) -> dict[str, str]:
         return {
@@ -152,9 +145,3 @@ class Golden:
         for pattern, name in self._masked:
             line = re.sub(pattern, name, line)
         return line
-
-
-def _whole(place: str, now: Collection[str]) -> str:
-    """The item, or the item that has it, of which nothing is left."""
-    items = (place[: end.end()] for end in re.finditer(r"\](?=\.)|$", place))
-    return next((item for item in items if not any(one.startswith(item) for one in now)), place)

@@ -1,6 +1,6 @@
 {{/*
 What the configuration needs of the node, as YAML. The texts of docs/backends, docs/cdi.md, docs/labels.md and
-docs/device-info.md explain why; tests/chart has a case for each.
+docs/device-info.md explain why; tests/chart/golden has a case for each.
 */}}
 
 {{/* The configuration as a map; empty with existingConfigMap. */}}
