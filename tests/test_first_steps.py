@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from addresses import free_address
+from kit.command import completed
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -59,16 +60,13 @@ class Desk:
 
     def run(self, command: str) -> str:
         """Types a command and waits for its end."""
-        done = subprocess.run(
-            self._words(command), cwd=self.place, capture_output=True, text=True, timeout=240
-        )
+        done = completed(*self._words(command), cwd=self.place)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def status(self) -> dict[str, Any]:
         """The document of the running devhost; of nothing as long as none answers."""
-        words = self._words("devhost status --output json")
-        done = subprocess.run(words, cwd=self.place, capture_output=True, text=True, timeout=240)
+        done = completed(*self._words("devhost status --output json"), cwd=self.place)
         found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"resources": []}
         return found
 

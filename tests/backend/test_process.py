@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from descriptors import open_descriptors
 from kit.clock import AheadClock
+from kit.command import completed
 
 from devhost.backend.backoff import Backoff
 from devhost.backend.errors import BackendError, BackendTimeout
@@ -109,9 +110,7 @@ def test_programs_use_the_code_that_the_image_has_compiled(level: str, tmp_path:
         "print([run(python(sys.argv[1], packages=one), deadline=60).output for one in (False, True)])"
     )
     environment = os.environ | {"PYTHONOPTIMIZE": level}
-    found = subprocess.run(
-        [sys.executable, "-c", code, file], env=environment, capture_output=True, text=True, check=True
-    )
+    found = completed(sys.executable, "-c", code, file, env=environment)
     assert found.stdout == f"[b'{level} 1\\n', b'{level} 0\\n']\n"
 
 

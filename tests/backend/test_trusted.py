@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import asyncinotify
 import pytest
 from descriptors import open_descriptors
+from kit.command import completed
 
 from devhost.backend import trusted
 
@@ -225,12 +226,7 @@ def mounted(volume: Path, *commands: str) -> subprocess.CompletedProcess[str]:
     """Reads a directory and the file `card.py` in it, in a mount namespace after some commands."""
     arguments = ["unshare", *(() if os.geteuid() == 0 else ("--map-root-user",)), "--mount"]
     script = "; ".join(["set -e", *commands, 'exec "$0" -c "$1" "$2" "$2/card.py"'])
-    return subprocess.run(
-        [*arguments, "sh", "-c", script, sys.executable, READ, str(volume)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return completed(*arguments, "sh", "-c", script, sys.executable, READ, volume)
 
 
 def needs_mounts() -> None:

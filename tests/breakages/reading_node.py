@@ -7,7 +7,6 @@ import html
 import json
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator
+from kit.command import DEVHOST, completed
 from kit.drop_in import drop_in
 from prometheus_client.parser import text_string_to_metric_families
 from replacing import replace
@@ -88,7 +88,7 @@ class ReadingNode:
         return self
 
     def _start(self, *options: str) -> None:
-        command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
+        command = [*DEVHOST, "run", "--config", str(self.config)]
         command += ["--root", str(self.root), "--kubelet-dir", str(self.kubelet.directory)]
         command += ["--listen", self._address, "--show-pods", "--status-socket", str(self._socket)]
         command += ["--pod-resources", str(self.kubelet.pod_resources), "--log-format", "json"]
@@ -165,8 +165,7 @@ class ReadingNode:
 
     def status(self, *arguments: str) -> str:
         """What ``devhost status`` prints."""
-        command = [sys.executable, "-m", "devhost", "status", "--socket", str(self._socket), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+        return completed(*DEVHOST, "status", "--socket", self._socket, *arguments, check=True).stdout
 
     def log(self, **fields: object) -> list[dict[str, Any]]:
         """The lines of the log that have these fields."""

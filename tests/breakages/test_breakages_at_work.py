@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.command import DEVHOST, completed
 from kit.drop_in import drop_in
 from kit.process import running
 from reading_node import RESOURCE, ReadingNode
@@ -148,8 +147,7 @@ def second(node: ReadingNode, tmp_path: Path) -> Iterator[Any]:
     with running(config, node.root, node.kubelet.directory, *options, "--status-socket", socket) as process:
 
         def document() -> Any:
-            asked = [sys.executable, "-m", "devhost", "status", "--socket", str(socket), "--output", "json"]
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=240, check=False)
+            done = completed(*DEVHOST, "status", "--socket", socket, "--output", "json")
             return json.loads(done.stdout) if done.returncode == 0 else None
 
         document.stop = process.terminate  # type: ignore[attr-defined]

@@ -7,12 +7,12 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from kit.command import DEVHOST, completed
 
 from devhost.runtime.descriptors import provide
 from devhost.runtime.http import Limits
@@ -23,7 +23,7 @@ ACCEPT = "connections cannot be accepted"
 def limited(limit: int, *arguments: str) -> subprocess.Popen[str]:
     """The program with a limit of open files, which a shell sets: gRPC aborts a fork of its threads."""
     return subprocess.Popen(
-        ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh", sys.executable, "-m", "devhost", *arguments],
+        ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh", *DEVHOST, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -91,12 +91,7 @@ def test_other_commands_work_or_fail_with_one_line(config: Path, command: str, l
 def test_a_soft_limit_is_raised_up_to_the_hard_limit(config: Path) -> None:
     """systemd intends this: DefaultLimitNOFILE has a low soft limit and a high hard one."""
     lower = 'ulimit -Sn 12 && ulimit -Hn 1024 && exec "$@"'
-    process = subprocess.run(
-        ["sh", "-c", lower, "sh", sys.executable, "-m", "devhost", "check", str(config)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = completed("sh", "-c", lower, "sh", *DEVHOST, "check", config)
     assert (process.returncode, process.stderr) == (0, "")
 
 
@@ -115,7 +110,7 @@ def test_the_soft_limit_becomes_what_would_be_used_as_far_as_the_hard_limit_allo
 
 def test_a_host_may_have_as_many_connections_open_as_it_accepts(config: Path) -> None:
     lower = 'ulimit -Sn 100 && exec "$@"'
-    command = [sys.executable, "-m", "devhost", *run(config, "--listen", "127.0.0.1:0")]
+    command = [*DEVHOST, *run(config, "--listen", "127.0.0.1:0")]
     with ExitStack() as stack:
         process = stack.enter_context(
             subprocess.Popen(["sh", "-c", lower, "sh", *command], stderr=subprocess.PIPE, text=True)

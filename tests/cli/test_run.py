@@ -17,6 +17,7 @@ import pytest
 from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator, events
 from kit import process as process_of
+from kit.command import DEVHOST, completed
 
 from devhost.config.loader import DEFAULT
 from devhost.config.root_directory import is_this_machine
@@ -151,9 +152,7 @@ async def test_a_drop_in_writable_by_others_is_refused_at_a_reload_until_its_mod
     fix = f"run `chmod go-w {drop_in}`"
 
     async def problems() -> str:
-        command = [sys.executable, "-m", "devhost", "status"]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=240)
-        return done.stdout
+        return (await asyncio.to_thread(completed, *DEVHOST, "status")).stdout
 
     async with served(toys, tmp_path) as (kubelet, process):
         drop_in.chmod(0o664)
@@ -170,13 +169,10 @@ async def test_a_drop_in_writable_by_others_is_refused_at_a_reload_until_its_mod
 async def test_status_asks_the_running_host(toys, tmp_path, monkeypatch):
     monkeypatch.setenv("DEVHOST_RUNTIME_DIR", str(toys.root / "run"))
     async with served(toys, tmp_path) as (kubelet, _):
-        command = [sys.executable, "-m", "devhost", "status", "--output", "json"]
         state = "registering"
         async with asyncio.timeout(60):
             while state == "registering":  # the list may come before the answer to Register
-                done = await asyncio.to_thread(
-                    subprocess.run, command, capture_output=True, text=True, timeout=240
-                )
+                done = await asyncio.to_thread(completed, *DEVHOST, "status", "--output", "json")
                 document = json.loads(done.stdout)
                 (resource,) = document["resources"]
                 state = resource["state"]
@@ -194,14 +190,10 @@ async def test_the_podresources_socket_can_be_elsewhere_and_status_names_the_pod
         with running(toys, kubelet.directory, "--pod-resources", str(kubelet.pod_resources)):
             await until_served(kubelet)
             await kubelet.admit("meter", "main", "example.com/toy", 1)
-            command = [sys.executable, "-m", "devhost", "status"]
             async with asyncio.timeout(60):
                 shown = ""
                 while "default/meter/main" not in shown:
-                    done = await asyncio.to_thread(
-                        subprocess.run, command, capture_output=True, text=True, timeout=240
-                    )
-                    shown = done.stdout
+                    shown = (await asyncio.to_thread(completed, *DEVHOST, "status")).stdout
 
 
 @pytest.fixture
@@ -302,13 +294,7 @@ async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path,
 
 @pytest.mark.parametrize("option", ["--pod-metrics", "--use-metrics"])
 def test_further_metrics_without_an_http_server_are_refused(toys, option):
-    done = subprocess.run(
-        [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), option],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = completed(*DEVHOST, "run", "--config", toys.config, option)
     assert done.returncode == 2
     assert f"{option} has no metrics to add to" in done.stderr
 
@@ -337,8 +323,7 @@ def test_every_command_has_a_hint_for_a_missing_or_unsuitable_file(toys, command
 def test_a_missing_default_configuration_is_one_line_with_the_option(tmp_path):
     if DEFAULT.exists():
         pytest.skip(f"{DEFAULT} exists on this machine")
-    command = [sys.executable, "-m", "devhost", "run", "--kubelet-dir", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = completed(*DEVHOST, "run", "--kubelet-dir", tmp_path)
     create = "create it with at least `version: 1` and `resources: []`, or name yours with --config FILE"
     assert (done.returncode, done.stderr) == (2, f"{DEFAULT}: there is no such file ({create})\n")
 

@@ -6,12 +6,12 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 import urllib.request
 from contextlib import contextmanager
 
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
+from kit.command import DEVHOST, completed
 
 
 @contextmanager
@@ -61,6 +61,5 @@ async def test_page_and_json_name_pods_only_if_requested(toys, tmp_path, argumen
     ],
 )
 def test_hiding_pods_without_an_http_server_is_refused_in_one_line(toys, arguments, complaint):
-    command = [sys.executable, "-m", "devhost", "run", "--config", str(toys.config), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = completed(*DEVHOST, "run", "--config", toys.config, *arguments)
     assert (done.returncode, done.stderr) == (2, f"devhost: {complaint}\n")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from kit.command import DEVHOST
 
 DEADLINE = 60
 
 
 async def _status(*arguments: str) -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "devhost", "status", *arguments),
+        *(*DEVHOST, "status", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

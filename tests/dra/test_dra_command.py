@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +15,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.kubelet import ClaimDevice, KubeletSimulator
+from kit.command import DEVHOST, completed
 from kit.dra import DRIVER, SLICES, Cluster
 from kit.drop_in import drop_in
 from kit.process import running
@@ -93,16 +92,14 @@ class Machine:
 
     async def shows(self, condition: Callable[[str], object], *command: str) -> str:
         """The output of a command, as soon as it fulfils a condition."""
-        words = [sys.executable, "-m", "devhost", *command]
+        words = [*DEVHOST, *command]
         if command[0] == "explain":
             words += ["--config", str(self.config), "--root", str(self.root)]
         environment = {**os.environ, "DEVHOST_RUNTIME_DIR": str(self._run)}
         text, end = "", time.monotonic() + PATIENCE
         while not condition(text):
             assert time.monotonic() < end, f"{text}\n{self._log.read_text()}"
-            done = await asyncio.to_thread(
-                subprocess.run, words, capture_output=True, text=True, env=environment, timeout=240
-            )
+            done = await asyncio.to_thread(completed, *words, env=environment)
             assert "Traceback" not in done.stderr
             text = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())
         return text

@@ -6,11 +6,11 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from kit.command import DEVHOST
 from kit.drop_in import drop_in
 from servicemanager import Listener
 
@@ -46,7 +46,7 @@ class Running:
 
     def start(self) -> None:
         directory, listener = self.directory, self.listener
-        command = [sys.executable, "-m", "devhost", "run", "--config", str(self.config)]
+        command = [*DEVHOST, "run", "--config", str(self.config)]
         command += ["--root", str(directory), "--kubelet-dir", str(directory / "no kubelet")]
         environment = {
             **os.environ,

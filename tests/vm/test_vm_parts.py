@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kit.command import completed
 from lab.burst import Sample, falls_late, length, longest_pause
 from lab.kernel import serious
 from lab.lists import check
@@ -283,9 +283,7 @@ def test_what_has_ended_does_not_run_again_and_a_failure_is_printed_before_the_n
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / "tests/vm")}
 
     def run():
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-        )
+        return completed(*command, cwd=tmp_path, env=environment)
 
     first = run()
     ending = first.stdout.partition("= FAILURES =")[0]

@@ -20,6 +20,7 @@ from devhost_gpu.nvml.library import find_library
 from devhost_gpu.nvml.process import Ended, ErrorReply, Message, NvmlProcess, Unanswered, program
 from devhost_gpu.nvml.reports import Check, Gpu, NvmlError, checks, inventory, links
 from gpu_nvidia import DGX, NvidiaMachine
+from kit.command import completed
 
 A, B = DGX[:2]
 PATIENCE = 60.0
@@ -338,7 +339,7 @@ def test_devhost_does_not_end_before_a_process_that_hangs(nvidia: NvidiaMachine)
         "except Unanswered: process.end()\n"
         "print(process.pid)"
     )
-    pid = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    pid = completed(sys.executable, "-c", code, check=True).stdout
     assert not Path(f"/proc/{int(pid)}").exists()
 
 
@@ -361,7 +362,7 @@ def test_the_binding_is_found_without_importing_it() -> None:
         "import sys; from devhost_gpu.nvml.client import binding; "
         "assert binding(); assert 'pynvml' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    completed(sys.executable, "-c", code, check=True)
 
 
 @pytest.mark.parametrize("call", ["nvmlEventSetWait_v2", "nvmlSystemEventSetWait"])

@@ -21,6 +21,7 @@ import pytest
 from descriptors import open_descriptors
 from devhost_rdma.netlink import LINK, PORT, Links, RdmaCore
 from devhost_rdma.watch import PortWatch
+from kit.command import completed
 from kit.netlink import Netlink
 from kit.waiting import background, until
 from rdma_messages import DELLINK, LOWER_UP, NEWLINK, PROMISC, RUNNING, UP, attribute, link, message
@@ -407,14 +408,7 @@ def in_namespace(*flags: str) -> subprocess.CompletedProcess[str]:
     if subprocess.run([unshare, *flags, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"unshare {' '.join(flags)} is not allowed here")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return subprocess.run(
-        [unshare, *flags, sys.executable, "-c", REAL],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=120,
-        check=False,
-    )
+    return completed(unshare, *flags, sys.executable, "-c", REAL, env=environment)
 
 
 def test_a_real_kernel_is_watched_without_privileges() -> None:

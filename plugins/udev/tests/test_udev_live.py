@@ -6,7 +6,6 @@ import ctypes.util
 import json
 import logging
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from devhost_testing.fixtures import request
 from devhost_testing.zram import Busy, Zram, why_not
 from devhost_udev import Udev
 from devhost_udev.options import UdevOptions
+from kit.command import completed
 
 DEADLINE = 60.0
 
@@ -81,13 +81,7 @@ print(json.dumps([empty, plugged, unplugged]))
 
 @needs_umockdev
 def test_umockdev_hot_plug_and_udev_properties_are_seen() -> None:
-    done = subprocess.run(
-        ["umockdev-wrapper", sys.executable, "-W", "ignore", "-c", UMOCKDEV],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = completed("umockdev-wrapper", sys.executable, "-W", "ignore", "-c", UMOCKDEV)
     assert done.returncode == 0, done.stderr
     empty, plugged, unplugged = json.loads(done.stdout)
     assert empty == unplugged == {}
