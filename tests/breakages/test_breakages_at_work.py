@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kit.command import DEVHOST, completed
 from kit.drop_in import drop_in
+from kit.files import replace
 from kit.process import running
 from reading_node import RESOURCE, ReadingNode
 
@@ -43,9 +44,7 @@ async def over(node: ReadingNode, kind: str) -> None:
 def rewrite(node: ReadingNode, head: str, *entries: str) -> None:
     """Replaces the configuration in one step; ``head`` is what precedes the entries."""
     lines = "".join(f"- {entry}\n" for entry in entries)
-    new = node.config.with_suffix(".new")
-    new.write_text(f"version: 1\nbackendPaths: [backends]\n{head}resources:\n{lines}")
-    new.replace(node.config)
+    replace(node.config, f"version: 1\nbackendPaths: [backends]\n{head}resources:\n{lines}")
 
 
 async def test_an_entry_whose_devices_an_earlier_one_takes(node: ReadingNode) -> None:

@@ -14,8 +14,8 @@ import pytest
 from kit import process
 from kit.command import DEVHOST, completed
 from kit.drop_in import drop_in
+from kit.files import replace
 from program import devhost
-from replacing import replace
 
 sys.path.append(str(Path(__file__).parent))  # for what several test modules share
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from devhost_testing.kubelet import KubeletSimulator
 from kit.command import DEVHOST
+from kit.waiting import until
 
 RELEASABLE = '''
 
@@ -83,7 +84,7 @@ async def desk(toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> As
         yield Desk(toys, kubelet)
 
 
-async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk: Desk, until: Any) -> None:
+async def test_a_driver_is_released_until_it_is_resumed_even_over_a_restart(desk: Desk) -> None:
     async with desk.serving():
         await desk.offers(2)
         code, text = await desk.call("release", "kept", "--for", "90s")

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from addresses import free_address
 from devhost_testing.kubelet import KubeletSimulator, events
 from kit import process as process_of
 from kit.command import DEVHOST, completed
+from kit.http import get
+from kit.waiting import until
 
 from devhost.config.loader import DEFAULT
 from devhost.config.root_directory import is_this_machine
@@ -132,7 +133,7 @@ async def test_a_hung_backend_does_not_keep_the_process_running(toys, tmp_path):
     drop_in.write_text(drop_in.read_text().replace("    def discover(self):\n", hang))
     async with KubeletSimulator(tmp_path / "kubelet") as kubelet:
         with running(toys, kubelet.directory, "--status-socket", str(tmp_path / "status")) as process:
-            await _exists(tmp_path / "status")
+            await until((tmp_path / "status").exists)
             process.terminate()
             assert await ended(process) == 0
 
@@ -202,36 +203,25 @@ def address():
 
 
 async def test_readyz_is_true_only_with_a_live_stream_for_every_resource(toys, tmp_path, address):
-    def get(path):
-        try:
-            with urllib.request.urlopen(f"http://{address}{path}", timeout=240) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
-
     directory = tmp_path / "kubelet"
     directory.mkdir()
     with running(toys, directory, "--listen", address):
         async with asyncio.timeout(60):
-            while (answer := await asyncio.to_thread(get, "/readyz"))[1].find("waiting") < 0:
+            while (answer := await asyncio.to_thread(get, address, "/readyz"))[1].find("waiting") < 0:
                 await asyncio.sleep(0.05)
         assert answer == (503, f"no list stream yet: example.com/toy (waiting: {ABSENT})\n")
         async with KubeletSimulator(directory) as kubelet:
             await until_served(kubelet)
-            async with asyncio.timeout(60):  # the list may come before the answer to Register
-                while (await asyncio.to_thread(get, "/readyz"))[0] != 200:
-                    await asyncio.sleep(0.05)
-            assert (await asyncio.to_thread(get, "/healthz"))[0] == 200
-            metrics = (await asyncio.to_thread(get, "/metrics"))[1]
+            # the list may come before the answer to Register
+            await until(lambda: asyncio.to_thread(lambda: get(address, "/readyz")[0] == 200))
+            assert (await asyncio.to_thread(get, address, "/healthz"))[0] == 200
+            metrics = (await asyncio.to_thread(get, address, "/metrics"))[1]
             assert 'devhost_registrations_total{resource="example.com/toy"} 1.0' in metrics
 
 
 async def test_metrics_name_pods_only_if_requested(toys, tmp_path, address):
     def held() -> list[str]:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=240) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = get(address, "/metrics")[1].splitlines()
         return [line for line in lines if line.startswith("devhost_device_held{")]
 
     (toys.root / "dev").mkdir(exist_ok=True)
@@ -245,10 +235,7 @@ async def test_metrics_name_pods_only_if_requested(toys, tmp_path, address):
                     await kubelet.admit("train", "main", "example.com/toy", 1)
                     assert await asyncio.to_thread(held) == []
                 else:
-                    async with asyncio.timeout(60):
-                        while not (lines := await asyncio.to_thread(held)):
-                            await asyncio.sleep(0.05)
-                    (line,) = lines
+                    (line,) = await until(lambda: asyncio.to_thread(held))
                     for label in ('resource="example.com/toy"', 'pod="train"', 'container="main"'):
                         assert label in line
                 process.terminate()
@@ -258,8 +245,7 @@ async def test_metrics_name_pods_only_if_requested(toys, tmp_path, address):
 
 async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path, address):
     def used() -> list[str]:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=240) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = get(address, "/metrics")[1].splitlines()
         return sorted(
             line for line in lines if line.startswith(("devhost_device_use", "devhost_device_memory"))
         )
@@ -283,10 +269,9 @@ async def test_metrics_show_the_use_of_devices_only_if_requested(toys, tmp_path,
         ):
             with running(toys, kubelet.directory, "--listen", address, *arguments) as process:
                 await until_served(kubelet)
-                async with asyncio.timeout(60):  # a scrape does not wait for long, and has the answer later
-                    while len(found := await asyncio.to_thread(used)) < len(wanted):
-                        await asyncio.sleep(0.05)
-                assert found == wanted
+                if wanted:  # a scrape does not wait for long, and has the answer later
+                    await until(lambda: asyncio.to_thread(used))
+                assert await asyncio.to_thread(used) == wanted
                 process.terminate()
                 await ended(process)
             await kubelet.wait_for(lambda: kubelet.allocatable()["example.com/toy"] == 0)
@@ -370,12 +355,6 @@ def test_a_directory_without_permission_exits_with_3_and_a_hint(toys, tmp_path):
     done = toys.devhost("run", "--kubelet-dir", str(tmp_path / "kubelet"))
     assert done.returncode == 3
     assert "run devhost as root" in done.stderr
-
-
-async def _exists(path) -> None:
-    async with asyncio.timeout(60):
-        while not path.exists():
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="another Python may have no OpenSSL at all")

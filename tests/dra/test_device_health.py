@@ -14,6 +14,7 @@ import pytest
 from devhost_testing.api import dra_v1_pb2_grpc
 from devhost_testing.dra.kubelet import HEALTH, health_stub
 from kit.clock import FakeClock
+from kit.waiting import until
 
 from devhost.dra.api import dra_v1_pb2, health_v1_pb2
 from devhost.dra.inventory import DeviceHealth
@@ -79,9 +80,7 @@ class Scene:
 
     async def passes(self, seconds: float) -> None:
         """Time passes, once the stream waits for it."""
-        async with asyncio.timeout(60):
-            while not self.clock.timers:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.clock.timers)
         await self.clock.advance(seconds)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from devhost_testing.dra import AccessFiles
+from kit.waiting import until
 
 from devhost.dra.credentials import Access, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Unreachable
@@ -299,8 +300,7 @@ async def test_a_cancelled_call_leaves_no_connection_behind() -> None:
     async with serving(b"", answer({"n": 1})) as server:
         client = api(server)
         call = asyncio.create_task(client.get("/x"))
-        while not server.requests:
-            await asyncio.sleep(0)
+        await until(lambda: server.requests)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

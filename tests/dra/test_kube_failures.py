@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from devhost_testing.dra import AccessFiles, ApiServer
 from devhost_testing.dra.api_objects import NODES, SLICES
+from kit.waiting import until
 
 from devhost.dra.credentials import Access, Credentials, from_files
 from devhost.dra.kube import ApiError, KubeApi, Malformed, Unreachable
@@ -225,8 +226,7 @@ async def test_a_cancelled_call_closes_its_connection(server: ApiServer, connect
     server.hang()
     api = connect(server)
     call = asyncio.create_task(api.get(NODE))
-    while not server.requests:
-        await asyncio.sleep(0)
+    await until(lambda: server.requests)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -394,8 +394,7 @@ async def test_a_watch_that_is_silent_for_long_ends(server: ApiServer, connect: 
 async def test_a_watch_whose_connection_breaks_fails(server: ApiServer, connect: Connect) -> None:
     async with aclosing(connect(server).watch(SLICES, resource_version="100")) as changes:
         following = asyncio.ensure_future(anext(changes))
-        while not server.watches:
-            await asyncio.sleep(0)
+        await until(lambda: server.watches)
         server.close_connections()
         assert "cannot use the API server" in await reason(following)
 

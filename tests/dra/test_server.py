@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 from devhost_testing.api import dra_v1_pb2_grpc, registration_pb2_grpc
 from devhost_testing.dra.kubelet import HEALTH, claims_stub, health_stub
+from kit.waiting import until
 from scraped_series import value
 
 from devhost.allocation.claims import ClaimedDevice
@@ -99,8 +100,7 @@ async def test_claims_are_served_before_the_kubelet_can_find_the_driver(place: P
         at(place).registration_socket(DRIVER),
         at(place).service_socket(DRIVER),
     )
-    while not registrar.exists():
-        await asyncio.sleep(0)
+    await until(registrar.exists)
     with socket.socket(socket.AF_UNIX) as kubelet:
         kubelet.connect(str(service))
     await start

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kit.command import DEVHOST
 from kit.drop_in import drop_in
+from kit.files import replace
 from servicemanager import Listener
 
 # A backend that writes down whether a program it starts could speak to the service manager.
@@ -58,9 +59,7 @@ class Running:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
     def write(self, resources: str) -> None:
-        new = self.config.with_suffix(".new")
-        new.write_text(f"version: 1\nbackendPaths: [backends]\nresources:\n{resources}")
-        new.replace(self.config)
+        replace(self.config, f"version: 1\nbackendPaths: [backends]\nresources:\n{resources}")
 
 
 @pytest.fixture

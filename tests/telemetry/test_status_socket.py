@@ -13,6 +13,7 @@ from pathlib import Path
 import h11
 import pytest
 import status_values
+from kit.waiting import until
 from status_values import Json
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
@@ -95,12 +96,6 @@ async def _asked(
     path: Path, method: str, target: str, more: str = "", body: bytes = b""
 ) -> tuple[int, bytes]:
     return await _raw(path, f"{method} {target} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode() + body)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    """Waits at most for the deadline of the fixture ``serve``."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 async def test_the_document_arrives_unchanged(serve: Serve) -> None:
@@ -369,7 +364,7 @@ async def test_a_source_that_raises_ends_only_that_connection(
     with pytest.raises(DevhostError, match="answered with status 500: Internal Server Error"):
         await ask.fetch(path, deadline=60)
     broken.clear()
-    assert [record.message for record in caplog.records] == ["request failed"]
+    assert caplog.messages == ["request failed"]
     assert (await ask.fetch(path, deadline=60)).json == source()
 
 
@@ -421,7 +416,7 @@ async def test_a_slow_reader_gets_only_the_newest_document(serve: Serve) -> None
     client = h11.Connection(h11.CLIENT)
     head = h11.Request(method="GET", target="/watch", headers=[("Host", "x")])
     writer.write((client.send(head) or b"") + (client.send(h11.EndOfMessage()) or b""))
-    await _until(lambda: source.asked == 1)
+    await until(lambda: source.asked == 1)
     for source.generation in range(1, 201):
         server.changed()
         await asyncio.sleep(0)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any
 
 import pytest
 from devhost_gpu.environment import Environment, Timings
@@ -21,6 +20,7 @@ from devhost_gpu.nvml.process import Ended, ErrorReply, Message, NvmlProcess, Un
 from devhost_gpu.nvml.reports import Check, Gpu, NvmlError, checks, inventory, links
 from gpu_nvidia import DGX, NvidiaMachine
 from kit.command import completed
+from kit.waiting import wait_until
 
 A, B = DGX[:2]
 PATIENCE = 60.0
@@ -65,13 +65,6 @@ def start() -> Iterator[Callable[..., Desk]]:
         desk.process.end()
         desk.process.kill()
         assert desk.process.wait(PATIENCE)
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it never came to be"
-        time.sleep(0.01)
 
 
 def gpu(desk: Desk, address: str) -> Gpu:
