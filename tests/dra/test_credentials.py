@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from devhost_testing.dra.access import kubeconfig_text
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.dra.credentials import in_cluster, kubeconfig
@@ -54,13 +54,7 @@ def test_a_pod_without_a_mounted_token_gets_a_hint(tmp_path: Path) -> None:
 
 def config(directory: Path, user: dict[str, Any], **cluster: Any) -> Path:
     file = directory / "kubeconfig"
-    values = {
-        "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://api.example.com/prefix/", **cluster}}],
-        "users": [{"name": "u", "user": user}],
-    }
-    file.write_text(yaml.safe_dump(values))
+    file.write_text(kubeconfig_text({"server": "https://api.example.com/prefix/", **cluster}, user))
     return file
 
 

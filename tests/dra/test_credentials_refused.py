@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from devhost_testing.dra.access import kubeconfig_text
 
 from devhost.backend.errors import EnvironmentFailure
 from devhost.dra.credentials import in_cluster, kubeconfig
@@ -18,13 +18,7 @@ CA = {"certificate-authority": str(TLS / "authority.pem")}
 
 def config(directory: Path, user: dict[str, Any], **cluster: Any) -> Path:
     file = directory / "kubeconfig"
-    values = {
-        "current-context": "here",
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://api.example.com", **cluster}}],
-        "users": [{"name": "u", "user": user}],
-    }
-    file.write_text(yaml.safe_dump(values))
+    file.write_text(kubeconfig_text({"server": "https://api.example.com", **cluster}, user))
     return file
 
 

@@ -17,6 +17,7 @@ import grpc.aio
 from devhost_testing.api import dra_v1_pb2_grpc as v1_grpc
 from devhost_testing.api import registration_pb2_grpc
 from devhost_testing.dra import ApiServer
+from devhost_testing.dra.access import kubeconfig_text
 from devhost_testing.dra.api_objects import claims as claims_of
 from devhost_testing.node import QUICK as NODE_QUICK
 from devhost_testing.node import Node
@@ -114,7 +115,9 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         await self.server.__aenter__()
-        self._kubeconfig.write_text(json.dumps(_kubeconfig(self.server.port)))
+        at = f"https://localhost:{self.server.port}"
+        cluster = {"server": at, "certificate-authority": str(TLS / "authority.pem")}
+        self._kubeconfig.write_text(kubeconfig_text(cluster, {"token": "secret"}))
         self.server.node(NODE, allocatable={})
         return self
 
@@ -362,15 +365,3 @@ def _certificate() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
     return context
-
-
-def _kubeconfig(port: int) -> dict[str, Any]:
-    cluster = {"server": f"https://localhost:{port}", "certificate-authority": str(TLS / "authority.pem")}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "it",
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "clusters": [{"name": "it", "cluster": cluster}],
-        "users": [{"name": "it", "user": {"token": "secret"}}],
-    }
