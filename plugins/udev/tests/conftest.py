@@ -14,7 +14,7 @@ from devhost_testing.node import Node
 from devhost_testing.trees import Tree
 from devhost_udev import Udev
 from devhost_udev.options import Group, UdevOptions
-from status_values import status
+from status_values import rows
 
 from devhost.backend import AllocateRequest, Device, Edits
 
@@ -160,12 +160,7 @@ class NamingNode(Node):
 
     def reasons(self) -> dict[str, str]:
         """Token → reason, of what the status lists as Unhealthy."""
-        return {
-            device["id"]: device["reason"]
-            for resource in status(self.host)["resources"]
-            for device in resource["devices"]
-            if device["reason"]
-        }
+        return {token: row["reason"] for token, row in rows(self.host).items() if row["reason"]}
 
     async def refused(self, pod: str, resource: str) -> bool:
         try:
