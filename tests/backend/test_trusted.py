@@ -156,7 +156,7 @@ def test_no_descriptor_stays_open(place: Path) -> None:
     assert open_descriptors() <= before
 
 
-def test_the_text_names_paths_as_they_are_on_the_node(place: Path) -> None:
+def test_the_text_names_paths_as_they_are_on_the_node() -> None:
     """In a container the host's directories are mounted below a prefix."""
     error = trusted.Untrusted(
         "/host/srv/my fpga", "is writable by others", "run `chmod go-w '/host/srv/my fpga'`"

@@ -322,7 +322,7 @@ def test_a_refused_plugin_is_a_warning_in_commands_that_do_not_need_it(toys, com
     assert (done.returncode, done.stderr.splitlines()) == (0, [warning])
 
 
-def test_a_failed_start_is_logged_as_json_if_the_log_is_json(toys, tmp_path):
+def test_a_failed_start_is_logged_as_json_if_the_log_is_json(toys):
     toys.config.write_text("version: 1\nresources:\n  - {name: a/b/c, backend: nope}\n")
     as_text = toys.devhost("run").stderr.splitlines()
     done = toys.devhost("run", "--log-format", "json")

@@ -80,7 +80,7 @@ def test_a_copy_that_another_user_can_change_is_not_used(tmp_path, mode):
         LastGood(tmp_path / "one.yaml", tmp_path / "state").read()
 
 
-def test_what_comes_from_an_open_file_or_a_pipe_has_no_copy(tmp_path, monkeypatch):
+def test_what_comes_from_an_open_file_or_a_pipe_has_no_copy(tmp_path):
     """``--config <(generate)`` has the path ``/dev/fd/63`` whatever is generated."""
     assert LastGood(Path("/dev/fd/63"), tmp_path).file is LastGood(Path("/dev/stdin"), tmp_path).file is None
     assert LastGood(Path("/dev/shm/devhost.yaml"), tmp_path).file is not None

@@ -138,7 +138,7 @@ async def test_an_absolute_target_is_accepted(server: Listen, target: str) -> No
     assert (await _get(server, target, "HEAD"))[::2] == (200, b"")
 
 
-async def test_an_absolute_target_without_path_means_the_root(server: Listen) -> None:
+async def test_an_absolute_target_without_path_means_the_root() -> None:
     async def root() -> bytes:
         return b"root\n"
 

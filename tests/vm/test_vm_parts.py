@@ -64,7 +64,7 @@ def test_a_recipe_is_identified_by_its_content(store, tmp_path):
     assert store.part("part", fill, recipe).fingerprint != before
 
 
-def test_an_interrupted_part_is_made_again_and_the_old_one_not_used(store, tmp_path):
+def test_an_interrupted_part_is_made_again_and_the_old_one_not_used(store):
     def interrupted(directory, log):
         (directory / "half").touch()
         raise CannotMake("no network")

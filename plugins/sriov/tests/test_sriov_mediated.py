@@ -320,7 +320,7 @@ def test_without_the_hardware_explain_gives_the_reason(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"{VGPU} (resources[0]): 0 devices; ")
 
 
-def test_an_unknown_kind_is_an_error_that_lists_this_one(tmp_path: Path) -> None:
+def test_an_unknown_kind_is_an_error_that_lists_this_one() -> None:
     from devhost.backend.errors import ConfigError
 
     text = f"version: 1\n{ENTRY.replace('kind: mdev', 'kind: mdevs')}"
