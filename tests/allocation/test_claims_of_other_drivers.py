@@ -133,18 +133,11 @@ def test_every_device_that_a_name_may_mean_counts() -> None:
     assert node.offered() == ["b"]
 
 
-def test_a_device_that_appears_after_the_list_is_held_at_once() -> None:
+@pytest.mark.parametrize("was_there", [False, True], ids=["new", "back while its pod runs"])
+def test_a_device_that_appears_after_the_list_is_held_at_once(was_there: bool) -> None:
     node = Node()
-    node.plug()
-    node.made()
-    node.lists(use())
-    node.plug(CARD)
-    assert not node.offered()
-
-
-def test_a_device_that_comes_back_while_its_pod_runs_is_still_held() -> None:
-    node = Node()
-    node.lists(use())
+    if was_there:
+        node.lists(use())
     node.plug()
     node.made()
     node.lists(use())
