@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.allocator import CARD as NAME
 from kit.allocator import Ledger
+from kit.plan import offered
 
 from devhost.allocation.claims import ClaimedDevice, DeviceHeld
 from devhost.allocation.leases import ClaimUse, ClaimUseDevice
@@ -40,8 +41,7 @@ class Node(Ledger):
         return self.plan(ResourceSettings(0, NAME, "card", serve=serve), driver=self.driver)
 
     def offered(self, serve: Serve = Serve.PLUGIN) -> list[str]:
-        planned = self.made(serve).resources.get(NAME)
-        return [offer.device.id for offer in planned.offers] if planned else []
+        return offered(self.made(serve), NAME)
 
     def lists(self, *uses: ClaimUse, kubelet: int = 1, running: tuple[Holder, ...] = ()) -> bool:
         """The kubelet lists these uses of claims; ``running`` have devices of plugins only."""
