@@ -36,6 +36,7 @@ DRIVER = "devhost.example.com"
 NODE = "node-1"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 TLS = Path(__file__).parents[1] / "dra" / "tls"
+"""Certificates for localhost, made for tests and valid for a hundred years."""
 QUICK = replace(
     NODE_QUICK,
     allocation=replace(NODE_QUICK.allocation, list_held=0.1, no_pods=0.1),
@@ -109,7 +110,7 @@ class Cluster:
     """
 
     def __init__(self, place: Path) -> None:
-        self.server = ApiServer(tls=_certificate())
+        self.server = ApiServer(tls=certificate())
         self._kubeconfig = place / "kubeconfig"
         self.options = DraOptions(place / "registry", place / "plugins", NODE, self._kubeconfig)
 
@@ -361,7 +362,11 @@ class DraNode(Cluster):
         return self.node.specified([name for device in answer.devices for name in device.cdi_device_ids])
 
 
-def _certificate() -> ssl.SSLContext:
+def certificate(name: str = "server", *, clients: str = "") -> ssl.SSLContext:
+    """What the server shows; with ``clients``, whom it accepts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    context.load_cert_chain(TLS / f"{name}.pem", TLS / f"{name}.key")
+    if clients:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(TLS / clients)
     return context
