@@ -235,12 +235,12 @@ def test_a_scan_waits_until_new_devices_have_their_drivers(tmp_path: Path) -> No
 
 
 def test_without_an_event_of_theirs_no_device_is_read_again(looking: BackendFixture, tmp_path: Path) -> None:
-    from sriov_backend import Recording, reading
+    from sriov_backend import Reader, reading
 
-    sysfs = Recording(tmp_path)
+    sysfs = Reader(tmp_path)
     backend = looking(others.mediated(tmp_path), kind=reading(sysfs))
     assert backend.discover()
-    del sysfs.files[:]
+    sysfs.paths.clear()
     backend.notice(Event("net", "change", "/sys/class/net/lo"))
     assert backend.discover()
     assert "name" not in sysfs.files
