@@ -19,7 +19,6 @@ from devhost.backend import AllocateRequest, Device, Edits
 from devhost.discovery.runner import ServiceContext
 
 XHCI = "pci0000:00/0000:00:14.0/usb1"
-DISK_PORT = "pci0000:3a/0000:3a:00.0/0000:3b:00.0"
 
 
 class Machine(Tree):
