@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.clock import FakeClock
@@ -52,10 +53,8 @@ class Desk:
         self.clock = FakeClock()
         self.task: asyncio.Task[None] | None = None
 
-    def start(self, kind: type[DeviceInfoDirectory] = DeviceInfoDirectory, deadline: float = 30.0) -> None:
-        self.infos = DeviceInfoFiles(
-            self.directory, self.lists, directory_class=kind, deadline=deadline, clock=self.clock
-        )
+    def start(self, **options: Any) -> None:
+        self.infos = DeviceInfoFiles(self.directory, self.lists, clock=self.clock, **options)
         self.task = asyncio.create_task(self.infos.run())
 
     async def stop(self) -> None:
@@ -64,11 +63,9 @@ class Desk:
             await asyncio.wait([self.task])
         self.infos.close()
 
-    async def restart(
-        self, kind: type[DeviceInfoDirectory] = DeviceInfoDirectory, deadline: float = 30.0
-    ) -> None:
+    async def restart(self, **options: Any) -> None:
         await self.stop()
-        self.start(kind, deadline)
+        self.start(**options)
 
     async def write(self, *tokens: str) -> None:
         """As Allocate does it: written first, held right after."""
@@ -133,7 +130,7 @@ async def test_a_file_that_is_being_written_counts_as_held(desk: Desk) -> None:
             go.wait(60)
             return replaced
 
-    await desk.restart(Slow)
+    await desk.restart(directory_class=Slow)
     starting = asyncio.create_task(desk.write("a"))
     await until(lambda: desk.files() == ["a"])
     desk.lists.keep()
@@ -153,7 +150,7 @@ async def test_a_pod_that_is_given_up_while_its_file_is_written_leaves_none(desk
                 go.wait(60)
             return super().write_file(name, data)
 
-    await desk.restart(Slow)
+    await desk.restart(directory_class=Slow)
     async with background(desk.write("a")):
         await until(desk.index)
     go.set()
@@ -189,7 +186,7 @@ async def test_a_directory_that_hangs_fails_the_pod_in_time(desk: Desk, hang: th
             hang.wait()
             return []
 
-    await desk.restart(Hung, deadline=0.05)
+    await desk.restart(directory_class=Hung, deadline=0.05)
     with pytest.raises(AllocationError, match="it did not answer within"):
         await desk.write("a")
 
@@ -224,7 +221,7 @@ async def test_a_file_that_cannot_be_removed_is_tried_again_and_reported_once(
                 raise OSError(30, "Read-only file system")
             super().remove(names)
 
-    await desk.restart(Stubborn)
+    await desk.restart(directory_class=Stubborn)
     await desk.write("a")
     desk.lists.keep()
     async with asyncio.timeout(60):

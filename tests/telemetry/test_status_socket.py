@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import h11
 import pytest
@@ -18,9 +19,8 @@ from status_values import Json
 
 from devhost.backend.errors import DevhostError, EnvironmentFailure, UsageError
 from devhost.runtime import rundir
-from devhost.runtime.http import Limits
 from devhost.telemetry import ask, document
-from devhost.telemetry.status import LIMITS, AlreadyServed, Command, StatusServer
+from devhost.telemetry.status import LIMITS, AlreadyServed, StatusServer
 
 DOC = Path(__file__).parents[2] / "docs" / "status.md"
 
@@ -57,22 +57,8 @@ async def serve(runtime: Path, tmp_path: Path) -> AsyncIterator[Serve]:
     """Starts status servers that are stopped at the end of the test."""
     started: list[StatusServer] = []
 
-    async def start(
-        source: Callable[[], Json],
-        kubelet_dir: Path | None = None,
-        socket: Path | None = None,
-        interval: float = 0.0,
-        limits: Limits = LIMITS,
-        commands: Mapping[str, Command] | None = None,
-    ) -> tuple[StatusServer, Path]:
-        server = StatusServer(
-            source,
-            kubelet_dir=kubelet_dir or tmp_path / "kubelet",
-            socket=socket,
-            interval=interval,
-            limits=limits,
-            commands=commands,
-        )
+    async def start(source: Callable[[], Json], **options: Any) -> tuple[StatusServer, Path]:
+        server = StatusServer(source, **{"kubelet_dir": tmp_path / "kubelet", "interval": 0.0, **options})
         path = await server.start()
         started.append(server)
         return server, path
