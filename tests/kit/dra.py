@@ -222,15 +222,13 @@ class Cluster:
     @asynccontextmanager
     async def channel(self, driver: str = DRIVER) -> AsyncIterator[Calls]:
         """A connection to the driver."""
-        address = f"unix:{self.options.service_socket(driver)}"
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-            yield Calls(v1_grpc.DRAPluginStub(channel))
+        async with channel(self.options.service_socket(driver)) as calls:
+            yield Calls(v1_grpc.DRAPluginStub(calls))
 
     async def register(self, driver: str = DRIVER) -> None:
         """Asks the driver what it serves, and reports that the kubelet uses it."""
-        address = f"unix:{self.options.registration_socket(driver)}"
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-            stub = registration_pb2_grpc.RegistrationStub(channel)
+        async with channel(self.options.registration_socket(driver)) as calls:
+            stub = registration_pb2_grpc.RegistrationStub(calls)
             assert (await stub.GetInfo(registration_pb2.InfoRequest())).name == driver
             await stub.NotifyRegistrationStatus(registration_pb2.RegistrationStatus(plugin_registered=True))
 
@@ -240,7 +238,10 @@ class Cluster:
         self.server.node(NODE, allocatable=amounts)
 
 
-_OPTIONS = (("grpc.default_authority", "localhost"), ("grpc.initial_reconnect_backoff_ms", 50))
+def channel(path: Path) -> grpc.aio.Channel:
+    """A connection of a kubelet to a socket."""
+    options = (("grpc.default_authority", "localhost"), ("grpc.initial_reconnect_backoff_ms", 50))
+    return grpc.aio.insecure_channel(f"unix:{path}", options=options)
 
 
 class DraNode(Cluster):
