@@ -28,11 +28,11 @@ class AtOnce(FileWorker):
 
 
 @contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Like a full disk, for files that this process writes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+def limited(kind: int, most: int) -> Iterator[None]:
+    """A limit of this process: ``RLIMIT_FSIZE`` is like a full disk, for files that it writes."""
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(kind, before)
