@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from kit import files
 from kit.command import DEVHOST, completed
 
 from devhost.runtime.descriptors import provide
@@ -96,16 +97,13 @@ def test_a_soft_limit_is_raised_up_to_the_hard_limit(config: Path) -> None:
 
 
 def test_the_soft_limit_becomes_what_would_be_used_as_far_as_the_hard_limit_allows() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd"))
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, hard))
+    with files.limited(resource.RLIMIT_NOFILE, used + 8):
         provide(4, 100)
         assert used + 90 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= used + 110
         provide(4, 2 * hard)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_host_may_have_as_many_connections_open_as_it_accepts(config: Path) -> None:
